@@ -19,9 +19,9 @@ pytestmark = pytest.mark.slow
 
 SUM = re.compile(
     r"([\d,]+) produced = ([\d,]+) rows \+ ([\d,]+) quarantined \+ ([\d,]+) dead letters "
-    r"\+ ([\d,]+) lost, ([\d,]+) twice"
+    r"(?:\+ [\d,]+ taken by delete )?\+ ([\d,]+) lost, ([\d,]+) twice"
 )
-PRODUCED = re.compile(r"([\d,]+) produced: ([\d,]+) late, ([\d,]+) from the future, ([\d,]+) broken")
+PRODUCED = re.compile(r"([\d,]+) produced: ([\d,]+) delayed, ([\d,]+) from the future, ([\d,]+) broken")
 
 
 @dataclass
@@ -108,7 +108,7 @@ def test_every_event_is_accounted_for(start, tmp_path):
     upgraded, clicks = oracle.rows(lake, "count(referrer_campaign), count(*) FILTER (_topic = 'clicks')")[0]
     assert 0 < upgraded < clicks, "it came while the writer ran"
     assert f"\n  {upgraded:,} rows carry referrer_campaign, as many as were produced with it\n" in demo.said()
-    assert f"\n  {late:,} late rows, each in the bucket of its own hour\n" in demo.said()
+    assert f"\n  {late:,} delayed rows, each in the bucket of its own hour\n" in demo.said()
     frontier = oracle.check(lake, "events")
     assert sum(frontier.values()) == 20_000
     assert len(frontier) == 6, "each partition got some"
@@ -128,6 +128,11 @@ def test_every_event_is_accounted_for(start, tmp_path):
     assert again.said() == f"headrace: {kept} is not empty. Give --keep a directory that is new.\n"
 
 
+def late_rows(lake):
+    batches = [facts for facts in oracle.replay(lake).commits if facts["kind"] == "batch"]
+    return sum(sum(facts["late"]["beyond"]) for facts in batches)
+
+
 def test_what_is_held_takes_events_of_ones_own_until_a_signal(start, tmp_path):
     kept = tmp_path / "kept"
     demo = start("--events", "6000", "--keep", str(kept), "--hold")
@@ -136,19 +141,26 @@ def test_what_is_held_takes_events_of_ones_own_until_a_signal(start, tmp_path):
     look = next(line for line in demo.said().splitlines() if " explain " in line)
     told = subprocess.run(shlex.split(look), capture_output=True, text=True, check=True)
     assert "\nIts batch ended because " in told.stdout
+    lake = kept / "lake" / "events"
+    before = late_rows(lake)
     hint = next(line for line in demo.said().splitlines() if "writer.demo.produce" in line)
     told = subprocess.run(shlex.split(hint), capture_output=True, text=True, check=True)
     assert told.stdout.startswith("10,010 events in clicks, ")
     unknown = subprocess.run([*shlex.split(hint), "--kind", "nothing"], capture_output=True, text=True, check=False)
     assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
     demo.until("16,010 of 16,010 in the lake, no lag")
+    assert late_rows(lake) - before == 100, "as many as it was asked for, by the writer's own count"
+    assert sum(oracle.check(lake, "events").values()) == 16_010
+    user, count = oracle.rows(lake, "user_id, count(*)", "GROUP BY user_id ORDER BY 2 DESC, 1 LIMIT 1")[0]
+    command = [sys.executable, "-m", "writer.cli", "delete-rows", str(kept / "headrace.yaml")]
+    subprocess.run([*command, "--where", f"user_id = '{user}'", "--no-dead-letters"], check=True)
     demo.process.send_signal(signal.SIGINT)
     assert demo.process.wait(60) == 0, demo.said()
+    assert f" + {count:,} taken by delete + 0 lost, 0 twice\n" in demo.said()
     assert demo.alive() == {}
     assert "writer drained: SIGTERM, then exit code 0" in demo.said()
     last = numbers(SUM.findall(demo.said())[-1])
     assert (last[0], last[-2:]) == (16_010, [0, 0])
-    assert sum(oracle.check(kept / "lake" / "events", "events").values()) == 16_010
     assert list(demo.temporary.iterdir()) == []
 
 

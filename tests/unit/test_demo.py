@@ -15,11 +15,14 @@ from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_de
 from rich.console import Console
 from rich.text import Text
 
+import bucketers
 from tests.opened import parquet_table
+from writer.batch.lateness import late
 from writer.batch.parquet_files import Destination
+from writer.config.pipeline_sections import Seal
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
-from writer.demo import panel, verification
+from writer.demo import panel, produce, verification
 from writer.demo.devstack import events
 from writer.demo.devstack.workspace import Interruption, Stopped
 from writer.demo.interactive import question
@@ -214,11 +217,27 @@ def test_a_signal_that_was_taken_as_an_answer_lets_the_next_one_be_the_first():
 # Events
 
 
+@pytest.mark.parametrize("minute", range(0, 60, 7))
+def test_of_events_up_to_now_exactly_so_many_are_late_as_asked_for(minute):
+    now = SINCE + timedelta(hours=12, minutes=minute, seconds=1)
+    hours = produce.ON_TIME / timedelta(hours=1)
+    made = events.generate("clicks_2", 10_000, now=now, hours=hours)
+    found = [(what, record["event_time"]) for what, _, record in events.moved(made, events.spread(10_000, 100, 0))]
+    times = pa.array([at for _, at in found], pa.timestamp("us", "UTC"))
+    buckets = bucketers.build({"type": "event_time", "width": timedelta(hours=1)}).assign(
+        pa.table({"event_time": times}), times
+    )
+    closed_until = now - Seal().out_of_orderness  # no watermark is later
+    closed = late(buckets, closed_until)
+    assert closed.rows.to_pylist() == [what == "late" for what, _ in found]
+    assert closed.rows.true_count == 100
+
+
 @pytest.mark.parametrize(
     ("n", "late", "ahead"), [(10, 0, 0), (10, 3, 2), (10, 10, 0), (7, 3, 4), (1, 0, 1), (5000, 25, 2)]
 )
 def test_late_events_and_those_ahead_are_as_many_as_asked_for(n, late, ahead):
-    found = events._off(n, late, ahead)
+    found = events.spread(n, late, ahead)
     assert Counter(found.values()) == Counter({"late": late, "ahead": ahead}) - Counter()
     assert all(0 <= at < n for at in found)
     assert list(found) == sorted(found)
@@ -265,7 +284,10 @@ def test_an_account_that_adds_up(tmp_path):
     assert found.differences(given) == []
     sentence = "6 produced = 4 rows + 1 quarantined + 1 dead letters + 0 lost, 0 twice"
     assert verification.sentence(found) == sentence
-    assert [(b.name, b.rows, b.late) for b in found.buckets][:2] == [("2026-11-20T01", 1, 1), ("2026-11-20T05", 1, 0)]
+    assert [(b.name, b.rows, b.delayed) for b in found.buckets][:2] == [
+        ("2026-11-20T01", 1, 1),
+        ("2026-11-20T05", 1, 0),
+    ]
     assert found.reasons == (
         ("dead_letter", "bad", 1),
         ("quarantined", "event_time lies outside what the writer believes", 1),
@@ -283,13 +305,13 @@ def test_what_does_not_add_up_is_named(tmp_path):
     found = verification.of(lake, dead_letters, given.ends, since=SINCE)
     assert (found.lost, found.twice, found.unknown) == (3, 2, 1)
     assert found.differences(given) == [
-        "3 of 6 offsets are in neither table",
+        "3 of 6 offsets are in no table",
         "2 offsets are there twice",
         "1 offsets were never produced",
         "1 rows lie in the bucket of another hour",
         "5 rows have 4 distinct offsets",
         "3 good events became 5 rows",
-        "1 late events became 0 late rows",
+        "1 delayed events became 0 delayed rows",
         "1 events from the future left 0 quarantined",
         "2 broken values became 1 dead letters",
         "3 events had referrer_campaign, 0 rows have it",

@@ -1,5 +1,6 @@
 """Proves from the lake alone that every offset is accounted for: log and ledger, and on request every file."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,6 +35,22 @@ class Account:
     def unplaced(self) -> int:
         """Rows that say no offset: adopted, or brought by event time."""
         return self.reconciliation.adopted + self.reconciliation.unplaced
+
+    @property
+    def in_no_table(self) -> dict[str, int]:
+        """Offsets that the account expects in no table, by why; those that a rewind took back count once."""
+        lines = self.reconciliation.lines
+        counts = Counter(
+            {
+                "tombstones": self.reconciliation.total("tombstones"),
+                "without a record": sum(line.without_records for line in lines),
+                "in gaps": sum(line.gap for line in lines),
+                "taken by rewind": -sum(line.back for line in lines),
+            }
+        )
+        for taken in (self.rows_taken, self.dead_letters_taken, self.late_taken):
+            counts.update({f"taken by {why}": count for why, count in taken.items()})
+        return {why: count for why, count in counts.items() if count}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from writer.clients import java_artifacts
 from writer.clients.java_artifacts import JavaMissing
+from writer.config.loader import load
 from writer.config.pipelines import TableFormat
 from writer.core.errors import ConfigError
 from writer.demo import verification
@@ -112,7 +113,7 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
     if not hold:
         _end(writer, stack, workspace, screen)
     with screen.step("reading the lake with DuckDB", "lake read by DuckDB, from its files"), interruption.later():
-        found = verification.of(workspace.lake, workspace.dead_letters, flow.given.ends, since=flow.given.since)
+        found = verification.committed(load(workspace.config), PIPELINE, flow.given.ends, since=flow.given.since)
     adds_up = _conclude(found, flow.given, screen)
     if hold:
         screen.say("Broker, registry and writer stay up until Ctrl-C. In another terminal:\n")
@@ -179,7 +180,7 @@ def _offset_accounting(
         return True
     more = sum(frontier.values()) - found.produced
     with screen.step("reading the lake again", f"{more:,} more committed meanwhile; lake read again by DuckDB"):
-        now = verification.of(workspace.lake, workspace.dead_letters, frontier, since=given.since)
+        now = verification.committed(load(workspace.config), PIPELINE, frontier, since=given.since)
     screen.say()
     _say_the_sum(now, now.damage(), screen)
     screen.say()

@@ -16,6 +16,7 @@ from writer.demo.devstack.kafka import create_topics
 from writer.schemas.registry import ConfluentRegistry, without_user
 
 ANSWER_WITHIN = timedelta(seconds=5)
+ON_TIME = timedelta(minutes=1)  # less than seal.out_of_orderness: an event so old is in a bucket that is open
 _NEWEST = {"clicks": "clicks_2"}
 
 
@@ -25,8 +26,17 @@ def main(
     topic: Annotated[str, typer.Argument(help="The topic; see --partitions if it does not exist yet.")],
     events: Annotated[int, typer.Argument(min=1, help="How many events.")],
     kind: Annotated[str, typer.Option(help=f"One of {', '.join(SCHEMAS)}; by default as the topic is named.")] = "",
-    hours: Annotated[int, typer.Option(min=1, help="Event times lie within so many hours before now.")] = 1,
-    late: Annotated[int, typer.Option(min=0, help="So many of them nine hours behind.")] = 0,
+    hours: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Event times lie within so many hours before now: those of buckets that are closed are late, too. "
+            "By default within the last minute, which is on time.",
+        ),
+    ] = 0,
+    late: Annotated[
+        int, typer.Option(min=0, help="So many of them nine hours behind: late where that bucket is closed.")
+    ] = 0,
     ahead: Annotated[int, typer.Option(min=0, help="So many of them a month in the future.")] = 0,
     broken: Annotated[int, typer.Option(min=0, help="So many more that nobody can decode.")] = 0,
     partitions: Annotated[
@@ -46,8 +56,8 @@ def main(
         cluster.topics([topic])
         ConfluentRegistry(registry).known(topic)
         made = produce(
-            bootstrap, registry, topic, events, now=datetime.now(UTC), kind=kind, hours=hours, seed=time.time_ns(),
-            late=late, ahead=ahead, broken=broken,
+            bootstrap, registry, topic, events, now=datetime.now(UTC), kind=kind,
+            hours=hours or ON_TIME / timedelta(hours=1), seed=time.time_ns(), late=late, ahead=ahead, broken=broken,
         )  # fmt: skip
     except HeadraceError as error:
         sys.exit(f"produce: {error}")

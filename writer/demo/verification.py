@@ -1,7 +1,10 @@
-"""What DuckDB finds in the demo's lake. It reads the files, and knows nothing of the writer's own counts."""
+"""What DuckDB finds in the files of the demo's lake, and whether it adds up with what was produced.
+
+Of the writer's own counts it takes one: the offsets that `headrace audit` expects in no table.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,8 @@ from deltalake import DeltaTable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from writer.audit.audit import audit
+from writer.config.pipelines import Config
 from writer.core.offsets import Source
 from writer.demo.devstack.events import NEW_FIELD
 from writer.demo.workload import ProducedMessages
@@ -33,7 +38,7 @@ class Bucket:
     bytes: int
     first: datetime
     last: datetime
-    late: int  # rows whose event time lies before `since`
+    delayed: int  # rows whose event time lies before `since`
     astray: int  # rows whose event time lies outside the bucket
 
 
@@ -46,24 +51,26 @@ class Account:
     rows_distinct: int  # by (_topic, _incarnation, _partition, _offset)
     quarantined: int
     dead_letters: int
-    lost: int  # offsets in neither table
+    lost: int  # offsets in no table, less those that the audit expects in none
     twice: int  # rows and dead letters beyond the first of their offset
     unknown: int  # offsets that were never produced
     new_field: int  # rows with a value in the column that came with the second schema
     buckets: tuple[Bucket, ...]
     reasons: tuple[tuple[str, str, int], ...]  # outcome, reason, count
+    late_table: int = 0  # rows of the table of late rows
+    in_no_table: Mapping[str, int] = field(default_factory=dict)  # offsets that the audit expects in none, by why
 
     @property
-    def late(self) -> int:
+    def delayed(self) -> int:
         """Rows whose event time lies before `since`."""
-        return sum(b.late for b in self.buckets)
+        return sum(b.delayed for b in self.buckets)
 
     def damage(self) -> list[str]:
         """What is wrong whatever was produced, each as a phrase; empty when nothing is."""
         astray = sum(b.astray for b in self.buckets)
         return _phrases(
             {
-                f"{self.lost:,} of {self.produced:,} offsets are in neither table": self.lost,
+                f"{self.lost:,} of {self.produced:,} offsets are in no table": self.lost,
                 f"{self.twice:,} offsets are there twice": self.twice,
                 f"{self.unknown:,} offsets were never produced": self.unknown,
                 f"{astray:,} rows lie in the bucket of another hour": astray,
@@ -73,11 +80,12 @@ class Account:
 
     def differences(self, given: ProducedMessages) -> list[str]:
         """What does not add up with what was produced, each as a phrase; empty when everything does."""
-        good, late, ahead, broken = (counts.total() for counts in (given.good, given.late, given.ahead, given.broken))
+        made = (given.good, given.delayed, given.ahead, given.broken)
+        good, delayed, ahead, broken = (counts.total() for counts in made)
         return self.damage() + _phrases(
             {
-                f"{good + late:,} good events became {self.rows:,} rows": self.rows - good - late,
-                f"{late:,} late events became {self.late:,} late rows": self.late - late,
+                f"{good + delayed:,} good events became {self.rows:,} rows": self.rows - good - delayed,
+                f"{delayed:,} delayed events became {self.delayed:,} delayed rows": self.delayed - delayed,
                 f"{ahead:,} events from the future left {self.quarantined:,} quarantined": self.quarantined - ahead,
                 f"{broken:,} broken values became {self.dead_letters:,} dead letters": self.dead_letters - broken,
                 f"{given.new_field:,} events had {NEW_FIELD}, {self.new_field:,} rows have it": self.new_field
@@ -86,10 +94,28 @@ class Account:
         )
 
 
-def of(lake: Path, dead_letters: Path, ends: Mapping[Source, int], *, since: datetime) -> Account:
-    """Ask DuckDB over the files that both tables name; `ends` is where each partition's log ends.
+def committed(settings: Config, pipeline: str, ends: Mapping[Source, int], *, since: datetime) -> Account:
+    """Account for a pipeline's tables, less what its audit expects in none of them. Raises HeadraceError."""
+    tables, audited = settings.pipelines[pipeline], audit(settings, pipeline, since=None, deep=False)
+    return of(
+        Path(tables.table.location), Path(tables.dead_letters), ends, since=since, late_table=Path(tables.late_place),
+        in_no_table=audited.in_no_table,
+    )  # fmt: skip
 
-    Each log begins at offset 0, and holds nothing but messages. Rows with an event time before `since` are late.
+
+def of(
+    lake: Path,
+    dead_letters: Path,
+    ends: Mapping[Source, int],
+    *,
+    since: datetime,
+    late_table: Path | None = None,
+    in_no_table: Mapping[str, int] | None = None,
+) -> Account:
+    """Ask DuckDB over the files that the tables name; `ends` is where each partition's log ends.
+
+    Each log begins at offset 0. Rows with an event time before `since` are delayed. `in_no_table`: offsets that were
+    taken out of the tables, or held nothing to keep, by why.
     """
     import duckdb
 
@@ -99,6 +125,7 @@ def of(lake: Path, dead_letters: Path, ends: Mapping[Source, int], *, since: dat
     db.executemany("INSERT INTO ends VALUES (?, ?, ?)", [[*source, end] for source, end in ends.items()])
     _load(db, "events", table, _PROVENANCE | _EVENTS)
     _load(db, "letters", _files(dead_letters), _PROVENANCE | _LETTERS)
+    _load(db, "late_table", _files(late_table) if late_table else [], _PROVENANCE)
     rows, rows_distinct, new_field = db.execute(
         f"SELECT count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)), count({NEW_FIELD}) FROM events"  # noqa: S608 - our own name
     ).fetchone()
@@ -106,7 +133,8 @@ def of(lake: Path, dead_letters: Path, ends: Mapping[Source, int], *, since: dat
         """
         WITH found AS (
           SELECT _topic AS topic, _incarnation AS incarnation, _partition AS partition, _offset AS position FROM events
-          UNION SELECT _topic, _incarnation, _partition, _offset FROM letters)
+          UNION SELECT _topic, _incarnation, _partition, _offset FROM letters
+          UNION SELECT _topic, _incarnation, _partition, _offset FROM late_table)
         SELECT count(*), count(*) FILTER (
           incarnation = 1 AND position >= 0 AND position < coalesce(log_end, 0))
         FROM found LEFT JOIN ends USING (topic, partition)
@@ -123,27 +151,29 @@ def of(lake: Path, dead_letters: Path, ends: Mapping[Source, int], *, since: dat
     ).fetchall()
     quarantined = sum(count for outcome, _, count in reasons if outcome == "quarantined")
     dead_letter_rows = sum(count for _, _, count in reasons)
-    produced = sum(ends.values())
+    late_rows = db.execute("SELECT count(*) FROM late_table").fetchone()[0]
+    produced, absent = sum(ends.values()), in_no_table or {}
     return Account(
         produced=produced, rows=rows, rows_distinct=rows_distinct, quarantined=quarantined,
-        dead_letters=dead_letter_rows - quarantined, lost=produced - known, twice=rows + dead_letter_rows - distinct,
-        unknown=distinct - known, new_field=new_field, buckets=_buckets(db, table, since), reasons=tuple(reasons),
+        dead_letters=dead_letter_rows - quarantined, lost=produced - known - sum(absent.values()),
+        twice=rows + late_rows + dead_letter_rows - distinct, unknown=distinct - known, new_field=new_field,
+        buckets=_buckets(db, table, since), reasons=tuple(reasons), late_table=late_rows, in_no_table=absent,
     )  # fmt: skip
 
 
 def show(found: Account) -> RenderableType:
     """Tables of buckets and of what became no row, for a person."""
     buckets = ruled(
-        "bucket (hour, UTC)", "rows", "late", "files", "MiB", "first event", "last event",
+        "bucket (hour, UTC)", "rows", "delayed", "files", "MiB", "first event", "last event",
         title="The lake, as DuckDB reads it",
     )  # fmt: skip
     for b in found.buckets:
-        late = Text(f"{b.late:,}", "yellow") if b.late else ""
+        delayed = Text(f"{b.delayed:,}", "yellow") if b.delayed else ""
         times = f"{b.first:%H:%M:%S}", f"{b.last:%H:%M:%S}"
-        buckets.add_row(b.name, f"{b.rows:,}", late, f"{b.files:,}", f"{b.bytes / _MIB:.2f}", *times)
+        buckets.add_row(b.name, f"{b.rows:,}", delayed, f"{b.files:,}", f"{b.bytes / _MIB:.2f}", *times)
     files, size = sum(b.files for b in found.buckets), sum(b.bytes for b in found.buckets)
     buckets.add_section()
-    buckets.add_row("all", f"{found.rows:,}", f"{found.late:,}", f"{files:,}", f"{size / _MIB:.2f}", style="bold")
+    buckets.add_row("all", f"{found.rows:,}", f"{found.delayed:,}", f"{files:,}", f"{size / _MIB:.2f}", style="bold")
     dead_letter_rows = ruled(
         "outcome", "reason", "events", left=2, title="What became no row: kept whole, with the reason"
     )
@@ -154,17 +184,20 @@ def show(found: Account) -> RenderableType:
 
 def sentence(found: Account) -> str:
     """One line that accounts for every message."""
-    return (
-        f"{found.produced:,} produced = {found.rows:,} rows + {found.quarantined:,} quarantined "
-        f"+ {found.dead_letters:,} dead letters + {found.lost:,} lost, {found.twice:,} twice"
-    )
+    terms = {
+        "rows": found.rows, "quarantined": found.quarantined, "dead letters": found.dead_letters,
+        **({"rows of the late table": found.late_table} if found.late_table else {}), **found.in_no_table,
+        "lost": found.lost,
+    }  # fmt: skip
+    sums = " + ".join(f"{count:,} {what}" for what, count in terms.items())
+    return f"{found.produced:,} produced = {sums}, {found.twice:,} twice"
 
 
 def details(found: Account) -> list[str]:
     """What else was counted, a line each."""
     return [
         f"{found.rows_distinct:,} distinct (_topic, _incarnation, _partition, _offset) in {found.rows:,} rows",
-        f"{found.late:,} late rows, each in the bucket of its own hour",
+        f"{found.delayed:,} delayed rows, each in the bucket of its own hour",
         f"{found.new_field:,} rows carry {NEW_FIELD}, as many as were produced with it",
     ]
 
@@ -204,8 +237,8 @@ def _buckets(db: Any, files: list[Path], since: datetime) -> tuple[Bucket, ...]:
     ).fetchall()
     sizes = {str(file): file.stat().st_size for file in files}
     return tuple(
-        Bucket(name, rows, len(names), sum(sizes[n] for n in names), _utc(first), _utc(last), late, astray)
-        for name, rows, names, first, last, late, astray in found
+        Bucket(name, rows, len(names), sum(sizes[n] for n in names), _utc(first), _utc(last), delayed, astray)
+        for name, rows, names, first, last, delayed, astray in found
     )
 
 

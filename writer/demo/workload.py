@@ -20,22 +20,22 @@ from writer.demo.terminal import Screen
 class ProducedMessages:
     """Messages of each partition, as the broker acknowledged them; each is counted once."""
 
-    since: datetime  # event times of all but the late events lie at or after this
+    since: datetime  # event times of all but the delayed events lie at or after this
     good: Counter[Source] = field(default_factory=Counter)
-    late: Counter[Source] = field(default_factory=Counter)
+    delayed: Counter[Source] = field(default_factory=Counter)
     ahead: Counter[Source] = field(default_factory=Counter)
     broken: Counter[Source] = field(default_factory=Counter)
-    new_field: int = 0  # of the good and late ones
+    new_field: int = 0  # of the good and delayed ones
 
     @property
     def ends(self) -> Counter[Source]:
         """Ends of the logs."""
-        return self.good + self.late + self.ahead + self.broken
+        return self.good + self.delayed + self.ahead + self.broken
 
     def add(self, topic: str, made: Produced, *, new_field: bool) -> None:
         """Note what one call has produced; `new_field` tells whether its schema had the field."""
         for mine, counts in (
-            (self.good, made.good), (self.late, made.late), (self.ahead, made.ahead), (self.broken, made.broken)
+            (self.good, made.good), (self.delayed, made.late), (self.ahead, made.ahead), (self.broken, made.broken)
         ):  # fmt: skip
             mine.update({(topic, partition): count for partition, count in counts.items()})
         if new_field:
@@ -94,7 +94,7 @@ class Flow:
             writer.wait_until(lambda: self._look() and time.monotonic() >= until, within=READY_WITHIN)  # noqa: B023
         given = self.given
         self._screen.done(
-            f"{self._events:,} produced: {given.late.total():,} late, {given.ahead.total():,} from the future, "
+            f"{self._events:,} produced: {given.delayed.total():,} delayed, {given.ahead.total():,} from the future, "
             f"{given.broken.total():,} broken"
         )
         within = COMMITTED_WITHIN + self._events * PER_EVENT

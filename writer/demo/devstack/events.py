@@ -101,7 +101,7 @@ class Produced:
 
 
 def generate(
-    kind: str, n: int, *, now: datetime, hours: int = 3, seed: int = 7
+    kind: str, n: int, *, now: datetime, hours: float = 3, seed: int = 7
 ) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yield `n` pairs of key (the user id) and record of `clicks`, `clicks_2` or `installs`, in order of arrival.
 
@@ -139,7 +139,7 @@ def produce(
     *,
     now: datetime,
     kind: str | None = None,
-    hours: int = 3,
+    hours: float = 3,
     seed: int = 7,
     broken: int = 0,
     late: int = 0,
@@ -161,19 +161,26 @@ def produce(
         schema_id: int = registry.register_schema(f"{topic}-value", Schema(json.dumps(SCHEMAS[kind]), "AVRO"))
     encode = encoder(SCHEMAS[kind], schema_id)
     delivery = _Delivery(bootstrap, topic)
-    moved = {"late": -late_by, "ahead": AHEAD_BY}
-    off = _off(n, late, ahead)
     damaged = 0
-    for i, (key, record) in enumerate(generate(kind, n, now=now, hours=hours, seed=seed)):
-        what = off.get(i, "good")
-        if what in moved:
-            record["event_time"] += moved[what]
+    made = moved(generate(kind, n, now=now, hours=hours, seed=seed), spread(n, late, ahead), late_by)
+    for i, (what, key, record) in enumerate(made):
         value = encode(record)
         while damaged < (i + 1) * broken // n:
             delivery.send(key, _damage(value, damaged), "broken")
             damaged += 1
         delivery.send(key, value, what)
     return delivery.finish()
+
+
+def moved(
+    events: Iterator[tuple[bytes, dict[str, Any]]], off: Mapping[int, str], late_by: timedelta = LATE_BY
+) -> Iterator[tuple[str, bytes, dict[str, Any]]]:
+    """Yield `good`, `late` or `ahead` with each key and record, and move the event times of those that are not good."""
+    by = {"good": timedelta(0), "late": -late_by, "ahead": AHEAD_BY}
+    for i, (key, record) in enumerate(events):
+        what = off.get(i, "good")
+        record["event_time"] += by[what]
+        yield what, key, record
 
 
 class _Delivery:
@@ -234,7 +241,7 @@ def _damage(value: bytes, turn: int) -> bytes:
     return (value[:-1], value[5:], value + b"\x00\xff\x00")[turn % 3]
 
 
-def _off(n: int, late: int, ahead: int) -> dict[int, str]:
+def spread(n: int, late: int, ahead: int) -> dict[int, str]:
     """Return which of `n` events are `late` and which `ahead`, both spread evenly."""
     turns = sorted(
         [((i + 0.5) / late, "late") for i in range(late)] + [((i + 0.5) / ahead, "ahead") for i in range(ahead)]
@@ -242,11 +249,11 @@ def _off(n: int, late: int, ahead: int) -> dict[int, str]:
     return {i * n // len(turns): what for i, (_, what) in enumerate(turns)}
 
 
-def _times(n: int, rnd: Random, now: datetime, hours: int) -> Iterator[datetime]:
+def _times(n: int, rnd: Random, now: datetime, hours: float) -> Iterator[datetime]:
     """Yield `n` event times, rising on the whole towards `now`."""
     end = now.astimezone(UTC)
     end = end.replace(microsecond=end.microsecond // 1000 * 1000)
-    span_ms = hours * 3_600_000
+    span_ms = round(hours * 3_600_000)
     start = end - timedelta(milliseconds=span_ms)
     late_ms = LATE_MAX / timedelta(milliseconds=1)
     rate = timedelta(milliseconds=1) / JITTER
