@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from writer.clients.kafka import BrokerUnreachable, Topic as KafkaTopic
 from writer.core.errors import HeadraceError, TopicMissing
-from writer.status.lag import Watch, arrival_rate, date, lags, undated, waiting_since
+from writer.status.lag import Watch, date, lag_sample, lags, undated, waiting_since
 from writer.status.lag_sample import Lag
 from writer.status.model import Logs, Sample
 from writer.status.progress import Progress
@@ -103,7 +103,6 @@ def test_a_frontier_beyond_the_last_sample_is_no_lag():
 def test_without_a_word_from_kafka_nothing_is_known():
     assert lags(Logs(), {A: 5}, NOON) == []
     assert undated(Logs(), {A: 5}) == {}
-    assert arrival_rate(()) is None
 
 
 @pytest.mark.parametrize(
@@ -120,20 +119,9 @@ def test_only_what_the_samples_do_not_tell_is_asked_for(frontier, dated, expecte
     assert undated(logs(100, 200, starts={A: 10}, dated=dated), {A: frontier}) == expected
 
 
-def rate(samples) -> float | None:
-    return arrival_rate(Logs().with_history(samples).appended)
-
-
-def test_the_arrival_rate_is_that_of_the_last_minutes():
-    samples = [Sample(at(60 * i), {A: 600 * i, B: 60 * i}) for i in range(11)]
-    assert rate(samples) == 11.0
-    slow = [*samples, Sample(at(660), {A: 6000, B: 600})]
-    assert rate(slow) == pytest.approx(11 * 4 / 5)
-    assert rate(samples[:1]) is None
-
-
 def test_a_new_partition_does_not_count_as_a_burst():
-    assert rate([Sample(at(0), {A: 0}), Sample(at(10), {A: 20, B: 10_000})]) == 2.0
+    known = Logs().with_history([Sample(at(0), {A: 0}), Sample(at(10), {A: 20, B: 10_000})])
+    assert lag_sample(known, {}, at(10)).arriving_per_s(10) == 2.0
 
 
 # --- the age of a record ----------------------------------------------------------------------------------------
@@ -278,8 +266,8 @@ def test_the_watch_asks_once_how_the_logs_grew_before(progress):
     grown = [(logs.samples[0].at - one.at, one.records) for one in logs.appended[:4]]
     assert grown == [
         (timedelta(minutes=10), 0),
-        (timedelta(minutes=5), 0),
         (timedelta(minutes=2), 0),
+        (timedelta(minutes=1), 0),
         (timedelta(0), 9),
     ]
     assert len(cluster.dates) == 3

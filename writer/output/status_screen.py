@@ -166,6 +166,8 @@ def line(name: str, pipeline: Mapping[str, Any], at: str) -> str:
     numbers = {
         "lag_offsets": lag["offsets"], "lag_seconds": lag["seconds"],
         "arriving_per_second": rates["arriving_per_second"], "committed_per_second": rates["committed_per_second"],
+        "rate_window_seconds": rates["window_seconds"] if rates["committed_per_second"] is not None else None,
+        "catch_up_seconds": rates["catch_up_seconds"],
         "version": last and last["version"], "commit_age_seconds": pipeline["commit_age_seconds"],
         **counts(pipeline.get("executors")),
     }  # fmt: skip
@@ -260,7 +262,10 @@ def _flow(rates: Mapping[str, Any]) -> Text:
         for key, word in (("arriving_per_second", "in"), ("committed_per_second", "out"))
         if rates[key] is not None
     ]
-    return Text(", ".join(shown))
+    if not shown:
+        return Text("")
+    text = Text(f"{', '.join(shown)}, mean of {span(rates['window_seconds'])}")
+    return text.append("" if rates["catch_up_seconds"] is None else f"; caught up in {span(rates['catch_up_seconds'])}")
 
 
 def _batch(batch: Mapping[str, Any]) -> Text:

@@ -1,20 +1,20 @@
 """The shape of `/status` and of `headrace status --json`: one for both."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal
 
 from writer.batch.lateness import BOUNDS_S
 from writer.core.text import iso
 from writer.hooks.outbox import Health
 from writer.sealing.bucket_states import BucketCounts, BucketState
-from writer.status.lag import arrival_rate, lag_sample
+from writer.status.lag import lag_sample
 from writer.status.lag_sample import rounded
 from writer.status.model import OUTCOMES, Batch, Commit, Totals, View
+from writer.status.rates import RATE_WINDOW, Rates, rates
 
 Source = Literal["driver", "lake"]
-_OF_LATE = timedelta(minutes=15)
 
 
 def document(views: Iterable[View], now: datetime, source: Source = "driver") -> dict[str, Any]:
@@ -23,7 +23,7 @@ def document(views: Iterable[View], now: datetime, source: Source = "driver") ->
 
 
 def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
-    delay = timedelta(seconds=view.limits.get("delay_max_seconds") or 0)
+    lag = lag_sample(view.logs, view.frontier, now)
     return {
         "source": source,
         "state": view.state,
@@ -34,11 +34,8 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         "epoch": view.epoch,
         "run": view.run,
         "batch": None if view.batch is None else _batch(view.batch, now),
-        "lag": lag_sample(view.logs, view.frontier, now).to_json(now),
-        "rates": {
-            "arriving_per_second": rounded(arrival_rate(view.logs.appended)),
-            "committed_per_second": rounded(commit_rate(view.commits, now, delay)),
-        },
+        "lag": lag.to_json(now),
+        "rates": _rates(rates(view, lag, now) if source == "driver" else Rates(RATE_WINDOW)),
         "limits": view.limits,
         "last_commit": _commit(view.commits[0]) if view.commits else None,
         "commit_age_seconds": _age(view.committed_at, now),
@@ -116,19 +113,11 @@ def gap_record(facts: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def commit_rate(commits: Sequence[Commit], now: datetime, delay_max: timedelta) -> float | None:
-    """Records per second over the commits of late (newest first); None for fewer than two.
-
-    What the oldest holds came before it, so it only marks the beginning. Silence longer than the delay counts.
-    """
-    since = now - max(_OF_LATE, 3 * delay_max)
-    commits = [commit for commit in commits if commit.at >= since]
-    if len(commits) < 2:  # noqa: PLR2004 - a span has two ends
-        return None
-    until = max(commits[0].at, now - delay_max)
-    seconds = (until - commits[-1].at).total_seconds()
-    read = sum(account.get("read", 0) for commit in commits[:-1] for account in commit.facts["ranges"])
-    return read / seconds if seconds > 0 else None
+def _rates(found: Rates) -> dict[str, Any]:
+    return {
+        "window_seconds": found.window.total_seconds(), "arriving_per_second": rounded(found.arriving_per_s),
+        "committed_per_second": rounded(found.committed_per_s), "catch_up_seconds": rounded(found.catch_up_s),
+    }  # fmt: skip
 
 
 def _batch(batch: Batch, now: datetime) -> dict[str, Any]:

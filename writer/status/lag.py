@@ -15,12 +15,12 @@ from writer.core import logging
 from writer.core.errors import HeadraceError, TopicMissing
 from writer.core.offsets import Source
 from writer.offsets.start_decision import changed
-from writer.status.lag_sample import Appended, Lag, LagSample
+from writer.status.lag_sample import Lag, LagSample
 from writer.status.model import Dates, Logs, Sample
 from writer.status.progress import Progress
+from writer.status.rates import RATE_WINDOW
 
-RATE_WINDOW = timedelta(minutes=5)
-_HISTORY = (timedelta(minutes=10), RATE_WINDOW, timedelta(minutes=2))  # rates are asked for over these
+_HISTORY = (timedelta(minutes=10), timedelta(minutes=2), RATE_WINDOW)  # rates are asked for over these
 _DATING_TOLERANCE = 1.05  # an age is found to 5 %: nine questions, whatever the age
 _DATING_ROUNDS_MAX = 16  # a bound for a log whose answers contradict each other
 _CLOSE_WITHIN_S = 5.0
@@ -109,13 +109,6 @@ def date(
             if offset == offsets[source]:
                 open_.discard(source)
     return {s: now - timedelta(milliseconds=age) for s, age in oldest.items() if age < now_ms}
-
-
-def arrival_rate(appended: Sequence[Appended]) -> float | None:
-    """Offsets per second that were appended over the last minutes; None with fewer than two samples."""
-    recent = [one for one in appended if one.at >= appended[-1].at - RATE_WINDOW]
-    seconds = (recent[-1].at - recent[0].at).total_seconds() if recent else 0.0
-    return (recent[-1].records - recent[0].records) / seconds if seconds > 0 else None
 
 
 def listen(cluster: Cluster, topics: Iterable[str], now: datetime) -> tuple[Sample, Mapping[Source, int]]:

@@ -1,0 +1,49 @@
+"""How fast records come and are committed, both over one window, and how long the rest takes at these rates. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from writer.status.lag_sample import LagSample
+from writer.status.model import Commit, View
+
+RATE_WINDOW = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Offsets per second over `window`; None where it is not known, or no driver runs."""
+
+    window: timedelta
+    arriving_per_s: float | None = None
+    committed_per_s: float | None = None
+    catch_up_s: float | None = None  # until nothing waits at these rates; None: not behind, or it does not catch up
+
+
+def rates(view: View, lag: LagSample, now: datetime) -> Rates:
+    """Return the rates of a pipeline that a driver runs. The window is a minute, or kafka.lag_interval if longer."""
+    window = max(RATE_WINDOW, lag.interval)
+    arriving = lag.arriving_per_s(window.total_seconds()) if lag.is_fresh(now) else None
+    committed = committed_per_s(view.commits, now, window)
+    catch_up = None
+    behind = (lag.seconds or 0.0) > (view.limits.get("delay_max_seconds") or 0.0)
+    if behind and lag.offsets and arriving is not None and committed > arriving:
+        catch_up = lag.offsets / (committed - arriving)
+    return Rates(window, arriving, committed, catch_up)
+
+
+def committed_per_s(commits: Sequence[Commit], now: datetime, window: timedelta) -> float:
+    """Return the mean of the window that ends now. `commits`: newest first.
+
+    Of several commits in it the oldest only marks where the mean begins, so that a drain is not spread over the quiet
+    time before it.
+    """
+    recent = [commit for commit in commits if commit.at >= now - window]
+    if len(recent) < 2:  # noqa: PLR2004 - a span has two ends
+        return sum(map(_read, recent)) / window.total_seconds()
+    seconds = (now - recent[-1].at).total_seconds()
+    return sum(map(_read, recent[:-1])) / seconds if seconds > 0 else 0.0
+
+
+def _read(commit: Commit) -> int:
+    return sum(account.get("read", 0) for account in commit.facts["ranges"])
