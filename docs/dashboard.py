@@ -104,8 +104,8 @@ _LAKE = (
     Panel("Records by outcome", "rowsps", (Query(
         f"sum by (outcome) (rate(headrace_records_total{_P}[$window]))", "{{outcome}}"),),
           "Every record that was read has one.", 8, stacked=True),
-    Panel("Dead letters", "percentunit", (Query(
-        f"{_rate('headrace_dead_letters_total')} / {_rate('headrace_records_read_total')}"),),
+    Panel("Dead letters and quarantined", "percentunit", (Query(
+        f"{_rate('headrace_dead_letter_table_rows_total')} / {_rate('headrace_records_read_total')}"),),
           "Share of the records that became no row. limits.failed_ratio_max stops the pipeline.", 8),
     Panel("Bytes into the lake", "binBps", (Query(_rate("headrace_bytes_total")),
                                             Query(_rate("headrace_read_bytes_total"), "{{pipeline}} read")),

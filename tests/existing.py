@@ -53,11 +53,12 @@ OF_ALL: Mapping[str, Sequence[str]] = {
 # Key of today's answers → the release's. The tests speak of all answers in the release's keys.
 ANSWER_KEYS: Mapping[str, str] = {
     "commits_waiting_for_side_files": "commits_waiting_for_redo",
-    "dead_letters_removed": "letters_removed",
-    "dead_letters_removed_by": "letters_removed_by",
+    "dead_letter_table_rows_removed": "letters_removed",
+    "dead_letter_table_rows_removed_by": "letters_removed_by",
     "enabled": "able",
     "failing": "trouble",
-    "late_rows_removed_by": "late_removed_by",
+    "late_table": "late",
+    "late_table_rows_removed_by": "late_removed_by",
     "level": "rung",
     "offset_commit_failures": "mirror_failures",
     "step_cpu_seconds": "room_cpu_seconds",
@@ -124,7 +125,7 @@ def ask(root: Path, words: Sequence[str]) -> dict[str, Any]:
     """Ask a command of OF_THE_LAKE or OF_ALL. Returns its exit code, and its answer."""
     said = [word.format(config=root / CONFIG, cluster=root / CLUSTER) for word in words]
     told = CliRunner().invoke(app, said, catch_exceptions=False)
-    keys = {**ANSWER_KEYS, "dead_letters": "letters"} if words[0] == "dlq" else ANSWER_KEYS
+    keys = {**ANSWER_KEYS, "records": "letters"} if words[0] == "dlq" else ANSWER_KEYS
     return {"exit_code": told.exit_code, "answer": answer(told.stdout, keys)}
 
 

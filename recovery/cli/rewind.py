@@ -84,8 +84,9 @@ def to_dict(name: str, look: RewindPreview, version: int | None, refused: list[s
     return {
         "pipeline": name, "to": plan.to, "to_written_at": look.then.at and look.then.at.isoformat(),
         "table_version": look.snapshot.version, "version": version, "refused": refused,
-        "offsets": plan.offsets, "rows": look.rows, "files": look.files, "dead_letters": look.dead_letters,
-        "late_rows": look.late, "gaps": list(plan.gaps), "taken_since": dict(look.since.taken),
+        "offsets": plan.offsets, "rows": look.rows, "files": look.files,
+        "dead_letter_table_rows": look.dead_letters,
+        "late_table_rows": look.late, "gaps": list(plan.gaps), "taken_since": dict(look.since.taken),
         "undone": [vars(change) for change in look.since.foreign],
         "partitions": [
             {
@@ -114,8 +115,8 @@ def show(
     tables.sentence(
         out,
         f"{name}: from version {look.snapshot.version} back to {plan.to}{when}: {plan.offsets:,} offsets, "
-        f"{plural(look.rows, 'row')} in {plural(look.files, 'file')}, {plural(look.dead_letters, 'dead letter')}, "
-        f"{plural(look.late, 'late row')}.",
+        f"{plural(look.rows, 'row')} in {plural(look.files, 'file')}, {plural(look.dead_letters, 'row')} of the "
+        f"dead-letter table, {plural(look.late, 'row')} of the late table.",
     )
     if plan.ranges:
         _partitions(out, look)

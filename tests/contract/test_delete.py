@@ -78,13 +78,13 @@ def test_late_rows_in_their_table_go_too(tmp_path: Path, form: str, capsys) -> N
     driver.carry([log({n: event(n % 5) for n in range(10)})], {0: 10})
     driver.table.close(driver.table.snapshot(), Closing("c", NOW + timedelta(days=1), {"reason": "command"}))
     driver.carry([log({n: event(n % 5) for n in range(10, 20)})], {0: 20})
-    assert told(driver, capsys, dry_run=True)["late_rows"]["rows"] == 2
+    assert told(driver, capsys, dry_run=True)["late_table"]["rows"] == 2
     found = told(driver, capsys)
-    assert (found["rows"], found["late_rows"]["rows"]) == (2, 2)
+    assert (found["rows"], found["late_table"]["rows"]) == (2, 2)
     seen = audit(driver.config, "clicks", since=None, deep=True)
     assert seen.adds_up, seen.problems
     assert (seen.rows_taken, seen.late_taken) == ({"delete": 2}, {"delete": 2})
-    assert told(driver, capsys)["late_rows"]["rows"] == 0
+    assert told(driver, capsys)["late_table"]["rows"] == 0
 
 
 def test_a_second_time_nothing_is_found(driver: Driver, capsys) -> None:

@@ -308,10 +308,10 @@ def test_the_verbs_list_show_and_replay(driver, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     file = config_file(driver, tmp_path)
     listed = json.loads(say("list", file, "--json"))
-    assert sorted((k["outcome"], k["schema_id"], k["dead_letters"]) for k in listed) == [
+    assert sorted((k["outcome"], k["schema_id"], k["records"]) for k in listed) == [
         ("dead_letter", 1, 7), ("dead_letter", 2, 7), ("quarantined", 1, 7)
     ]  # fmt: skip
-    assert "clicks: 21 dead letters of 3 kinds" in say("list", file)
+    assert "clicks: 14 dead letters and 7 quarantined, of 3 kinds" in say("list", file)
     hidden = say("show", file, "--schema-id", "2", "-n", "2")
     assert "clicks/0 offset 2" in hidden
     assert "key k2" in hidden

@@ -126,7 +126,7 @@ def test_nothing_changes_without_yes(driver: Wrong, capsys: pytest.CaptureFixtur
     version = driver.table.snapshot().version
     assert back(driver, driver.good, write=False) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["offsets"], told["rows"], told["dead_letters"], told["version"]) == (12, 10, 2, None)
+    assert (told["offsets"], told["rows"], told["dead_letter_table_rows"], told["version"]) == (12, 10, 2, None)
     assert told["partitions"][0] | {"topic": "clicks"} == {
         "topic": "clicks", "incarnation": 1, "partition": 0, "table_end": 24, "back_to": 12, "log_start": 0,
         "log_end": 24, "not_held": None,

@@ -230,7 +230,9 @@ def test_history_and_buckets_say_what_was_committed(
     files = [stage(3), written(location, "2026-11-20T06", 4, form)]
     version = table.commit(table.snapshot(), batch(epoch, 0, 7, *files))
     assert sorted(table.buckets()) == [("2026-11-20T05",), ("2026-11-20T06",)]
-    assert [(entry.version, entry.kind) for entry in table.history()] == [(version, "batch"), (version - 1, "start")]
+    assert [(entry.version, entry.kind) for entry in table.history()] == [
+        (version, "batch"), (version - 1, "start"), (version - 2, "create")
+    ]  # fmt: skip
     assert [facts["rows"] for facts in table.recent(5)] == [7]
 
 

@@ -136,7 +136,7 @@ def late_rows(lake):
 def test_what_is_held_takes_events_of_ones_own_until_a_signal(start, tmp_path):
     kept = tmp_path / "kept"
     demo = start("--events", "6000", "--keep", str(kept), "--hold")
-    demo.until("\nask DuckDB\n", 200)
+    demo.until("\nask DuckDB\n", 400)
     assert numbers(SUM.search(demo.said()).groups())[0] == 6_000
     look = next(line for line in demo.said().splitlines() if " explain " in line)
     told = subprocess.run(shlex.split(look), capture_output=True, text=True, check=True)
@@ -148,7 +148,7 @@ def test_what_is_held_takes_events_of_ones_own_until_a_signal(start, tmp_path):
     assert told.stdout.startswith("10,010 events in clicks, ")
     unknown = subprocess.run([*shlex.split(hint), "--kind", "nothing"], capture_output=True, text=True, check=False)
     assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
-    demo.until("16,010 of 16,010 in the lake, no lag")
+    demo.until("16,010 of 16,010 in the lake, no lag", 200)
     assert late_rows(lake) - before == 100, "as many as it was asked for, by the writer's own count"
     assert sum(oracle.check(lake, "events").values()) == 16_010
     user, count = oracle.rows(lake, "user_id, count(*)", "GROUP BY user_id ORDER BY 2 DESC, 1 LIMIT 1")[0]

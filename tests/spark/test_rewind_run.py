@@ -64,7 +64,7 @@ def test_wrong_data_is_taken_back_though_killed_and_a_corrected_writer_reads_it_
     found = audited(site)
     assert (found["adds_up"], found["offsets_rewound"]) == (True, 1_503)
     assert found["rows_removed_by"] == {"rewind": 1_500}
-    assert found["dead_letters_removed_by"] == {"rewind": 3}
+    assert found["dead_letter_table_rows_removed_by"] == {"rewind": 3}
     oracle.check(lake, "events", ends)
     assert len(oracle.rows(lake, "1")) == 3_500
     assert not wrong.keys() - before.keys() & hours(lake).keys()

@@ -86,5 +86,5 @@ def test_a_batch_is_judged_again_when_its_buckets_are_closed_beside_it(site: Sit
     assert sum(after["beyond"]) > 0
     found = audited(site)
     assert found["adds_up"], found
-    assert found["records"]["late"] == sum(after["beyond"])
+    assert found["records"]["late_table"] == sum(after["beyond"])
     assert sum(m.rows for m in manifests(site).values()) == found["records"]["rows"]

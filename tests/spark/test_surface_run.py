@@ -56,7 +56,7 @@ def agrees(site: Site, lake: Path) -> None:
     bad = sum(len(offsets) for offsets in oracle.offsets(dead_letters).values())
     log = oracle.replay(lake)
     assert found["headrace_records_total", "rows"] == told["totals"]["records"]["rows"] == good
-    assert found["headrace_dead_letters_total",] == bad
+    assert found["headrace_dead_letter_table_rows_total",] == bad
     assert found["headrace_records_read_total",] == good + bad
     assert found["headrace_files_total",] == told["totals"]["files"] == len(log.files)
     assert found["headrace_bytes_total",] == sum((lake / path).stat().st_size for path in log.files)

@@ -49,7 +49,7 @@ DELAY, PAUSED = f"headrace_commit_delay_max_seconds{{{P}}}", f"headrace_paused{{
 EPOCH, RUN = f"headrace_epoch{{{P}}}", f"headrace_run_id{{{P}}}"
 RESTARTS, LEVEL = f"headrace_restarts_total{{{P}}}", f"headrace_recovery_level{{{P}}}"
 ALIVE, UP = f"headrace_pipeline_alive{{{P}}}", f"headrace_supervised_up{{{P}}}"
-DLQ, READ = f"headrace_dead_letters_total{{{P}}}", f"headrace_records_read_total{{{P}}}"
+DLQ, READ = f"headrace_dead_letter_table_rows_total{{{P}}}", f"headrace_records_read_total{{{P}}}"
 GAP_AGE, SETTLED = f"headrace_gap_oldest_age_seconds{{{P}}}", f"headrace_gap_offsets_closed_total{{{P}}}"
 RETENTION = 'headrace_topic_retention_seconds{pipeline="clicks",topic="clicks"}'
 OTHER = 'headrace_topic_retention_seconds{pipeline="clicks",topic="views"}'

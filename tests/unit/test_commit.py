@@ -10,7 +10,7 @@ from tests.looking import config
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import CONFLUENT
 from writer.batch.task_report import Counts, Report
-from writer.commit.builder import batch, bytes_per_row, merged, ranges, side_files, totals
+from writer.commit.builder import batch, bytes_per_row, merged, ranges, side_files
 from writer.commit.task_plan import build_task_plan
 from writer.core.errors import CheckpointUnusable
 from writer.core.files import StagedFile
@@ -193,15 +193,6 @@ def test_reports_of_tasks_add_up():
 
 def test_the_report_of_no_task_is_empty():
     assert merged([]) == Report()
-
-
-def test_the_totals_of_commits_add_up():
-    facts = [
-        {"ranges": [{"read": 5, "rows": 3, "dead_letters": 2}, {"read": 1, "tombstones": 1}]},
-        {"ranges": []},
-        {"ranges": [{"read": 4, "rows": 3, "quarantined": 1}]},
-    ]
-    assert totals(facts) == {"read": 10, "rows": 6, "late": 0, "dead_letters": 2, "quarantined": 1, "tombstones": 1}
 
 
 @pytest.mark.parametrize(

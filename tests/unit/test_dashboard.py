@@ -83,7 +83,7 @@ def test_everything_of_the_operators_list_is_there() -> None:
     assert {
         "headrace_lag_seconds", "headrace_commit_age_seconds", "headrace_records_read_total",
         "headrace_batch_duration_seconds_sum", "headrace_step_cpu_seconds_total", "headrace_open_buckets",
-        "headrace_unsealed_buckets", "headrace_late_rows_total", "headrace_dead_letters_total",
+        "headrace_unsealed_buckets", "headrace_late_rows_total", "headrace_dead_letter_table_rows_total",
         "headrace_executors_recommended", "headrace_executors_requested", "headrace_executors_registered",
         "headrace_recovery_level", "headrace_recovery_total",
     } <= metrics  # fmt: skip

@@ -1,19 +1,28 @@
 """`headrace explain`: which commit, why, and what it cost."""
 
+import ast
 import json
 import re
 from datetime import UTC, datetime
 from io import StringIO
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from rich.console import Console
 
+from tests.carried import Driver, log
 from tests.commits import ABSENT, LIMITS, Lake, account
+from tests.looking import event
 from writer.cli.read.explain import choose, run_explain, to_dict
+from writer.cli.write import delete_rows
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.core.text import reason
-from writer.table.log.entries import Entry
+from writer.core.text import reason, what
+from writer.maintenance.row_keys import where
+from writer.table.log.entries import ANY_CLIENT, CREATED, KINDS, Entry
+from writer.table.log.operations import Closing
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -136,6 +145,55 @@ def test_any_other_entry_is_explained_by_its_version():
     assert (found["kind"], found["why"]) == ("fill", "a backfill settled 500 offsets of gap 3f2a9c41, 0 offsets left")
     assert to_dict(choose(LOG, batch=None, version=8))["kind"] == "start"
     assert choose([fill, *LOG], batch=None, version=7).phases == {"tasks": 3.0, "commit": 0.5, "redo": 0.1}
+
+
+def written_kinds() -> set[str]:
+    """Every `kind` that a module of the table puts into an entry."""
+    found = set()
+    for path in (Path(__file__).parents[2] / "writer" / "table").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
+                if isinstance(key, ast.Constant) and key.value == "kind" and isinstance(value, ast.Constant):
+                    found.add(value.value)
+    return found
+
+
+FACTS = {
+    "gap": "3f2a9c4100", "offsets": 500, "left": 0, "moves": [{"rows": 2}, {"rows": -1}], "changes": {"os": "string"},
+    "answers": [{"operation": "DELETE", "version": 4}], "main_version": 7, "operation": "DELETE",
+}  # fmt: skip
+
+
+def test_every_kind_of_entry_is_explained():
+    assert written_kinds() == set(KINDS)
+    said = {kind: what(kind, FACTS) for kind in (*KINDS, CREATED, ANY_CLIENT) if kind not in ("batch", "gap")}
+    assert [kind for kind, text in said.items() if "does not know" in text] == []
+    assert len(set(said.values())) == len(said), "each in its own words"
+    assert "does not know" in what("newer", FACTS)
+    assert what("rewrite", {"taken": {"why": "delete", "rows": 3}}) == "3 rows were taken out by delete"
+
+
+def test_every_version_of_a_table_is_explained(tmp_path):
+    driver = Driver(tmp_path)
+    driver.start()
+    driver.carry([log({n: event(n) for n in range(10)} | {3: None, 5: event(5)[:-1]})], {0: 10})
+    driver.table.grow([pa.field("more", pa.string())])
+    delete_rows.run_delete(
+        driver.config, "clicks", where("id = 4"), driver.schemas, now=NOON, out=Console(file=StringIO()),
+        with_dead_letters=False, dry_run=False, as_json=False,
+    )  # fmt: skip
+    driver.table.close(driver.table.snapshot(), Closing("c", NOON, {"reason": "command"}))
+    DeltaTable(driver.lake).delete("id = 6")
+    newest = driver.table.snapshot().version
+    found = [
+        page(driver.config, version=version).split("clicks  ", 1)[1].split(",")[0].split(" ")[0]
+        for version in range(newest + 1)
+    ]
+    assert found == ["create", "start", "batch", "columns", "rewrite", "close", "client"]
+    assert "\n1 row was taken out by delete.\n" in page(driver.config, version=4)
+    assert "\nAnother client ran DELETE; `headrace audit` says" in page(driver.config, version=6)
+    with pytest.raises(HeadraceError, match="with version 99; it has versions 0 to 6"):
+        page(driver.config, version=99)
 
 
 @pytest.mark.parametrize(("batch", "version"), [(7, None), (None, 4), (0, 6)])

@@ -130,7 +130,7 @@ def test_values_are_those_of_the_pipeline(board):
     }  # fmt: skip
     assert found["headrace_records_read_total",] == 98
     assert found["headrace_offsets_without_records_total",] == 2
-    assert found["headrace_dead_letters_total",] == 7
+    assert found["headrace_dead_letter_table_rows_total",] == 7
     assert found["headrace_staged_bytes_total",] == 6_500
     assert found["headrace_lag_records", "0", "clicks"] == 100
     assert found["headrace_lag_seconds", "0", "clicks"] == pytest.approx(19.9)
@@ -151,7 +151,7 @@ def test_values_are_those_of_the_pipeline(board):
 def test_outcomes_are_there_from_the_beginning_so_that_a_rate_can_be_taken():
     found = scraped({"clicks": Progress("clicks")})
     assert [key[1] for key in found if key[0] == "headrace_records_total"] == [
-        "rows", "late", "dead_letters", "quarantined", "tombstones",
+        "rows", "late_table", "dead_letters", "quarantined", "tombstones",
     ]  # fmt: skip
     assert sum(value for key, value in found.items() if key[0] == "headrace_records_total") == 0
 

@@ -127,7 +127,7 @@ def test_a_commit_moves_the_frontier_the_totals_and_the_buckets(progress, clock)
     assert view.totals.records == {
         "read": 18,
         "rows": 12,
-        "late": 0,
+        "late_table": 0,
         "dead_letters": 4,
         "quarantined": 2,
         "tombstones": 0,

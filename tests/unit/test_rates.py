@@ -1,4 +1,4 @@
-"""One window for all rates, and what follows from them: when the rest is committed, and that nothing is shown unknown."""
+"""One window for all rates, the time to catch up that follows from them, and no rate where none is known."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ def every(step: int, until: int, per_second: int) -> dict[float, int]:
 def test_a_drain_of_half_a_minute_reads_as_half_a_minute() -> None:
     """Nothing came for an hour and 600,000 records wait; 20,000/s are committed, in a commit every five seconds."""
     for now in (15, 20, 25):
-        done = {-3000: 7} | {seconds: 100_000 for seconds in range(5, now + 1, 5)}
+        done = {-3000: 7} | dict.fromkeys(range(5, now + 1, 5), 100000)
         one = view(dict.fromkeys(range(-90, now + 1, 15), 600_000), done, frontier=20_000 * now)
         found = seen(replace(one, logs=replace(one.logs, dated={A: (20_000 * now, at(-3000))})), at(now))
         assert (found.committed_per_s, found.catch_up_s) == (20_000, pytest.approx(30 - now))
@@ -58,7 +58,7 @@ def test_what_does_not_catch_up_has_no_time_for_it() -> None:
 
 
 def test_both_rates_are_of_the_same_minute() -> None:
-    one = view(every(15, 600, 100), {seconds: 1_000 for seconds in range(0, 601, 10)}, frontier=60_000)
+    one = view(every(15, 600, 100), dict.fromkeys(range(0, 601, 10), 1000), frontier=60_000)
     assert seen(one, at(600)) == Rates(MINUTE, 100.0, 100.0)
 
 

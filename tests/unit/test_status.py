@@ -20,7 +20,7 @@ from writer.output.status_screen import block, line, screen
 from writer.output.tables import show
 from writer.status import from_table
 from writer.status.document import document
-from writer.status.model import Commit, Sample
+from writer.status.model import Sample
 from writer.status.progress import Progress
 from writer.table.log.operations import Gap
 from writer.web.endpoints import serving
@@ -269,7 +269,7 @@ def test_a_running_pipeline_on_the_screen(progress):
     assert said["reason"] == "enough waited"
     assert said["this start"] == "90 rows in 1 commit, 1 file, 4.9 KiB"
     assert said["no record"] == "2 offsets gave no record"
-    assert said["dead letters"] == "8 (8.16% of all read): 6 not decodable, 2 quarantined"
+    assert said["dead letters"] == "6, and 2 quarantined: 8.16% of all read"
     assert said["buckets"] == "1 with rows, newest event 1 h ago"
     assert said["retention"] == "takes the oldest that waits in 9 h 59 min"
 

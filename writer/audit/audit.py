@@ -163,9 +163,11 @@ def _in_sum(lake: Lake, account: Account) -> list[Problem]:
         - sum(account.dead_letters_taken.values())
     )
     return [
-        *totals("late rows", [*lake.late.files, *pending.late], late, pending.late_rewound),
+        *totals("rows of the late table", [*lake.late.files, *pending.late], late, pending.late_rewound),
         *totals("rows", lake.rows.files, rows, 0),
-        *totals("dead letters", [*lake.dead_letters.files, *pending.files], dead_letters, pending.withdrawn),
+        *totals(
+            "rows of the dead-letter table", [*lake.dead_letters.files, *pending.files], dead_letters, pending.withdrawn
+        ),
     ]
 
 

@@ -263,7 +263,7 @@ def compared(
         if rows > 0 or dead_letters > 0:
             short.append(Problem(_missing(line, there, rows, dead_letters), part, tuple(there.nowhere)))
         elif (rows < 0 or dead_letters < 0) and not there.twice:
-            what = f"there are {-rows:,} rows and {-dead_letters:,} dead letters more than the account has"
+            what = f"there are {-rows:,} rows and {-dead_letters:,} rows of the dead-letter table more than expected"
             problems.append(Problem(what, part))
     explained = rows_short == rows_removed and dead_letters_short == dead_letters_removed
     if not exact:
@@ -274,7 +274,7 @@ def compared(
 def _missing(line: PartitionSummary, there: FileOffsets, rows: int, dead_letters: int) -> str:
     parts = [
         f"{count:,} {noun} are not there"
-        for noun, count in (("rows", rows), ("dead letters", dead_letters))
+        for noun, count in (("rows", rows), ("rows of the dead-letter table", dead_letters))
         if count > 0
     ]
     unheld = line.without_records + line.outcomes["tombstones"]

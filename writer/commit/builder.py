@@ -1,13 +1,12 @@
 """From the reports of a batch's tasks to one commit: ranges, counts, files. Pure."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 from uuid import uuid4
 
-from writer.batch.task_report import EXITS, Counts, Report
+from writer.batch.task_report import Counts, Report
 from writer.commit.missing_offsets import MissingOffsets, without_records
 from writer.config.pipelines import Pipeline
 from writer.core.errors import CheckpointUnusable, HeadraceError
@@ -179,12 +178,3 @@ def bytes_per_row(facts: Iterable[Mapping[str, Any]]) -> float | None:
     filled = [about for about in facts if about.get("rows")]
     rows = sum(about["rows"] for about in filled)
     return max(1.0, sum(about["bytes"] for about in filled) / rows) if rows else None
-
-
-def totals(facts: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Add up the outcomes of commits."""
-    out: Counter[str] = Counter()
-    for about in facts:
-        for account in about["ranges"]:
-            out.update({name: account.get(name, 0) for name in ("read", *EXITS)})
-    return out

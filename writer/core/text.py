@@ -97,6 +97,29 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
             return f"gap {facts['gap'][:8]} was given up with {plural(facts['left'], 'offset')} that nobody brought"
         case "rewind":
             return "rows were taken out, and are read again"
+        case "replay":
+            rows = sum(move.get("rows", 0) for move in facts.get("moves", ()))
+            return f"{plural(rows, 'row')} came of dead letters that were decoded again"
+        case "rewrite" if taken := facts.get("taken"):
+            verb = "was" if taken["rows"] == 1 else "were"
+            return f"{plural(taken['rows'], 'row')} {verb} taken out by {taken['why']}"
+        case "rewrite":
+            return "files of a bucket were written again as fewer; its rows did not change"
+        case "columns":
+            return f"columns were added or widened: {', '.join(f'{k} ({v})' for k, v in facts['changes'].items())}"
+        case "schema":
+            return "a person accepted that schema ids mean other schemas from here on"
+        case "accept":
+            changes = " and ".join(f"{one['operation']} (version {one['version']})" for one in facts["answers"])
+            return f"a person let stand what another client did: {changes}"
+        case "take":
+            return "headrace took the table over from another writer, as it was"
+        case "side":
+            return f"what version {facts['main_version']} of the pipeline's table listed for this one was added"
+        case "create":
+            return "the table was created"
+        case "client":
+            return f"another client ran {facts['operation']}; `headrace audit` says whether it changed rows"
     return f"it is a {kind}, which this version of headrace does not know"
 
 

@@ -33,7 +33,7 @@ from writer.schemas.format_detection import DetectedFormat, unit_of, wire_of
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import Meanings
 from writer.schemas.tracker import Schemas
-from writer.status.model import without_records
+from writer.status.model import Totals, without_records
 from writer.status.pause import Gate
 from writer.status.progress import Progress
 from writer.storage.locations import store_at
@@ -323,9 +323,12 @@ class PipelineRun:
         ends = {(r.part.topic, r.part.partition): r.end for r in planned.ranges}
         spent = self.progress.committed(version, facts, ends, {file.bucket for file in planned.files})
         self._former = {"version": version, "phases": _rounded({k: spent[k] for k in ("commit", "redo")})}
+        sums = Totals()
+        sums.add(facts)
         logging.event(
             "batch_committed", pipeline=self.name, batch=facts["batch"], version=version,
-            **builder.totals([facts]), files=len(planned.files), bytes=facts["bytes"], seconds=round(seconds, 1),
+            **sums.records, late_rows=sums.late_rows, files=len(planned.files), bytes=facts["bytes"],
+            seconds=round(seconds, 1),
         )  # fmt: skip
         if missing := without_records(facts):
             logging.event("offsets_without_records", pipeline=self.name, version=version, offsets=missing)

@@ -20,7 +20,7 @@ _SHARES = (0.5, 0.99, 0.999)
 def seal_lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     """Return a label and a text for each thing that there is to say."""
     seals = pipeline["seals"]
-    lines = [("lateness", _lateness(pipeline["lateness"]))]
+    lines = [("lateness", _lateness(pipeline["lateness"], pipeline["totals"]["late_rows"]))]
     if seals is None:
         return lines
     return [("watermark", _watermark(seals)), ("sealed", _sealed(seals)), *_trouble(seals), *lines]
@@ -55,15 +55,15 @@ def _trouble(seals: Mapping[str, Any]) -> list[tuple[str, Text]]:
     return lines + [(one["step"], Text(f"fails: {one['reason']}", style="red")) for one in seals["failing"]]
 
 
-def _lateness(lateness: Mapping[str, Any]) -> Text:
+def _lateness(lateness: Mapping[str, Any], late: int) -> Text:
     """Say within which time what share of the rows came after their events, and how many came too late."""
-    total, late = sum(lateness["behind"]), sum(lateness["beyond"])
+    total = sum(lateness["behind"])
     if not total:
         return Text("")
     shares = [f"{share:.3g} % of rows {_within(lateness['bounds_seconds'], lateness['behind'], share / 100)}"
               for share in (100 * s for s in _SHARES)]  # fmt: skip
     text = Text(", ".join(dict.fromkeys(shares)))
-    return text.append(f"; {plural(late, 'row')} after their bucket was closed", style="yellow") if late else text
+    return text.append(f"; {plural(late, 'late row')}", style="yellow") if late else text
 
 
 def _within(bounds: Sequence[int], bins: Sequence[int], share: float) -> str:
@@ -307,9 +307,9 @@ def _dead_letters(records: Mapping[str, int]) -> Text:
     if not bad:
         return Text("none", style="green")
     share = bad / max(1, records["read"])
-    text = Text(f"{bad:,}", style="bold red" if share > _DLQ_SHARE_BAD else "yellow")
-    text.append(f" ({share:.2g} of all read)" if share < 0.0001 else f" ({share:.2%} of all read)")  # noqa: PLR2004
-    return text.append(f": {records['dead_letters']:,} not decodable, {records['quarantined']:,} quarantined")
+    style = "bold red" if share > _DLQ_SHARE_BAD else "yellow"
+    text = Text(f"{records['dead_letters']:,}, and {records['quarantined']:,} quarantined", style=style)
+    return text.append(f": {share:.2g} of all read" if share < 0.0001 else f": {share:.2%} of all read")  # noqa: PLR2004
 
 
 def _buckets(pipeline: Mapping[str, Any]) -> Text:

@@ -133,7 +133,8 @@ def _commit(commit: Commit) -> dict[str, Any]:
     sums.add(facts)
     return {
         "version": commit.version, "at": iso(commit.at), "run": facts.get("run"), "batch": facts.get("batch"),
-        "reason": facts.get("reason"), **{name: sums.records[name] for name in OUTCOMES}, "files": facts.get("files"),
+        "reason": facts.get("reason"), **{name: sums.records[name] for name in OUTCOMES},
+        "late_rows": sums.late_rows, "files": facts.get("files"),
         "bytes": facts["bytes"], "buckets": facts.get("buckets"), "seconds": _seconds(commit),
         "began": None if (began := facts.get("started")) is None else iso(began), "tasks": facts.get("tasks"),
         "phases": {phase: rounded(spent) for phase, spent in (commit.phases or facts.get("phases") or {}).items()},
@@ -149,7 +150,8 @@ def _seconds(commit: Commit) -> float | None:
 def _totals(totals: Totals, since: datetime) -> dict[str, Any]:
     return {
         "since": iso(since), "commits": dict(totals.commits),
-        "records": {name: totals.records[name] for name in OUTCOMES}, "value_bytes": totals.value_bytes,
+        "records": {name: totals.records[name] for name in OUTCOMES}, "late_rows": totals.late_rows,
+        "value_bytes": totals.value_bytes,
         "files": totals.files, "bytes": totals.bytes,
         "dead_letter_bytes": totals.dead_letter_bytes, "spilled_bytes": totals.spilled_bytes,
         "offsets_without_records": totals.offsets_without_records,

@@ -7,7 +7,7 @@ arithmetic over what it heard. A broker that does not answer makes the facts old
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from writer.clients.kafka import Cluster

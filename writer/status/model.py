@@ -15,7 +15,8 @@ from writer.sealing.bucket_states import BucketCounts, BucketState
 from writer.status.lag_sample import Appended
 from writer.status.pause import Pause
 
-OUTCOMES = ("read", "rows", "late", "dead_letters", "quarantined", "tombstones")
+OUTCOMES = ("read", "rows", "late_table", "dead_letters", "quarantined", "tombstones")
+_STORED = {"late_table": "late"}  # what the log calls an outcome, where it is not the same
 GAP_CAUSES = ("retention", "latest")
 SAMPLES_KEPT_FOR = timedelta(hours=1)  # what waits longer is dated by asking Kafka
 _APPENDED_EVERY = timedelta(seconds=10)  # what a reader is given of samples that are taken more often
@@ -74,7 +75,7 @@ class Totals:
         """Add what a commit says about itself."""
         self.commits[facts.get("reason", "unknown")] += 1
         for account in facts["ranges"]:
-            self.records.update({name: account.get(name, 0) for name in OUTCOMES})
+            self.records.update({name: account.get(_STORED.get(name, name), 0) for name in OUTCOMES})
         for step, seconds in facts.get("seconds", {}).items():
             self.steps[step] = self.steps.get(step, 0.0) + seconds
         self.value_bytes += facts.get("value_bytes", 0)
@@ -85,6 +86,11 @@ class Totals:
         self.offsets_without_records += without_records(facts)
         if "late" in facts:
             self.late = self.late.plus(Lateness.from_json(facts["late"]))
+
+    @property
+    def late_rows(self) -> int:
+        """Rows whose bucket was closed before their batch, whatever became of them."""
+        return sum(self.late.beyond)
 
     def copy(self) -> "Totals":
         """Return the sums as they are now."""

@@ -235,10 +235,9 @@ class PipelineTable(Appender):
         return []
 
     def history(self, count: int | None = None) -> list[Entry]:
-        """Entries of this pipeline among the table's last `count`, newest first. None: all that the log still has."""
+        """Return the table's last `count` entries, newest first. None: all that the log still has."""
         newest = self.snapshot().version
-        found = [parse_entry(*entry) for entry in self.entries(-1 if count is None else newest - count)]
-        return [entry for entry in reversed(found) if entry is not None]
+        return [parse_entry(*entry) for entry in self.entries(-1 if count is None else newest - count)][::-1]
 
     def buckets(self) -> list[BucketKey]:
         """Buckets that have files. Looks at every file of the table."""

@@ -148,7 +148,7 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_records_total",
-        "Committed records by outcome: rows, late (in the table of late rows), dead_letters, quarantined, tombstones.",
+        "Committed records by outcome: rows, late_table (rows of that table), dead_letters, quarantined, tombstones.",
         named(lambda r: {name: n for name, n in r.view.totals.records.items() if name != "read"}, OUTCOMES[1:]),
         ("pipeline", "outcome"),
     ),
@@ -203,7 +203,7 @@ CATALOGUE: tuple[Metric, ...] = (
         ("pipeline", "topic"),
     ),
     Metric(
-        "headrace_dead_letters_total",
+        "headrace_dead_letter_table_rows_total",
         "Rows committed to the dead-letter table: dead letters and quarantined records.",
         plain(lambda r: r.view.totals.records["dead_letters"] + r.view.totals.records["quarantined"]),
     ),
@@ -252,7 +252,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_late_rows_total",
         "Rows of committed batches whose bucket was closed, whatever became of them (seal.late).",
-        plain(lambda r: sum(r.view.totals.late.beyond)),
+        plain(lambda r: r.view.totals.late_rows),
     ),
     Metric(
         "headrace_schemas",

@@ -1,5 +1,6 @@
 """`headrace audit`: whether every offset is accounted for, from the lake alone."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -21,9 +22,11 @@ from writer.output.tables import console, emit_whole, ruled, show
 from writer.table.ledger.segment import Answer
 
 _WORDS = {
-    "rows": "rows", "late": "late rows", "tombstones": "tombstones", "dead_letters": "dead letters",
+    "rows": "rows", "late": "rows of the late table", "tombstones": "tombstones", "dead_letters": "dead letters",
     "quarantined": "quarantined",
 }  # fmt: skip
+_ONE = re.compile(r"s\b")  # what a noun loses when there is one
+_KEYS = {"late": "late_table"}  # of JSON, where the log has another
 _STATES = ("open", "done", "lost", "rewound")  # of a gap record
 _SPANS_SHOWN = 5  # of a problem, for a person
 
@@ -58,7 +61,7 @@ def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
     return {
         "adds_up": one.adds_up,
         "versions": [reconciliation.first, reconciliation.last],
-        "records": {name: reconciliation.total(name) for name in ("read", *EXITS)},
+        "records": {_KEYS.get(name, name): reconciliation.total(name) for name in ("read", *EXITS)},
         "replayed": sum(line.replayed for line in reconciliation.lines),
         "offsets_without_records": sum(line.without_records for line in reconciliation.lines),
         "offsets_in_gaps": sum(line.gap for line in reconciliation.lines),
@@ -68,9 +71,9 @@ def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
         "gaps": {state: sum(one.state == state for one in reconciliation.gap_records.values()) for state in _STATES},
         "rows_removed": one.rows_removed,
         "rows_removed_by": dict(one.rows_taken),
-        "dead_letters_removed": one.dead_letters_removed,
-        "dead_letters_removed_by": dict(one.dead_letters_taken),
-        "late_rows_removed_by": dict(one.late_taken),
+        "dead_letter_table_rows_removed": one.dead_letters_removed,
+        "dead_letter_table_rows_removed_by": dict(one.dead_letters_taken),
+        "late_table_rows_removed_by": dict(one.late_taken),
         "commits_waiting_for_side_files": one.waiting,
         "files_without_row_counts": one.uncounted,
         "topic_partitions": [_part(line, one, deep=deep) for line in reconciliation.lines],
@@ -84,7 +87,8 @@ def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
 
 def _part(line: PartitionSummary, one: Audit, *, deep: bool) -> dict[str, Any]:
     about = {
-        **vars(line.part), "start": line.start, "end": line.end, **line.outcomes, "replayed": line.replayed,
+        **vars(line.part), "start": line.start, "end": line.end,
+        **{_KEYS.get(name, name): count for name, count in line.outcomes.items()}, "replayed": line.replayed,
         "offsets_without_records": line.without_records, "offsets_in_gaps": line.gap,
         "offsets_rewound": line.back,
     }  # fmt: skip
@@ -102,8 +106,10 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
     head = Text.assemble((name, "bold"), (f"  versions {reconciliation.first} to {reconciliation.last}", "dim"))
     if deep:
         head.append(", every file read", style="dim")
-    tables = {"row": one.rows_taken, "dead letter": one.dead_letters_taken, "late row": one.late_taken}
-    taken = [(noun, why, count) for noun, counts in tables.items() for why, count in counts.items()]
+    tables = {
+        "": one.rows_taken, " of the dead-letter table": one.dead_letters_taken, " of the late table": one.late_taken,
+    }  # fmt: skip
+    taken = [(table, why, count) for table, counts in tables.items() for why, count in counts.items()]
     notes = [
         f"{plural(one.waiting, 'commit')} of dead letters wait for redo, which the writer's next batch or start does; "
         "they are counted"
@@ -121,7 +127,7 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
         if one.uncounted and not deep
         else "",
         _accepted(one.accepted, deep=deep) if one.accepted else "",
-        *(f"{plural(count, noun)} {_taken(why, count)}" for noun, why, count in taken if count),
+        *(f"{plural(count, 'row')}{table} {_taken(why, count)}" for table, why, count in taken if count),
     ]
     return [head, "", _table(one, deep=deep), "", *filter(None, notes), _verdict(one)]
 
@@ -164,7 +170,7 @@ def _columns(one: Audit, *, deep: bool) -> Mapping[str, list[int]]:
         "from": [line.start for line in lines],
         "to": [line.end for line in lines],
         "read": [line.outcomes["read"] for line in lines],
-        **{_WORDS[name]: [line.outcomes[name] for line in lines] for name in EXITS},
+        **{_KEYS.get(name, _WORDS[name]).replace("_", " "): [line.outcomes[name] for line in lines] for name in EXITS},
         "no record": [line.without_records for line in lines],
         "gaps": [line.gap for line in lines],
         "replayed": [line.replayed for line in lines],
@@ -183,7 +189,7 @@ def _columns(one: Audit, *, deep: bool) -> Mapping[str, list[int]]:
 def _verdict(one: Audit) -> Text:
     reconciliation = one.reconciliation
     sums = {_WORDS[name]: reconciliation.total(name) for name in EXITS}
-    terms = " + ".join(f"{n:,} {word if n != 1 else word.removesuffix('s')}" for word, n in sums.items() if n)
+    terms = " + ".join(f"{n:,} {word if n != 1 else _ONE.sub('', word, count=1)}" for word, n in sums.items() if n)
     text = Text(f"{reconciliation.total('read'):,} read = {terms or 'nothing'}. ")
     if one.adds_up:
         return text.append("It adds up.", style="bold green")

@@ -29,7 +29,7 @@ _NUMBERS = re.compile(r"\d[\d.,:TZ-]*")
 _DUMP = 16  # bytes of a line
 _KINDS_MAX = 10_000  # of dead letters that are told apart
 _LIST = [
-    Column("dead letters", right=True), Column("outcome"), Column("topic", width_max=24), Column("schema", right=True),
+    Column("records", right=True), Column("outcome"), Column("topic", width_max=24), Column("schema", right=True),
     Column("offsets", width_max=24), Column("newest"), Column("oldest", right=True),
 ]  # fmt: skip
 
@@ -42,7 +42,7 @@ class Kind:
     topic: str
     schema_id: int | None
     reason: str  # of the first
-    dead_letters: int
+    records: int
     offset_min: int
     offset_max: int
     time_min: datetime
@@ -63,16 +63,16 @@ def kinds(name: str, config: Config, selection: Selection) -> list[Kind]:
             if kind is None:
                 found[key] = Kind(*key[:3], row["error"], 1, offset, offset, at, at)
                 continue
-            kind.dead_letters += 1
+            kind.records += 1
             kind.offset_min, kind.offset_max = min(kind.offset_min, offset), max(kind.offset_max, offset)
             kind.time_min, kind.time_max = min(kind.time_min, at), max(kind.time_max, at)
-    return sorted(found.values(), key=lambda kind: -kind.dead_letters)
+    return sorted(found.values(), key=lambda kind: -kind.records)
 
 
 def _heads(found: list[Kind]) -> list[list[str]]:
     return [
         [
-            f"{k.dead_letters:,}", k.outcome, k.topic, "-" if k.schema_id is None else str(k.schema_id),
+            f"{k.records:,}", k.outcome, k.topic, "-" if k.schema_id is None else str(k.schema_id),
             f"{k.offset_min} to {k.offset_max}", f"{k.time_max:%Y-%m-%d %H:%M}", f"{k.time_min:%Y-%m-%d %H:%M}",
         ]
         for k in found
@@ -83,7 +83,7 @@ def _to_dict(found: ReplayResult) -> dict[str, Any]:
     return {
         "chosen": found.chosen, "rows": found.rows, "versions": found.versions,
         "failed": [
-            {"outcome": outcome, "schema_id": schema_id, "reason": why, "dead_letters": count}
+            {"outcome": outcome, "schema_id": schema_id, "reason": why, "records": count}
             for (outcome, schema_id, why), count in found.failed.items()
         ],
     }  # fmt: skip
@@ -181,8 +181,10 @@ def list_(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selection
     if as_json:
         emit_whole([{**vars(k), "time_min": iso(k.time_min), "time_max": iso(k.time_max)} for k in found])
         return
-    out, dead_letters = console(), sum(kind.dead_letters for kind in found)
-    tables.sentence(out, f"{name}: {plural(dead_letters, 'dead letter')} of {plural(len(found), 'kind')}", "bold")
+    out, total = console(), sum(kind.records for kind in found)
+    quarantined = sum(kind.records for kind in found if kind.outcome == "quarantined")
+    counts = f"{plural(total - quarantined, 'dead letter')} and {quarantined:,} quarantined"
+    tables.sentence(out, f"{name}: {counts}, of {plural(len(found), 'kind')}", "bold")
     sheet = TextTable(out, _LIST)
     heads = _heads(found)
     sheet.settle(heads)

@@ -100,6 +100,7 @@ def to_dict(one: Explanation) -> dict[str, Any]:
         **{name: facts.get(name) for name in kept},
         **{name: iso(facts[name]) for name in _TIMES if facts.get(name)},
         "records": {name: sums.records[name] for name in OUTCOMES},
+        "late_rows": sums.late_rows,
         "offsets_without_records": sums.offsets_without_records,
         "step_cpu_seconds": facts.get("seconds", {}),
         "phase_seconds": dict(one.phases),
@@ -120,6 +121,7 @@ def _find(config: Config, name: str, batch: int | None, version: int | None) -> 
 
 def _missing(name: str, place: str, entries: Sequence[Entry], batch: int | None, version: int | None) -> str:
     have = [entry for entry in entries if entry.kind == "batch"]
+    known = entries if batch is None else have
     if not have:
         return (
             f"the table of pipeline {name!r} at {place} has no commit with records yet. `headrace status` tells more."
@@ -129,7 +131,7 @@ def _missing(name: str, place: str, entries: Sequence[Entry], batch: int | None,
     )
     return (
         f"the log of the table at {place} has no commit of pipeline {name!r} with {wanted}; it has versions "
-        f"{have[-1].version} to {have[0].version}, the last is batch {have[0].facts['batch']} of run "
+        f"{known[-1].version} to {known[0].version}, the last is batch {have[0].facts['batch']} of run "
         f"{have[0].facts['run']}. Without --batch and --version, the last is explained."
     )
 
@@ -171,7 +173,8 @@ def _other_page(name: str, entry: Entry) -> list[RenderableType]:
         for key, value in entry.facts.items()
         if isinstance(value, str | int | float) and key not in ("kind", "format")
     ]
-    return [head, Text(f"{what(entry.kind, entry.facts).capitalize()}."), "", labelled(rows, 3)]
+    done = what(entry.kind, entry.facts)
+    return [head, Text(f"{done[0].upper()}{done[1:]}."), "", labelled(rows, 3)]
 
 
 def _records(facts: Mapping[str, Any]) -> Table:
@@ -184,6 +187,8 @@ def _records(facts: Mapping[str, Any]) -> Table:
         style = "yellow" if count and outcome in ("dead_letters", "quarantined") else ""
         table.add_row(outcome.replace("_", " "), f"{count:,}", _share(count, read), style=style)
     table.add_row("read", f"{read:,}", "", style="bold")
+    if sums.late_rows:
+        table.add_row("late rows, wherever they went", f"{sums.late_rows:,}", _share(sums.late_rows, read))
     if sums.offsets_without_records:
         table.add_row("offsets without a record", f"{sums.offsets_without_records:,}", "", style="yellow")
     return table

@@ -60,12 +60,12 @@ def run_delete(
     if as_json:
         rows, *late = (_to_dict(*one) for one in zip(looks, done, strict=True))
         document = {
-            "late_rows": late[0] if late else None,
+            "late_table": late[0] if late else None,
             "dead_letters": None if found is None else dead_letter_deletion.to_dict(found),
         }
         lines.emit_whole({"pipeline": name, "dry_run": dry_run, "request": request, **rows, **document})
     else:
-        for what, looked, gone in zip((name, f"{name}, late rows"), looks, done, strict=False):
+        for what, looked, gone in zip((name, f"{name}, late table"), looks, done, strict=False):
             _show(out, what, keys, looked, gone)
         _show_dead_letters(out, found)
         if dry_run:

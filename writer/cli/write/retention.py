@@ -87,7 +87,7 @@ def retention(
         existing_table(name, settings)
         main, late = works(name, settings)
         documents[name] = {"before": (now - kept_for).isoformat()}
-        for what, work in (("", main), ("late rows", late)):
+        for what, work in (("", main), ("late table", late)):
             old = work.due(now)
             if what and not old:
                 continue

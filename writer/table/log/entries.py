@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import Any
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
@@ -38,16 +38,17 @@ class CommittedEntry:
     )  # dead letters that became rows
 
 
-Kind = Literal["start", "batch", "gap", "adopt", "close", "seal", "fill", "lost", "rewind"]
+KINDS = (*_LANDED, "start", "adopt", "take", "columns", "side")  # of all entries that headrace writes
+CREATED, ANY_CLIENT = "create", "client"  # what Entry calls a table's first entry, and those of other clients
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the table's log that headrace wrote."""
+    """An entry of a table's log. `kind`: one of KINDS, one that a newer headrace writes, CREATED or ANY_CLIENT."""
 
     version: int
     at: datetime
-    kind: Kind
+    kind: str
     facts: Mapping[str, Any]
 
 
@@ -197,12 +198,14 @@ def bucket_of(columns: Sequence[str], change: Action) -> BucketKey:
     return tuple(values.get(column) for column in columns)
 
 
-def parse_entry(version: int, actions: Sequence[Action]) -> Entry | None:
-    """Return an entry of headrace that tells of the pipeline; None for others."""
+def parse_entry(version: int, actions: Sequence[Action]) -> Entry:
+    """Return an entry, with what it says of headrace; of one that says nothing, its operation and the client's name."""
     info, about = parse_commit_info(actions)
-    if about.get("kind") not in get_args(Kind):
-        return None
-    return Entry(version, datetime.fromtimestamp(info["timestamp"] / 1000, UTC), about["kind"], about)
+    kind = about.get("kind")
+    if kind is None:
+        kind = CREATED if info.get("operation") == "CREATE TABLE" else ANY_CLIENT
+        about = {"operation": info.get("operation", "unknown"), "client": info.get("engineInfo", "unknown")}
+    return Entry(version, datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC), kind, about)
 
 
 def parse_committed(version: int, about: Mapping[str, Any]) -> CommittedEntry | None:

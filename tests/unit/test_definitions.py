@@ -1,0 +1,89 @@
+"""One definition on every surface: late rows wherever they went, rows of the late table, dead letters, quarantined."""
+
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from tests.carried import Driver, log
+from tests.contract.audits import mixed
+from writer.audit.audit import audit
+from writer.cli.read.audit import run_audit, to_dict
+from writer.cli.read.explain import run_explain
+from writer.output.status_screen import screen
+from writer.status.document import document
+from writer.status.progress import Progress
+from writer.table.log.operations import Closing
+from writer.web.metrics_export import families
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+# Of forty offsets four each are tombstones, cut and too old; of the other 28 half came after their bucket was closed.
+WHERE = {
+    "reopen": {"rows": 28, "late_table": 0, "dead_letters": 4},
+    "late_table": {"rows": 14, "late_table": 14, "dead_letters": 4},
+    "dead_letter": {"rows": 14, "late_table": 0, "dead_letters": 18},
+}
+
+
+@pytest.fixture(params=list(WHERE))
+def policy(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def driver(tmp_path, policy: str) -> Driver:
+    made = Driver(tmp_path, seal={"late": policy})
+    made.start(1)
+    made.carry([log(mixed(0, 20))], {0: 20})
+    made.table.close(made.table.snapshot(), Closing("c", NOON + timedelta(days=1), {"reason": "command"}))
+    made.carry([log(mixed(20, 40))], {0: 40})
+    return made
+
+
+def drawn(show) -> str:
+    out = StringIO()
+    show(Console(file=out, width=160, highlight=False))
+    return out.getvalue()
+
+
+def test_late_rows_and_dead_letters_are_the_same_everywhere(driver: Driver, policy: str) -> None:
+    expected = {"read": 40, **WHERE[policy], "quarantined": 4, "tombstones": 4}
+    progress = Progress("clicks", now=lambda: NOON, seconds=lambda: 0.0)
+    progress.started(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
+    for number, facts in enumerate(reversed(driver.table.recent(9))):
+        progress.began(number, "look")
+        progress.committed(number, facts, {}, [])
+
+    status = document([progress.view()], NOON)["pipelines"]["clicks"]
+    assert (status["totals"]["records"], status["totals"]["late_rows"]) == (expected, 14)
+    assert status["last_commit"]["late_rows"] == 14
+    text = drawn(lambda out: out.print(screen({"pipelines": {"clicks": status}})))
+    assert "; 14 late rows\n" in text
+    assert f"dead letters  {expected['dead_letters']}, and 4 quarantined: " in text
+
+    samples = [sample for family in families({"clicks": progress}, NOON) for sample in family.samples]
+    metrics = {(s.name, s.labels.get("outcome")): s.value for s in samples}
+    assert {name: metrics["headrace_records_total", name] for name in expected if name != "read"} == {
+        name: count for name, count in expected.items() if name != "read"
+    }
+    assert metrics["headrace_late_rows_total", None] == 14
+    assert metrics["headrace_dead_letter_table_rows_total", None] == expected["dead_letters"] + 4
+
+    found = to_dict(audit(driver.config, "clicks", since=None, deep=True), deep=True)
+    assert (found["adds_up"], found["records"]) == (True, expected)
+    assert expected.items() <= found["topic_partitions"][0].items()
+
+
+def test_what_a_person_reads_says_which_late_and_which_dead_letters(driver: Driver, policy: str) -> None:
+    text = drawn(
+        lambda out: run_explain(driver.config, ["clicks"], batch=None, version=None, as_json=False, console=out)
+    )
+    said = dict(line.rsplit(None, 2)[:2] for line in text.splitlines() if line.endswith("%"))
+    assert said["late rows, wherever they went"] == "14"
+    assert said["late table"] == ("14" if policy == "late_table" else "0")
+    text = drawn(lambda out: run_audit(driver.config, ["clicks"], since=None, deep=False, as_json=False, console=out))
+    assert ("late table" in text.splitlines()[2]) is (policy == "late_table")
+    terms = " + 14 rows of the late table" if policy == "late_table" else ""
+    dead_letters = WHERE[policy]["dead_letters"]
+    assert f" rows{terms} + 4 tombstones + {dead_letters} dead letters + 4 quarantined. It adds up." in text
