@@ -59,8 +59,8 @@ def _questions() -> list[str]:
         "| is the lag true, or is Kafka silent | `headrace_lag_source_age_seconds > 60` |",
         "| when does retention begin to take records | `min by (pipeline) (headrace_retention_headroom_seconds)` |",
         '| rows per second | `rate(headrace_records_total{outcome="rows"}[15m])` |',
-        "| share that went wrong "
-        "| `rate(headrace_dead_letter_table_rows_total[15m]) / rate(headrace_records_read_total[15m])` |",
+        ("| share that went wrong "
+         "| `rate(headrace_dead_letter_table_rows_total[15m]) / rate(headrace_records_read_total[15m])` |"),
         "| which step costs most | `topk(3, rate(headrace_step_cpu_seconds_total[15m]))` |",
         "| is the driver saturated | `rate(headrace_batch_duration_seconds_sum[15m]) > 0.92` |",
         "| do executors come that were asked for | `headrace_executors_registered < headrace_executors_desired` |",

@@ -10,9 +10,11 @@ from uuid import uuid4
 import pytest
 
 from tests.bucketed import HOUR, MINUTE, NOON, PARTS, Lake, label
+from writer.clients.kafka import BrokerUnreachable
 from writer.core.offsets import OffsetRange
 from writer.core.units import microseconds
-from writer.driver.seal_loop import Closer, Listener, Rounds, seal_due
+from writer.driver.seal_loop import Closer, Rounds, seal_due
+from writer.sealing.idleness import Listener
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Ready, Resting
 from writer.sealing.sealer import Sealer
@@ -36,6 +38,25 @@ class Silence:
 
     def found(self, instants_ms: Any) -> dict[tuple[str, int], tuple[int, int]]:
         return dict.fromkeys(instants_ms, (-1, -1))
+
+
+class Recorded(Silence):
+    """A broker that counts questions; some of its partitions have young records."""
+
+    def __init__(self, ends: dict[tuple[str, int], int], young: set[tuple[str, int]]) -> None:
+        super().__init__(ends)
+        self.young, self.asked = young, 0
+
+    def found(self, instants_ms: Any) -> dict[tuple[str, int], tuple[int, int]]:
+        self.asked += 1
+        return {source: (0, 1) if source in self.young else (-1, -1) for source in instants_ms}
+
+
+class Down(Silence):
+    """A broker that does not answer."""
+
+    def sources(self, _: Any) -> list[tuple[str, int]]:
+        raise BrokerUnreachable("no broker answers")
 
 
 def closer(ends: dict[tuple[str, int], int] | None = None) -> Closer:
@@ -99,6 +120,40 @@ def test_a_seal_is_refused_when_its_bucket_changed_since(lake: Lake) -> None:
     lake.table.seal(now, Sealing(uuid4().hex, [said]))
     with pytest.raises(Resealed):  # by another process
         lake.table.seal(now, Sealing(uuid4().hex, [said]))
+
+
+@pytest.mark.parametrize(("young", "waits"), [(False, 0), (True, 0), (False, 5)])
+def test_an_idle_partition_holds_no_watermark_that_is_shown(lake: Lake, young: bool, waits: int) -> None:
+    """Nothing is due, whatever Kafka answers: no bucket has ended. The watermark is shown all the same."""
+    lake.write(NOON, seen={PARTS[0]: NOON + 40 * MINUTE, PARTS[1]: NOON + MINUTE})
+    ends = {("clicks", part.partition): lake.table.snapshot().frontier(part) or 0 for part in PARTS}
+    kafka = Recorded(
+        ends | {("clicks", 1): ends["clicks", 1] + waits}, {("clicks", 0), *([("clicks", 1)] if young else [])}
+    )
+    sealer, progress = lake.sealer(), Progress("clicks")
+    step = Closer(Listener(kafka, ["clicks"]), lambda: {"clicks": 1})
+    rounds = Rounds(sealer, {"close": step}, progress, now=lambda: NOON + 41 * MINUTE)
+    rounds.once()
+    found = progress.view().bucket_counts
+    assert found is not None
+    counts = young or waits
+    assert found.watermark.instant == NOON + (1 if counts else 40) * MINUTE - sealer.policy.out_of_orderness
+    assert (found.watermark.held_by, found.watermark.idle) == (
+        (PARTS[1], ()) if counts else (PARTS[0], (PARTS[1],))
+    )  # fmt: skip
+    assert lake.table.snapshot().closed_until is None
+    rounds.once()
+    assert kafka.asked == 1, "the answer serves for a while"
+
+
+def test_kafka_that_does_not_answer_holds_up_no_round(lake: Lake) -> None:
+    lake.write(NOON, seen={PARTS[0]: NOON + 40 * MINUTE, PARTS[1]: NOON + MINUTE})
+    progress = Progress("clicks")
+    step = Closer(Listener(Down({}), ["clicks"]), lambda: {"clicks": 1})
+    Rounds(lake.sealer(), {"close": step}, progress, now=lambda: NOON + 41 * MINUTE).once()
+    found = progress.view().bucket_counts
+    assert found is not None
+    assert (found.watermark.held_by, found.trouble) == (PARTS[1], ())
 
 
 # --- the life ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 from writer.config.pipeline_sections import Seal
 from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
-from writer.driver.seal_loop import Listener
+from writer.sealing.idleness import Listener
 from writer.sealing.rules import (
     Ask,
     Blocked,

@@ -41,7 +41,7 @@ class Cluster:
         return {name: Topic(name, self.topic_id, 2) for name in names}
 
     def sources(self, topics):
-        assert list(topics) == ["clicks"]
+        assert list(self.topics(topics)) == ["clicks"]
         return [A, B]
 
     def earliest(self, sources):
@@ -146,6 +146,14 @@ def test_the_lag_in_seconds_is_asked_of_kafka(config, written):
     assert found["lag"]["worst"]["partition"] == 1
     assert found["lag"]["headroom_seconds"] == pytest.approx(86_400 - 1_000, rel=0.06)
     assert found["rates"]["arriving_per_second"] is None, "no driver carries them"
+
+
+def test_without_a_driver_a_silent_partition_is_idle_too(config, written):
+    written.commit(0, 1_000)
+    idle = [seen(config, now=NOON + timedelta(minutes=m))["seals"]["idle"] for m in (9, 11)]
+    assert idle == [[], [{"topic": "clicks", "partition": 0}]], "and nothing waits in it"
+    silent = seen(config, Cluster(up=False), NOON + timedelta(minutes=11))
+    assert (silent["seals"]["idle"], silent["error"]) == ([], "no Kafka broker answers")
 
 
 def test_without_kafka_the_table_still_tells(config, written):

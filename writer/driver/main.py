@@ -20,7 +20,7 @@ from writer.core.signals import stopped_by_signals
 from writer.driver import supervisor_channel
 from writer.driver.pipeline import PipelineRun
 from writer.driver.pipeline_runner import PipelineRunner, StartRequests, watch
-from writer.driver.seal_loop import Closer, Listener, Rounds, Seals, Step, seal_due
+from writer.driver.seal_loop import Closer, Rounds, Seals, Step, seal_due
 from writer.driver.spark import query, session
 from writer.hooks.dispatcher import HookDispatcher, deliveries
 from writer.maintenance import retention
@@ -31,6 +31,7 @@ from writer.scaling import spark_settings
 from writer.scaling.executor_manager import ExecutorManager
 from writer.scaling.spark_executors import SparkExecutors
 from writer.schemas.registry import source
+from writer.sealing.idleness import Listener
 from writer.sealing.sealer import Sealer
 from writer.status import from_table
 from writer.status.lag import Watch

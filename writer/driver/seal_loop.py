@@ -7,21 +7,20 @@ fails is said, shown, and tried again later. Nothing lives here only: the next p
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
-from writer.clients.kafka import Cluster
+from writer.clients.kafka import BrokerUnreachable, Cluster
 from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Source
 from writer.driver.restart_policy import sentence
 from writer.offsets.start_decision import numbers_of
 from writer.sealing.bucket_grid import BucketOverview
+from writer.sealing.idleness import Listener, frontier_of, held_back
 from writer.sealing.rules import Ask, Close, Hold, Ready, to_close
 from writer.sealing.sealer import BucketSnapshot, Sealer
-from writer.sealing.watermark import KafkaEnds, PartitionEventTime, watermark
+from writer.sealing.watermark import PartitionEventTime, watermark
 from writer.status.progress import Progress
 from writer.table.gap_records import Oldest
 from writer.table.log.foreign_writes import Resealed
@@ -29,45 +28,6 @@ from writer.table.log.foreign_writes import Resealed
 _TICK = timedelta(seconds=5)  # between two rounds, when no commit wakes it
 _BACKOFF = Backoff(5, 300)  # of a step that failed
 _CLOSE_WITHIN_S = 5.0
-
-
-class Asks(Protocol):
-    """What sealing asks of a cluster."""
-
-    def sources(self, topics: Sequence[str]) -> list[Source]:
-        """Every partition that there is now."""
-
-    def latest(self, sources: Sequence[Source]) -> Mapping[Source, int]:
-        """End of the log, by partition."""
-
-    def found(self, instants_ms: Mapping[Source, int]) -> Mapping[Source, tuple[int, int]]:
-        """First record at or after each instant: its offset and timestamp (ms); -1 and -1 when there is none."""
-
-
-@dataclass
-class Listener:
-    """Asks Kafka whether all is read and who is quiet, and remembers when it last saw an end move."""
-
-    cluster: Asks
-    topics: Sequence[str]
-    _ends: dict[Source, int] = field(default_factory=dict)
-    _moved: dict[Source, datetime] = field(default_factory=dict)
-
-    def look(self, idle_timeout: timedelta, now: datetime) -> KafkaEnds:
-        """Ask. Raises BrokerUnreachable.
-
-        The end of a log, not of what can be read: records of an open transaction are still to come.
-        """
-        sources = self.cluster.sources(self.topics)
-        since = now - idle_timeout
-        young = self.cluster.found(dict.fromkeys(sources, int(since.timestamp() * 1000)))
-        ends = dict(self.cluster.latest(sources))  # after the other question: what came in between counts
-        for source, end in ends.items():
-            if source in self._ends and self._ends[source] != end:
-                self._moved[source] = now
-        self._ends = ends
-        quiet = {s for s in sources if young[s][0] < 0 and (s not in self._moved or self._moved[s] <= since)}
-        return KafkaEnds(now, ends, frozenset(quiet))
 
 
 Step = Callable[[Sealer, datetime], None]  # does what is due; raises what HeadraceErrors and OSErrors there are
@@ -99,6 +59,11 @@ class Closer:
             frontier = frontier_of(standing, numbers)
             parts = sealer.parts(standing, numbers, look.idle(frontier))
             decision = self._decided(sealer, standing, parts, now, look.caught_up(frontier))
+        elif held_back(sealer.watermark, sealer.policy, now):  # it changes nothing that is due, and is shown
+            with suppress(BrokerUnreachable):
+                look = self.listener.recent(sealer.policy.idle_timeout, now)
+                parts = sealer.parts(standing, numbers, look.idle(frontier_of(standing, numbers)))
+                sealer.watermark = watermark(parts, sealer.policy.out_of_orderness)
         return standing, decision
 
     def _decided(
@@ -128,12 +93,6 @@ def numbers_now(sealer: Sealer, cluster: Cluster) -> dict[str, int]:
     known = sealer.table.snapshot().incarnations()
     ids = {topic.name: topic.id for topic in cluster.topics(sealer.settings.topics).values()}
     return numbers_of(known, ids)
-
-
-def frontier_of(standing: BucketSnapshot, numbers: Mapping[str, int]) -> dict[Source, int]:
-    """Return the frontier of the incarnations that are read, by source."""
-    parts = standing.snapshot.parts().items()
-    return {(p.topic, p.partition): at for p, at in parts if numbers.get(p.topic) == p.incarnation}
 
 
 class Rounds:

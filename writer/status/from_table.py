@@ -13,6 +13,7 @@ from writer.hooks.dispatcher import seen
 from writer.hooks.outbox import Health
 from writer.offsets.start_decision import number
 from writer.sealing.bucket_states import BucketCounts
+from writer.sealing.idleness import Listener, frontier_of
 from writer.sealing.sealer import Sealer
 from writer.sealing.watermark import watermark
 from writer.status.lag import history, listen, settle
@@ -43,7 +44,7 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
             snapshot, buckets = table.snapshot(), len(table.buckets())
         if snapshot is not None and snapshot.epoch > 0:
             state, entries, hooks = "unknown", table.history(_ENTRIES_LOOKED_AT), seen(name, config)
-            found = _bucket_counts(name, config, now) if settings.seal.enabled else None
+            found = _bucket_counts(name, config, cluster, now) if settings.seal.enabled else None
     except (CommitFailed, OSError, ValueError) as error:
         state = "unreadable"
         trouble.append(" ".join(str(error).split()))
@@ -88,12 +89,16 @@ def logs_now(name: str, config: Config, cluster: Cluster, now: datetime) -> tupl
     return heard(cluster, config.pipelines[name].topics, snapshot, now)
 
 
-def _bucket_counts(name: str, config: Config, now: datetime) -> BucketCounts:
-    """Say how the buckets are, and write nothing. Which partitions are idle, only the driver finds out."""
+def _bucket_counts(name: str, config: Config, cluster: Cluster, now: datetime) -> BucketCounts:
+    """Say how the buckets are, and write nothing. Where Kafka does not answer, no partition counts as idle."""
     sealer = Sealer(name, config)
     standing = sealer.follow(keep=False)
     numbers = {topic: len(ids) for topic, ids in standing.snapshot.incarnations().items()}
-    sealer.watermark = watermark(sealer.parts(standing, numbers, frozenset()), sealer.policy.out_of_orderness)
+    idle: frozenset[Source] = frozenset()
+    with suppress(HeadraceError):  # what is asked for the lag says it
+        look = Listener(cluster, sealer.settings.topics).look(sealer.policy.idle_timeout, now)
+        idle = look.idle(frontier_of(standing, numbers))
+    sealer.watermark = watermark(sealer.parts(standing, numbers, idle), sealer.policy.out_of_orderness)
     return sealer.bucket_counts(standing, now)
 
 

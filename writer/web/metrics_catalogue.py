@@ -95,7 +95,8 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_watermark_delay_seconds",
-        "Now minus the table's watermark. It grows while a partition is behind; /status says which.",
+        "Now minus the table's watermark. It grows while a partition is behind that is not idle (/status says which), "
+        "and while nothing comes at all.",
         lambda r: [] if r.view.bucket_counts is None else r.since(r.view.bucket_counts.watermark.instant),
     ),
     Metric(

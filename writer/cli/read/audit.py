@@ -86,7 +86,7 @@ def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
 
 
 def _part(line: PartitionSummary, one: Audit, *, deep: bool) -> dict[str, Any]:
-    about = {
+    about: dict[str, Any] = {
         **vars(line.part), "start": line.start, "end": line.end,
         **{_KEYS.get(name, name): count for name, count in line.outcomes.items()}, "replayed": line.replayed,
         "offsets_without_records": line.without_records, "offsets_in_gaps": line.gap,

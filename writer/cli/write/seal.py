@@ -13,10 +13,11 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural
-from writer.driver.seal_loop import Closer, Listener, numbers_now
+from writer.driver.seal_loop import Closer, numbers_now
 from writer.maintenance.compaction import beside_seals, here
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, time_of
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
+from writer.sealing.idleness import Listener
 from writer.sealing.manifest import Manifest, Reason, bucket_path
 from writer.sealing.rules import Blocked, Close, Ready, Resting, State
 from writer.sealing.sealer import BucketSnapshot, Sealer
