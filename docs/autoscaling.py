@@ -132,6 +132,7 @@ Old or missing facts, recovery, failing storage or Kafka: what was wanted last i
 _VERDICTS = {
     "recovery": ("hold", "The pipeline is on a level of recovery: its restarts look like too few executors."),
     "failing": ("hold", "Storage or Kafka fails, or a batch is tried again: executors would ask it even more."),
+    "not_scalable": ("hold", "There are no executors to scale, as with `local[*]`, or Spark's settings forbid it."),
     "blind": ("hold", "Facts are missing or older than `facts_age_max`."),
     "too_few_batches": ("hold", "No rate is known: fewer than `batches_min` batches, or none in the window."),
     "excluded": ("hold", "A minute of `excluded`."),

@@ -7,6 +7,7 @@ from typing import Any, assert_never
 from autoscaler.decision.capacity import Load, batch_worth, ranges_max
 from autoscaler.decision.decide import Blocked, Decision, Down, Hold, Stay, Sums, Up, Wait, carried
 from autoscaler.decision.policy import Policy
+from autoscaler.decision.symptoms import Symptom
 from writer.core.text import plural
 
 
@@ -15,6 +16,8 @@ def verdict(decision: Decision) -> tuple[str, str]:
     n = decision.executors
     stay = f"{plural(n, 'executor')} {'stays' if n == 1 else 'stay'}"
     match decision:
+        case Hold(why=Symptom(kind="not_scalable", says=says)):
+            return "hold", f"{says}."
         case Hold(why=symptom):
             return "hold", f"{stay}: {symptom.says}."
         case Stay(sums=sums):

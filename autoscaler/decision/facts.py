@@ -105,8 +105,9 @@ class Facts:
     __pydantic_config__ = _STRICT
 
     at: AwareDatetime
-    executors: Executors | None  # None: neither driver nor cluster answered
+    executors: Executors | None  # None: neither driver nor cluster answered, or there is nothing to scale
     pipelines: tuple[Pipeline, ...] = field(default=())
+    refused: str | None = None  # why executors cannot be scaled, and what to do; None: they can, or nobody says
 
     def __post_init__(self) -> None:
         """Instants have a zone."""

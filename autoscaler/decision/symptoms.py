@@ -11,7 +11,7 @@ from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import Policy, period
 
 Kind = Literal[
-    "recovery", "failing", "blind", "excluded", "too_few_batches",
+    "not_scalable", "recovery", "failing", "blind", "excluded", "too_few_batches",
     "admission_capped", "driver_bound", "skew", "few_ranges", "ineffective", "quota",
     "memory_pressure", "stuck_partition",
 ]  # fmt: skip
@@ -32,12 +32,18 @@ class Symptom:
 
 def blinding(policy: Policy, facts: Facts, now: datetime) -> list[Symptom]:
     """Return what forbids any change: trouble that is no lack of executors, or facts that are no ground to act on."""
-    found = [symptom for one in facts.pipelines for symptom in _troubles(one)]
+    found = [_not_scalable(facts.refused)] if facts.refused else []
+    found += [symptom for one in facts.pipelines for symptom in _troubles(one)]
     found += _blind(policy, facts)
     if (matched := period(policy.excluded, policy.excluded_zone, now)) is not None:
         says = f"this minute is excluded by {matched!r} ({policy.excluded_zone})"
         found.append(Symptom("excluded", "hold", says, "It ends by itself; `excluded` names the periods."))
     return found
+
+
+def _not_scalable(refused: str) -> Symptom:
+    says, _, advice = refused.partition(". ")
+    return Symptom("not_scalable", "hold", says, advice)
 
 
 def _troubles(pipeline: Pipeline) -> Iterator[Symptom]:
@@ -56,7 +62,7 @@ def _troubles(pipeline: Pipeline) -> Iterator[Symptom]:
 
 def _blind(policy: Policy, facts: Facts) -> Iterator[Symptom]:
     advice = "Is the driver's /status reachable, and Kafka? What is wanted stays as it is until they answer."
-    if facts.executors is None or facts.executors.age_s > policy.facts_age_max_s:
+    if not facts.refused and (facts.executors is None or facts.executors.age_s > policy.facts_age_max_s):
         old = "" if facts.executors is None else f" for {facts.executors.age_s:.0f} s"
         yield Symptom("blind", "hold", f"nobody has told{old} which executors there are", advice)
     if not facts.pipelines:

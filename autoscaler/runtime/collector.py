@@ -16,6 +16,7 @@ from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import HeadraceError
 from writer.core.text import iso
+from writer.scaling.spark_settings import refusal
 from writer.status import from_table
 from writer.status.document import document
 from writer.status.lag import lag_sample
@@ -51,7 +52,9 @@ class FactsCollector:
             stood = self._stood[name] = status_parser.moved(self._stood.get(name, {}), status["commits"], lag)
             level = levels.get(name, 0)
             found.append(status_parser.pipeline(name, status, lag, stood, self._policy, now, recovery_level=level))
-        return Facts(now, status_parser.executors(self.executors, self._policy), tuple(found))
+        spark = self._config.spark  # as the driver was started, where it does not answer
+        refused = refusal(spark.master, spark.conf) if self.executors is None else self.executors.get("refused")
+        return Facts(now, status_parser.executors(self.executors, self._policy), tuple(found), refused)
 
     def _ask_driver(self) -> dict[str, Any] | None:
         """Return the whole `/status` of the driver that has these pipelines; None when it does not answer."""

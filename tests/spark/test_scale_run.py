@@ -62,7 +62,7 @@ def test_a_driver_without_executors_says_what_to_use_instead(site: Site, topic: 
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "there are no executors to add or take away. Set spark.master to spark://host:7077" in done.stderr
+    assert "there are no executors to scale. Set spark.master to spark://host:7077" in done.stderr
 
 
 def test_the_autoscaler_asks_the_driver_and_dies_without_harm(site: Site, topic: MakeTopic) -> None:

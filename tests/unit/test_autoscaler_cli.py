@@ -1,6 +1,7 @@
 """The command `autoscaler explain`, and what it refuses."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,15 @@ from autoscaler.decision.policy import DEFAULTS, Policy, assigned
 from autoscaler.decision.symptoms import Symptom
 from autoscaler.runtime import state_store
 from tests.scaling import decided, facts, pipeline
+from writer.clients.driver_endpoint import announce, me
+from writer.config.connections import Autoscaler, Http
 from writer.core import logging
 from writer.core.errors import ConfigError
+from writer.scaling.executor_manager import ExecutorManager
+from writer.scaling.spark_settings import refusal as why_not
+from writer.status.model import Sample
+from writer.status.progress import Progress
+from writer.web.endpoints import serving
 
 
 def ran(*arguments: str) -> str:
@@ -95,13 +103,38 @@ def test_explain_takes_what_is_remembered(recorded, tmp_path):
 
 def test_explain_asks_everybody_where_it_is_given_a_configuration(tmp_path):
     path, kept = tmp_path / "headrace.yaml", tmp_path / "facts.json"
-    path.write_text(json.dumps(file(tmp_path)))
+    path.write_text(json.dumps({**file(tmp_path), "spark": {"master": "spark://host:7077"}}))
     page = ran("explain", str(path), "--save", str(kept))
     assert "hold: 1 executor stays: clicks fails: no Kafka broker answers at 127.0.0.1:1" in page
     assert "blind (hold): nobody has told which executors there are." in page
     assert "blind (hold): Kafka has not told what waits or arrives of clicks." in page
     assert ran("explain", "--facts", str(kept)) == page
     assert "give either" in refusal("explain") == refusal("explain", str(path), "--facts", str(kept))
+
+
+LOCAL = "spark.master is local[*]: tasks run in the driver's own process, and there are no executors to scale."
+
+
+def test_a_driver_without_executors_is_not_taken_for_one_that_is_out_of_reach(tmp_path):
+    path = tmp_path / "headrace.yaml"
+    path.write_text(json.dumps({**file(tmp_path), "spark": {"master": "local[*]"}}))
+    assert f"hold: {LOCAL}\n" in ran("explain", str(path)), "as the configuration says, where no driver answers"
+
+    progress, now = Progress("clicks"), datetime.now(UTC)
+    progress.started(epoch=3, run=1, frontier={("clicks", 0): 9}, limits={}, buckets=[], recent=[])
+    progress.running()
+    progress.heard(Sample(now, {("clicks", 0): 9}), {("clicks", 0): 0})
+    progress.measured(timedelta(seconds=15), (Sample(now - timedelta(minutes=10), {("clicks", 0): 0}),))
+    manager = ExecutorManager(
+        "local[*]", Autoscaler(), refusal=why_not("local[*]", {}), cpus_per_task=1, stores=[], boundary=lambda: True
+    )
+    with serving(Http(port=0), {"clicks": progress}, more=lambda: {"executors": manager.to_dict()}) as url:
+        announce(str(tmp_path / "checkpoints"), "clicks", me(url, 3))
+        page = ran("explain", str(path))
+    first, *rest = page.splitlines()
+    assert first.endswith(f" UTC  hold: {LOCAL}")
+    advice = "  Set spark.master to spark://host:7077 (standalone), k8s://… (Kubernetes) or, on one machine, "
+    assert rest == ["", f"not_scalable (hold): {LOCAL}", f"{advice}local-cluster[3,2,2048]."], "and nothing else"
 
 
 def test_run_refuses_what_could_not_be_scaled(tmp_path, monkeypatch):
@@ -112,7 +145,7 @@ def test_run_refuses_what_could_not_be_scaled(tmp_path, monkeypatch):
         path.write_text(json.dumps({**file(tmp_path), "spark": {"master": spark}, "autoscaler": autoscale}))
         return refusal("run", str(path), *options)
 
-    assert "there are no executors to add or take away" in refused("local[*, 4]", {"token": "a-secret"})
+    assert "there are no executors to scale" in refused("local[*, 4]", {"token": "a-secret"})
     assert "autoscaler.token is not set" in refused("spark://host:7077", {})
     assert "did you mean 'utilization_target'" in refused("spark://host:7077", {"policy": {"utilization_targt": 0.7}})
     assert "must hold" in refused(

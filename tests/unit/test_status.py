@@ -41,7 +41,9 @@ class Cluster:
         return {name: Topic(name, self.topic_id, 2) for name in names}
 
     def sources(self, topics):
-        assert list(self.topics(topics)) == ["clicks"]
+        if not self.up:
+            raise BrokerUnreachable("no Kafka broker answers")
+        assert list(topics) == ["clicks"]
         return [A, B]
 
     def earliest(self, sources):

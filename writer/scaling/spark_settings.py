@@ -19,8 +19,8 @@ def refusal(master: str, conf: Mapping[str, str]) -> str | None:
     """Say why executors cannot be scaled, and what to use instead; None where they can."""
     if in_one_process(master):
         return (
-            f"spark.master is {master}: tasks run in the driver's own process, and there are no executors to add or "
-            f"take away. Set spark.master to {_ELASTIC}."
+            f"spark.master is {master}: tasks run in the driver's own process, and there are no executors to scale. "
+            f"Set spark.master to {_ELASTIC}."
         )
     if conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
         return (
