@@ -14,12 +14,16 @@ from typing import Any
 import pyarrow as pa
 from rich import box
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
 _PIPE_WIDTH = 160  # columns when nobody's terminal says otherwise
 _GAP = "  "
+_FOLDINGS_MAX = 4  # tries to make a table fit
+_WORDS_MIN = 8  # columns that words keep beside numbers that fill the line
 _TYPE = 13  # columns of a type, at most
 _SHORT_TYPES = {"timestamp[us, tz=UTC]": "timestamp", "date32[day]": "date"}
 _INSTANT = 23  # columns of an instant to the millisecond
@@ -50,19 +54,41 @@ def emit_whole(document: object) -> None:
 def show(what: RenderableType, out: Console) -> None:
     """Print; without a terminal, no line ends in blanks."""
     if out.is_terminal:
-        out.print(what)
+        out.print(what, crop=False)
         return
     with out.capture() as captured:
-        out.print(what)
+        out.print(what, crop=False)
     out.out("\n".join(line.rstrip() for line in captured.get().splitlines()), highlight=False)
+
+
+class _RuledTable(Table):
+    """A table whose columns of numbers keep the width of their cells. Where that does not fit, lines are longer."""
+
+    def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
+        """Add a row, and widen the columns of numbers for it."""
+        for column, cell in zip(self.columns, cells, strict=False):
+            if column.justify == "right":
+                column.min_width = max(column.min_width or 0, cell_len(str(cell)))
+        super().add_row(*cells, style=style, end_section=end_section)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Fold words and titles further where numbers, which keep their width, would make lines too long."""
+        narrower = options
+        for _ in range(_FOLDINGS_MAX):
+            found = [one for one in super().__rich_console__(console, narrower) if isinstance(one, Segment)]
+            excess = max(map(Segment.get_line_length, Segment.split_lines(found))) - options.max_width
+            if excess <= 0 or narrower.max_width - excess < options.max_width // 2:  # it fits, or never will
+                break
+            narrower = narrower.update(max_width=narrower.max_width - excess)
+        return found
 
 
 def ruled(*titles: str, left: int = 1, gap: int = 2, title: str | None = None) -> Table:
     """Return a table with a rule under its titles, for a page that is shown whole; the first `left` columns are words.
 
-    A cell that is too long is folded, not cut.
+    Words that are too long are folded; numbers are neither folded nor cut.
     """
-    table = Table(
+    table = _RuledTable(
         box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False,
         title=title, title_justify="left", title_style="bold",
     )  # fmt: skip
@@ -83,7 +109,7 @@ def labelled(rows: Iterable[tuple[str, str | Text]], gap: int = 2) -> Table:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a sheet. The last cell of a row takes what is left of the line."""
+    """A column of a sheet. The last cell of a row takes what is left of the line; one on the right is never cut."""
 
     title: str
     right: bool = False
@@ -116,25 +142,37 @@ class TextTable:
             return
         titles = [column.title for column in self._columns]
         self._widths = [
-            min(max(column.width_min, *_lengths(i, [titles, *rows])), column.width_max)
+            min(width, column.width_max) if not column.right else width
             for i, column in enumerate(self._columns)
+            for width in [max(column.width_min, *_lengths(i, [titles, *rows]))]
         ]
+        self._narrow()
         self._print([Text(title, "bold") for title in titles])
+
+    def _narrow(self) -> None:
+        """Take what the line does not hold from the columns of words, the widest first. Numbers keep their width."""
+        last = len(self._columns) - 1
+        words = [at for at, column in enumerate(self._columns) if not column.right and at < last]
+        rest = 0 if self._columns[last].right else self._widths[last] - min(self._widths[last], _WORDS_MIN)
+        excess = sum(self._widths) + len(_GAP) * last - rest - self._out.width
+        while excess > 0 and words and self._widths[widest := max(words, key=self._widths.__getitem__)] > _WORDS_MIN:
+            self._widths[widest] -= 1
+            excess -= 1
 
     def _print(self, row: Sequence[str | Text]) -> None:
         line = Text()
         for at, (cell, column, width) in enumerate(zip(row, self._columns, self._widths, strict=False)):
             text = cell.copy() if isinstance(cell, Text) else Text(cell, column.style)
             if at == len(row) - 1 and not column.right:
+                text.truncate(max(self._out.width - line.cell_len, _WORDS_MIN), overflow="ellipsis")
                 line.append_text(text)
                 break
-            if cell_len(text.plain) > width:
+            if cell_len(text.plain) > width and not column.right:
                 text.truncate(width, overflow="ellipsis")
             blank = " " * (width - cell_len(text.plain))
             line.append_text(Text(blank) + text if column.right else text + Text(blank))
             line.append(_GAP)
         line.rstrip()
-        line.truncate(self._out.width, overflow="ellipsis")
         self._out.print(line, no_wrap=True, crop=False, soft_wrap=True)
 
 

@@ -1,0 +1,75 @@
+"""Numbers are whole on every screen: in tables of a page and in those that stream, on any terminal, and in a pipe."""
+
+from collections.abc import Callable
+from io import StringIO
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from writer.output.tables import Column, TextTable, numbers, ruled, show
+
+NUMBERS = [f"{n:,}" for n in (0, 4_915, 987_654_321, 9_223_372_036_854_775_807)]
+WORDS = "a bucket of a long name, hour=2026-11-20T05/country=Deutschland"
+
+
+def page(out: Console, count: int) -> None:
+    """Draw a table as `headrace audit` does, of so many columns."""
+    table = ruled("partition", *["dead letters"] * count, gap=1)
+    for number in NUMBERS:
+        table.add_row(WORDS, *[number] * (count - 1), Text(number, "yellow"))
+    table.add_row("all", *[""] * (count - 1))
+    show(table, out)
+
+
+def sheet(out: Console, count: int) -> None:
+    """Print rows as `headrace buckets` does: words, numbers, words."""
+    made = TextTable(out, [Column("bucket", width_max=60), Column("state"), *numbers(*"n" * count), Column("why")])
+    for number in NUMBERS:  # a later one is longer than those that settled the widths
+        made.add([[WORDS, "closed", *[number] * count, WORDS]])
+
+
+def settled(out: Console, count: int) -> None:
+    """Print the same where all rows are known from the start."""
+    made = TextTable(out, [Column("bucket", width_max=60), Column("state"), *numbers(*"n" * count), Column("why")])
+    made.add([[WORDS, "closed", *[number] * count, WORDS] for number in NUMBERS])
+
+
+def last(out: Console, count: int) -> None:
+    """Print rows that end in numbers."""
+    made = TextTable(out, [Column("bucket"), *numbers(*"n" * count)])
+    made.add([[WORDS, *[number] * count] for number in NUMBERS])
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+@pytest.mark.parametrize("count", [1, 3, 8])
+@pytest.mark.parametrize("draw", [page, sheet, settled, last])
+def test_no_number_is_cut_or_folded(
+    draw: Callable[[Console, int], None], count: int, width: int, terminal: bool
+) -> None:
+    out = Console(file=StringIO(), width=width, force_terminal=terminal, color_system=None, highlight=False)
+    draw(out, count)
+    text = out.file.getvalue()
+    for number in NUMBERS:
+        rows = [line for line in text.splitlines() if line.split().count(number) == count]
+        assert len(rows) == 1, f"{number} stands {count} times on one line:\n{text}"
+
+
+def test_titles_give_way_too() -> None:
+    out = Console(file=StringIO(), width=72, highlight=False)
+    table = ruled("partition", "to", *["dead letters"] * 7, gap=1)
+    table.columns[0].min_width = 12
+    table.add_row("clicks/0", "14,000", *["1,400"] * 7)
+    show(table, out)
+    lines = out.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 72
+    assert lines[-1].split() == ["clicks/0", "14,000", *["1,400"] * 7]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+@pytest.mark.parametrize("draw", [page, settled, last])
+def test_words_give_way_so_that_lines_fit_where_they_can(draw: Callable[[Console, int], None], width: int) -> None:
+    out = Console(file=StringIO(), width=width, force_terminal=True, color_system=None, highlight=False)
+    draw(out, 1)
+    assert max(map(len, out.file.getvalue().splitlines())) <= width
