@@ -48,13 +48,13 @@ def test_a_drain_of_half_a_minute_reads_as_half_a_minute() -> None:
         done = {-3000: 7} | dict.fromkeys(range(5, now + 1, 5), 100000)
         one = view(dict.fromkeys(range(-90, now + 1, 15), 600_000), done, frontier=20_000 * now)
         found = seen(replace(one, logs=replace(one.logs, dated={A: (20_000 * now, at(-3000))})), at(now))
-        assert (found.committed_per_s, found.catch_up_s) == (20_000, pytest.approx(30 - now))
+        assert (found.committed_per_s, found.catch_up_seconds) == (20_000, pytest.approx(30 - now))
 
 
 def test_what_does_not_catch_up_has_no_time_for_it() -> None:
     one = view(every(15, 600, 100), {560: 1_000, 590: 1_000}, frontier=5_000)
     found = seen(one, at(600))
-    assert (found.arriving_per_s, found.committed_per_s, found.catch_up_s) == (100, 25, None)
+    assert (found.arriving_per_s, found.committed_per_s, found.catch_up_seconds) == (100, 25, None)
 
 
 def test_both_rates_are_of_the_same_minute() -> None:

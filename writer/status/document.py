@@ -116,7 +116,7 @@ def gap_record(facts: Mapping[str, Any]) -> dict[str, Any]:
 def _rates(found: Rates) -> dict[str, Any]:
     return {
         "window_seconds": found.window.total_seconds(), "arriving_per_second": rounded(found.arriving_per_s),
-        "committed_per_second": rounded(found.committed_per_s), "catch_up_seconds": rounded(found.catch_up_s),
+        "committed_per_second": rounded(found.committed_per_s), "catch_up_seconds": rounded(found.catch_up_seconds),
     }  # fmt: skip
 
 

@@ -17,7 +17,9 @@ class Rates:
     window: timedelta
     arriving_per_s: float | None = None
     committed_per_s: float | None = None
-    catch_up_s: float | None = None  # until nothing waits at these rates; None: not behind, or it does not catch up
+    catch_up_seconds: float | None = (
+        None  # until nothing waits at these rates; None: not behind, or it does not catch up
+    )
 
 
 def rates(view: View, lag: LagSample, now: datetime) -> Rates:
