@@ -146,6 +146,13 @@ def sees_what_is_told(page: Browser) -> None:
     assert "rows came after it was sealed" in text(page, "#pipeline-clicks .said")
     chip = text(page, "#pipeline-countries .chips .cell")
     assert HOSTILE in chip, "as text"
+    tile = "[...document.querySelectorAll('#pipeline-clicks .tile')].find((t) => t.firstChild.textContent == '{}')"
+    said = {name: page.find(f"{tile.format(name)}.innerText.split('\\n')") for name in ("dead letters", "arriving")}
+    bad, quarantined = (told["totals"]["records"][name] for name in ("dead_letters", "quarantined"))
+    beside = f"and {quarantined} quarantined" if bad + quarantined else "none since the start"
+    assert said["dead letters"][1:3] == [str(bad), beside]
+    assert said["arriving"][2].startswith("committed "), said
+    assert ", mean of 60 s" in said["arriving"][2]
 
 
 def sees_what_was_decided(page: Browser) -> None:
