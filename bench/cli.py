@@ -110,6 +110,7 @@ def _measure(setting: "Setting", keep: Path | None, json_file: Path | None, plot
     from bench.figures import costs
     from bench.rounds import Place, play
     from writer.demo.devstack.workspace import Interruption
+    from writer.output import tables
 
     console = Console(highlight=False)
     place, here, interruption = Place(keep), machine.here(), Interruption()
@@ -121,7 +122,7 @@ def _measure(setting: "Setting", keep: Path | None, json_file: Path | None, plot
         return interruption.exit_code
     console.print()
     if setting.partitions:
-        console.print(show.by_partitions(costs(runs)))
+        tables.show(show.by_partitions(costs(runs)), console)
     else:
         _show_race(console, runs, setting)
     _write(runs, setting, here, json_file, plot_file)
@@ -132,14 +133,15 @@ def _measure(setting: "Setting", keep: Path | None, json_file: Path | None, plot
 
 def _show_race(console: "Console", runs: "Sequence[Run]", setting: "Setting") -> None:
     from bench import show
+    from writer.output import tables
 
-    console.print(show.results(runs, console.width))
+    tables.show(show.results(runs, console.width), console)
     console.print()
     for sentence in show.comparison(runs):
         console.print(sentence, soft_wrap=True)
     if setting.profile:
         console.print()
-        console.print(show.profile(runs))
+        tables.show(show.profile(runs), console)
     console.print()
     console.print(show.legend(), style="dim")
     if hint := show.asked_less(setting):

@@ -11,6 +11,7 @@ from rich.table import Table
 from bench.figures import WARM_FROM, Cost, Run, Spread, Summary, contenders_of, parts, ratios, summary, warm
 from bench.machine import Machine
 from bench.rounds import SPARSE, Setting
+from writer.output.tables import NumberTable
 
 PUBLISHED = "--events 10M --repeats 3"
 _WIDTH = 86  # of the results
@@ -100,7 +101,7 @@ def header(setting: Setting, machine: Machine) -> Table:
 def results(runs: Sequence[Run], width: int) -> Table:
     """Tabulate the medians, closer together where the terminal is narrow."""
     close = width < _WIDTH
-    table = Table(box=None, padding=(0, 1), pad_edge=False, collapse_padding=close, header_style="bold")
+    table = NumberTable(box=None, padding=(0, 1), pad_edge=False, collapse_padding=close, header_style="bold")
     table.add_column("", no_wrap=True)
     for title in (
         "warm\nevents\n/CPU-s", "\nMB\n/CPU-s", "\nevents\n/s", "\nJVM's\nshare", "whole\nevents\n/CPU-s", "\n\ns",
@@ -128,7 +129,7 @@ def _cells(found: Summary) -> list[str]:
 
 def by_partitions(found: Sequence[Cost]) -> Table:
     """Tabulate what each topic took each contender: sparse and dense, of few partitions and of many."""
-    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
+    table = NumberTable(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
     for title in ("partitions", "events\neach", "\nevents"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -167,7 +168,7 @@ def profile(runs: Sequence[Run]) -> Table:
     """Tabulate where the warm processor time goes, the dearest first."""
     names = contenders_of(runs)
     columns = {name: _mean([parts(run) for run in runs if run.contender == name]) for name in names}
-    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
+    table = NumberTable(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
     table.title = "CPU microseconds of a warm event"
     table.title_justify = "left"
     table.title_style = "bold"

@@ -15,6 +15,7 @@ from bench.machine import Machine
 from bench.plot import draw
 from bench.report import as_json
 from bench.rounds import Setting
+from writer.output import tables
 
 MACHINE = Machine("A processor", 2, 2**33, "Linux 6", "3.11.7", "17.0.1", {"pyspark": "4.0.2"})
 COSTS = {"headrace": 45, "plain": 160, "repartitioned": 150, "limit": 30}  # CPU seconds
@@ -56,6 +57,15 @@ def test_the_results_fit_the_terminal(width):
     assert "…" not in text
     for name in COSTS:
         assert name in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_no_number_of_the_results_is_cut(width):
+    out = io.StringIO()
+    tables.show(show.results(runs(), width), Console(file=out, width=width, highlight=False))
+    rows = out.getvalue().splitlines()[-len(COSTS) :]
+    assert [row.split()[1] for row in rows] == ["227,000", "68,400", "72,800", "326,000"]
+    assert {tuple(row.split()[-3:]) for row in rows} == {("3.0", "3,200", "668")}
 
 
 def test_every_contender_is_compared_with_the_first():

@@ -23,6 +23,7 @@ from rich.text import Text
 _PIPE_WIDTH = 160  # columns when nobody's terminal says otherwise
 _GAP = "  "
 _FOLDINGS_MAX = 4  # tries to make a table fit
+_TITLE_MIN = 4  # columns that a title is folded to
 _WORDS_MIN = 8  # columns that words keep beside numbers that fill the line
 _TYPE = 13  # columns of a type, at most
 _SHORT_TYPES = {"timestamp[us, tz=UTC]": "timestamp", "date32[day]": "date"}
@@ -61,23 +62,27 @@ def show(what: RenderableType, out: Console) -> None:
     out.out("\n".join(line.rstrip() for line in captured.get().splitlines()), highlight=False)
 
 
-class _RuledTable(Table):
+class NumberTable(Table):
     """A table whose columns of numbers keep the width of their cells. Where that does not fit, lines are longer."""
 
     def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
         """Add a row, and widen the columns of numbers for it."""
         for column, cell in zip(self.columns, cells, strict=False):
             if column.justify == "right":
-                column.min_width = max(column.min_width or 0, cell_len(str(cell)))
+                text = Text.from_markup(cell) if isinstance(cell, str) else cell
+                column.min_width = max(column.min_width or 0, cell_len(str(text or "")))
         super().add_row(*cells, style=style, end_section=end_section)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Fold words and titles further where numbers, which keep their width, would make lines too long."""
-        narrower = options
+        _, right, _, left = self.padding
+        needed = sum(max(column.min_width or 0, _TITLE_MIN) + left + right for column in self.columns)
+        width = max(options.max_width, needed)
+        narrower = options.update(max_width=width)
         for _ in range(_FOLDINGS_MAX):
             found = [one for one in super().__rich_console__(console, narrower) if isinstance(one, Segment)]
-            excess = max(map(Segment.get_line_length, Segment.split_lines(found))) - options.max_width
-            if excess <= 0 or narrower.max_width - excess < options.max_width // 2:  # it fits, or never will
+            excess = max(map(Segment.get_line_length, Segment.split_lines(found))) - width
+            if excess <= 0 or narrower.max_width - excess < needed // 2:  # it fits, or never will
                 break
             narrower = narrower.update(max_width=narrower.max_width - excess)
         return found
@@ -88,12 +93,12 @@ def ruled(*titles: str, left: int = 1, gap: int = 2, title: str | None = None) -
 
     Words that are too long are folded; numbers are neither folded nor cut.
     """
-    table = _RuledTable(
+    table = NumberTable(
         box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False,
         title=title, title_justify="left", title_style="bold",
     )  # fmt: skip
     for at, name in enumerate(titles):
-        table.add_column(name, justify="left" if at < left else "right", overflow="fold", min_width=4)
+        table.add_column(name, justify="left" if at < left else "right", overflow="fold", min_width=_TITLE_MIN)
     return table
 
 
