@@ -65,7 +65,7 @@ def test_each_bucket_is_in_its_state_with_what_it_holds(lake: SealedLake, run: C
     shown = run("buckets", form=form).stdout
     assert "2026-11-20T04  reopened    19" in shown
     assert "1 closed, 2 open, 1 reopened, 1 sealed" in shown
-    assert "held back by clicks/0; closed until: 2026-11-20 06:00:00 UTC" in shown
+    assert "held back by clicks/0 unless it is idle; closed until: 2026-11-20 06:00:00 UTC" in shown
 
 
 def test_looking_changes_nothing(lake: SealedLake, run: Callable[..., Result]):

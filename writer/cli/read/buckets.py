@@ -139,7 +139,7 @@ class BucketListing:
             return f"it is closed when the watermark reaches {instant(until)}; there is none yet{held}"
         if mark.instant >= until:
             return "it is about to be closed, by a running driver or `headrace seal`"
-        held = f", held back by {_part(mark.held_by)}" if mark.held_by else ""
+        held = f", held back by {_part(mark.held_by)} unless it is idle" if mark.held_by else ""
         return (
             f"it is closed when the watermark reaches {instant(until)}; it stands at {instant(mark.instant)}{held}, "
             f"{span((until - mark.instant).total_seconds())} short"
@@ -157,7 +157,7 @@ def _show(look: BucketListing, found: Sequence[Bucket], out: Console) -> None:
         if bucket.why:
             hanging(out, f"{name_of(bucket.key)}: ", bucket.why, "yellow")
     mark, closed = look.watermark, look.standing.closed_until
-    held = f", held back by {_part(mark.held_by)}" if mark.held_by else ""
+    held = f", held back by {_part(mark.held_by)} unless it is idle" if mark.held_by else ""
     stands = "none yet" if mark.instant is None else instant(mark.instant)
     sentence(out, f"watermark: {stands}{held}; closed until: {'never yet' if closed is None else instant(closed)}")
 
@@ -216,6 +216,8 @@ def buckets(
     as_json: AsJson = False,
 ) -> None:
     """Show the buckets that have rows: open, closed, sealed or reopened, with the watermark. Reads the lake only.
+
+    Whether the partition that holds the watermark is idle, `headrace status` asks Kafka.
 
     Exit codes: 0 shown, 1 a table cannot be read, 2 configuration, or there is no table yet.
     """
