@@ -236,7 +236,7 @@ def test_a_start_is_refused_before_it_writes_and_asks_nobody(tmp_path: Path) -> 
     config = made(tmp_path, a={"location": f"{tmp_path}/lake", "dead_letters": f"{tmp_path}/lake/letters"})
     before = tree(tmp_path)
     begin: Callable[..., None] = partial(
-        main._begin, None, config, None, notifications.Notifier(), supervisor_channel.Orders(), True
+        main._begin, lambda: None, config, None, notifications.Notifier(), supervisor_channel.Orders(), True
     )
     running = PipelineRunner(Progress("a"), begin, waits=False)
     running.begin()

@@ -21,7 +21,6 @@ OnePipeline = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 By = Annotated[str | None, typer.Option("--by", help="Who. Default: this user at this machine.", show_default=False)]
-Yes = Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")]
 
 
 def opened(path: Path, pipeline: str | None) -> tuple[Config, str]:

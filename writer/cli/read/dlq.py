@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from writer.maintenance.local_pipeline import LocalPipeline, record_places
 from writer.maintenance.replay import Replaying, ReplayResult
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, options_of, time_of
+from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import Column, TextTable, console, emit, emit_whole, hanging, instant, plain, visible
 from writer.schemas.registry import RegistryUnreachable, SchemaSource, source
 from writer.table.factory import side_table
@@ -181,6 +183,10 @@ def list_(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selection
     if as_json:
         emit_whole([{**vars(k), "time_min": iso(k.time_min), "time_max": iso(k.time_max)} for k in found])
         return
+    _show_kinds(name, found)
+
+
+def _show_kinds(name: str, found: list[Kind]) -> None:
     out, dead_letters = console(), sum(kind.dead_letters for kind in found)
     tables.sentence(out, f"{name}: {plural(dead_letters, 'dead letter')} of {plural(len(found), 'kind')}", "bold")
     sheet = TextTable(out, _LIST)
@@ -225,19 +231,40 @@ def show(
 
 @dlq.command()
 @options_of(selection)
-def replay(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selection, as_json: AsJson = False) -> None:
+def replay(
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
+    *,
+    chosen: Selection,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
     """Carry dead letters through the writer once more, by today's schemas and configuration, exactly once.
 
     What becomes a row leaves the dead letters in the same commit; what fails again stays, with its new reason. May be
     killed, repeated, and run beside the writer, which goes on.
 
-    Exit codes: 0 done, 1 Kafka's registry or the storage does not answer, 2 configuration.
+    Exit codes: 0 done or shown, 1 Kafka's registry or the storage does not answer, 2 configuration.
     """
     settings, name = opened(config, pipeline)
-    found = Replaying(name, settings, source(settings.registry)).run(chosen, datetime.now(UTC))
+    work = partial(_run_replay, name, settings, chosen, as_json=as_json)
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _run_replay(name: str, config: Config, chosen: Selection, *, write: bool, as_json: bool) -> bool:
+    """Show which dead letters are chosen, or replay them. Returns whether there are any. Raises HeadraceError."""
+    if not write:
+        waiting = kinds(name, config, chosen)
+        if as_json:
+            emit_whole(_to_dict(ReplayResult(sum(kind.dead_letters for kind in waiting))))
+        else:
+            _show_kinds(name, waiting)
+        return bool(waiting)
+    found = Replaying(name, config, source(config.registry)).run(chosen, datetime.now(UTC))
     if as_json:
         emit_whole(_to_dict(found))
-        return
+        return True
     out, failed = console(), sum(found.failed.values())
     commits = f" in {plural(len(found.versions), 'commit')}" if found.versions else ""
     tables.sentence(
@@ -247,6 +274,7 @@ def replay(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selectio
         tables.sentence(out, f"{plural(failed, 'dead letter')} failed again and stay:")
     for (_, _, why), count in sorted(found.failed.items(), key=lambda item: -item[1])[:10]:
         hanging(out, f"{count:>8,} ", why)
+    return True
 
 
 def _span(text: str | None) -> tuple[int, int] | None:

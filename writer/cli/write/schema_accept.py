@@ -44,8 +44,8 @@ class SchemaMeaning:
 def run_accept(
     config: Config, name: str, source: SchemaSource, wanted: Sequence[str], since: datetime | None, *, write: bool,
     now: datetime, as_json: bool, out: Console,
-) -> None:  # fmt: skip
-    """Show which ids have other meanings, and write these if told to. Raises HeadraceError."""
+) -> bool:  # fmt: skip
+    """Show which ids have other meanings, and write these if asked. Returns whether any has. Raises HeadraceError."""
     table = main_table(name, config)
     if not table.exists():
         raise ConfigError(f"pipeline {name!r} has no table at {table.location}; its schema ids mean nothing yet.")
@@ -86,6 +86,7 @@ def run_accept(
         })  # fmt: skip
     else:
         _show(out, name, where, looks, began, version)
+    return began is not None
 
 
 def look(schemas: SchemaSource, schema_id: int, before: int) -> SchemaMeaning:
@@ -147,8 +148,7 @@ def _show(
     )  # fmt: skip
     tables.sentence(
         out,
-        "Nothing was written. `headrace schema plan --id N` shows what a schema does to the table. Stop the driver if "
-        "one runs, then the same with --yes writes it."
+        "`headrace schema plan --id N` shows what a schema does to the table. Stop the driver, if one runs."
         if version is None
         else f"Written as version {version} of the table. Start the pipeline: it reads by the new schemas.",
     )

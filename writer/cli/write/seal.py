@@ -16,6 +16,7 @@ from writer.core.text import instant, plural
 from writer.driver.seal_loop import Closer, Listener, numbers_now
 from writer.maintenance.compaction import beside_seals, here
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, time_of
+from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
 from writer.sealing.manifest import Manifest, Reason, bucket_path
 from writer.sealing.rules import Blocked, Close, Ready, Resting, State
@@ -37,7 +38,8 @@ def seal(
     with_gap: Annotated[
         bool, typer.Option("--with-gap", help="Also those whose records may lie in a gap: Kafka lost them.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be sealed.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Seal buckets: say in a manifest what each holds, once no more rows are expected on time (docs/BUCKETS.md).
@@ -50,14 +52,19 @@ def seal(
     settings, name = opened(config, pipeline)
     if bucket is not None and until is not None:
         raise ConfigError("give BUCKET or --until, not both")
-    now = datetime.now(UTC)
-    wanted = SealRequest(bucket, time_of("--until", until), with_gap=with_gap, dry_run=dry_run)
-    found = seal_pipeline(name, settings, wanted, now)
-    if as_json:
-        emit_whole(found.to_json())
-    else:
-        _show(found, console())
-    raise typer.Exit(1 if found.blocked or found.unanswered else 0)
+    end, now = time_of("--until", until), datetime.now(UTC)
+
+    def work(*, write: bool) -> bool:
+        found = seal_pipeline(name, settings, SealRequest(bucket, end, with_gap=with_gap, dry_run=not write), now)
+        if as_json:
+            emit_whole(found.to_json())
+        else:
+            _show(found, console())
+        if write and (found.blocked or found.unanswered):
+            raise typer.Exit(1)
+        return bool(found.sealed) or found.closes
+
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,7 @@ class SealResult:
     notes: tuple[str, ...]
     dry_run: bool
     unanswered: bool = False  # Kafka did not say what is due
+    closes: bool = False  # in a dry run: buckets that are open would be closed
 
     def to_json(self) -> dict[str, Any]:
         """Write it as JSON values."""
@@ -118,7 +126,8 @@ def seal_pipeline(name: str, config: Config, wanted: SealRequest, now: datetime)
     elif until is not None:
         sealer.close(standing, until, reason, now)
         standing = sealer.follow()
-    return replace(_sealed(sealer, standing, wanted, chosen, notes, now), unanswered=unanswered)
+    closes = standing.closed_until != standing.snapshot.closed_until
+    return replace(_sealed(sealer, standing, wanted, chosen, notes, now), unanswered=unanswered, closes=closes)
 
 
 def _due(sealer: Sealer, config: Config, now: datetime, *, keep: bool) -> tuple[datetime | None, Reason]:
