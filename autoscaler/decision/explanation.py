@@ -7,7 +7,7 @@ from typing import Any, assert_never
 from autoscaler.decision.capacity import Load, batch_worth, ranges_max
 from autoscaler.decision.decide import Blocked, Decision, Down, Hold, Stay, Sums, Up, Wait, carried
 from autoscaler.decision.policy import Policy
-from writer.core.text import plural
+from writer.core.text import instant, plural
 
 
 def verdict(decision: Decision) -> tuple[str, str]:
@@ -83,7 +83,7 @@ def _sums(sums: Sums) -> dict[str, Any]:
 def lines(policy: Policy, decision: Decision, now: datetime) -> list[str]:
     """Write a decision as lines for a person."""
     word, sentence = verdict(decision)
-    page = [f"{now:%Y-%m-%d %H:%M:%S} UTC  {word}: {sentence}"]
+    page = [f"{instant(now)}  {word}: {sentence}"]
     if not isinstance(decision, Hold):
         for load in decision.sums.loads:
             page += ["", *_pipeline(policy, decision.sums, load)]

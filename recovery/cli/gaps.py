@@ -14,7 +14,7 @@ from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange
-from writer.core.text import plural
+from writer.core.text import instant, plural
 from writer.core.units import to_iso
 from writer.offsets import skip_to_latest, start_decision
 from writer.output import tables
@@ -55,8 +55,8 @@ def to_dict(one: GapRecord, claimed_by: str | None) -> dict[str, Any]:
 def _row(name: str, one: Mapping[str, Any]) -> list[str]:
     by = one["claimed_by"] or (one["ended"] or {}).get("by") or one["opened_by"] or ""
     return [
-        name, one["id"][:_SHOWN], one["state"], (one["opened_at"] or "?")[:19], one["cause"] or "?",
-        f"{one['offsets']:,}", f"{one['left']:,}", by,
+        name, one["id"][:_SHOWN], one["state"], instant(one["opened_at"]) if one["opened_at"] else "?",
+        one["cause"] or "?", f"{one['offsets']:,}", f"{one['left']:,}", by,
     ]  # fmt: skip
 
 
@@ -130,14 +130,17 @@ def show(
         return
     out.print(f"[bold]gap {one.id}[/bold]  {document['state']}", soft_wrap=True)
     rows = [
-        (key.replace("_", " "), document[key])
+        (key.replace("_", " "), instant(document[key]) if key == "opened_at" and document[key] else document[key])
         for key in ("opened_at", "cause", "reason", "opened_by", "claimed_by", "offsets", "left", "rows", "unplaced")
     ]
     for title, ranges in (("skipped", document["ranges"]), ("open", document["open"])):
         for r in ranges:
             where = f"{r['topic']}/{r['partition']} of incarnation {r['incarnation']}"
             rows.append((title, f"{where} [{r['start']:,}, {r['end']:,})"))
-    rows += [("event time", f"from {h['from'] or 'the beginning'} to {h['until']}") for h in document["hints"]]
+    rows += [
+        ("event time", f"from {instant(h['from']) if h['from'] else 'the beginning'} to {instant(h['until'])}")
+        for h in document["hints"]
+    ]
     for label, text in [*rows, ("ended", document["ended"])]:
         if text:
             out.print(f"{label:<11} {text}", soft_wrap=True, markup=False)

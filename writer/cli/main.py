@@ -62,6 +62,14 @@ class _Commands(TyperGroup):
                 ctx.fail(f"`headrace {old}` is now `headrace {heir}`.")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. A value that an option does not take is named without the validator's own words."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
 
 app = typer.Typer(
     name="headrace",

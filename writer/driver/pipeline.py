@@ -143,7 +143,7 @@ class PipelineRun:
             gap=None if gap is None else entry_facts(gap), incarnations=now.numbers,
         )  # fmt: skip
         logging.event(
-            "pipeline_started", pipeline=self.name, start=self.epoch, run=run, offsets=sum(now.offsets.values())
+            "pipeline_started", pipeline=self.name, epoch=self.epoch, run=run, offsets=sum(now.offsets.values())
         )
         return Start(run, self._checkpoints.path(run), now.offsets)
 

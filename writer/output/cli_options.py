@@ -75,5 +75,5 @@ def version_or_time(option: str, text: str) -> int | datetime:
 
 
 def _time(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
+    found = datetime.fromisoformat(text.removesuffix(" UTC"))  # as screens show it
     return found if found.tzinfo else found.replace(tzinfo=UTC)

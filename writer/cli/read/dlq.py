@@ -14,6 +14,7 @@ from rich.text import Text
 
 from writer.avro.wire_format import CONFLUENT
 from writer.config.pipelines import Config
+from writer.core import text
 from writer.core.errors import SchemaChanged
 from writer.core.text import iso, plural
 from writer.maintenance import local_pipeline
@@ -23,7 +24,7 @@ from writer.maintenance.replay import Replaying, ReplayResult
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, options_of, time_of
 from writer.output.confirmation import DryRun, Yes, confirmed
-from writer.output.tables import Column, TextTable, console, emit, emit_whole, hanging, instant, plain, visible
+from writer.output.tables import Column, TextTable, console, emit, emit_whole, hanging, legible, plain, visible
 from writer.schemas.registry import RegistryUnreachable, SchemaSource, source
 from writer.table.factory import side_table
 
@@ -75,7 +76,7 @@ def _heads(found: list[Kind]) -> list[list[str]]:
     return [
         [
             f"{k.dead_letters:,}", k.outcome, k.topic, "-" if k.schema_id is None else str(k.schema_id),
-            f"{k.offset_min} to {k.offset_max}", f"{k.time_max:%Y-%m-%d %H:%M}", f"{k.time_min:%Y-%m-%d %H:%M}",
+            f"{k.offset_min} to {k.offset_max}", text.instant(k.time_max), text.instant(k.time_min),
         ]
         for k in found
     ]  # fmt: skip
@@ -132,10 +133,10 @@ def _decoded(
 
 
 def _print(out: Console, row: Mapping[str, Any], decoded: Mapping[str, Any] | None, *, values: bool) -> None:
-    key = "no key" if row["key"] is None else f"key {visible(row['key'])}"
+    key = "no key" if row["key"] is None else f"key {legible(row['key'])}"
     schema = "" if row["schema_id"] is None else f", schema id {row['schema_id']}"
     where = f"{row['_topic']}/{row['_partition']} offset {row['_offset']}"
-    out.print(Text.assemble((where, "bold"), f"  {instant(row['_kafka_time'])}, {key}{schema}"), soft_wrap=True)
+    out.print(Text.assemble((where, "bold"), f"  {text.instant(row['_kafka_time'])}, {key}{schema}"), soft_wrap=True)
     hanging(out, f"  {row['outcome']}: ", row["error"], "yellow")
     if not values:
         return
@@ -277,12 +278,12 @@ def _run_replay(name: str, config: Config, chosen: Selection, *, write: bool, as
     return True
 
 
-def _span(text: str | None) -> tuple[int, int] | None:
-    if text is None:
+def _span(given: str | None) -> tuple[int, int] | None:
+    if given is None:
         return None
-    start, _, end = text.partition(":")
+    start, _, end = given.partition(":")
     try:
         found = int(start or 0), int(end) if end else 2**63 - 1
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no range; write 100:200", param_hint="--offsets") from error
+        raise typer.BadParameter(f"{given!r} is no range; write 100:200", param_hint="--offsets") from error
     return found

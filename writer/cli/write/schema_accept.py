@@ -13,7 +13,7 @@ from writer.avro.wire_format import CONFLUENT, show_id
 from writer.clients.driver_endpoint import nobody_runs
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.core.text import iso, plural
+from writer.core.text import instant, iso, plural
 from writer.core.units import microseconds
 from writer.output import tables
 from writer.schemas.format_detection import wire_of
@@ -143,8 +143,8 @@ def _show(
         tables.sentence(out, "There is nothing to accept.")
         return
     tables.sentence(
-        out, f"Records that Kafka had before {iso(since)} are taken for those of the old schemas: a batch, a replay "
-        "and a backfill that meet them leave them as dead letters. --since moves this instant.",
+        out, f"Records that Kafka had before {instant(since)} are taken for those of the old schemas: a batch, a "
+        "replay and a backfill that meet them leave them as dead letters. --since moves this instant.",
     )  # fmt: skip
     tables.sentence(
         out,

@@ -119,7 +119,7 @@ def seal_pipeline(name: str, config: Config, wanted: SealRequest, now: datetime)
             notes, unanswered = [f"nothing was closed: {error}"], True
     if until is not None and until > now:
         raise ConfigError(
-            f"{until.isoformat()} has not come yet: every row until then would be late. Choose an earlier time"
+            f"{instant(until)} has not come yet: every row until then would be late. Choose an earlier time"
         )
     if until is not None and wanted.dry_run:
         standing = replace(standing, closing=until)
@@ -163,7 +163,7 @@ def _sealed(
         sealer.seal(ready, now)
         manifests = sealer.sealed
         unsound = [s for s in sealer.due(sealer.follow(), now) if isinstance(s, Blocked) and Ready(s.bucket) in ready]
-    notes += [f"{_name(sealer, s.bucket)} changed; it is sealed again from {s.due:%Y-%m-%dT%H:%M:%SZ} on" for s in left
+    notes += [f"{_name(sealer, s.bucket)} changed; it is sealed again from {instant(s.due)} on" for s in left
               if isinstance(s, Resting)]  # fmt: skip
     blocked = [*(s for s in left if isinstance(s, Blocked)), *unsound]
     return SealResult(
@@ -177,7 +177,7 @@ def _nothing(sealer: Sealer, standing: BucketSnapshot, bucket: BucketKey, *, dry
     manifest = sealer.manifests.newest(bucket)
     if manifest is None:
         raise HeadraceError(f"{sealer.table.location} has no rows in {_name(sealer, bucket)}: there is nothing to seal")
-    note = f"{manifest.name} is sealed: manifest {manifest.version} of {manifest.sealed_at:%Y-%m-%dT%H:%M:%SZ} holds"
+    note = f"{manifest.name} is sealed: manifest {manifest.version} of {instant(manifest.sealed_at)} holds"
     return SealResult(standing.closed_until, (), (), (note,), dry_run)
 
 

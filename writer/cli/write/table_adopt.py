@@ -20,7 +20,7 @@ from writer.cli.write import table_accept
 from writer.config.pipelines import Config, Pipeline, layout
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile
-from writer.core.text import plural
+from writer.core.text import instant, plural
 from writer.maintenance.retention import rows_of
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
@@ -198,7 +198,9 @@ def _show(out: Console, name: str, settings: Pipeline, table: PipelineTable, pla
 
 
 def _words(start: str | Mapping[str, Any]) -> str:
-    return start if isinstance(start, str) else ", ".join(f"{key} {value}" for key, value in start.items())
+    if isinstance(start, str):
+        return start
+    return ", ".join(f"{key} {instant(at) if key == 'timestamp' else at}" for key, at in start.items())
 
 
 table = typer.Typer(no_args_is_help=True, help="Tables that other clients made, or changed.")

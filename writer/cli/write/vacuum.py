@@ -9,7 +9,7 @@ import typer
 
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.core.text import iso, plural
+from writer.core.text import instant, iso, plural
 from writer.core.units import duration, show_duration, show_size
 from writer.maintenance.vacuum import Place, find_unneeded, remove
 from writer.maintenance.vacuum_plan import WORDS
@@ -46,7 +46,7 @@ def run_vacuum(name: str, config: Config, older_than: str | None, *, write: bool
         sheet = TextTable(out, _WASTE)
         for why in dict.fromkeys(waste.why for waste in place.waste):
             these = [waste for waste in place.waste if waste.why == why]
-            oldest = tables.instant(min(waste.touched for waste in these))
+            oldest = instant(min(waste.touched for waste in these))
             sheet.add([[why, f"{len(these):,}", show_size(sum(w.bytes for w in these)), oldest, WORDS[why]]])
         for path in place.left_alone:
             tables.sentence(out, f"left alone: {f'{place.location}/{path}'.rstrip('/')}, {_APART}")
