@@ -92,6 +92,12 @@ def test_vacuum_of_the_chart_removes_nothing_unless_told():
     assert '{{- if $.Values.jobs.vacuum.delete }}{{ $arguments = append $arguments "--yes" }}{{ end }}' in jobs
 
 
+def test_the_jobs_of_the_chart_that_change_tables_say_yes():
+    jobs = (CHART / "templates" / "jobs.yaml").read_text()
+    assert '(list "compact" $file "--pipeline" $pipeline "--yes")' in jobs
+    assert '(concat (list "backfill" $file "--yes") .arguments)' in jobs
+
+
 @pytest.mark.parametrize("values", sorted((CHART / "ci").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_pipelines_of_the_examples_are_a_configuration(values):
     config = yaml.safe_load(values.read_text())["config"].replace("${env:REGISTRY_URL}", "http://registry:8081")
