@@ -161,8 +161,8 @@ def close(
 
     There is no way back. A gap that is filled closes by itself.
 
-    Exit codes: 0 closed, 1 another process changed it meanwhile, or the storage does not answer, 2 configuration, or it
-    is not open.
+    Exit codes: 0 shown or closed, 1 another process changed it meanwhile, or the storage does not answer,
+    2 configuration, or it is not open.
     """
     settings = load(config)
     name = settings.one(pipeline)

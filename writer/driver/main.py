@@ -65,16 +65,8 @@ def run(
         after.callback(notifier.close, _LAST_WORDS)
         if link is not None:
             link.say(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
-        ended = after.enter_context(ExitStack())
-
-        @cache
-        def spark() -> Any:
-            """Start Spark, for the first pipeline whose checks found nothing wrong."""
-            started = session(config, len(names))
-            ended.callback(started.stop)
-            executor_manager.begin(lambda: SparkExecutors(started))
-            return started
-
+        started = after.enter_context(ExitStack())
+        spark = _started_once(config, len(names), executor_manager, started)
         begin = partial(_begin, spark, config, url, notifier, orders, once, pipelines=len(names))
         tell = {} if link is None else {"tell": link.tell}
         running = {
@@ -90,11 +82,28 @@ def run(
                 r.begin(new_run=new_run or orders.of(name).new_run)
                 if r.error is not None:
                     r.fail()
+            if any(r.waited_for for r in running.values()):
+                spark()  # a paused pipeline begins at once when the pause is over
             watch(running, stop, asked, partial(_beat, link, stop, listener))
         finally:
             executor_manager.close()  # executors that go with the application are not lost
-            ended.close()
+            started.close()
     return {name: r.error for name, r in running.items()}
+
+
+def _started_once(
+    config: Config, pipelines: int, executor_manager: ExecutorManager, started: ExitStack
+) -> Callable[[], Any]:
+    """Return what starts Spark when it is first asked for: by a pipeline whose checks found nothing wrong."""
+
+    @cache
+    def spark() -> Any:
+        found = session(config, pipelines)
+        started.callback(found.stop)
+        executor_manager.begin(lambda: SparkExecutors(found))
+        return found
+
+    return spark
 
 
 def _executor_manager(config: Config, listener: Mapping[str, Progress]) -> ExecutorManager:

@@ -126,7 +126,7 @@ def compact(
     May be killed, repeated, and run beside the writer: of two rewrites of one file one stands. Readers of a Delta table
     see the same rows at every moment; those of a Parquet table may miss some while files are swapped.
 
-    Exit codes: 0 done, 1 a file is gone or the storage does not answer, 2 configuration.
+    Exit codes: 0 done or shown, 1 a file is gone or the storage does not answer, 2 configuration.
     """
     settings, name = opened(config, pipeline)
     work = partial(run_compact, name, settings, bucket, as_json=as_json)
