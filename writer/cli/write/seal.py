@@ -47,7 +47,8 @@ def seal(
     Without BUCKET or --until, what is due by watermark or clock, as the driver does by itself. With one of them, on
     your word that the rows are there: what still comes is late. Without Spark; may run beside the writer.
 
-    Exit codes: 0 sealed or shown, or nothing to do, 1 a bucket could not be sealed, or nobody answers, 2 it cannot be so.
+    Exit codes: 0 sealed or shown, or nothing to do, 1 a bucket could not be sealed, or Kafka does not answer, 2 it
+    cannot be so.
     """
     settings, name = opened(config, pipeline)
     if bucket is not None and until is not None:
