@@ -164,7 +164,9 @@ def _filled(job: Job, path: Path, flags: Sequence[str], process: Contending, see
     """Run the backfill to its end, looking at the live writer meanwhile."""
     out: list[str] = []
     began = time.monotonic()
-    doing = threading.Thread(target=lambda: out.append(_verb("backfill", str(path), "--json", *flags, codes=(0, 1))))
+    doing = threading.Thread(
+        target=lambda: out.append(_verb("backfill", str(path), "--yes", "--json", *flags, codes=(0, 1)))
+    )
     doing.start()
     seen.lag_s = _watched(job, process, lambda: not doing.is_alive(), seconds=24 * 3600)
     doing.join()

@@ -134,7 +134,7 @@ class Place:
     def carry(self, spark: Any, *, new_run: bool = False) -> tuple[int, str]:
         """Run headrace until it has read what is there. Returns exit code and all causes of its error."""
         config = self.config
-        begin = partial(main._begin, spark, config, None, Notifier(), Orders(), True)
+        begin = partial(main._begin, lambda: spark, config, None, Notifier(), Orders(), True)
         running = PipelineRunner(Progress(PIPELINE), begin, waits=False)
         try:
             running.begin(new_run=new_run)

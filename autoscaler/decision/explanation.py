@@ -8,7 +8,7 @@ from autoscaler.decision.capacity import Load, batch_worth, ranges_max
 from autoscaler.decision.decide import Blocked, Decision, Down, Hold, Stay, Sums, Up, Wait, carried
 from autoscaler.decision.policy import Policy
 from autoscaler.decision.symptoms import Symptom
-from writer.core.text import plural
+from writer.core.text import instant, plural
 
 
 def verdict(decision: Decision) -> tuple[str, str]:
@@ -86,7 +86,7 @@ def _sums(sums: Sums) -> dict[str, Any]:
 def lines(policy: Policy, decision: Decision, now: datetime) -> list[str]:
     """Write a decision as lines for a person."""
     word, sentence = verdict(decision)
-    page = [f"{now:%Y-%m-%d %H:%M:%S} UTC  {word}: {sentence}"]
+    page = [f"{instant(now)}  {word}: {sentence}"]
     if not isinstance(decision, Hold):
         for load in decision.sums.loads:
             page += ["", *_pipeline(policy, decision.sums, load)]

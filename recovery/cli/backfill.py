@@ -22,6 +22,7 @@ from writer.core.text import plural
 from writer.core.units import duration, show_size
 from writer.output import tables
 from writer.output.cli_options import By, ConfigFile, Pipelines
+from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.schemas import registry
 from writer.table.ledger.gap_record import GapRecord
@@ -90,7 +91,7 @@ def ended(name: str, outcomes: Sequence[Outcome], *, as_json: bool, out: Console
             tables.sentence(
                 out,
                 f"{gap} got {plural(one.rows, 'row')}; {plural(left, 'offset')} are not in this source: "
-                f"{_listed(one.absent)}. Try --from-mirror or --from-archive; `headrace gaps close --lost` gives up.",
+                f"{_listed(one.absent)}. Try --from-mirror or --from-archive; `headrace gaps close` gives up.",
                 "yellow",
             )
         else:
@@ -110,8 +111,8 @@ def estimated(
     *,
     as_json: bool,
     out: Console,
-) -> int:
-    """Say what a backfill would take: rows, time, and what it costs. Returns 1 when a source lacks offsets."""
+) -> bool:
+    """Say what a backfill would take: rows, time, and what it costs. Returns whether there is anything to bring."""
     _, gap_records = filling.look()
     each = bytes_per_row(filling.table.recent(10)) or _BYTES_PER_ROW
     speed = min(wish.rate or ROWS_A_SECOND, ROWS_A_SECOND)
@@ -129,10 +130,10 @@ def estimated(
             "seconds": round(there / speed + chunks, 1), "bytes": round(there * each), "files_min": files,
             "objects_put_min": files + chunks, "cpu_seconds": round(there / speed, 1),
         })  # fmt: skip
-    short = any(one["available"] < one["offsets"] for one in found)
+    some = any(one["available"] for one in found)
     if as_json:
         tables.emit_whole({"pipeline": filling.name, "rows_a_second": speed, "gaps": found})
-        return int(short)
+        return some
     if not found:
         tables.sentence(out, f"{filling.name}: no gap is open.")
     for one in found:
@@ -141,9 +142,9 @@ def estimated(
             f"{filling.name}: gap {one['gap'][:_SHOWN]}: {one['available']:,} of {plural(one['offsets'], 'offset')} "
             f"are there; {plural(one['chunks'], 'chunk')}, about {one['seconds']:,.0f} s at {speed:,.0f} rows a second "
             f"on one core, {show_size(one['bytes'])} in {one['files_min']:,} files or more, "
-            f"{one['objects_put_min']:,} objects put or more. Nothing was written.",
+            f"{one['objects_put_min']:,} objects put or more.",
         )
-    return int(short)
+    return some
 
 
 def _to_dict(one: Outcome) -> dict[str, Any]:
@@ -215,32 +216,38 @@ def backfill(
     chunk_rows: _ChunkRows = 500_000,
     rate: _Rate = None,
     lag_max: _LagMax = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     by: By = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON: one line for each chunk, and one at the end.")] = False,
 ) -> None:
     """Bring the records of gaps: from Kafka as far as it holds them, from a mirror, or from an archive.
 
-    Oldest first, in chunks that are one commit each, while the live writer goes on. May be broken off and run
-    again: each offset is settled once. It waits while the live writer is behind.
+    Oldest first, in chunks that are one commit each, while the live writer goes on. If the command is interrupted, run
+    it again: each offset is settled once. It waits while the live writer is behind.
 
-    Exit codes: 0 nothing is left open, 1 something is, or it failed, 2 configuration, 5 too many failed records.
+    Exit codes: 0 nothing is left open, or it was only shown, 1 something is open, or it failed, 2 configuration,
+    5 too many failed records.
     """
     settings = load(config)
     made = _sources(mirror, mapped or [], archive or [], columns, by_time)
     wish = BackfillRequest(tuple(gap or ()), chunk_rows, rate, _limit(lag_max), by or "")
-    code, out = 0, console()
-    if not dry_run:
+    fillings = [Filling(name, settings, registry.source(settings.registry)) for name in settings.chosen(pipeline)]
+
+    def work(*, write: bool) -> bool:
+        out = console()
+        if not write:
+            waiting = [estimated(one, partial(made, one), wish, as_json=as_json, out=out) for one in fillings]
+            return any(waiting)
         os.nice(5)  # the live writer comes first where both share a machine
-    for name in settings.chosen(pipeline):
-        filling = Filling(name, settings, registry.source(settings.registry))
-        if dry_run:
-            code = max(code, estimated(filling, partial(made, filling), wish, as_json=as_json, out=out))
-            continue
-        with ProgressListener(name, out, as_json=as_json) as listener:
-            found = fill(filling, partial(made, filling), wish, listener)
-        code = max(code, ended(name, found, as_json=as_json, out=out))
-    raise typer.Exit(code)
+        code = 0
+        for one in fillings:
+            with ProgressListener(one.name, out, as_json=as_json) as listener:
+                found = fill(one, partial(made, one), wish, listener)
+            code = max(code, ended(one.name, found, as_json=as_json, out=out))
+        raise typer.Exit(code)
+
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _limit(lag_max: str | None) -> timedelta | None:

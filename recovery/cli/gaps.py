@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
@@ -10,13 +11,15 @@ import typer
 from recovery import identity
 from writer.clients.kafka_sample import asked
 from writer.config.loader import load
+from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange
-from writer.core.text import plural
+from writer.core.text import instant, plural
 from writer.core.units import to_iso
 from writer.offsets import skip_to_latest, start_decision
 from writer.output import tables
 from writer.output.cli_options import AsJson, By, ConfigFile, OnePipeline, Pipelines
+from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.table.factory import existing_table
 from writer.table.gap_claims import BackfillLocks
@@ -52,8 +55,8 @@ def to_dict(one: GapRecord, claimed_by: str | None) -> dict[str, Any]:
 def _row(name: str, one: Mapping[str, Any]) -> list[str]:
     by = one["claimed_by"] or (one["ended"] or {}).get("by") or one["opened_by"] or ""
     return [
-        name, one["id"][:_SHOWN], one["state"], (one["opened_at"] or "?")[:19], one["cause"] or "?",
-        f"{one['offsets']:,}", f"{one['left']:,}", by,
+        name, one["id"][:_SHOWN], one["state"], instant(one["opened_at"]) if one["opened_at"] else "?",
+        one["cause"] or "?", f"{one['offsets']:,}", f"{one['left']:,}", by,
     ]  # fmt: skip
 
 
@@ -127,14 +130,17 @@ def show(
         return
     out.print(f"[bold]gap {one.id}[/bold]  {document['state']}", soft_wrap=True)
     rows = [
-        (key.replace("_", " "), document[key])
+        (key.replace("_", " "), instant(document[key]) if key == "opened_at" and document[key] else document[key])
         for key in ("opened_at", "cause", "reason", "opened_by", "claimed_by", "offsets", "left", "rows", "unplaced")
     ]
     for title, ranges in (("skipped", document["ranges"]), ("open", document["open"])):
         for r in ranges:
             where = f"{r['topic']}/{r['partition']} of incarnation {r['incarnation']}"
             rows.append((title, f"{where} [{r['start']:,}, {r['end']:,})"))
-    rows += [("event time", f"from {h['from'] or 'the beginning'} to {h['until']}") for h in document["hints"]]
+    rows += [
+        ("event time", f"from {instant(h['from']) if h['from'] else 'the beginning'} to {instant(h['until'])}")
+        for h in document["hints"]
+    ]
     for label, text in [*rows, ("ended", document["ended"])]:
         if text:
             out.print(f"{label:<11} {text}", soft_wrap=True, markup=False)
@@ -145,36 +151,52 @@ def close(
     config: ConfigFile,
     gap: _Gap,
     reason: Annotated[str, typer.Option("--reason", help="Why nobody will bring its records.")],
-    lost: Annotated[bool, typer.Option("--lost", help="Yes: what is open of it is given up.")] = False,
     pipeline: OnePipeline = None,
     by: By = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Give up what is open of a gap: nobody has its records. Buckets that it touches are sealed, and say so.
 
     There is no way back. A gap that is filled closes by itself.
 
-    Exit codes: 0 closed, 1 another process changed it meanwhile, or the storage does not answer, 2 configuration, or it
-    is not open.
+    Exit codes: 0 shown or closed, 1 another process changed it meanwhile, or the storage does not answer,
+    2 configuration, or it is not open.
     """
-    settings, now = load(config), datetime.now(UTC)
-    if not lost:
-        raise ConfigError("closing a gap gives its records up: say so with --lost. `headrace backfill` brings them.")
+    settings = load(config)
     name = settings.one(pipeline)
-    table = existing_table(name, settings)
+    if not reason.strip():
+        raise ConfigError("--reason is empty; say why nobody will bring the records")
+    about = {"by": by or identity.person(), "reason": reason, "at": datetime.now(UTC).isoformat()}
+    work = partial(_run_close, existing_table(name, settings), name, gap, about, as_json=as_json)
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _run_close(
+    table: PipelineTable, name: str, gap: str, about: Mapping[str, str], *, write: bool, as_json: bool
+) -> bool:
+    """Show what would be given up of a gap, or give it up. Raises NotOpen, CommitFailed."""
     snapshot, found = standing(table, name)
     one = named(found, gap)
     if one.state != "open":
         raise NotOpen(f"gap {one.id[:_SHOWN]} is {one.state} already.")
-    if not reason.strip():
-        raise ConfigError("--reason is empty; say why nobody will bring the records")
-    left = sum(r.end - r.start for r in one.left())
-    about = {"by": by or identity.person(), "reason": reason, "at": now.isoformat()}
-    version = table.give_up(snapshot, Loss(uuid4().hex, one.id, snapshot.changes(one.id), left, about))
+    open_ranges, version = one.left(), None
+    left = sum(r.end - r.start for r in open_ranges)
+    if write:
+        version = table.give_up(snapshot, Loss(uuid4().hex, one.id, snapshot.changes(one.id), left, about))
     if as_json:
-        tables.emit_whole({"gap": one.id, "state": "lost", "offsets": left, "version": version})
+        state = "open" if version is None else "lost"
+        tables.emit_whole({"gap": one.id, "state": state, "offsets": left, "version": version})
+    elif version is None:
+        _show_ranges(open_ranges)
+        tables.sentence(console(), f"{plural(left, 'offset')} of gap {one.id[:_SHOWN]} would be given up: nobody "
+                        "brings them. `headrace backfill` does, where a copy is left.")  # fmt: skip
     else:
-        tables.sentence(console(), f"{plural(left, 'offset')} given up, as version {version} of the table: {reason}")
+        tables.sentence(
+            console(), f"{plural(left, 'offset')} given up, as version {version} of the table: {about['reason']}"
+        )
+    return True
 
 
 @gaps.command("open")
@@ -183,7 +205,8 @@ def open_(
     reason: Annotated[str, typer.Option("--reason", help="Why what waits is to be skipped.")],
     to: Annotated[Literal["latest"], typer.Option("--to", help="Up to where: the end of Kafka's log.")] = "latest",
     pipeline: OnePipeline = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     fence: Annotated[
         bool, typer.Option("--fence", help="Also while a driver runs: the entry fences it, its next commit is exit 4.")
     ] = False,
@@ -198,20 +221,33 @@ def open_(
     Exit codes: 0 shown or written, 1 a driver runs or Kafka does not answer, 2 configuration, or it cannot be skipped,
     4 another process committed meanwhile.
     """
-    settings, now = load(config), datetime.now(UTC)
+    settings = load(config)
     name = settings.one(pipeline)
     assert to == "latest"
     if not reason.strip():
         raise ConfigError("--reason is empty; say why what waits is to be skipped")
+    by = by or identity.person()
+    work = partial(_run_open, settings, name, reason, by, fence=fence, as_json=as_json)
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _run_open(settings: Config, name: str, reason: str, by: str, *, fence: bool, write: bool, as_json: bool) -> bool:
+    """Show what would be skipped, or skip it. Raises ConfigError where nothing may be skipped, HeadraceError."""
     found = skip_to_latest.look(settings, name, asked(settings.kafka), "person")
     if isinstance(found.decision, start_decision.Refuse):
         raise ConfigError(found.decision.reason)
     ranges = found.decision.ranges if isinstance(found.decision, skip_to_latest.Skip) else ()
     written = None
-    if yes:
-        by = by or identity.person()
-        written = skip_to_latest.skip(settings, name, found, by=by, reason=reason, now=now, fence=fence)
+    if write:
+        written = skip_to_latest.skip(settings, name, found, by=by, reason=reason, now=datetime.now(UTC), fence=fence)
     _show_skip(name, found.held, ranges, written, as_json=as_json)
+    return bool(ranges)
+
+
+def _show_ranges(ranges: Sequence[OffsetRange]) -> None:
+    for r in ranges:
+        where = f"{r.part.topic}/{r.part.partition} [{r.start:,}, {r.end:,})"
+        console().print(f"{where}  {plural(r.end - r.start, 'offset')}", soft_wrap=True, markup=False)
 
 
 def _show_skip(
@@ -228,14 +264,11 @@ def _show_skip(
     if not ranges:
         tables.sentence(out, f"{name}: nothing waits in Kafka; there is nothing to skip.")
         return
-    for r in ranges:
-        where = f"{r.part.topic}/{r.part.partition} [{r.start:,}, {r.end:,})"
-        out.print(f"{where}  {plural(r.end - r.start, 'offset')}", soft_wrap=True, markup=False)
+    _show_ranges(ranges)
     tables.sentence(
         out,
         f"{name}: {plural(offsets, 'offset')} skipped, of which Kafka still holds {held:,}; gap "
         f"{written[1].id[:_SHOWN]}, version {written[0]} of the table. Start the pipeline, then `headrace backfill`."
         if written
-        else f"{name}: {plural(offsets, 'offset')} would be skipped, of which Kafka still holds {held:,}. "
-        "Nothing was written; the same with --yes writes it.",
+        else f"{name}: {plural(offsets, 'offset')} would be skipped, of which Kafka still holds {held:,}.",
     )

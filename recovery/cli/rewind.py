@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from writer.config.pipelines import Config
 from writer.core.text import instant, plural
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, version_or_time
+from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 
 _BUCKETS_SHOWN = 20
@@ -27,7 +29,8 @@ def rewind(
         typer.Option("--to", help="Version of the table, or a time: the newest version that was written by then."),
     ],
     pipeline: OnePipeline = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     accept_loss: Annotated[
         bool,
         typer.Option(
@@ -42,23 +45,24 @@ def rewind(
     For wrong data: stop the driver, rewind, fix what was wrong, start again; the writer reads the same records anew.
     Rows go by their offsets, so what was deleted, compacted or dropped since stays so. Sealed buckets that it touches
     are reopened; their next manifest has the next version. What another client did since, and what the pipeline refused
-    to go on from, such as UPDATE or RESTORE, is undone first. Only shows what it would do until --yes.
+    to go on from, such as UPDATE or RESTORE, is undone first.
 
     Exit codes: 0 shown or written, 1 a driver runs, another process wrote meanwhile, or Kafka does not answer, 2 it
     cannot be.
     """
-    settings, now = load(config), datetime.now(UTC)
-    raise typer.Exit(run(
-        Rewinding(settings, settings.one(pipeline)), settings, version_or_time("--to", to), write=yes,
-        accept_loss=accept_loss, now=now, as_json=as_json, out=console(),
-    ))  # fmt: skip
+    settings = load(config)
+    work = partial(
+        run, Rewinding(settings, settings.one(pipeline)), settings, version_or_time("--to", to),
+        accept_loss=accept_loss, now=datetime.now(UTC), as_json=as_json, out=console(),
+    )  # fmt: skip
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def run(
     way: Any, config: Config, to: int | datetime, *, write: bool, accept_loss: bool, now: datetime, as_json: bool,
     out: Console,
-) -> int:  # fmt: skip
-    """Show the way back, and go it if told to. Returns the exit code. Raises HeadraceError."""
+) -> bool:  # fmt: skip
+    """Show the way back, and go it if asked. Returns whether there is one. Raises HeadraceError, Exit when refused."""
     look, version = way.look(to), None
     refused = refusal(look, accept_loss=accept_loss)
     if write and not refused and look.moves:
@@ -67,7 +71,9 @@ def run(
         tables.emit_whole(to_dict(way.name, look, version, refused))
     else:
         show(out, way.name, look, version, refused, records=config.pipelines[way.name].on_data_loss == "record")
-    return _REFUSED if write and refused else 0
+    if write and refused:
+        raise typer.Exit(_REFUSED)
+    return bool(look.moves) and not refused
 
 
 def refusal(look: RewindPreview, *, accept_loss: bool) -> list[str]:
@@ -139,7 +145,7 @@ def show(
     for sentence in refused:
         tables.sentence(out, f"Refused: {sentence}")
     if not refused:
-        tables.sentence(out, "Nothing was written. Stop the driver if one runs, then the same with --yes writes it.")
+        tables.sentence(out, "Stop the driver, if one runs.")
 
 
 def notes(look: RewindPreview) -> list[str]:

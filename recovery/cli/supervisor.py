@@ -22,7 +22,7 @@ from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError
-from writer.core.text import iso
+from writer.core.text import instant, iso
 from writer.core.units import show_duration
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.tables import emit_whole, labelled
@@ -109,7 +109,7 @@ def _show(console: Console, name: str, documents: dict[str, Any]) -> None:
     rows.append(("frontier", documents["silent"] or documents["frontier"]))
     if failure is not None:
         what = "a person must act" if failure["halt"] else f"begins at {failure['rung'] or RecoveryLevel.RESTART.name}"
-        rows.append(("last failure", f"{failure['at']}, exit code {failure['exit_code']}"))
+        rows.append(("last failure", f"{instant(failure['at'])}, exit code {failure['exit_code']}"))
         rows.append(("message", failure["error"] or "nothing"))
         rows.append(("class", f"{failure['row']}: {failure['said']} ({what})"))
         rows.append(("decided then", memory["action"]))

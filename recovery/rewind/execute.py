@@ -17,6 +17,7 @@ from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
+from writer.core.text import instant
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange, number as number_of
 from writer.sealing.manifest import Manifests
@@ -159,7 +160,7 @@ class Rewinding:
                 at = parse_commit_info(actions)[0].get("timestamp")
                 if at is not None and datetime.fromtimestamp(at / 1000, UTC) <= when:
                     return version
-        raise ConfigError(f"--to {when.isoformat()}: the log of {self._main.location} has no version that old")
+        raise ConfigError(f"--to {instant(when)}: the log of {self._main.location} has no version that old")
 
     def _written(self, version: int) -> datetime | None:
         """Return when a version was written; None where its entry is gone."""

@@ -242,6 +242,6 @@ def test_the_verb_as_a_person_sees_it(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.exit_code == 0, done.output
     said = " ".join(done.stdout.split())
     assert "has 6 rows in 5 files of 3 buckets, at version 1" in said
-    assert "Nothing was written." in said
+    assert "Nothing was changed." in said
     done = CliRunner().invoke(app, ["table", "adopt", str(path), "--yes"])
     assert "Written as version 2" in " ".join(done.stdout.split())

@@ -222,7 +222,7 @@ def test_the_verb_fills_from_an_archive_and_says_how_it_went(driver, tmp_path):
     assert "140 of 140 offsets are there" in said
     assert only(driver).state == "open"
     out = [json.loads(line) for line in headrace(
-        driver, tmp_path, "backfill", "--from-archive", str(place), "--chunk-rows", "50", "--json"
+        driver, tmp_path, "backfill", "--from-archive", str(place), "--chunk-rows", "50", "--yes", "--json"
     ).splitlines() if line.startswith("{")]  # fmt: skip
     assert [one["event"] for one in out][-1] == "ended"
     assert out[-1]["gaps"][0]["state"] == "done"

@@ -42,7 +42,7 @@ def test_a_delete_is_told_by_the_next_manifest_of_each_bucket_that_it_reached(dr
     sealer = Sealer("clicks", driver.config)
     assert {m.bucket: (m.version, m.rows) for m in sealer.manifests.all()}[ELEVEN] == (1, 10)
     delete_rows.run_delete(
-        driver.config, "clicks", where("id = 3"), driver.schemas, with_dead_letters=True, dry_run=False, now=NOW,
+        driver.config, "clicks", where("id = 3"), driver.schemas, with_dead_letters=True, write=True, now=NOW,
         as_json=True, out=console(),
     )  # fmt: skip
     assert {one.bucket for one in sealer.follow().unsealed.buckets.values()} >= {ELEVEN}

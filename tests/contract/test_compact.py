@@ -329,14 +329,14 @@ POINTS = ["in_rewrite:1", "before_commit:1", "after_commit:1"]
 def test_a_compaction_killed_at_any_moment_keeps_every_row(
     driver: Driver, form: str, tmp_path: Path, point: str
 ) -> None:
-    command = [sys.executable, "-m", "writer.cli", "compact", str(written(driver, tmp_path))]
+    command = [sys.executable, "-m", "writer.cli", "compact", str(written(driver, tmp_path)), "--yes"]
     died = subprocess.run(command, env={**os.environ, "HEADRACE_FAULT": point}, capture_output=True, check=False)
     assert died.returncode == -signal.SIGKILL, died
     again = Driver(tmp_path, form)
     if form == "delta":
         assert offsets(again) == list(range(60))
     assert len(set(offsets(again))) == len(offsets(again))
-    compact.run_compact("clicks", again.config, None, dry_run=False, as_json=True)
+    compact.run_compact("clicks", again.config, None, write=True, as_json=True)
     assert (offsets(again), files(again)) == (list(range(60)), 1)
     found = audit(again.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
@@ -344,16 +344,16 @@ def test_a_compaction_killed_at_any_moment_keeps_every_row(
 
 def test_the_verb_shows_and_does_it(driver: Driver, capsys: pytest.CaptureFixture[str]) -> None:
     (hour,) = BUCKET
-    compact.run_compact("clicks", driver.config, None, dry_run=True, as_json=False)
+    compact.run_compact("clicks", driver.config, None, write=False, as_json=False)
     assert "would look at 6 files of 1 bucket" in capsys.readouterr().out
     assert files(driver) == 6
-    compact.run_compact("clicks", driver.config, [f"hour={hour}"], dry_run=True, as_json=True)
+    compact.run_compact("clicks", driver.config, [f"hour={hour}"], write=False, as_json=True)
     (told,) = json.loads(capsys.readouterr().out)
     assert (told["bucket"], len(told["files"])) == ([hour], 6)
-    compact.run_compact("clicks", driver.config, [hour], dry_run=False, as_json=True)
+    compact.run_compact("clicks", driver.config, [hour], write=True, as_json=True)
     (told,) = json.loads(capsys.readouterr().out)
     assert (told["bucket"], told["removed"], told["files"], told["rows"]) == ([hour], 6, 1, 60)
-    compact.run_compact("clicks", driver.config, None, dry_run=False, as_json=False)
+    compact.run_compact("clicks", driver.config, None, write=True, as_json=False)
     assert "the files are as they should be" in capsys.readouterr().out
 
 

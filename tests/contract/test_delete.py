@@ -41,7 +41,7 @@ def ids(driver: Driver) -> list[int]:
 
 
 def run(driver: Driver, text: str = "id = 3", **flags: bool) -> None:
-    flags = {"with_dead_letters": True, "dry_run": False, "as_json": True} | flags
+    flags = {"with_dead_letters": True, "write": True, "as_json": True} | flags
     delete_rows.run_delete(driver.config, "clicks", where(text), driver.schemas, now=NOW, out=console(), **flags)
 
 
@@ -78,7 +78,7 @@ def test_late_rows_in_their_table_go_too(tmp_path: Path, form: str, capsys) -> N
     driver.carry([log({n: event(n % 5) for n in range(10)})], {0: 10})
     driver.table.close(driver.table.snapshot(), Closing("c", NOW + timedelta(days=1), {"reason": "command"}))
     driver.carry([log({n: event(n % 5) for n in range(10, 20)})], {0: 20})
-    assert told(driver, capsys, dry_run=True)["late_table"]["rows"] == 2
+    assert told(driver, capsys, write=False)["late_table"]["rows"] == 2
     found = told(driver, capsys)
     assert (found["rows"], found["late_table"]["rows"]) == (2, 2)
     seen = audit(driver.config, "clicks", since=None, deep=True)
@@ -98,7 +98,7 @@ def test_a_second_time_nothing_is_found(driver: Driver, capsys) -> None:
 
 def test_a_dry_run_counts_and_changes_nothing(driver: Driver, capsys) -> None:
     version, before = driver.table.snapshot().version, ids(driver)
-    found = told(driver, capsys, dry_run=True)
+    found = told(driver, capsys, write=False)
     assert (found["rows"], found["deleted"], found["dead_letters"]["meant"]) == (3, [], 1)
     assert (driver.table.snapshot().version, ids(driver)) == (version, before)
 
@@ -213,7 +213,7 @@ def test_the_verb_says_what_is_left_and_where(driver: Driver, monkeypatch: pytes
         assert done.exit_code == code, done.output
         return " ".join(done.stdout.split())
 
-    text = said("--where", "id = 3", "--no-dead-letters")
+    text = said("--where", "id = 3", "--no-dead-letters", "--yes")
     assert "clicks: 3 rows with 1 value of id, in 3 files of 3 buckets. Of 6 files, 6 could hold some" in text
     assert "Dead letters were not looked at." in text
     assert "Kafka keeps the records until its own retention" in text

@@ -91,14 +91,15 @@ def test_what_the_archive_lacks_stays_open_and_is_given_up_by_a_person(driver, t
     listed = json.loads(headrace(driver, tmp_path, "gaps", "list", "--json", code=1))["pipelines"]["clicks"]
     assert [(one["state"], one["offsets"], one["left"]) for one in listed] == [("open", 140, 50)]
     assert "clicks/1 of incarnation 1 [20, 60)" in headrace(driver, tmp_path, "gaps", "show", gap)
-    assert "give" in headrace(driver, tmp_path, "gaps", "close", gap, "--reason", "gone", code=2)
-    headrace(driver, tmp_path, "gaps", "close", gap, "--lost", "--reason", "nobody kept it", "--by", "bob")
+    assert "50 offsets of gap" in headrace(driver, tmp_path, "gaps", "close", gap, "--reason", "gone")
+    assert only(driver).state == "open"
+    headrace(driver, tmp_path, "gaps", "close", gap, "--yes", "--reason", "nobody kept it", "--by", "bob")
     ended = only(driver).ended
     assert ended is not None
     assert (ended.how, ended.by, ended.reason, ended.left) == ("lost", "bob", "nobody kept it", 50)
     assert driver.table.snapshot().gaps == (0, 0)
     assert "No gap is open" in headrace(driver, tmp_path, "gaps", "list")
-    assert "is lost already" in headrace(driver, tmp_path, "gaps", "close", gap, "--lost", "--reason", "x", code=2)
+    assert "is lost already" in headrace(driver, tmp_path, "gaps", "close", gap, "--yes", "--reason", "x", code=2)
     check(driver, 72 + 81, 8 + 9)
 
 
@@ -119,7 +120,7 @@ def test_a_driver_tells_since_when_gaps_are_open_and_how_much_of_them_is_settled
     second = skipped(driver, 150, 80, now=NOW + timedelta(hours=3))
     assert told() == ((2, 60), 90, first.opened.at), "the older one"
     for gap, settled, left in ((first.id, 140, (1, 10)), (second, 150, (0, 0))):
-        headrace(driver, tmp_path, "gaps", "close", gap, "--lost", "--reason", "nobody kept it")
+        headrace(driver, tmp_path, "gaps", "close", gap, "--yes", "--reason", "nobody kept it")
         assert told() == (left, settled, NOW + timedelta(hours=3) if left[0] else None)
 
 

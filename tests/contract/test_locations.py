@@ -1,8 +1,11 @@
 """A table inside another table's folder is refused before it is made, and opened with a warning where it was before."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -236,10 +239,24 @@ def test_a_start_is_refused_before_it_writes_and_asks_nobody(tmp_path: Path) -> 
     config = made(tmp_path, a={"location": f"{tmp_path}/lake", "dead_letters": f"{tmp_path}/lake/letters"})
     before = tree(tmp_path)
     begin: Callable[..., None] = partial(
-        main._begin, None, config, None, notifications.Notifier(), supervisor_channel.Orders(), True
+        main._begin, lambda: None, config, None, notifications.Notifier(), supervisor_channel.Orders(), True
     )
     running = PipelineRunner(Progress("a"), begin, waits=False)
     running.begin()
     assert isinstance(running.error, ConfigError)
     assert (exit_code(running.error), "is inside the table of pipeline 'a'" in str(running.error)) == (2, True)
     assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_driver_finds_it_before_spark_and_its_last_line_is_a_sentence(tmp_path: Path, form: str) -> None:
+    config = made(tmp_path, a={"location": f"{tmp_path}/lake", "dead_letters": f"{tmp_path}/lake/letters"})
+    command = [sys.executable, "-m", "writer.cli", "run", str(written(config, tmp_path)), "--once"]
+    env = {**os.environ, "HEADRACE_LOG": form}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
+    assert (done.returncode, done.stdout) == (2, "")
+    *logged, last = done.stderr.splitlines()
+    assert "spark_starting" not in done.stderr
+    assert last.startswith(f"headrace: the dead-letter table of pipeline 'a' at {tmp_path}/lake/letters is inside the ")
+    (failed,) = [line for line in logged if "pipeline_failed" in line]
+    assert " ERROR " in failed if form == "text" else json.loads(failed)["level"] == "error"

@@ -192,9 +192,9 @@ def test_the_verb_shows_first_and_drops_then(driver: Driver) -> None:
     told = json.loads(said("--dry-run", "--json"))["pipelines"]["clicks"]
     assert told["due"][0]["bucket"] == ["2020-02-29T12"]
     assert (told["due"][0]["rows"], told["rows_dropped"]) == (4, 0)
-    assert "Nothing was dropped" in said("--dry-run")
+    assert "Nothing was changed" in said("--dry-run")
     assert "2020-02-29T12" in hours(driver)
-    assert "2020-02-29T12" in said()
+    assert "2020-02-29T12" in said("--yes")
     assert "2020-02-29T12" not in hours(driver)
     audited = json.loads(CliRunner().invoke(app, ["audit", str(path), "--json"]).stdout)["pipelines"]["clicks"]
     assert audited["adds_up"]

@@ -202,16 +202,15 @@ def test_the_verb_shows_first_and_removes_when_told(tmp_path: Path, capsys: pyte
     driver = filled(tmp_path, "delta")
     compacted(driver)
     told = {"as_json": False, "now": later()}
-    vacuum.run_vacuum("clicks", driver.config, None, delete=False, **told)
+    vacuum.run_vacuum("clicks", driver.config, None, write=False, **told)
     shown = capsys.readouterr().out
     assert "6 objects of" in shown
-    assert "--delete removes them" in shown
     assert "removed from the table" in shown
-    vacuum.run_vacuum("clicks", driver.config, "7 d", delete=True, as_json=True, now=later())
+    vacuum.run_vacuum("clicks", driver.config, "7 d", write=True, as_json=True, now=later())
     machine = json.loads(capsys.readouterr().out)
     assert (machine["deleted"], [place["location"] for place in machine["locations"]]) == (True, [driver.lake])
     assert len(machine["locations"][0]["objects"]) == 6
-    vacuum.run_vacuum("clicks", driver.config, None, delete=True, **told)
+    vacuum.run_vacuum("clicks", driver.config, None, write=True, **told)
     assert "nothing that nobody has needed for 7 d" in capsys.readouterr().out
 
 
@@ -300,10 +299,10 @@ def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
 def test_the_dry_run_names_what_it_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     driver = filled(tmp_path, "delta", commits=1)
     put_table(f"{driver.lake}/other", "delta")
-    vacuum.run_vacuum("clicks", driver.config, None, delete=False, as_json=False, now=later())
+    vacuum.run_vacuum("clicks", driver.config, None, write=False, as_json=False, now=later())
     shown = capsys.readouterr().out
     assert f"left alone: {driver.lake}/other" in " ".join(shown.split())
     assert "nothing that nobody has needed for 7 d" in shown
-    vacuum.run_vacuum("clicks", driver.config, None, delete=False, as_json=True, now=later())
+    vacuum.run_vacuum("clicks", driver.config, None, write=False, as_json=True, now=later())
     (place,) = json.loads(capsys.readouterr().out)["locations"]
     assert place == {"location": driver.lake, "objects": [], "left_alone": ["other"]}

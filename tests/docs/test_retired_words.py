@@ -83,7 +83,7 @@ def retired_names() -> set[str]:
 
 def test_the_page_lists_what_the_code_refuses() -> None:
     found = tables()
-    assert found["Commands and environment variables"] == {**retired.COMMANDS, **retired.VARIABLES}
+    assert found["Commands and environment variables"] == {**retired.COMMANDS, **retired.OPTIONS, **retired.VARIABLES}
     listed = found["Configuration"]
     assert retired.POLICY.items() <= listed.items()
     for old, new in retired.KEYS.items():
@@ -96,7 +96,7 @@ def test_no_retired_name_is_left(repository: list[tuple[str, str]]) -> None:
 
 
 def test_no_retired_command_is_left(repository: list[tuple[str, str]]) -> None:
-    assert occurrences(repository, {f"headrace {old}" for old in retired.COMMANDS}) == []
+    assert occurrences(repository, {f"headrace {old}" for old in (*retired.COMMANDS, *retired.OPTIONS)}) == []
 
 
 def identifiers(source: str) -> set[str]:

@@ -46,7 +46,7 @@ def test_vacuum_deletes_only_where_the_values_say_so(values: str, deletes: bool)
     pods_of_jobs = dict(pods([found for found in rendered(CI[values]) if found["kind"] == "CronJob"]))
     found = [pod for name, pod in pods_of_jobs.items() if "-vacuum-" in name]
     assert found
-    assert all(("--delete" in str(pod)) == deletes for pod in found)
+    assert all(("--yes" in str(pod)) == deletes for pod in found)
 
 
 @pytest.mark.parametrize(

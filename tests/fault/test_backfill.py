@@ -88,13 +88,15 @@ def test_a_skip_beside_a_live_stream_is_filled_from_kafka_and_the_audit_is_clean
     feeding = threading.Thread(target=_feed, args=(site, name, stop))
     feeding.start()
     try:
-        out = [json.loads(line) for line in headrace(site, "backfill", "--chunk-rows", 400, "--json").splitlines()]
+        out = [
+            json.loads(line) for line in headrace(site, "backfill", "--yes", "--chunk-rows", 400, "--json").splitlines()
+        ]
     finally:
         stop.set()
         feeding.join()
     assert out[-1]["gaps"][0]["state"] == "done"
     assert len([one for one in out if one["event"] == "chunk"]) >= 7
-    assert "no gap is open" in headrace(site, "backfill"), "a second time there is nothing to do"
+    assert "no gap is open" in headrace(site, "backfill", "--yes"), "a second time there is nothing to do"
     before = writer.commits()
     site.fill(name, 300, seed=10)
     writer.until(lambda: writer.commits() > before)
@@ -120,11 +122,11 @@ def test_a_backfill_from_kafka_killed_at_each_step_and_run_again_is_exact(site: 
     writer = live(site, name, lake)
     for point in ("before_chunk", "after_chunk", "before_fill", "after_fill", "before_chunk_redo"):
         env = {"HEADRACE_FAULT": f"{point}:2"}
-        headrace(site, "backfill", "--chunk-rows", 150, env=env, code=-signal.SIGKILL)
+        headrace(site, "backfill", "--yes", "--chunk-rows", 150, env=env, code=-signal.SIGKILL)
         oracle.check_rows(lake, "events")
         found = audit(load(site.config), "events", since=None, deep=True)
         assert found.adds_up, (point, found.problems)
-    headrace(site, "backfill", "--chunk-rows", 300)
+    headrace(site, "backfill", "--yes", "--chunk-rows", 300)
     writer.stop()
     site.once()
     clean(site, lake, name)
@@ -146,17 +148,17 @@ def test_what_retention_took_comes_from_an_archive_and_from_a_mirror(site: Site,
     site.forget(name, {0: ends[name, 0], 1: ends[name, 1]})
     site.once()
     oracle.check_rows(lake, "events")
-    assert "0 of" in headrace(site, "backfill", "--dry-run", code=1)
-    assert "are not in this source" in headrace(site, "backfill", code=1)
+    assert "0 of" in headrace(site, "backfill", "--dry-run")
+    assert "are not in this source" in headrace(site, "backfill", "--yes", code=1)
     assert gap_record(site).state == "open"
     wrong = f"0:{was[name, 0]}=9"
     mirror = ("--from-mirror", f"{site.bootstrap}/{copy}")
-    headrace(site, "backfill", *mirror, "--map", wrong, code=1)
-    headrace(site, "backfill", *mirror, "--map", f"0:{was[name, 0]}=7", code=1)
+    headrace(site, "backfill", "--yes", *mirror, "--map", wrong, code=1)
+    headrace(site, "backfill", "--yes", *mirror, "--map", f"0:{was[name, 0]}=7", code=1)
     left = gap_record(site).left()
     assert [(r.part.partition, r.start, r.end) for r in left] == [(1, was[name, 1], ends[name, 1])]
     oracle.check(lake, "events")
-    headrace(site, "backfill", "--from-archive", site.root / "archive")
+    headrace(site, "backfill", "--yes", "--from-archive", site.root / "archive")
     clean(site, lake, name)
     assert gap_record(site).sources == (f"mirror {site.bootstrap}/{copy}", f"archive {site.root / 'archive'}")
 
@@ -200,7 +202,7 @@ def test_retention_that_is_faster_than_a_backfill_leaves_the_rest_open(site: Sit
     assert gap is not None
     (r,) = gap.ranges
     env = {**os.environ, "HEADRACE_FAULT": f"before_chunk:3:{flag}"}
-    words = ["backfill", str(site.config), "--chunk-rows", "300"]
+    words = ["backfill", str(site.config), "--yes", "--chunk-rows", "300"]
     doing = subprocess.Popen([sys.executable, "-c", COMMAND, *words], env=env, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not flag.exists():
@@ -214,9 +216,9 @@ def test_retention_that_is_faster_than_a_backfill_leaves_the_rest_open(site: Sit
     assert doing.wait(120) == 1
     assert "retention was faster" in (doing.stderr.read() if doing.stderr else "")
     assert gap_record(site).left()[0] == left, "nothing of that chunk was committed"
-    headrace(site, "backfill", code=1)
+    headrace(site, "backfill", "--yes", code=1)
     assert [(one.start, one.end) for one in gap_record(site).left()] == [(left.start, left.start + 100)]
-    headrace(site, "gaps", "close", gap_record(site).id[:8], "--lost", "--reason", "retention")
+    headrace(site, "gaps", "close", gap_record(site).id[:8], "--yes", "--reason", "retention")
     oracle.check(lake, "events")
     found = audit(load(site.config), "events", since=None, deep=True)
     assert found.adds_up, found.problems
@@ -234,6 +236,6 @@ def test_history_comes_from_an_archive_and_the_stream_hands_over_at_an_offset(si
     lake = site.pipeline("events", [name], start={"offsets": {name: {0: 0}}})
     site.once()
     assert [(r.start, r.end) for r in gap_record(site).left()] == [(0, handed_over)]
-    headrace(site, "backfill", "--from-archive", site.root / "archive")
+    headrace(site, "backfill", "--yes", "--from-archive", site.root / "archive")
     clean(site, lake, name)
     assert gap_record(site).state == "done"

@@ -67,7 +67,7 @@ def test_an_offset_edited_by_five_is_refused_and_a_new_run_is_right(filled: tupl
     assert "headrace run --new-run" in said
     assert oracle.replay(lake).files == before.files
     oracle.check_rows(lake, "events")
-    site.once("--new-run")
+    site.once("--new-run", "--yes")
     oracle.check(lake, "events", site.ends(name))
 
 
@@ -83,6 +83,6 @@ def test_an_offset_file_that_cannot_be_read_is_refused_and_a_new_run_is_right(
         assert f"offsets/{newest.name}" in site.once(code=3)
         oracle.check_rows(lake, "events")
         site.fill(name, 100)
-        site.once("--new-run")
+        site.once("--new-run", "--yes")
         oracle.check(lake, "events", site.ends(name))
         checkpoint = checkpoint.with_name(f"{int(checkpoint.name) + 1:06d}")

@@ -22,7 +22,7 @@ def test_of_two_writers_the_older_exits_4_and_the_table_stays_exact(site: Site, 
     site.fill(name, 1_000)
     first = site.start()
     first.until(lambda: first.commits() == 1)
-    second = site.start("--new-run")
+    second = site.start("--new-run", "--yes")
     second.until(lambda: "pipeline_started" in second.said())
     site.fill(name, 1_000, seed=8)
     assert first.wait(60) == 4, first.said()
@@ -50,7 +50,7 @@ def test_two_writers_on_one_checkpoint_leave_the_table_exact(site: Site, topic: 
         newer.process.send_signal(signal.SIGTERM)
     assert newer.wait(60) in (0, 1, 3), newer.said()
     oracle.check_rows(lake, "events")
-    site.once("--new-run")
+    site.once("--new-run", "--yes")
     oracle.check(lake, "events", site.ends(name))
 
 

@@ -140,7 +140,7 @@ def test_ids_that_the_registry_lost_stop_a_start_and_its_letters_become_rows_aga
         oracle.check_rows(lake, "events")
     registry.start()
     site.once()
-    replayed = CliRunner().invoke(app, ["dlq", "replay", str(site.config)])
+    replayed = CliRunner().invoke(app, ["dlq", "replay", str(site.config), "--yes"])
     assert replayed.exit_code == 0, replayed.output
     oracle.check(lake, "events", site.ends(name))
     assert dead_letters(lake) == {}
@@ -168,7 +168,7 @@ def test_ids_that_mean_other_schemas_stop_a_start_until_somebody_accepts_them(
         assert "headrace schema accept --pipeline events" in said
         assert oracle.replay(lake) == before, "not even the epoch was raised"
         oracle.check_rows(lake, "events")
-        for words in (["dlq", "replay"], ["validate", "--sample", "0"]):
+        for words in (["dlq", "replay", "--yes"], ["validate", "--sample", "0"]):
             done = CliRunner().invoke(app, [*words, str(site.config)])
             assert "is another schema" in f"{done.output}{done.exception}", done.output
         for words in ([], ["--yes"]):

@@ -114,7 +114,7 @@ def test_letters_of_a_schema_that_came_late_are_replayed_beside_the_writer(site:
     writer.until(lambda: writer.commits() >= 1, seconds=180)
     assert audited(site)["records"]["dead_letters"] == 4
     site.overrides = {"registry": {"files": {4_711: str(file)}}}
-    repaired = json.loads(say("dlq", "replay", str(site.config), "--schema-id", "4711", "--json"))
+    repaired = json.loads(say("dlq", "replay", str(site.config), "--schema-id", "4711", "--yes", "--json"))
     assert (repaired["chosen"], repaired["rows"]) == (1, 1)
     site.overrides = {}
     site.fill(name, 100, seed=8)

@@ -37,12 +37,12 @@ def test_rows_are_deleted_beside_the_writer_and_nothing_else_is_lost(site: Site,
     assert meant > 0
     config, where = str(site.config), "country = 'DE'"
     more = [site.fill(name, 300, seed=seed) for seed in (11, 12, 13)]
-    told = json.loads(say("delete-rows", config, "--where", where, "--json"))
+    told = json.loads(say("delete-rows", config, "--where", where, "--yes", "--json"))
     taken = sum(one["rows"] for one in told["deleted"])
     assert taken >= meant, "and perhaps some that came meanwhile"
     writer.until(lambda: len(oracle.rows(lake, "1")) == 3_000 + sum(more) - taken)
     writer.stop()
-    again = json.loads(say("delete-rows", config, "--where", where, "--json"))
+    again = json.loads(say("delete-rows", config, "--where", where, "--yes", "--json"))
     taken += sum(one["rows"] for one in again["deleted"])
     assert germans(lake) == 0
     found = audited(site)
@@ -76,5 +76,5 @@ def test_a_writer_goes_on_in_a_table_that_another_one_made(site: Site, topic: Ma
     assert rows.num_rows == 80
     assert rows.filter(pa.compute.equal(rows.column("note"), "of before")).column("_offset").null_count == 20
     assert sorted(rows.column("_offset").drop_null().to_pylist()) == list(range(40, 100))
-    say("delete-rows", str(site.config), "--where", "event_id = 'old-3'")
+    say("delete-rows", str(site.config), "--where", "event_id = 'old-3'", "--yes")
     assert audited(site)["adds_up"]

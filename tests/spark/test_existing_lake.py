@@ -120,7 +120,7 @@ def continued(deployment: Deployment, answered: dict[str, Answer]) -> Step:
 def filled(deployment: Deployment, continued: Step) -> list[Answer]:
     """The backfill that was broken off is run again."""
     assert continued.said
-    return [answer(line) for line in say("backfill", str(deployment.site.config), "--json").splitlines()]
+    return [answer(line) for line in say("backfill", str(deployment.site.config), "--yes", "--json").splitlines()]
 
 
 @dataclass(frozen=True)
@@ -247,9 +247,9 @@ def test_in_the_end_all_adds_up(deployment: Deployment, supervised: Supervision)
         starts = [said for said in oracle.replay(deployment.lake(name)).commits if said["kind"] == "start"]
         assert starts[-1]["lease"] == 2
     for name in DIED:
-        deployment.run("compact", "--pipeline", name)
+        deployment.run("compact", "--pipeline", name, "--yes")
         # What tasks of others on this machine spilled is none of ours.
-        words = ("vacuum", str(deployment.site.config), "--pipeline", name, "--delete", "--json")
+        words = ("vacuum", str(deployment.site.config), "--pipeline", name, "--yes", "--json")
         told = answer(say(*words, TMPDIR=deployment.place.root))
         gone = {one["why"] for place in told["locations"] for one in place["objects"]}
         assert gone >= {"manifest", *(["removed"] if FORMATS[name] == "delta" else [])}

@@ -55,7 +55,7 @@ def test_where_kafka_lost_records_and_no_new_run_begins_the_rest_is_skipped_and_
     supervised.until(supervised.recovered)
     supervised.worked("L5", "Kafka lost records, and no new run began", 300)
     assert supervised.stop() == 0, supervised.said()
-    backfill = [sys.executable, "-m", "writer.cli", "backfill", str(site.config), "--json"]
+    backfill = [sys.executable, "-m", "writer.cli", "backfill", str(site.config), "--yes", "--json"]
     done = subprocess.run(backfill, capture_output=True, text=True, check=False, timeout=300)
     assert json.loads(done.stdout.splitlines()[-1])["gaps"], done.stderr
     site.once()

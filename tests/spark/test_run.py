@@ -157,8 +157,28 @@ def test_what_is_wrong_is_one_sentence(
 ) -> None:
     site.pipeline("events", [topic(1)])
     site.overrides = change
-    assert words in site.once(code=code)
+    said = site.once(code=code)
+    assert words in said
     assert not (site.root / "lake").exists(), "nothing half-written"
+    without_spark(said)
+
+
+def without_spark(said: str) -> None:
+    """Assert that a start found what was wrong before Spark, and that nothing comes after the plain sentence."""
+    assert "spark_starting" not in said
+    _, sentence, last = f"\n{said}".rpartition("\nheadrace: ")
+    assert sentence
+    assert "pipeline=" not in last
+
+
+def test_an_event_time_field_that_is_none_is_found_without_spark(site: Site, topic: MakeTopic) -> None:
+    name = topic(1)
+    site.fill(name, 10)
+    site.pipeline("events", [name], event_time={"field": "evnt_time"})
+    said = site.once(code=2)
+    assert "did you mean 'event_time'" in said
+    assert "ERROR pipeline_failed pipeline=events exit_code=2" in said
+    without_spark(said)
 
 
 def test_an_unknown_topic_is_named_with_its_neighbour(site: Site, topic: MakeTopic) -> None:
@@ -167,6 +187,7 @@ def test_an_unknown_topic_is_named_with_its_neighbour(site: Site, topic: MakeTop
     said = site.once(code=2)
     assert f"topic '{name[:-1]}' does not exist" in said
     assert f"did you mean '{name}'" in said
+    without_spark(said)
 
 
 def test_a_table_inside_another_is_refused_before_anything_is_made(site: Site, topic: MakeTopic) -> None:
@@ -178,13 +199,16 @@ def test_a_table_inside_another_is_refused_before_anything_is_made(site: Site, t
     assert f"the table of pipeline 'others' at {lake}/others is inside the table of pipeline 'events' at {lake}" in said
     assert not lake.exists()
     assert not (site.root / "checkpoints").exists()
+    without_spark(said)
 
 
 def test_a_lake_that_cannot_be_written_stops_with_the_place(site: Site, topic: MakeTopic) -> None:
     name = topic(1)
     site.fill(name, 10)
     site.pipeline("events", [name], table={"location": "/proc/headrace/events"})
-    assert "/proc/headrace/events cannot be used: cannot write /proc/headrace/events/" in site.once(code=2)
+    said = site.once(code=2)
+    assert "/proc/headrace/events cannot be used: cannot write /proc/headrace/events/" in said
+    without_spark(said)
 
 
 def _columns(lake: Path) -> set[str]:

@@ -112,6 +112,13 @@ def test_offsets_are_wanted_for_every_partition_and_must_be_in_the_log():
     refused("reads no such partition", topics, held, AdoptionRequest(offsets={("clicks", 2): 12}))
 
 
+def test_a_map_that_does_not_apply_is_refused():
+    for asked in ({"installs": "clicks"}, {"clicks": "clicks"}):
+        with pytest.raises(ConfigError, match=r"--map \w+=clicks does not apply: .* 'clicks' by its id already"):
+            moves(KNOWN, topic("clicks", "b"), AdoptionRequest(asked))
+    assert moves(KNOWN, topic("clicks", "b"), AdoptionRequest()) == []
+
+
 def test_names_that_nobody_knows_are_refused():
     topics = topic("clicks", "z")
     refused(

@@ -13,7 +13,7 @@ QUERY = (
 )
 START = "Py4JJavaError: An error occurred while calling o1145.start.\n: com.fasterxml.jackson."
 TRACE = "\n\tat org.apache.spark.sql.execution.streaming.StreamMetadata$.read(StreamMetadata.scala:59)"
-AGAIN = "`headrace run --new-run` begins a new checkpoint from the table's frontier; nothing is lost or doubled."
+AGAIN = "`headrace run --new-run --yes` begins a new checkpoint from the table's frontier; nothing is lost or doubled."
 TEXTS = [
     ("1", "Failed to read log file file:/c/events/000001/offsets/5. Incomplete log file"),
     ("2", "next on empty iterator\nUnknownException: java.util.NoSuchElementException: next on empty iterator"),

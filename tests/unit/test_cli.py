@@ -1,15 +1,21 @@
 """The command as it is put together: its version, and each verb once."""
 
+import re
 import subprocess
 import sys
 import tomllib
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from writer.cli.main import app
+from writer.core import text
+from writer.output import tables
+from writer.output.cli_options import time_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +38,37 @@ def test_a_command_that_there_is_not_is_refused_with_the_nearest():
     told = CliRunner().invoke(app, ["statu"])
     assert told.exit_code == 2
     assert "status" in told.output
+
+
+@pytest.mark.parametrize("words", [["preview", "x", "--at", "soon"], ["dlq", "list", "x", "--outcome", "soon"]])
+def test_a_value_that_an_option_does_not_take_is_named_beside_those_that_it_takes(words):
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 2
+    assert f"Invalid value for '{words[-2]}': 'soon' is not one of" in " ".join(told.output.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "at"),
+    [("2026-11-20T05:00Z", 5), ("2026-11-20T05:00", 5), ("2026-11-20 05:00:00 UTC", 5), ("2026-11-20T05:00+02:00", 3)],
+)
+def test_a_time_is_read_as_people_write_it_and_as_screens_show_it(given, at):
+    assert time_of("--since", given) == datetime(2026, 11, 20, at, tzinfo=UTC)
+
+
+def test_screens_write_instants_in_one_way():
+    other = re.compile(r"""%Y|strftime|isoformat\(["' ]|isoformat\(sep""")
+    allowed = {
+        "writer/core/text.py", "writer/output/tables.py",  # the one way: to the second, and to the millisecond
+        "writer/batch/lateness.py", "writer/batch/task.py",  # reasons of dead letters, on storage
+        "writer/core/logging.py", "writer/offsets/checkpoint_backups.py",  # lines of the log; names of folders
+        "writer/output/bucket_names.py", "writer/demo/verification.py",  # names of buckets; a query
+        "recovery/lease/kubernetes_lease.py", "writer/scaling/spark_executors.py",  # forms of Kubernetes and Spark
+    }  # fmt: skip
+    files = [path for top in ("writer", "recovery", "autoscaler") for path in (ROOT / top).rglob("*.py")]
+    found = {str(path.relative_to(ROOT)) for path in files if other.search(path.read_text())}
+    assert found <= allowed
+    assert tables.instant(datetime(2026, 11, 20, 5, tzinfo=UTC)) == "2026-11-20 05:00:00.000 UTC"
+    assert text.instant(datetime(2026, 11, 20, 5, tzinfo=UTC)) == "2026-11-20 05:00:00 UTC"
 
 
 def test_a_command_imports_only_its_own_module():

@@ -273,7 +273,7 @@ def test_a_pipeline_keeps_its_dead_letters_apart(file):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is empty or not a mapping; it needs the keys kafka, registry, checkpoints"),
+        ("", "is empty or not a mapping; it needs the keys kafka, registry, checkpoints, pipelines"),
         ("# nothing\n", "is empty or not a mapping"),
         ("- a\n- b\n", "is empty or not a mapping"),
         ("just words", "is empty or not a mapping"),

@@ -88,8 +88,14 @@ def test_every_value_is_used_by_a_template():
 def test_vacuum_of_the_chart_removes_nothing_unless_told():
     assert yaml.safe_load((CHART / "values.yaml").read_text())["jobs"]["vacuum"]["delete"] is False
     jobs = (CHART / "templates" / "jobs.yaml").read_text()
-    assert jobs.count("--delete") == 1
-    assert '{{- if $.Values.jobs.vacuum.delete }}{{ $arguments = append $arguments "--delete" }}{{ end }}' in jobs
+    assert jobs.count("vacuum.delete") == 1
+    assert '{{- if $.Values.jobs.vacuum.delete }}{{ $arguments = append $arguments "--yes" }}{{ end }}' in jobs
+
+
+def test_the_jobs_of_the_chart_that_change_tables_say_yes():
+    jobs = (CHART / "templates" / "jobs.yaml").read_text()
+    assert '(list "compact" $file "--pipeline" $pipeline "--yes")' in jobs
+    assert '(concat (list "backfill" $file "--yes") .arguments)' in jobs
 
 
 @pytest.mark.parametrize("values", sorted((CHART / "ci").glob("*.yaml")), ids=lambda path: path.stem)

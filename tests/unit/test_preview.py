@@ -72,6 +72,18 @@ def test_a_narrow_terminal_keeps_room_for_the_value(tmp_path, capsys, monkeypatc
     assert capsys.readouterr().out.rstrip().endswith('{"a": 1}')
 
 
+def test_bytes_are_shown_as_the_text_that_they_are_or_as_hex(tmp_path, capsys, monkeypatch):
+    for content, shown in (
+        (b"k1", "k1"), ("Zo\u00eb".encode(), "Zo\u00eb"), (b"a\nb", r"a\nb"), (b"\x00\x01ab", "0x00016162"),
+        (b"\xff\xfe", "0xfffe"), (b"", ""),
+    ):  # fmt: skip
+        assert tables.legible(content) == shown
+    monkeypatch.setenv("COLUMNS", "80")
+    look = preview.PreviewSession("clicks", config(tmp_path), "raw", tables.console(), NOW, as_json=False, whole=True)
+    look.show([records([b"\x00\x00\x00\x00\x01\x02ab\x08"])])
+    assert capsys.readouterr().out.rstrip().endswith("0x02616208")
+
+
 def test_rows_have_the_values_that_were_written(ready):
     found = preview.decoded(ready, records(MIXED))
     assert found[0]["row"] == {"id": 0, "at": NOW, "note": "note 0", "extra": None}

@@ -22,7 +22,10 @@ from writer.schemas.tracker import ASK_AGAIN, Schemas
 TEXT = json.dumps(EVENT)
 PROTOBUF = 'syntax = "proto3"; message Event { int64 id = 1; }'
 IDS: tuple[Ids, ...] = ("confluent", "global", "content")
-NOT_FOUND = Reply(404, {"error_code": 40403, "message": "Schema not found", "status": 404})
+NOT_FOUND = Reply(404, {"error_code": 40403, "message": "Schema not found"})
+NO_VERSION = Reply(404, {"name": "VersionNotFoundException", "title": "No version with global ID '2' found."})
+NO_ARTIFACT = Reply(404, {"name": "ArtifactNotFoundException", "title": "No artifact with ID 'x' was found."})
+NO_PATH = {"name": "NotFoundException", "title": "RESTEASY003210: Could not find resource for full path", "status": 404}
 Answer = Callable[[Asked], Reply]
 
 
@@ -44,6 +47,10 @@ def well(asked: Asked, text: str = TEXT, kind: str = "AVRO") -> Reply:
             return Reply(body={"versions": [version] if "contentId=1&" in asked.path else []})
         case ["apis", "registry", "v3", "groups", "default", "artifacts", "clicks-value", "versions"]:
             return Reply(body={"count": 1, "versions": [version] if "offset=0" in asked.path else []})
+        case ["apis", "registry", _, "ids", *_]:
+            return NO_VERSION
+        case ["apis", "registry", *_]:
+            return NO_ARTIFACT
     return NOT_FOUND
 
 
@@ -70,6 +77,8 @@ ILL: Mapping[str, Answer] = {
     "nothing": lambda _: Reply(),
     "null": lambda _: Reply(body=None),
     "a proxy's page": lambda _: Reply(body=b"<html><body>Be right back.</body></html>"),
+    "the 404 of a path that is none": lambda _: Reply(404, {"error_code": 404, "message": "HTTP 404 Not Found"}),
+    "Apicurio's 404 of a path that is none": lambda _: Reply(404, NO_PATH),
     "a proxy's page, 404": lambda _: Reply(404, b"<html><body>default backend - 404</body></html>"),
     "bytes": lambda _: Reply(body=b"\xff\xfe\x00"),
     "an answer that is cut off": lambda asked: Reply(body=json.dumps(well(asked).body).encode()[:-5])
@@ -100,9 +109,10 @@ def test_an_answer_without_a_schema_is_none_and_the_next_one_counts(
 ) -> None:
     schemas, answer = by(registry, ids), ILL[what]
     server.answer = answer
-    with pytest.raises(RegistryUnreachable, match="does not answer"):
+    sentence = "no schema registry at .*Check the path" if "404" in what and ids == "confluent" else "does not answer"
+    with pytest.raises(RegistryUnreachable, match=sentence):
         schemas.schema(1)
-    with pytest.raises(RegistryUnreachable, match="does not answer"):
+    with pytest.raises(RegistryUnreachable, match=sentence):
         schemas.known("clicks")
     server.answer = well
     assert json.loads(schemas.schema(1)) == EVENT

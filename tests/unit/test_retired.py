@@ -79,6 +79,13 @@ def test_a_retired_command_is_refused_with_its_heir(old: str, new: str) -> None:
     assert old not in InstalledCommands()
 
 
+@pytest.mark.parametrize(("old", "new"), retired.OPTIONS.items())
+def test_a_retired_option_is_refused_with_its_heir(old: str, new: str) -> None:
+    *command, option = old.split()
+    said = CliRunner().invoke(app, [*command, "headrace.yaml", option])
+    assert (said.exit_code, f"`headrace {old}` is now `headrace {new}`." in " ".join(said.output.split())) == (2, True)
+
+
 @pytest.mark.parametrize(("old", "new"), retired.VARIABLES.items())
 def test_a_retired_variable_is_refused_with_its_heir(old: str, new: str) -> None:
     done = subprocess.run(

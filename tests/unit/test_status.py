@@ -274,7 +274,7 @@ def test_a_running_pipeline_on_the_screen(progress):
     assert said["lag"] == "1,000 offsets, the oldest waits 35 s; worst clicks/0 with 1,000"
     assert said["flow"] == "18 offsets/s in, 2 offsets/s out, mean of 1 min"
     assert said["batch"] == "1, tasks for 30 s (began 30 s ago)"
-    assert said["start"] == "1, at 2026-11-20 12:00:00 UTC; run 1"
+    assert said["epoch"] == "1, at 2026-11-20 12:00:00 UTC; run 1"
     assert said["last commit"] == "version 5, 30 s ago: 90 rows, 1 file, 4.9 KiB in 0.0 s"
     assert said["reason"] == "enough waited"
     assert said["this start"] == "90 rows in 1 commit, 1 file, 4.9 KiB"

@@ -45,7 +45,7 @@ def field(name, kind):
 def test_a_sound_sample_is_fine_in_every_check(tmp_path):
     seen = found(records([event(n) for n in range(100)], partitions=3), tmp_path)
     assert {check: finding.status for check, finding in seen.items()} == dict.fromkeys(source_checks.SAMPLED, "ok")
-    assert seen["event_time"].message.startswith("at, timestamp: 2026-11-20 10:21:00 to 2026-11-20 12:00:00")
+    assert seen["event_time"].message.startswith("at, timestamp: 2026-11-20 10:21:00 UTC to 2026-11-20 12:00:00 UTC")
     assert seen["buckets"].message.startswith("3 buckets in the sample: 2026-11-20T10 to 2026-11-20T12")
 
 
@@ -104,7 +104,7 @@ def test_a_number_says_the_unit_that_was_found(tmp_path):
     instants = [int((NOW - timedelta(seconds=n)).timestamp() * 1000) for n in range(10)]
     values = [value(1, schema, {"id": 1, "at": NOW, "note": None, "ts": at}) for at in instants]
     seen = found(records(values), tmp_path, {1: schema}, event_time={"field": "ts"})
-    assert seen["event_time"].message.startswith("ts, int64 in ms: 2026-11-20 11:59:51 to 2026-11-20 12:00:00")
+    assert seen["event_time"].message.startswith("ts, int64 in ms: 2026-11-20 11:59:51 UTC to 2026-11-20 12:00:00 UTC")
 
 
 def test_nulls_are_counted(tmp_path):

@@ -52,11 +52,23 @@ class _Commands(TyperGroup):
         self.commands: Any = InstalledCommands()
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command of the arguments. A retired name is a usage error that names its heir."""
+        """Return the command of the arguments. A retired name or option is a usage error that names its heir."""
         for old in (" ".join(args[:1]), " ".join(args[:2])):
             if heir := retired.COMMANDS.get(old):
                 ctx.fail(f"`headrace {old}` is now `headrace {heir}`.")
+        for old, heir in retired.OPTIONS.items():
+            *command, option = old.split()
+            if args[: len(command)] == command and option in args:
+                ctx.fail(f"`headrace {old}` is now `headrace {heir}`.")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. A value that an option does not take is named without the validator's own words."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
 
 
 app = typer.Typer(

@@ -44,7 +44,8 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 def load(path: Path) -> Config:
     """Read and check a configuration file, and what the place decides. Raises ConfigError, one line for each fault."""
-    needs, read = f"it needs the keys {', '.join(Config.model_fields)}", str(path)
+    required = [name for name, field in Config.model_fields.items() if field.is_required()]
+    needs, read = f"it needs the keys {', '.join(required)}", str(path)
     raw = _mapping(path, needs, "Give the path of a configuration file.")
     if given := os.environ.get(VARIABLE):
         read = f"{path}, with {given} beneath it,"

@@ -7,7 +7,7 @@ HeadraceError            1  crash: restart
 ├── LogChanged           2  Kafka's log is not the one that the table was filled from: a person must say how to go on
 ├── SchemaChanged        2  a schema id means another schema than rows were read by: a person must say how to go on
 ├── DiskFull             1  Spark found no room where the driver writes: make room
-├── CheckpointUnusable   3  Spark's checkpoint disagrees with the table: run again with --new-run
+├── CheckpointUnusable   3  Spark's checkpoint disagrees with the table: run again with --new-run --yes
 ├── FrontierLost         3  the table does not say how far it has come: it must be put together anew
 ├── Fenced               4  another run owns the pipeline: do not restart this one
 └── LimitReached         5  stopped by a limit of the configuration
@@ -90,8 +90,8 @@ class CheckpointUnusable(HeadraceError):
 
     def __init__(self, why: str) -> None:
         """Add the fix to the reason."""
-        fix = "`headrace run --new-run` begins a new checkpoint from the table's frontier; nothing is lost or doubled"
-        super().__init__(f"{why}. {fix}.")
+        fix = "`headrace run --new-run --yes` begins a new checkpoint from the table's frontier"
+        super().__init__(f"{why}. {fix}; nothing is lost or doubled.")
 
 
 class FrontierLost(HeadraceError):

@@ -18,7 +18,14 @@ from structlog.typing import EventDict, Processor
 
 from writer.core.errors import ConfigError
 
-__all__ = ["bound", "detail", "event", "set_up", "warning"]  # `with bound(…)` adds fields to the lines of a block
+__all__ = [
+    "bound",
+    "detail",
+    "error",
+    "event",
+    "set_up",
+    "warning",
+]  # `with bound(…)` adds fields to the lines of a block
 
 
 def _quoted(value: object) -> str:
@@ -70,6 +77,11 @@ def warning(name: str, /, **fields: object) -> None:
     _LOGGER.warning(name, **fields)
 
 
-def detail(error: BaseException | None) -> None:
+def error(name: str, /, **fields: object) -> None:
+    """Log what ended a pipeline."""
+    _LOGGER.error(name, **fields)
+
+
+def detail(unexpected: BaseException | None) -> None:
     """Log an unexpected error with its trace."""
-    _LOGGER.error("unexpected", exc_info=error)
+    _LOGGER.error("unexpected", exc_info=unexpected)

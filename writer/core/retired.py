@@ -1,4 +1,4 @@
-"""Retired names of the configuration, of commands and of environment variables, and what each is called now.
+"""Retired names of the configuration, of commands, options and environment variables, and what each is called now.
 
 Using one fails with a sentence that names its heir. docs/UPGRADES.md lists them, with retired metrics and events.
 """
@@ -13,6 +13,8 @@ COMMANDS = {
     "plan": "size",
     "recover": "supervisor",
 }
+
+OPTIONS = {"gaps close --lost": "gaps close --yes", "vacuum --delete": "vacuum --yes"}
 
 VARIABLES = {"HEADRACE_PLACE": "HEADRACE_CONFIG_OVERLAY"}
 

@@ -3,11 +3,11 @@
 import os
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from writer.clients import notifications
@@ -15,7 +15,7 @@ from writer.clients.driver_endpoint import announce, me, retract
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.errors import HeadraceError, exit_code, most_severe
+from writer.core.errors import HeadraceError
 from writer.core.signals import stopped_by_signals
 from writer.driver import supervisor_channel
 from writer.driver.pipeline import PipelineRun
@@ -45,8 +45,10 @@ from writer.web import endpoints, http_server, live_records
 _LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process ends
 
 
-def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = None) -> int:
-    """Run the pipelines until they are done, fail, or a signal asks to stop. Returns the exit code."""
+def run(
+    config: Config, *, once: bool, new_run: bool, only: list[str] | None = None
+) -> Mapping[str, BaseException | None]:
+    """Run the pipelines until they are done, fail, or a signal asks to stop. Returns what each ended with."""
     stop, asked = threading.Event(), StartRequests()
     names = only or list(config.pipelines)
     listener = {name: Progress(name) for name in names}
@@ -64,8 +66,8 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
         after.callback(notifier.close, _LAST_WORDS)
         if link is not None:
             link.say(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
-        spark = session(config, len(names))
-        executor_manager.begin(lambda: SparkExecutors(spark))
+        started = after.enter_context(ExitStack())
+        spark = _started_once(config, len(names), executor_manager, started)
         begin = partial(_begin, spark, config, url, notifier, orders, once, pipelines=len(names))
         tell = {} if link is None else {"tell": link.tell}
         running = {
@@ -81,11 +83,28 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
                 r.begin(new_run=new_run or orders.of(name).new_run)
                 if r.error is not None:
                     r.fail()
+            if any(r.waited_for for r in running.values()):
+                spark()  # a paused pipeline begins at once when the pause is over
             watch(running, stop, asked, partial(_beat, link, stop, listener))
         finally:
             executor_manager.close()  # executors that go with the application are not lost
-            spark.stop()
-    return most_severe(exit_code(r.error) for r in running.values())
+            started.close()
+    return {name: r.error for name, r in running.items()}
+
+
+def _started_once(
+    config: Config, pipelines: int, executor_manager: ExecutorManager, started: ExitStack
+) -> Callable[[], Any]:
+    """Return what starts Spark when it is first asked for: by a pipeline whose checks found nothing wrong."""
+
+    @cache
+    def spark() -> Any:
+        found = session(config, pipelines)
+        started.callback(found.stop)
+        executor_manager.begin(lambda: SparkExecutors(found))
+        return found
+
+    return spark
 
 
 def _executor_manager(config: Config, listener: Mapping[str, Progress]) -> ExecutorManager:
@@ -119,11 +138,12 @@ def _beat(link: supervisor_channel.Folder | None, stop: threading.Event, listene
 
 
 def _begin(
-    spark: Any, config: Config, url: str | None, notifier: notifications.Notifier,
+    session_of: Callable[[], Any], config: Config, url: str | None, notifier: notifications.Notifier,
     orders: supervisor_channel.Orders, once: bool, r: PipelineRunner, new_run: bool, *, pipelines: int = 1,
 ) -> None:  # fmt: skip
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers.
 
+    `session_of` returns the Spark session, which may have to start: what can be checked without it is checked first.
     `pipelines`: how many the driver runs.
     """
     name = r.progress.pipeline
@@ -134,14 +154,16 @@ def _begin(
         pipelines=pipelines,
     )  # fmt: skip
     r.pipeline = pipeline
-    scratch = os.environ.get("SPARK_LOCAL_DIRS") or spark.conf.get("spark.local.dir", tempfile.gettempdir())
-    r.places = {f"{config.checkpoints}/{name}": disk_space.CHECKPOINT, scratch.split(",")[0]: disk_space.SCRATCH}
     try:
         pipeline.gate.enter(once=once)
     except Paused:
         if not once:
             _listen(config, name, cluster, r.progress)
         raise
+    pipeline.check()
+    spark = session_of()
+    scratch = os.environ.get("SPARK_LOCAL_DIRS") or spark.conf.get("spark.local.dir", tempfile.gettempdir())
+    r.places = {f"{config.checkpoints}/{name}": disk_space.CHECKPOINT, scratch.split(",")[0]: disk_space.SCRATCH}
     start = pipeline.start(new_run=new_run, once=once, lease=orders.of(name).lease)
     watch_lag = Watch(
         cluster, pipeline.topic_ids, r.progress,

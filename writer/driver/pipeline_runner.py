@@ -103,7 +103,7 @@ class PipelineRunner:
             self._tell(self.progress.view(), self.error)
         self.progress.failed(sentence(self.error))
         code, name = exit_code(self.error), self.progress.pipeline
-        logging.warning("pipeline_failed", pipeline=name, exit_code=code, error=sentence(self.error))
+        logging.error("pipeline_failed", pipeline=name, exit_code=code, error=sentence(self.error))
         if not isinstance(self.error, HeadraceError):
             logging.detail(self.error)
 

@@ -60,7 +60,7 @@ class Plan:
 
 
 def moves(known: Mapping[str, Sequence[str]], topics: Mapping[str, Topic], asked: AdoptionRequest) -> list[Move]:
-    """Find the topics that an adoption is about. Raises ConfigError for a name that nobody knows."""
+    """Find the topics that an adoption is about. Raises ConfigError for a name that is not known, or --map in vain."""
     for old, new in asked.renamed.items():
         if not known.get(old):
             raise ConfigError(f"--map {old}={new}: the table knows no topic {old!r}; it knows {_names(known)}")
@@ -84,6 +84,11 @@ def moves(known: Mapping[str, Sequence[str]], topics: Mapping[str, Topic], asked
                 old, len(known[old]), known[old][-1], topic.name, topic.id, at, "given" if given else "kept",
             )
         )  # fmt: skip
+    for new in origin.keys() - {move.topic for move in found}:
+        raise ConfigError(
+            f"--map {origin[new]}={new} does not apply: the table has rows of topic {new!r} by its id already. Leave "
+            "it out, or say with --offsets where to read on."
+        )
     return found
 
 

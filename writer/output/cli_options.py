@@ -21,7 +21,6 @@ OnePipeline = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 By = Annotated[str | None, typer.Option("--by", help="Who. Default: this user at this machine.", show_default=False)]
-Yes = Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")]
 
 
 def opened(path: Path, pipeline: str | None) -> tuple[Config, str]:
@@ -76,5 +75,5 @@ def version_or_time(option: str, text: str) -> int | datetime:
 
 
 def _time(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
+    found = datetime.fromisoformat(text.removesuffix(" UTC"))  # as screens show it
     return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -198,7 +198,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     lines = [
         ("trouble", Text(pipeline["error"], style="red")) if pipeline["error"] else None,
         ("paused", _paused(pipeline)) if pipeline["pause"] else None,
-        ("start", _start(pipeline)) if pipeline["epoch"] else None,
+        ("epoch", _epoch(pipeline)) if pipeline["epoch"] else None,
         ("lag", _lag(pipeline["lag"], pipeline["limits"])),
         ("flow", _flow(pipeline["rates"])),
         ("batch", _batch(pipeline["batch"])) if pipeline["batch"] else None,
@@ -233,7 +233,7 @@ def _paused(pipeline: Mapping[str, Any]) -> Text:
     return text.append("; the batch under way is finished first" if pipeline["batch"] else "")
 
 
-def _start(pipeline: Mapping[str, Any]) -> Text:
+def _epoch(pipeline: Mapping[str, Any]) -> Text:
     run = f"; run {pipeline['run']}" if pipeline["run"] else ""
     return Text(f"{pipeline['epoch']}, at {instant(pipeline['since'])}{run}")
 

@@ -7,8 +7,9 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,8 @@ from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
+from writer.core.text import instant as text_instant
+
 _PIPE_WIDTH = 160  # columns when nobody's terminal says otherwise
 _GAP = "  "
 _FOLDINGS_MAX = 4  # tries to make a table fit
@@ -27,7 +30,7 @@ _TITLE_MIN = 4  # columns that a title is folded to
 _WORDS_MIN = 8  # columns that words keep beside numbers that fill the line
 _TYPE = 13  # columns of a type, at most
 _SHORT_TYPES = {"timestamp[us, tz=UTC]": "timestamp", "date32[day]": "date"}
-_INSTANT = 23  # columns of an instant to the millisecond
+_INSTANT = 27  # columns of an instant to the millisecond
 
 
 def console() -> Console:
@@ -203,8 +206,10 @@ def sentence(out: Console, text: str, style: str = "") -> None:
 
 
 def instant(value: datetime | None) -> str:
-    """Write an instant in UTC, to the millisecond."""
-    return "no time" if value is None else value.replace(tzinfo=None).isoformat(" ", "milliseconds")
+    """Write an instant of a record as `text.instant` does, to the millisecond."""
+    if value is None:
+        return "no time"
+    return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat(' ', 'milliseconds')} UTC"
 
 
 def cell(value: Any, width: int) -> Text:
@@ -221,7 +226,7 @@ def cell(value: Any, width: int) -> Text:
         case bytes():
             text = f"0x{value[: width // 2].hex()}"
         case datetime():
-            text = instant(value) if width >= _INSTANT else value.replace(tzinfo=None).isoformat(" ", "seconds")
+            text = instant(value) if width >= _INSTANT else text_instant(value)
         case list() | dict():
             text = json.dumps(plain(value), ensure_ascii=False)
         case _:
@@ -232,6 +237,15 @@ def cell(value: Any, width: int) -> Text:
 def visible(value: bytes) -> str:
     """Show bytes as ASCII, a dot for each that has no glyph."""
     return "".join(chr(byte) if 32 <= byte < 127 else "·" for byte in value)  # noqa: PLR2004 - printable ASCII
+
+
+def legible(value: bytes) -> str:
+    """Show bytes as the text that they are, or as hex digits where they are none."""
+    with suppress(UnicodeDecodeError):
+        text = value.decode().translate({9: r"\t", 10: r"\n", 13: r"\r"})
+        if text.isprintable():
+            return text
+    return f"0x{value.hex()}"
 
 
 def short_type(kind: pa.DataType) -> str:

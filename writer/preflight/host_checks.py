@@ -34,30 +34,54 @@ def standing(location: str) -> Path:
     return path
 
 
-def machine(config: Config, drivers: list[str], *, offline: bool = False) -> Iterator[Finding]:
+class Places:
+    """The places that were probed. One that cannot be used is reported once, however many locations lie in it."""
+
+    def __init__(self, s3: S3Settings | None) -> None:
+        self.s3 = s3
+        self._unusable = dict[str, str]()  # place → the check that reported it
+
+    def probed(self, check: str, location: str, *, exclusive: bool) -> str:
+        """Probe a location, or the directory in which it would be made. Returns what can be done there, in words.
+
+        Raises ReportedAlready, ProbeFailed, StoreSilent.
+        """
+        place = location if on_s3(location) else str(standing(location))
+        if self.reported(location):
+            raise ReportedAlready(f"{place} cannot be used: see {self._unusable[place].replace('_', ' ')}")
+        try:
+            probe(store_at(place, self.s3), exclusive=exclusive)
+        except HeadraceError:
+            self._unusable[place] = check
+            raise
+        return "can be written" if place == location else f"can be created in {place}"
+
+    def reported(self, location: str) -> bool:
+        """Return whether the place of a location is known to be unusable."""
+        return (location if on_s3(location) else str(standing(location))) in self._unusable
+
+
+class ReportedAlready(HeadraceError):
+    """A place cannot be used, and another check has said so."""
+
+
+def machine(config: Config, drivers: list[str], places: Places, *, offline: bool = False) -> Iterator[Finding]:
     """Look at what all pipelines share on this machine. `drivers`: pipelines of which a driver runs."""
     if offline and on_s3(config.checkpoints):
         yield skipped("checkpoints", "--offline")
     else:
-        yield _checkpoints(config)
+        yield _checkpoints(config, places)
     yield _java()
     yield _jars(s3=on_s3(config.checkpoints))
     yield _http(config.http, drivers)
 
 
-def _checkpoints(config: Config) -> Finding:
+def _checkpoints(config: Config, places: Places) -> Finding:
     try:
-        can = _probed(config.checkpoints, config.s3.settings, exclusive=False)
+        can = places.probed("checkpoints", config.checkpoints, exclusive=False)
     except HeadraceError as error:
         return failure("checkpoints", error)
     return good("checkpoints", f"{config.checkpoints} {can}")
-
-
-def _probed(location: str, s3: S3Settings | None, *, exclusive: bool) -> str:
-    """Probe a location, or the directory in which it would be made. Returns what can be done there, in words."""
-    place = location if on_s3(location) else str(standing(location))
-    probe(store_at(place, s3), exclusive=exclusive)
-    return "can be written" if place == location else f"can be created in {place}"
 
 
 def _java() -> Finding:
@@ -125,12 +149,12 @@ def running(config: Config, name: str, *, offline: bool) -> Finding:
         return good("driver", f"none answers; the one at {driver.url} (process {driver.pid}) is gone")
     return doubtful(
         "driver",
-        f"one runs since {instant(driver.started)} (process {driver.pid}, start {driver.epoch}, {driver.url})",
+        f"one runs since {instant(driver.started)} (process {driver.pid}, epoch {driver.epoch}, {driver.url})",
         "Another start takes the pipeline over, and this driver ends with exit code 4. `headrace status` shows it.",
     )
 
 
-def tables(name: str, pipeline: Pipeline, s3: S3Settings | None = None, *, offline: bool = False) -> Iterator[Finding]:
+def tables(name: str, pipeline: Pipeline, places: Places, *, offline: bool = False) -> Iterator[Finding]:
     """Look at the table and the dead-letter table: whose they are, and whether commits are exclusive there."""
     columns = bucketers.build(pipeline.bucket).columns
     for check, location, by, words in (
@@ -138,9 +162,9 @@ def tables(name: str, pipeline: Pipeline, s3: S3Settings | None = None, *, offli
         ("dead_letters", pipeline.dead_letters, (), ""),
     ):
         away = offline and on_s3(location)
-        table = table_at(pipeline.table.format, location, name, s3=s3)
-        yield skipped(check, "--offline") if away else _table(check, name, table, by, words, s3)
-    if not on_s3(pipeline.table.location):
+        table = table_at(pipeline.table.format, location, name, s3=places.s3)
+        yield skipped(check, "--offline") if away else _table(check, name, table, by, words, places)
+    if not on_s3(pipeline.table.location) and not places.reported(pipeline.table.location):
         yield _disk(pipeline)
 
 
@@ -167,25 +191,27 @@ def nesting(name: str, config: Config, *, offline: bool = False) -> Iterator[Fin
 
 
 def _table(
-    check: str, name: str, table: PipelineTable, columns: tuple[str, ...], words: str, s3: S3Settings | None = None
+    check: str, name: str, table: PipelineTable, columns: tuple[str, ...], words: str, places: Places
 ) -> Finding:
     location = table.location
     if not on_s3(location) and not (place := standing(location)).is_dir():
         return wrong(check, f"{place} is a file, so {location} cannot be a table", "Choose another location.")
     try:
-        can = _probed(location, s3, exclusive=True)
+        can = places.probed(check, location, exclusive=True)
         exists = table.exists()
         if exists:
             table.check_identity(columns, words)
-            _probed(table.log_location, s3, exclusive=True)
+            places.probed(check, table.log_location, exclusive=True)
         else:
             table.check_place()
+    except ReportedAlready as error:
+        return skipped(check, str(error))
     except HeadraceError as error:
         return failure(check, error)
     sure = "commits are exclusive there"
     if exists:
         return good(check, f"{location} is the table of {name}, at version {table.snapshot().version}; {sure}")
-    if any(True for _ in store_at(location, s3).list()):
+    if any(True for _ in store_at(location, places.s3).list()):
         return doubtful(
             check, f"{location} holds files, but no table; {sure}", "Make sure that nothing else lives there."
         )

@@ -18,7 +18,7 @@ from writer.clients import kafka_sample
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import Source, Span
-from writer.core.text import plural, span
+from writer.core.text import instant as short_instant, plural, span
 from writer.core.units import show_size
 from writer.maintenance.local_pipeline import LocalPipeline, Sample, opened, record_places
 from writer.output import tables
@@ -189,7 +189,7 @@ def _about(table: pa.Table) -> Iterator[tuple[tuple[str, int, int], Record]]:
     shown = table.select(["topic", "partition", "offset", "timestamp", "key"])
     for row in shown.to_pylist():  # cold: records for a screen
         key = row.pop("key")
-        row["key"] = None if key is None else key.decode("utf-8", "backslashreplace")
+        row["key"] = None if key is None else tables.legible(key)
         yield (row["topic"], row["partition"], row["offset"]), row
 
 
@@ -207,7 +207,7 @@ def _scope(name: str, topics: list[str], batch: pa.RecordBatch, spans: Mapping[S
 _PLACE = [
     Column("partition", width_max=28),
     Column("offset", right=True, width_min=7),
-    Column("broker time", width_min=23),
+    Column("broker time", width_min=27),
 ]
 _RAW = [
     *_PLACE, Column("key", width_max=14), Column("schema", right=True), Column("size", right=True, width_min=8),
@@ -218,7 +218,7 @@ _RAW_NARROW = [
     Column("size", right=True), Column("value"),
 ]  # fmt: skip
 _ASSIGNED = [
-    *_PLACE[:2], Column("event time", width_min=23), Column("behind", right=True, width_min=8),
+    *_PLACE[:2], Column("event time", width_min=27), Column("behind", right=True, width_min=8),
     Column("bucket", width_min=10),
 ]  # fmt: skip
 
@@ -227,13 +227,16 @@ def _raw_line(record: Record, *, narrow: bool) -> list[str | Text]:
     value, schema = record["value_hex"], record["schema_id"]
     place: list[str | Text] = [_partition(record), f"{record['offset']:,}", instant(record["timestamp"])]
     if narrow:
-        place[-1] = str(place[-1]).partition(".")[0]
+        place[-1] = short_instant(record["timestamp"])
     key = Text("null", "dim") if record["key"] is None else Text(record["key"])
     if value is None:
         return [*place, key, "", Text("-", "dim"), Text("tombstone", "dim")]
     body = value[0 if schema is None else WIDTHS[record["wire"]] :]
-    head = Text(body[:_HEX_BYTES].hex(" ") + " ", "dim") if schema is not None and not narrow else Text()
-    head.append(tables.visible(body[:_HEAD_BYTES]) + ("…" if len(body) > _HEAD_BYTES else ""))
+    head, binary = Text(), (text := tables.legible(body)).startswith("0x")
+    if binary and not narrow:  # the text that may stand in it
+        head, text = Text(body[:_HEX_BYTES].hex(" ") + " ", "dim"), tables.visible(body)
+    cut = 2 * _HEAD_BYTES if binary and narrow else _HEAD_BYTES
+    head.append(text[:cut] + ("…" if len(text) > cut else ""))
     return [*place, key, Text("none", "red") if schema is None else show_id(schema), show_size(len(value)), head]
 
 

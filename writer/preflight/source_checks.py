@@ -16,10 +16,10 @@ from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config, Pipeline
 from writer.core.errors import ConfigError, HeadraceError, SchemaChanged
-from writer.core.text import plural
+from writer.core.text import instant, plural
 from writer.core.units import show_duration
 from writer.maintenance.local_pipeline import LocalPipeline, Sample, opened
-from writer.output.tables import short_type, visible
+from writer.output.tables import legible, short_type
 from writer.preflight.engine_checks import readers
 from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.preflight.host_checks import scratch
@@ -205,7 +205,9 @@ def _wire(bare: list[bytes], wire: Wire, values: int, tombstones: int) -> Findin
 def _guess(value: bytes) -> str:
     """Name the format that a value without a header seems to have."""
     name = next((name for head, name in _FORMATS.items() if value.startswith(head)), "")
-    head = visible(value[:_GUESSED_BYTES]) + ("…" if len(value) > _GUESSED_BYTES else "")
+    shown = legible(value)
+    cut = _GUESSED_BYTES * (2 if shown.startswith("0x") else 1)
+    head = shown[:cut] + ("…" if len(shown) > cut else "")
     return f"{name}{head}" if value else "empty"
 
 
@@ -266,7 +268,7 @@ def _event_time(walk: LocalPipeline, sample: Sample, now: datetime) -> Finding:
         found.add(times, kind if unit == "logical" else f"{kind} in {unit}", window)
     if found.first is None or found.last is None:
         return wrong("event_time", f"{rule.field} holds no time in {found.rows:,} rows", "Choose another field.")
-    first, last = (at.replace(tzinfo=None).isoformat(" ", "seconds") for at in (found.first, found.last))
+    first, last = map(instant, (found.first, found.last))
     message = f"{rule.field}, {' and '.join(sorted(found.kinds))}: {first} to {last}"
     believed = f"now - {show_duration(rule.age_max)} to now + {show_duration(rule.ahead_max)}"
     if not found.nulls + found.outside:

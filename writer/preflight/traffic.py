@@ -13,7 +13,7 @@ from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import ExitCode, HeadraceError
 from writer.core.files import BucketKey
-from writer.core.text import plural, span
+from writer.core.text import instant, plural, span
 from writer.maintenance.local_pipeline import LocalPipeline
 from writer.preflight.sizing import Traffic
 from writer.preflight.staged_sample import Staged, staged
@@ -91,12 +91,12 @@ def measured(
         partitions=len(cluster.sources(topics)),
     )  # fmt: skip
     which = f"the newest {sampled} of {', '.join(topics)} ({walk.settled(batch).format})"
-    message = f"{which}, {min(times):%Y-%m-%d %H:%M:%S} to {max(times):%H:%M:%S} UTC"
+    message = f"{which}, {instant(min(times))} to {instant(max(times))}"
     return traffic, message + _left_out(found, values)
 
 
 def _words(pace: Pace, now: datetime) -> tuple[float, str]:
-    before = "" if pace.end == now else f" before {pace.end:%Y-%m-%d %H:%M}"
+    before = "" if pace.end == now else f" before {instant(pace.end)}"
     window = f"the {'' if before else 'last '}{span(pace.seconds)}{before}"
     slice_s = pace.seconds / _SLICES
     return pace.per_s, f"{pace.offsets:,} offsets in {window}; busiest {span(slice_s)}: {pace.busiest_per_s:,.0f}"

@@ -132,6 +132,14 @@ class ConfluentRegistry:
 
     def _unreachable(self, error: Exception) -> RegistryUnreachable:
         self._client.clear_caches()  # what it took for an answer
+        if isinstance(error, SchemaRegistryError) and error.http_status_code == _NOT_FOUND:
+            return RegistryUnreachable(
+                without_user(
+                    f"there is no schema registry at {self._url}: it answers 404, as for a path that it does not "
+                    "know. Check the path of registry.url, such as http://registry:8081, or "
+                    "http://registry:8080/apis/ccompat/v7 of an Apicurio registry."
+                )
+            )
         return RegistryUnreachable(
             without_user(
                 f"the schema registry at {self._url} does not answer ({error}). Check registry.url and that it is up."
@@ -206,7 +214,7 @@ class ApicurioRegistry:
                 f"{self._url}/{path}", headers=self._headers, timeout_s=_ANSWER_WITHIN_S, trust=self._trust,
                 redirects=True,
             )  # fmt: skip
-            if answer.status == _NOT_FOUND and _is_object(answer.body):
+            if answer.status == _NOT_FOUND and _names_absence(answer.body):
                 return None
             if answer.ok:
                 return answer.body.decode(), answer.headers.get("x-registry-artifacttype")
@@ -314,15 +322,18 @@ def _listed(versions: object) -> list[int]:
 
 
 def _is_absence(error: SchemaRegistryError) -> bool:
-    """Tell a registry's word that there is no such thing from a page that another server answers with."""
-    return bool(error.http_status_code == _NOT_FOUND and (error.error_code or -1) > 0)
+    """Tell a registry's own 404, such as 40401 (no subject) or 40403 (no schema), from that of any path or server."""
+    return bool(error.http_status_code == _NOT_FOUND and (error.error_code or 0) // 100 == _NOT_FOUND)
 
 
-def _is_object(content: bytes) -> bool:
+def _names_absence(content: bytes) -> bool:
+    """Tell Apicurio's 404, such as ArtifactNotFoundException, from that of any path, NotFoundException."""
     try:
-        return isinstance(json.loads(content), dict)
+        found = json.loads(content)
     except ValueError:
         return False
+    name = str(found.get("name")) if isinstance(found, dict) else ""
+    return name.removesuffix("NotFoundException") not in ("", name)
 
 
 def without_user(text: str) -> str:

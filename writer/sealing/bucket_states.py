@@ -7,6 +7,7 @@ from functools import partial
 from typing import Literal
 
 from writer.core.files import BucketFile
+from writer.core.text import instant
 from writer.sealing.manifest import Manifest, bucket_path
 from writer.sealing.rules import Blocked, Resting, State, Unsealed, is_closed
 from writer.sealing.watermark import Watermark
@@ -74,7 +75,7 @@ def bucket_state(
     rows = None if any(file.rows is None for file in files) else sum(file.rows or 0 for file in files)
     why = state.why if isinstance(state, Blocked) else ""
     if isinstance(state, Resting):
-        why = f"rows came after it was sealed; it is sealed again after {state.due.isoformat(timespec='seconds')}"
+        why = f"rows came after it was sealed; it is sealed again after {instant(state.due)}"
     if one is None:
         late, version = (None, None) if manifest is None else (manifest.late, manifest.version)
         return BucketState(name, start, end, "sealed", rows, late, version)

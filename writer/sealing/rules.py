@@ -149,7 +149,7 @@ def _one(policy: Seal, b: Unsealed, missing_ranges: Sequence[MissingRange], now:
     ]
     if missing:
         why = (
-            f"records of it may lie in gap {missing[0]}; `headrace backfill` brings them, `headrace gaps close --lost` "
+            f"records of it may lie in gap {missing[0]}; `headrace backfill` brings them, `headrace gaps close` "
             "gives them up, `headrace seal --with-gap` seals it without them"
         )
         return Blocked(b.bucket, why, by_gap=True)

@@ -7,11 +7,13 @@ start, and every other second besides, so that it says so while no records come.
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from writer.core import logging
 from writer.core.errors import Draining, ExitCode, HeadraceError
+from writer.core.text import instant
 from writer.storage.base import Store, StoreError
 
 CONTROL = "_headrace/control.json"  # Delta's readers and VACUUM pass over names that begin with an underscore
@@ -37,7 +39,10 @@ class Pause:
     def words(self) -> str:
         """Say it as a phrase."""
         why = f": {self.reason}" if self.reason else ""
-        return f"paused since {self.at} by {self.by}{why}"
+        since = self.at
+        with suppress(ValueError):  # of one that cannot be read
+            since = instant(self.at)
+        return f"paused since {since} by {self.by}{why}"
 
 
 def standing(store: Store) -> Pause | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from writer.core.errors import HeadraceError
+from writer.core.text import instant
 from writer.storage.base import Store
 
 FOLDER = "_headrace/gaps"
@@ -62,8 +63,8 @@ class BackfillLocks:
         known = self.newest(gap)
         if known is not None and known.stands(now) and known.by != by and not gone(known.by):
             raise BackfillLocked(
-                f"gap {gap[:8]} is being filled by {known.by} since {known.at:%Y-%m-%dT%H:%M:%SZ}; without a sign of "
-                f"life it is free at {known.until:%H:%M:%SZ}."
+                f"gap {gap[:8]} is being filled by {known.by} since {instant(known.at)}; without a sign of "
+                f"life it is free at {instant(known.until)}."
             )
         return self._put(gap, by, now, known.at if known and known.by == by else now)
 
@@ -71,7 +72,7 @@ class BackfillLocks:
         """Prolong a claim. Raises Claimed when another process took the gap meanwhile."""
         known = self.newest(gap)
         if known is not None and known.by != mine.by:
-            raise BackfillLocked(f"gap {gap[:8]} was taken over by {known.by} at {known.at:%Y-%m-%dT%H:%M:%SZ}.")
+            raise BackfillLocked(f"gap {gap[:8]} was taken over by {known.by} at {instant(known.at)}.")
         return self._put(gap, mine.by, now, mine.at)
 
     def release(self, gap: str) -> None:

@@ -62,13 +62,24 @@ class PipelineTable(Appender):
         Raises ConfigError when the table is another pipeline's, or is bucketed in another way, and when something
         else lies at its location.
         """
-        try:
-            if not self._log.exists():
-                self.check_place()
+        if not self.check(bucket_columns, layout):
+            try:
                 self._format.create(OWNER + self.pipeline, layout, columns, bucket_columns)
+            except OSError as error:
+                raise self._unopened(error) from error
+            self.check_identity(bucket_columns, layout)
+
+    def check(self, bucket_columns: Sequence[str], layout: str = "") -> bool:
+        """Return whether there is a table, and create none. Raises ConfigError as `create` does."""
+        try:
+            there = self._log.exists()
+            if not there:
+                self.check_place()
         except OSError as error:
             raise self._unopened(error) from error
-        self.check_identity(bucket_columns, layout)
+        if there:
+            self.check_identity(bucket_columns, layout)
+        return there
 
     def exists(self) -> bool:
         """Return whether there is a table. Raises CommitFailed."""

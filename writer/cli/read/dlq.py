@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from writer.avro.wire_format import CONFLUENT
 from writer.config.pipelines import Config
+from writer.core import text
 from writer.core.errors import SchemaChanged
 from writer.core.text import iso, plural
 from writer.maintenance import local_pipeline
@@ -21,7 +23,8 @@ from writer.maintenance.local_pipeline import LocalPipeline, record_places
 from writer.maintenance.replay import Replaying, ReplayResult
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, options_of, time_of
-from writer.output.tables import Column, TextTable, console, emit, emit_whole, hanging, instant, plain, visible
+from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.tables import Column, TextTable, console, emit, emit_whole, hanging, legible, plain, visible
 from writer.schemas.registry import RegistryUnreachable, SchemaSource, source
 from writer.table.factory import side_table
 
@@ -73,7 +76,7 @@ def _heads(found: list[Kind]) -> list[list[str]]:
     return [
         [
             f"{k.records:,}", k.outcome, k.topic, "-" if k.schema_id is None else str(k.schema_id),
-            f"{k.offset_min} to {k.offset_max}", f"{k.time_max:%Y-%m-%d %H:%M}", f"{k.time_min:%Y-%m-%d %H:%M}",
+            f"{k.offset_min} to {k.offset_max}", text.instant(k.time_max), text.instant(k.time_min),
         ]
         for k in found
     ]  # fmt: skip
@@ -130,10 +133,10 @@ def _decoded(
 
 
 def _print(out: Console, row: Mapping[str, Any], decoded: Mapping[str, Any] | None, *, values: bool) -> None:
-    key = "no key" if row["key"] is None else f"key {visible(row['key'])}"
+    key = "no key" if row["key"] is None else f"key {legible(row['key'])}"
     schema = "" if row["schema_id"] is None else f", schema id {row['schema_id']}"
     where = f"{row['_topic']}/{row['_partition']} offset {row['_offset']}"
-    out.print(Text.assemble((where, "bold"), f"  {instant(row['_kafka_time'])}, {key}{schema}"), soft_wrap=True)
+    out.print(Text.assemble((where, "bold"), f"  {text.instant(row['_kafka_time'])}, {key}{schema}"), soft_wrap=True)
     hanging(out, f"  {row['outcome']}: ", row["error"], "yellow")
     if not values:
         return
@@ -181,6 +184,10 @@ def list_(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selection
     if as_json:
         emit_whole([{**vars(k), "time_min": iso(k.time_min), "time_max": iso(k.time_max)} for k in found])
         return
+    _show_kinds(name, found)
+
+
+def _show_kinds(name: str, found: list[Kind]) -> None:
     out, total = console(), sum(kind.records for kind in found)
     quarantined = sum(kind.records for kind in found if kind.outcome == "quarantined")
     counts = f"{plural(total - quarantined, 'dead letter')} and {quarantined:,} quarantined"
@@ -227,19 +234,40 @@ def show(
 
 @dlq.command()
 @options_of(selection)
-def replay(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selection, as_json: AsJson = False) -> None:
+def replay(
+    config: ConfigFile,
+    pipeline: OnePipeline = None,
+    *,
+    chosen: Selection,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
     """Carry dead letters through the writer once more, by today's schemas and configuration, exactly once.
 
     What becomes a row leaves the dead letters in the same commit; what fails again stays, with its new reason. May be
     killed, repeated, and run beside the writer, which goes on.
 
-    Exit codes: 0 done, 1 Kafka's registry or the storage does not answer, 2 configuration.
+    Exit codes: 0 done or shown, 1 Kafka's registry or the storage does not answer, 2 configuration.
     """
     settings, name = opened(config, pipeline)
-    found = Replaying(name, settings, source(settings.registry)).run(chosen, datetime.now(UTC))
+    work = partial(_run_replay, name, settings, chosen, as_json=as_json)
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _run_replay(name: str, config: Config, chosen: Selection, *, write: bool, as_json: bool) -> bool:
+    """Show which dead letters are chosen, or replay them. Returns whether there are any. Raises HeadraceError."""
+    if not write:
+        waiting = kinds(name, config, chosen)
+        if as_json:
+            emit_whole(_to_dict(ReplayResult(sum(kind.dead_letters for kind in waiting))))
+        else:
+            _show_kinds(name, waiting)
+        return bool(waiting)
+    found = Replaying(name, config, source(config.registry)).run(chosen, datetime.now(UTC))
     if as_json:
         emit_whole(_to_dict(found))
-        return
+        return True
     out, failed = console(), sum(found.failed.values())
     commits = f" in {plural(len(found.versions), 'commit')}" if found.versions else ""
     tables.sentence(
@@ -249,14 +277,15 @@ def replay(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selectio
         tables.sentence(out, f"{plural(failed, 'dead letter')} failed again and stay:")
     for (_, _, why), count in sorted(found.failed.items(), key=lambda item: -item[1])[:10]:
         hanging(out, f"{count:>8,} ", why)
+    return True
 
 
-def _span(text: str | None) -> tuple[int, int] | None:
-    if text is None:
+def _span(given: str | None) -> tuple[int, int] | None:
+    if given is None:
         return None
-    start, _, end = text.partition(":")
+    start, _, end = given.partition(":")
     try:
         found = int(start or 0), int(end) if end else 2**63 - 1
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no range; write 100:200", param_hint="--offsets") from error
+        raise typer.BadParameter(f"{given!r} is no range; write 100:200", param_hint="--offsets") from error
     return found

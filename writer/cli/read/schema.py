@@ -1,6 +1,7 @@
 """The group `headrace schema`: what a schema is to a pipeline's table."""
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,8 @@ import typer
 
 from writer.cli.write import schema_accept
 from writer.config.loader import load
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Yes, opened, time_of
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, time_of
+from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.preflight import schema_effects as command
 from writer.schemas.registry import source
@@ -52,6 +54,7 @@ def accept(
         ),
     ] = None,
     yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Let schema ids mean what the registry says now, after it was made anew or gave ids out again.
@@ -63,7 +66,8 @@ def accept(
     Exit codes: 0 shown or written, 1 the registry or the storage does not answer, or a driver runs, 2 configuration.
     """
     settings, name = opened(config, pipeline)
-    schema_accept.run_accept(
-        settings, name, source(settings.registry), ids or [], time_of("--since", since),
-        write=yes, now=datetime.now(UTC), as_json=as_json, out=console(),
+    work = partial(
+        schema_accept.run_accept, settings, name, source(settings.registry), ids or [], time_of("--since", since),
+        now=datetime.now(UTC), as_json=as_json, out=console(),
     )  # fmt: skip
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)

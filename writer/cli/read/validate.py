@@ -59,14 +59,15 @@ def run_validate(
     shown.add(good("file", f"{plural(len(config.pipelines), 'pipeline')}: {', '.join(config.pipelines)}"))
     reach = _reach(config, names, shown, offline=offline)
     drivers = [] if offline else [name for name in names if answers(config, name) is not None]
-    for finding in host_checks.machine(config, drivers, offline=offline):
+    places = host_checks.Places(config.s3.settings)
+    for finding in host_checks.machine(config, drivers, places, offline=offline):
         shown.add(finding)
     for name in names:
         settings = config.pipelines[name]
         shown.title(f"{name}: {', '.join(settings.topics)} → {settings.table.location}")
         for finding in source_checks.pipeline(name, config, reach, records, now):
             shown.add(finding, name)
-        for finding in host_checks.tables(name, settings, config.s3.settings, offline=offline):
+        for finding in host_checks.tables(name, settings, places, offline=offline):
             shown.add(finding, name)
         for finding in host_checks.nesting(name, config, offline=offline):
             shown.add(finding, name)

@@ -1,6 +1,7 @@
-"""`headrace compact` and `headrace vacuum`: what they did, or would do."""
+"""`headrace compact`: what it did, or would do."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ from writer.maintenance.compaction import CompactionResult, Compactor, here
 from writer.maintenance.compaction_plan import Piece
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
+from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import Column, TextTable, console, emit_whole, numbers
 from writer.sealing.manifest import bucket_path
 from writer.table.factory import existing_table
@@ -25,8 +27,8 @@ _DONE = [Column("bucket", width_max=48), *numbers("files", "then", "size", "then
 _BUCKETS_AT_ONCE = 50  # between two looks at the list of files: each entry since the last is looked at by the next
 
 
-def run_compact(name: str, config: Config, asked: Sequence[str] | None, *, dry_run: bool, as_json: bool) -> None:
-    """Rewrite what is worth it, in this process."""
+def run_compact(name: str, config: Config, asked: Sequence[str] | None, *, write: bool, as_json: bool) -> bool:
+    """Rewrite what is worth it, in this process, or show what is. Returns whether anything is."""
     out = console()
     table = existing_table(name, config)
     snapshot = table.snapshot()
@@ -39,10 +41,10 @@ def run_compact(name: str, config: Config, asked: Sequence[str] | None, *, dry_r
             raise ConfigError(f"the table at {table.location} has no files of bucket {', '.join(unknown)}")
     else:
         buckets = compactor.buckets(snapshot)
-    if dry_run:
-        planned = compactor.planned(snapshot, buckets, open_too=True)
-        _show(name, {b: pieces for b, pieces in planned.items() if pieces}, columns, as_json=as_json, out=out)
-        return
+    if not write:
+        planned = {b: p for b, p in compactor.planned(snapshot, buckets, open_too=True).items() if p}
+        _show(name, planned, columns, as_json=as_json, out=out)
+        return bool(planned)
     table.publish(snapshot.state.place)  # what a crash broke off is ended, also where nothing is left to rewrite
     done: list[CompactionResult] = []
     sheet = TextTable(out, _DONE)
@@ -57,6 +59,7 @@ def run_compact(name: str, config: Config, asked: Sequence[str] | None, *, dry_r
         taken = sum(one.taken for one in done if one.version is not None)
         result = f"{plural(fewer, 'file')} fewer" + (f", {plural(taken, 'row')} taken by dedupe" if taken else "")
         tables.sentence(out, f"{name}: {result if done else 'the files are as they should be'}", "bold")
+    return bool(done)
 
 
 def _carried_out(
@@ -114,7 +117,8 @@ def compact(
         list[str] | None,
         typer.Option("--bucket", help="Only this bucket, as 2026-11-20T05, or hour=2026-11-20T05; may be repeated."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be rewritten; change nothing.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Merge the small files of buckets, in this process. Closed buckets are also sorted and deduped, if configured.
@@ -122,7 +126,8 @@ def compact(
     May be killed, repeated, and run beside the writer: of two rewrites of one file one stands. Readers of a Delta table
     see the same rows at every moment; those of a Parquet table may miss some while files are swapped.
 
-    Exit codes: 0 done, 1 a file is gone or the storage does not answer, 2 configuration.
+    Exit codes: 0 done or shown, 1 a file is gone or the storage does not answer, 2 configuration.
     """
     settings, name = opened(config, pipeline)
-    run_compact(name, settings, bucket, dry_run=dry_run, as_json=as_json)
+    work = partial(run_compact, name, settings, bucket, as_json=as_json)
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)

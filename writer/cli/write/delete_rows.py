@@ -22,6 +22,7 @@ from writer.maintenance.row_deletion import DeletionResult, DeletionScan, RowDel
 from writer.maintenance.row_keys import Keys, from_file, where as condition
 from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.schemas.registry import SchemaSource, source
 from writer.table.factory import all_tables
@@ -29,10 +30,13 @@ from writer.table.log.foreign_writes import CommitFailed, one_line
 
 
 def run_delete(
-    config: Config, name: str, keys: Keys, source: SchemaSource, *, with_dead_letters: bool, dry_run: bool,
+    config: Config, name: str, keys: Keys, source: SchemaSource, *, with_dead_letters: bool, write: bool,
     now: datetime, as_json: bool, out: Console,
-) -> None:  # fmt: skip
-    """Take the rows out of a pipeline's tables, or only show what would go. Raises HeadraceError."""
+) -> bool:  # fmt: skip
+    """Take the rows out of a pipeline's tables, or only show what would go. Returns whether any would go.
+
+    Raises HeadraceError.
+    """
     settings = config.pipelines[name]
     known = all_tables(name, config)
     main, side = known.main, known.side
@@ -46,15 +50,15 @@ def run_delete(
     ]
     apart = side(settings.dead_letters)
     try:
-        if not dry_run:
+        if write:
             known.apply_side_files()  # rows and dead letters that wait are there by then
         looks = [work.look() for work in works]
-        done: list[list[DeletionResult]] = [[] if dry_run else list(work.run(now)) for work in works]
+        done: list[list[DeletionResult]] = [list(work.run(now)) if write else [] for work in works]
         found = None
         if with_dead_letters and apart.exists():
             walk = opened(name, config, source)
             find = partial(dead_letter_deletion.find, apart, walk, keys, main.snapshot().columns())
-            found = find() if dry_run else dead_letter_deletion.delete(apart, find, keys, now, request)
+            found = dead_letter_deletion.delete(apart, find, keys, now, request) if write else find()
     except OSError as error:
         raise CommitFailed(f"cannot read {main.location}: {one_line(error)}") from error
     if as_json:
@@ -63,14 +67,13 @@ def run_delete(
             "late_table": late[0] if late else None,
             "dead_letters": None if found is None else dead_letter_deletion.to_dict(found),
         }
-        lines.emit_whole({"pipeline": name, "dry_run": dry_run, "request": request, **rows, **document})
+        lines.emit_whole({"pipeline": name, "dry_run": not write, "request": request, **rows, **document})
     else:
         for what, looked, gone in zip((name, f"{name}, late table"), looks, done, strict=False):
             _show(out, what, keys, looked, gone)
         _show_dead_letters(out, found)
-        if dry_run:
-            lines.sentence(out, "Nothing was deleted. The same without --dry-run deletes it.")
         _left(out, name, delta=not main.hidden)
+    return any(looked.rows for looked in looks) or bool(found and found.meant)
 
 
 def _to_dict(looked: DeletionScan, done: Sequence[DeletionResult]) -> Mapping[str, Any]:
@@ -120,7 +123,7 @@ def _left(out: Console, name: str, *, delta: bool) -> None:
     if delta:
         lines.sentence(
             out, f"The files of before lie there for who reads an older version; `headrace vacuum --pipeline {name} "
-            "--delete` removes them once table.orphan_retention is over. The log keeps the least and the greatest "
+            "--yes` removes them once table.orphan_retention is over. The log keeps the least and the greatest "
             "value "
             "of a column of each file until its retention is over.",
         )  # fmt: skip
@@ -147,13 +150,14 @@ def delete_rows(
     dead_letters: Annotated[
         bool, typer.Option("--dead-letters/--no-dead-letters", help="Decode the dead letters and take theirs out too.")
     ] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Take rows out by their keys, for good: from the table, and from the dead letters that can be decoded.
 
-    Bucket by bucket, in entries that `audit` knows and that say how many rows went, never whose. May be broken off and
-    run again, beside the writer. Says what is left, and where.
+    Bucket by bucket, in entries that `audit` knows and that say how many rows went, never whose. If the command is
+    interrupted, run it again; the writer may run meanwhile. Says what is left, and where.
 
     Exit codes: 0 done or shown, 1 the storage or the registry does not answer, 2 configuration, or no such column.
     """
@@ -161,7 +165,9 @@ def delete_rows(
     if (where is None) == (keys is None) or (keys is None) != (column is None):
         raise ConfigError("say which rows: either --where, or --keys with --column")
     wanted = condition(where) if where is not None else from_file(keys or Path(), column or "", title)
-    run_delete(
-        settings, settings.one(pipeline), wanted, source(settings.registry), with_dead_letters=dead_letters,
-        dry_run=dry_run, now=datetime.now(UTC), as_json=as_json, out=console(),
+    name, schemas, out = settings.one(pipeline), source(settings.registry), console()
+    work = partial(
+        run_delete, settings, name, wanted, schemas, with_dead_letters=dead_letters, now=datetime.now(UTC),
+        as_json=as_json, out=out,
     )  # fmt: skip
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)

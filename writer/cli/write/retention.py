@@ -2,17 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from functools import partial
+from typing import Any
 
-import typer
 from rich.console import Console
 
 from writer.config.loader import load
+from writer.config.pipelines import Config
 from writer.core.text import instant, plural
 from writer.core.units import show_duration, show_size
 from writer.maintenance.retention import DroppedBucket, ExpiredBucket, works
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
+from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.table.factory import existing_table
 
@@ -53,11 +55,8 @@ def _show(out: Console, name: str, old: Sequence[ExpiredBucket], which: str) -> 
 
 
 def _verdict(out: Console, done: Sequence[DroppedBucket], *, delta: bool) -> None:
-    if not done:
-        tables.sentence(out, "Nothing was dropped. The same without --dry-run drops them.")
-        return
     versions = ", ".join(str(one.version) for one in done)
-    after = "`headrace vacuum --delete` removes the files." if delta else "Their files are removed."
+    after = "`headrace vacuum --yes` removes the files." if delta else "Their files are removed."
     tables.sentence(
         out, f"{plural(sum(one.rows for one in done), 'row')} were dropped (version {versions} of the table). {after}"
     )
@@ -66,7 +65,8 @@ def _verdict(out: Console, done: Sequence[DroppedBucket], *, delta: bool) -> Non
 def retention(
     config: ConfigFile,
     pipeline: Pipelines = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what is due.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Drop the buckets that ended longer ago than `retention` says. A running driver does so by itself.
@@ -75,29 +75,37 @@ def retention(
 
     Exit codes: 0 done or shown, 1 the storage does not answer, 2 configuration.
     """
-    settings, now, out = load(config), datetime.now(UTC), console()
-    documents: dict[str, Any] = {}
-    for name in settings.chosen(pipeline):
-        kept_for = settings.pipelines[name].retention
+    settings = load(config)
+    work = partial(run_retention, settings, settings.chosen(pipeline), now=datetime.now(UTC), as_json=as_json)
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def run_retention(config: Config, names: Sequence[str], *, write: bool, now: datetime, as_json: bool) -> bool:
+    """Show what is due, and drop it if asked. Returns whether anything is. Raises HeadraceError."""
+    out, documents, due = console(), dict[str, Any](), False
+    for name in names:
+        kept_for = config.pipelines[name].retention
         if kept_for is None:
             documents[name] = None
             if not as_json:
                 tables.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
             continue
-        existing_table(name, settings)
-        main, late = works(name, settings)
+        existing_table(name, config)
+        main, late = works(name, config)
         documents[name] = {"before": (now - kept_for).isoformat()}
         for what, work in (("", main), ("late table", late)):
             old = work.due(now)
             if what and not old:
                 continue
-            done = [] if dry_run else list(work.run(now))
+            done = list(work.run(now)) if write else []
+            due = due or bool(old)
             found = {"due": [_to_dict(one) for one in old], **_result_to_dict(done)}
             documents[name] |= {what.replace(" ", "_"): found} if what else found
             if not as_json:
                 which = f"ended by {instant(now - kept_for)} (retention {show_duration(kept_for)})"
                 _show(out, f"{name}, {what}" if what else name, old, which)
-                if old:
-                    _verdict(out, done, delta=settings.pipelines[name].table.format == "delta")
+                if done:
+                    _verdict(out, done, delta=config.pipelines[name].table.format == "delta")
     if as_json:
-        tables.emit_whole({"dry_run": dry_run, "pipelines": documents})
+        tables.emit_whole({"dry_run": not write, "pipelines": documents})
+    return due

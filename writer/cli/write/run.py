@@ -1,13 +1,26 @@
 """`headrace run`: runs the writer until it is stopped."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from writer.config.loader import load
+from writer.config.pipelines import Config
 from writer.core import logging
+from writer.core.errors import ConfigError, exit_code, most_severe
+from writer.core.text import listed
 from writer.driver import main as job, supervisor_channel
+from writer.driver.restart_policy import sentence
+from writer.offsets.spark_checkpoint import Checkpoints
+from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines
+from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.table.factory import main_table
+from writer.table.log.foreign_writes import reading
+
+_PARTITIONS_SHOWN = 20
 
 
 def run(
@@ -15,24 +28,61 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Read what is there now, commit it, and end.")] = False,
     new_run: Annotated[
         bool,
-        typer.Option("--new-run", help="Leave Spark's checkpoint aside and begin a new one from the table's frontier."),
+        typer.Option(
+            "--new-run",
+            help="Leave Spark's checkpoint aside and begin a new one from the table's frontier, with --yes.",
+        ),
     ] = False,
     pipeline: Pipelines = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Run the writer. SIGTERM finishes the batch in progress, commits it and ends.
 
     Exit codes: 0 done, 1 crash (restart), 2 configuration (do not restart), 3 checkpoint unusable (run again with
-    --new-run), 4 fenced by another run, 5 stopped by a limit.
+    --new-run --yes), 4 fenced by another run, 5 stopped by a limit.
     """
+    if not new_run:
+        if dry_run:
+            raise ConfigError("--dry-run shows what --new-run would do. `headrace validate` checks any other start.")
+        _run(config, pipeline, once=once, new_run=False)
+
+    def work(*, write: bool) -> bool:
+        if write:
+            _run(config, pipeline, once=once, new_run=True)
+        settings = load(config)
+        _show_new_run(settings, settings.chosen(pipeline))
+        return True
+
+    confirmed(work, yes=yes, dry_run=dry_run)
+
+
+def _run(path: Path, only: list[str] | None, *, once: bool, new_run: bool) -> None:
+    """Run the writer to its end. Raises HeadraceError, Exit."""
     logging.set_up()
     link = supervisor_channel.folder()
     if link is not None:
         link.begin()
     try:
-        settings = load(config)
-        code = job.run(settings, once=once, new_run=new_run, only=settings.chosen(pipeline))
+        settings = load(path)
+        ended = job.run(settings, once=once, new_run=new_run, only=settings.chosen(only))
     except Exception as error:
         if link is not None:
             link.tell(None, error)
         raise
-    raise typer.Exit(code)
+    for line in dict.fromkeys(f"headrace: {sentence(error)}" for error in ended.values() if error is not None):
+        typer.echo(line, err=True)
+    raise typer.Exit(most_severe(map(exit_code, ended.values())))
+
+
+def _show_new_run(config: Config, names: Sequence[str]) -> None:
+    """Show which checkpoint a new run leaves aside, and where it begins. Raises CommitFailed."""
+    for name in names:
+        table, checkpoints = main_table(name, config), Checkpoints(config.checkpoints, name, config.s3.settings)
+        with reading(table.location):
+            newest = checkpoints.newest()
+            parts = table.snapshot().parts() if table.exists() else {}
+        left = "there is no checkpoint" if newest is None else f"{checkpoints.path(newest)} is left aside"
+        frontier = [f"{part.topic}/{part.partition} at {at:,}" for part, at in sorted(parts.items())]
+        begins = listed(frontier, _PARTITIONS_SHOWN) or "`start` of the configuration: the table has no offsets"
+        tables.sentence(tables.console(), f"{name}: {left}; a new run begins from {begins}.")

@@ -13,7 +13,7 @@ from writer.avro.wire_format import CONFLUENT, show_id
 from writer.clients.driver_endpoint import nobody_runs
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.core.text import iso, plural
+from writer.core.text import instant, iso, plural
 from writer.core.units import microseconds
 from writer.output import tables
 from writer.schemas.format_detection import wire_of
@@ -44,8 +44,8 @@ class SchemaMeaning:
 def run_accept(
     config: Config, name: str, source: SchemaSource, wanted: Sequence[str], since: datetime | None, *, write: bool,
     now: datetime, as_json: bool, out: Console,
-) -> None:  # fmt: skip
-    """Show which ids have other meanings, and write these if told to. Raises HeadraceError."""
+) -> bool:  # fmt: skip
+    """Show which ids have other meanings, and write these if asked. Returns whether any has. Raises HeadraceError."""
     table = main_table(name, config)
     if not table.exists():
         raise ConfigError(f"pipeline {name!r} has no table at {table.location}; its schema ids mean nothing yet.")
@@ -86,6 +86,7 @@ def run_accept(
         })  # fmt: skip
     else:
         _show(out, name, where, looks, began, version)
+    return began is not None
 
 
 def look(schemas: SchemaSource, schema_id: int, before: int) -> SchemaMeaning:
@@ -142,13 +143,12 @@ def _show(
         tables.sentence(out, "There is nothing to accept.")
         return
     tables.sentence(
-        out, f"Records that Kafka had before {iso(since)} are taken for those of the old schemas: a batch, a replay "
-        "and a backfill that meet them leave them as dead letters. --since moves this instant.",
+        out, f"Records that Kafka had before {instant(since)} are taken for those of the old schemas: a batch, a "
+        "replay and a backfill that meet them leave them as dead letters. --since moves this instant.",
     )  # fmt: skip
     tables.sentence(
         out,
-        "Nothing was written. `headrace schema plan --id N` shows what a schema does to the table. Stop the driver if "
-        "one runs, then the same with --yes writes it."
+        "`headrace schema plan --id N` shows what a schema does to the table. Stop the driver, if one runs."
         if version is None
         else f"Written as version {version} of the table. Start the pipeline: it reads by the new schemas.",
     )

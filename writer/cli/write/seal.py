@@ -16,6 +16,7 @@ from writer.core.text import instant, plural
 from writer.driver.seal_loop import Closer, numbers_now
 from writer.maintenance.compaction import beside_seals, here
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, time_of
+from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
 from writer.sealing.idleness import Listener
 from writer.sealing.manifest import Manifest, Reason, bucket_path
@@ -38,7 +39,8 @@ def seal(
     with_gap: Annotated[
         bool, typer.Option("--with-gap", help="Also those whose records may lie in a gap: Kafka lost them.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be sealed.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Seal buckets: say in a manifest what each holds, once no more rows are expected on time (docs/BUCKETS.md).
@@ -46,19 +48,25 @@ def seal(
     Without BUCKET or --until, what is due by watermark or clock, as the driver does by itself. With one of them, on
     your word that the rows are there: what still comes is late. Without Spark; may run beside the writer.
 
-    Exit codes: 0 sealed, or nothing to do, 1 a bucket could not be sealed, or nobody answers, 2 it cannot be so.
+    Exit codes: 0 sealed or shown, or nothing to do, 1 a bucket could not be sealed, or Kafka does not answer, 2 it
+    cannot be so.
     """
     settings, name = opened(config, pipeline)
     if bucket is not None and until is not None:
         raise ConfigError("give BUCKET or --until, not both")
-    now = datetime.now(UTC)
-    wanted = SealRequest(bucket, time_of("--until", until), with_gap=with_gap, dry_run=dry_run)
-    found = seal_pipeline(name, settings, wanted, now)
-    if as_json:
-        emit_whole(found.to_json())
-    else:
-        _show(found, console())
-    raise typer.Exit(1 if found.blocked or found.unanswered else 0)
+    end, now = time_of("--until", until), datetime.now(UTC)
+
+    def work(*, write: bool) -> bool:
+        found = seal_pipeline(name, settings, SealRequest(bucket, end, with_gap=with_gap, dry_run=not write), now)
+        if as_json:
+            emit_whole(found.to_json())
+        else:
+            _show(found, console())
+        if write and (found.blocked or found.unanswered):
+            raise typer.Exit(1)
+        return bool(found.sealed) or found.closes
+
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,7 @@ class SealResult:
     notes: tuple[str, ...]
     dry_run: bool
     unanswered: bool = False  # Kafka did not say what is due
+    closes: bool = False  # in a dry run: buckets that are open would be closed
 
     def to_json(self) -> dict[str, Any]:
         """Write it as JSON values."""
@@ -112,14 +121,15 @@ def seal_pipeline(name: str, config: Config, wanted: SealRequest, now: datetime)
             notes, unanswered = [f"nothing was closed: {error}"], True
     if until is not None and until > now:
         raise ConfigError(
-            f"{until.isoformat()} has not come yet: every row until then would be late. Choose an earlier time"
+            f"{instant(until)} has not come yet: every row until then would be late. Choose an earlier time"
         )
     if until is not None and wanted.dry_run:
         standing = replace(standing, closing=until)
     elif until is not None:
         sealer.close(standing, until, reason, now)
         standing = sealer.follow()
-    return replace(_sealed(sealer, standing, wanted, chosen, notes, now), unanswered=unanswered)
+    closes = standing.closed_until != standing.snapshot.closed_until
+    return replace(_sealed(sealer, standing, wanted, chosen, notes, now), unanswered=unanswered, closes=closes)
 
 
 def _due(sealer: Sealer, config: Config, now: datetime, *, keep: bool) -> tuple[datetime | None, Reason]:
@@ -155,7 +165,7 @@ def _sealed(
         sealer.seal(ready, now)
         manifests = sealer.sealed
         unsound = [s for s in sealer.due(sealer.follow(), now) if isinstance(s, Blocked) and Ready(s.bucket) in ready]
-    notes += [f"{_name(sealer, s.bucket)} changed; it is sealed again from {s.due:%Y-%m-%dT%H:%M:%SZ} on" for s in left
+    notes += [f"{_name(sealer, s.bucket)} changed; it is sealed again from {instant(s.due)} on" for s in left
               if isinstance(s, Resting)]  # fmt: skip
     blocked = [*(s for s in left if isinstance(s, Blocked)), *unsound]
     return SealResult(
@@ -169,7 +179,7 @@ def _nothing(sealer: Sealer, standing: BucketSnapshot, bucket: BucketKey, *, dry
     manifest = sealer.manifests.newest(bucket)
     if manifest is None:
         raise HeadraceError(f"{sealer.table.location} has no rows in {_name(sealer, bucket)}: there is nothing to seal")
-    note = f"{manifest.name} is sealed: manifest {manifest.version} of {manifest.sealed_at:%Y-%m-%dT%H:%M:%SZ} holds"
+    note = f"{manifest.name} is sealed: manifest {manifest.version} of {instant(manifest.sealed_at)} holds"
     return SealResult(standing.closed_until, (), (), (note,), dry_run)
 
 

@@ -51,8 +51,10 @@ class Plan:
         return sum(effect.rows_before - effect.rows_after for effect in self.effects)
 
 
-def run_accept(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> None:
-    """Show what other clients did and what is no longer proven, and accept it if told to.
+def run_accept(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> bool:
+    """Show what other clients did and what is no longer proven, and accept it if asked.
+
+    Returns whether there is anything to accept.
 
     Raises ConfigError where there is no table of the pipeline's, or its frontier went back; CommitFailed, DriverAlive.
     """
@@ -71,6 +73,7 @@ def run_accept(config: Config, name: str, *, write: bool, now: datetime, as_json
         lines.emit_whole(_document(name, plan, version))
     else:
         _show(out, name, plan, version)
+    return bool(plan.effects)
 
 
 def _plan(table: PipelineTable) -> Plan:
@@ -134,9 +137,7 @@ def _show(out: Console, name: str, plan: Plan, version: int | None) -> None:
     lines.sentence(out, "The frontier stays: rows that are missing now are not read again.")
     if version is None:
         to = plan.effects[0].change.version - 1
-        lines.sentence(
-            out, f"Nothing was written. The same with --yes writes it; `headrace rewind --to {to}` undoes it instead."
-        )
+        lines.sentence(out, f"`headrace rewind --to {to}` undoes it instead. Stop the driver, if one runs.")
     else:
         lines.sentence(
             out, f"Accepted, as version {version} of the table. Start the pipeline; from there on every row is proven."

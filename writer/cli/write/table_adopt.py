@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,10 +20,11 @@ from writer.cli.write import table_accept
 from writer.config.pipelines import Config, Pipeline, layout
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile
-from writer.core.text import plural
+from writer.core.text import instant, plural
 from writer.maintenance.retention import rows_of
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Yes, opened
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
+from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import reading
@@ -49,8 +51,11 @@ class Plan:
     added: Sequence[str]  # columns
 
 
-def run_adopt(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> None:
-    """Show the adoption of a pipeline's table, and write it if told to. Raises ConfigError when it cannot be."""
+def run_adopt(config: Config, name: str, *, write: bool, now: datetime, as_json: bool, out: Console) -> bool:
+    """Show the adoption of a pipeline's table, and write it if asked. Raises ConfigError when it cannot be.
+
+    Returns true: there is always something to write.
+    """
     settings = config.pipelines[name]
     table = main_table(name, config)
     if settings.table.format == "parquet":
@@ -73,6 +78,7 @@ def run_adopt(config: Config, name: str, *, write: bool, now: datetime, as_json:
         })  # fmt: skip
     else:
         _show(out, name, settings, table, plan, version)
+    return True
 
 
 def _plan(name: str, settings: Pipeline, table: PipelineTable) -> Plan:
@@ -182,7 +188,7 @@ def _show(out: Console, name: str, settings: Pipeline, table: PipelineTable, pla
     added = f"Columns {', '.join(plan.added)} are added, null in these rows." if plan.added else "It has all columns."
     tables.sentence(out, f"{added} The pipeline begins at {_words(_start(settings))}.")
     if version is None:
-        tables.sentence(out, "Nothing was written. Stop who writes the table, then the same with --yes writes it.")
+        tables.sentence(out, "First stop all other writers of the table.")
     else:
         tables.sentence(
             out,
@@ -192,7 +198,9 @@ def _show(out: Console, name: str, settings: Pipeline, table: PipelineTable, pla
 
 
 def _words(start: str | Mapping[str, Any]) -> str:
-    return start if isinstance(start, str) else ", ".join(f"{key} {value}" for key, value in start.items())
+    if isinstance(start, str):
+        return start
+    return ", ".join(f"{key} {instant(at) if key == 'timestamp' else at}" for key, at in start.items())
 
 
 table = typer.Typer(no_args_is_help=True, help="Tables that other clients made, or changed.")
@@ -203,6 +211,7 @@ def adopt(
     config: ConfigFile,
     pipeline: OnePipeline = None,
     yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a Delta table that headrace did not make the pipeline's, with the rows that it has.
@@ -214,7 +223,8 @@ def adopt(
     Exit codes: 0 shown or written, 1 another process wrote the table meanwhile, 2 it cannot be adopted.
     """
     settings, name = opened(config, pipeline)
-    run_adopt(settings, name, write=yes, now=datetime.now(UTC), as_json=as_json, out=console())
+    work = partial(run_adopt, settings, name, now=datetime.now(UTC), as_json=as_json, out=console())
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @table.command()
@@ -222,6 +232,7 @@ def accept(
     config: ConfigFile,
     pipeline: OnePipeline = None,
     yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Accept what another client did to the pipeline's table, such as UPDATE or RESTORE: its rows stay as they are.
@@ -233,4 +244,5 @@ def accept(
     Exit codes: 0 shown or written, 1 a driver runs, or another process wrote the table meanwhile, 2 configuration.
     """
     settings, name = opened(config, pipeline)
-    table_accept.run_accept(settings, name, write=yes, now=datetime.now(UTC), as_json=as_json, out=console())
+    work = partial(table_accept.run_accept, settings, name, now=datetime.now(UTC), as_json=as_json, out=console())
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)

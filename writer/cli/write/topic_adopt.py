@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,8 @@ from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange
 from writer.offsets.topic_adoption_plan import AdoptionRequest, Line, Move, Plan, moves, plan, to_dict
 from writer.output import tables
-from writer.output.cli_options import AsJson, OnePipeline, Yes, opened
+from writer.output.cli_options import AsJson, OnePipeline, opened
+from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import reading
 from writer.table.log.operations import Adoption
@@ -147,7 +149,7 @@ def _show(out: Console, name: str, plan: Plan, version: int | None) -> None:
     out.print()
     tables.sentence(
         out,
-        "Nothing was written. Stop the driver if one runs, then the same with --yes writes it."
+        "Stop the driver, if one runs."
         if version is None
         else f"Written as version {version} of the table. Start the pipeline: it reads on from there.",
     )
@@ -188,6 +190,7 @@ def adopt(
         typer.Option("--offsets-of", help="Consumer group whose committed offsets say where to read on."),
     ] = None,
     yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with topics that hold the same records under another id or name, as after a move to another cluster.
@@ -200,6 +203,17 @@ def adopt(
     """
     settings, name = opened(config, pipeline)
     wanted = AdoptionRequest(_pairs(renamed or []), _offsets(offsets or []))
+    work = partial(run_adopt, settings, name, wanted, group, as_json=as_json)
+    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def run_adopt(
+    settings: Config, name: str, wanted: AdoptionRequest, group: str | None, *, write: bool, as_json: bool
+) -> bool:
+    """Show what an adoption does, and write it if asked. Returns whether there is any. Raises HeadraceError.
+
+    `group`: whose committed offsets say where to read on, but for those of `wanted`.
+    """
     table = main_table(name, settings)
     if not table.exists():
         raise ConfigError(f"pipeline {name!r} has no table at {table.location}; there is nothing to go on with.")
@@ -210,7 +224,7 @@ def adopt(
     found = moves(known, topics, wanted)
     ready = plan(found, known, *_facts(settings, table, cluster, snapshot, found, topics), wanted)
     version = None
-    if yes and found:
+    if write and found:
         nobody_runs(settings, name, "Stop it, then adopt: it may commit once more.")
         closed = Checkpoints(settings.checkpoints, name, settings.s3.settings).newest() or 0
         facts = {"at": datetime.now(UTC).isoformat(), **to_dict(ready)}
@@ -219,6 +233,7 @@ def adopt(
         tables.emit_whole({"pipeline": name, "version": version, **to_dict(ready), "partitions": _partitions(ready)})
     else:
         _show(tables.console(), name, ready, version)
+    return bool(found)
 
 
 def _pairs(given: Sequence[str]) -> dict[str, str]:
