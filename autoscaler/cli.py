@@ -14,15 +14,17 @@ from autoscaler.decision.policy import DEFAULTS, assigned
 from autoscaler.runtime import state_store
 from autoscaler.runtime.main import asked, policy_of, run as scale
 from writer.config.loader import load
+from writer.config.location import SHOWN, default_config
 from writer.core import logging
 from writer.core.errors import ConfigError
+from writer.output.cli_options import config_argument
 
 autoscaler = typer.Typer(name="autoscaler", no_args_is_help=True, help="How many executors there should be, and why.")
 
 
 @autoscaler.command()
 def run(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML), the driver's own.")],
+    config: Annotated[Path, config_argument("Configuration file (YAML), the driver's own.")],
     pipeline: Annotated[
         list[str] | None,
         typer.Option("--pipeline", help="Only this pipeline, as the driver was told; may be repeated."),
@@ -53,7 +55,8 @@ def run(
 @autoscaler.command()
 def explain(
     config: Annotated[
-        Path | None, typer.Argument(help="Configuration file (YAML): ask driver, Kafka and lake now.")
+        Path | None,
+        typer.Argument(help="Configuration file (YAML): ask driver, Kafka and lake now.", show_default=SHOWN),
     ] = None,
     facts: Annotated[Path | None, typer.Option("--facts", help="Or recorded facts (JSON): nobody is asked.")] = None,
     pipeline: Annotated[
@@ -75,12 +78,11 @@ def explain(
 
     Exit codes: 0 explained, 2 a file or a parameter is wrong.
     """
-    if (config is None) == (facts is None):
+    if config is not None and facts is not None:
         raise ConfigError("give either a configuration file, to ask now, or recorded facts (--facts)")
-    if config is not None:
-        known, policy, remembered = asked(config, pipeline, assignments or [])
+    if facts is None:
+        known, policy, remembered = asked(config or default_config(), pipeline, assignments or [])
     else:
-        assert facts is not None, "one of the two is given"
         known, policy, remembered = state_store.read_file(Facts, facts), assigned(DEFAULTS, assignments or []), Memory()
     if memory is not None:
         remembered = state_store.read_file(Memory, memory)

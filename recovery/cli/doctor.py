@@ -14,6 +14,7 @@ from recovery.checkpoints.checks import Check, Facts, leads_to, preflight
 from recovery.checkpoints.facts import of_checkpoint, of_pipeline
 from recovery.escalation.levels import RecoveryLevel
 from writer.config.loader import load
+from writer.config.location import SHOWN, default_config
 from writer.core.errors import ConfigError
 from writer.output.cli_options import Pipelines
 from writer.output.tables import console, emit_whole
@@ -63,7 +64,7 @@ class Examined:
 
 
 def doctor(
-    config: Annotated[Path | None, typer.Argument(help="Configuration file (YAML).")] = None,
+    config: Annotated[Path | None, typer.Argument(help="Configuration file (YAML).", show_default=SHOWN)] = None,
     pipeline: Pipelines = None,
     checkpoint: Annotated[
         str | None,
@@ -81,9 +82,12 @@ def doctor(
 
     Exit codes: 0 all is well, 1 something was found, 2 configuration.
     """
-    if (config is None) == (checkpoint is None):
+    if config is not None and checkpoint is not None:
         raise ConfigError("name either a configuration file, or a checkpoint with --checkpoint")
-    found = _of_pipelines(config, pipeline) if config else [_of_place(str(checkpoint), bootstrap_servers)]
+    if checkpoint is None:
+        found = _of_pipelines(config or default_config(), pipeline)
+    else:
+        found = [_of_place(checkpoint, bootstrap_servers)]
     if as_json:
         emit_whole([one.document() for one in found])
     else:

@@ -10,11 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from writer.config.loader import load
+from writer.config.location import SHOWN, default_config
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.units import duration
 
-ConfigFile = Annotated[Path, typer.Argument(help="Configuration file (YAML).")]
+
+def config_argument(meaning: str = "Configuration file (YAML).") -> Any:
+    """Return the argument for a configuration file that may be left out."""
+    return typer.Argument(help=meaning, default_factory=default_config, show_default=SHOWN)
+
+
+ConfigFile = Annotated[Path, config_argument()]
 Pipelines = Annotated[list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")]
 OnePipeline = Annotated[
     str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
