@@ -1,5 +1,9 @@
-"""Writes docs/REFERENCE.md from the code: every verb, every configuration key, every exit code. `make reference`."""
+"""Writes docs/REFERENCE.md from the code: every command, every configuration key, every exit code. `make reference`.
 
+And docs/headrace.schema.json, the JSON schema of the configuration file.
+"""
+
+import json
 import typing
 from pathlib import Path
 from typing import Any
@@ -152,5 +156,11 @@ def _environment() -> list[str]:
     ]  # fmt: skip
 
 
+def schema_text() -> str:
+    """Return the JSON schema of the configuration file."""
+    return json.dumps(Config.json_schema(), ensure_ascii=False, indent=2) + "\n"
+
+
 if __name__ == "__main__":
     (Path(__file__).parent / "REFERENCE.md").write_text(text(), encoding="utf-8")
+    (Path(__file__).parent / "headrace.schema.json").write_text(schema_text(), encoding="utf-8")

@@ -49,7 +49,7 @@ def settings(
     return {
         "kafka": {"bootstrap_servers": bootstrap_servers},
         "registry": {"url": registry_url},
-        "checkpoints": f"{lake}/checkpoints",
+        "checkpoints": f"{lake}/_checkpoints",
         "pipelines": {name: {"table": {"location": f"{lake}/{name}"}, **rest} for name, rest in pipelines.items()},
     }
 
@@ -160,7 +160,9 @@ def _pipeline(name: str, pipeline: Pipeline, topic: TopicSummary) -> Iterator[st
     yield from _key(Commit, "max_delay", show_duration(pipeline.commit.max_delay), 6)
     yield "    roll:"
     yield from _key(Roll, "target_file_size", show_size(pipeline.roll.target_file_size), 6)
-    yield from _key(Pipeline, "retention", "90 d", 4, off=True)
+    yield from _key(
+        Pipeline, "retention", show_duration(pipeline.event_time.max_age), 4, off=True
+    )  # the least that fits
 
 
 def _key(model: type[BaseModel], name: str, value: Any, indent: int, *, off: bool = False) -> Iterator[str]:

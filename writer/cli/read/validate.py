@@ -177,6 +177,12 @@ def _registry(config: Config, names: list[str], shown: Findings, *, offline: boo
     return schemas, ""
 
 
+def _print_schema(wanted: bool) -> None:
+    if wanted:
+        tables.emit_whole(Config.json_schema())
+        raise typer.Exit
+
+
 def validate(
     config: ConfigFile,
     pipeline: Pipelines = None,
@@ -186,6 +192,15 @@ def validate(
     ] = 1_000,
     as_json: Annotated[
         bool, typer.Option("--json", help="A JSON list of check, pipeline, status, message, fix.")
+    ] = False,
+    _schema: Annotated[
+        bool,
+        typer.Option(
+            "--json-schema",
+            is_eager=True,
+            callback=_print_schema,
+            help="Print the JSON schema of the file, for editors, and exit.",
+        ),
     ] = False,
 ) -> None:
     """Check everything that a start needs: file, Kafka, registry, records, tables, this machine. Changes nothing.
