@@ -1,6 +1,5 @@
 """The commands `headrace autoscaler`."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,8 @@ from writer.config.loader import load
 from writer.config.location import SHOWN, default_config
 from writer.core import logging
 from writer.core.errors import ConfigError
-from writer.output.cli_options import config_argument
+from writer.output.cli_options import AsJson, config_argument
+from writer.output.tables import emit_whole
 
 autoscaler = typer.Typer(name="autoscaler", no_args_is_help=True, help="How many executors there should be, and why.")
 
@@ -72,7 +72,7 @@ def explain(
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the facts here, to be explained again.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Explain what would be decided: what goes in, the arithmetic, the verdict, what is in the way. Changes nothing.
 
@@ -90,6 +90,6 @@ def explain(
         state_store.write_file(known, save)
     decision, _ = tick(policy, remembered, known, known.at)
     if as_json:
-        typer.echo(json.dumps(to_dict(decision, known.at), indent=2))
+        emit_whole(to_dict(decision, known.at))
     else:
         typer.echo("\n".join(lines(policy, decision, known.at)))

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import typer
+import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from writer.cli.listing import EXAMPLES
 from writer.cli.main import app
 from writer.config.pipelines import Config
 from writer.core import errors
 from writer.core.units import show_duration, show_size
+
+KEYS = Path(__file__).parent / "json_keys.yaml"
 
 
 def text() -> str:
@@ -28,12 +32,21 @@ def _head() -> list[str]:
 
 
 def _verbs() -> list[str]:
-    lines = ["## Commands", "", "`headrace --version` says which one is installed; every verb has `--help`.", ""]
+    lines = [
+        "## Commands",
+        "",
+        "`headrace --version` says which one is installed; every command has `--help`.",
+        "",
+        "`--json` prints for programs: one document, a list, or a document a line. `*` is the name of a pipeline.",
+        "",
+    ]
     for name, command in _commands(typer.main.get_command(app)):
         lines += [
             f"### headrace {name}",
             "",
             command.help or "",
+            "",
+            f"    {EXAMPLES[name]}",
             "",
             "| option | default | meaning |",
             "| --- | --- | --- |",
@@ -42,8 +55,17 @@ def _verbs() -> list[str]:
             names = [*parameter.opts, *parameter.secondary_opts]
             flag = ", ".join(f"`{o}`" for o in names) if parameter.param_type_name == "option" else parameter.name
             lines.append(f"| {flag} | {_given(parameter)} | {getattr(parameter, 'help', '') or ''} |")
-        lines.append("")
+        lines += ["", *_json_keys(name)]
     return lines
+
+
+def _json_keys(name: str) -> list[str]:
+    """Return the table of what `--json` prints, for commands that have it."""
+    keys = yaml.safe_load(KEYS.read_text(encoding="utf-8")).get(name)
+    if keys is None:
+        return []
+    rows = (f"| `{key}` | {meaning} |" for key, meaning in keys.items())
+    return ["| key of `--json` | meaning |", "| --- | --- |", *rows, ""]
 
 
 def _commands(group: Any, prefix: str = "") -> list[tuple[str, Any]]:
@@ -140,6 +162,7 @@ def _shown(name: str, value: Any) -> str:
 def _environment() -> list[str]:
     return [
         "## Environment", "", "| variable | meaning |", "| --- | --- |",
+        "| `HEADRACE_CONFIG` | the configuration file of commands that name none (default: `./pipelines.yaml`) |",
         "| `HEADRACE_LOG` | form of log lines on standard error: `text` (default), or `json`, one object a line |",
         "| `HEADRACE_CACHE` | where fetched Java parts are kept (default: `~/.cache/headrace`) |",
         "| `HEADRACE_JARS` | directory with Spark's Kafka jars; nothing is fetched |",

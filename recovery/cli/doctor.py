@@ -16,7 +16,7 @@ from recovery.escalation.levels import RecoveryLevel
 from writer.config.loader import load
 from writer.config.location import SHOWN, default_config
 from writer.core.errors import ConfigError
-from writer.output.cli_options import Pipelines
+from writer.output.cli_options import Pipelines, json_option
 from writer.output.tables import console, emit_whole
 from writer.preflight.finding import MARKS, PLAIN_MARKS
 from writer.storage.base import S3Settings, StoreError
@@ -73,7 +73,7 @@ def doctor(
     bootstrap_servers: Annotated[
         str | None, typer.Option("--bootstrap-servers", help="With --checkpoint: the cluster that the query reads.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON list with the checks of each checkpoint.")] = False,
+    as_json: Annotated[bool, json_option("a list with the checks of each checkpoint")] = False,
 ) -> None:
     """Examine Spark's checkpoints: can they be gone on from, and if not, which recovery level helps?
 

@@ -7,13 +7,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from autoscaler.runtime import state_store
 from recovery.escalation import state
 from recovery.lease.lease import StoreLeases
 from tests import oracle
-from tests.existing import DIED, FORMATS, OF_THE_LAKE, PAUSED, Place, differences, facts, now, then, unpack
+from tests.existing import (
+    CONFIG,
+    DIED,
+    FORMATS,
+    OF_ALL,
+    OF_THE_LAKE,
+    PAUSED,
+    Place,
+    differences,
+    facts,
+    now,
+    then,
+    unpack,
+)  # fmt: skip
+from tests.json_keys import documented, paths
 from tests.unit.test_scaling import Cluster as Executors
+from writer.cli.main import app
 from writer.clients.driver_endpoint import announced
 from writer.config.connections import Autoscaler
 from writer.config.loader import load
@@ -49,6 +65,14 @@ def root(place: Place) -> Path:
 @pytest.mark.parametrize("name", OF_THE_LAKE)
 def test_a_command_answers_as_the_release_did(place: Place, name: str) -> None:
     assert differences(then(place, name), now(place, name)) == []
+
+
+@pytest.mark.parametrize("name", [*OF_THE_LAKE, "status", "doctor", "recovery"])
+def test_a_command_prints_every_key_that_is_documented(place: Place, name: str) -> None:
+    words = [*OF_THE_LAKE.get(name, OF_ALL.get(name, ()))]
+    told = CliRunner().invoke(app, [word.format(config=f"{place.root}/{CONFIG}") for word in words])
+    keys = documented()[" ".join(word for word in words if word.isalpha() and word not in FORMATS)]
+    assert set(paths(json.loads(told.stdout), keys)) == set(keys)
 
 
 def test_the_files_hold_the_rows_that_they_held(root: Path) -> None:

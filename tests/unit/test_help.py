@@ -12,6 +12,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from tests.json_keys import documented
 from writer.cli.listing import EXAMPLES, GROUPS
 from writer.cli.main import app
 
@@ -105,3 +106,11 @@ def test_the_shell_completes_commands_and_options(line, offered):
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert set(done.stdout.split()) == offered, done.stderr
+
+
+def test_json_is_an_option_of_one_wording_whose_keys_are_documented():
+    options = {name: option for name, one in COMMANDS.items() for option in one.params if "--json" in option.opts}
+    assert options.pop("bench").help.startswith("Write JSON to this file: ")
+    assert all(option.help.startswith("Print JSON: ") for option in options.values())
+    assert set(options) == set(documented())
+    assert set(COMMANDS) - set(options) == {"autoscaler run", "bench", "demo", "init", "run", "supervisor run"}

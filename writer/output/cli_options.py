@@ -26,7 +26,14 @@ Pipelines = Annotated[list[str] | None, typer.Option("--pipeline", help="Only th
 OnePipeline = Annotated[
     str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+
+
+def json_option(form: str = "one document") -> Any:
+    """Return the option for output that a program reads. docs/json_keys.yaml has its keys."""
+    return typer.Option("--json", help=f"Print JSON: {form}.")
+
+
+AsJson = Annotated[bool, json_option()]
 By = Annotated[str | None, typer.Option("--by", help="Who. Default: this user at this machine.", show_default=False)]
 Yes = Annotated[bool, typer.Option("--yes", help="Write it. Without, it is only shown.")]
 
