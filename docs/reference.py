@@ -37,6 +37,11 @@ def _verbs() -> list[str]:
         "",
         "`headrace --version` says which one is installed; every command has `--help`.",
         "",
+        "A command that takes a configuration file and is given none reads `HEADRACE_CONFIG`, else `./pipelines.yaml`.",
+        "",
+        "`headrace --install-completion` completes commands and options in bash, zsh, fish and PowerShell;",
+        "`headrace --show-completion` prints the script, for shells that are set up in another way.",
+        "",
         "`--json` prints for programs: one document, a list, or a document a line. `*` is the name of a pipeline.",
         "",
     ]
@@ -108,6 +113,10 @@ def _exit_codes() -> list[str]:
 def _configuration() -> list[str]:
     lines = ["## Configuration", "", "One YAML file. Durations and sizes carry units (`10 min`, `128 MiB`).",
              "`${env:NAME}` and `${file:/path}` are replaced when the file is read.", "",
+             "[headrace.schema.json](headrace.schema.json) is its JSON schema; `headrace validate --json-schema`",
+             "prints that of the installed version. An editor with YAML's language server completes and checks a file",
+             "that begins with `# yaml-language-server: $schema=` and the schema's path. It marks a reference in the",
+             "place of a number, which headrace takes.", "",
              "| key | default | meaning |", "| --- | --- | --- |"]  # fmt: skip
     return [*lines, *_keys(Config, ""), ""]
 
