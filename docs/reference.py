@@ -83,7 +83,8 @@ def _commands(group: Any, prefix: str = "") -> list[tuple[str, Any]]:
 
 def _given(parameter: Any) -> str:
     if parameter.param_type_name != "option":
-        return "required" if parameter.required else "none"
+        default = parameter.show_default if isinstance(parameter.show_default, str) else "none"
+        return "required" if parameter.required else default
     if parameter.is_flag:
         return ""
     return "none" if parameter.default is None else f"`{parameter.default}`"

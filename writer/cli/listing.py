@@ -78,7 +78,7 @@ EXAMPLES: Mapping[str, str] = {
     "dlq replay": "headrace dlq replay pipelines.yaml --schema-id 7",
     "gaps list": "headrace gaps list pipelines.yaml --all",
     "gaps show": "headrace gaps show pipelines.yaml 3f2a",
-    "gaps close": 'headrace gaps close pipelines.yaml 3f2a --lost --reason "the archive has no such day"',
+    "gaps close": 'headrace gaps close pipelines.yaml 3f2a --reason "the archive has no such day"',
     "gaps open": 'headrace gaps open pipelines.yaml --reason "only new events matter"',
     "backfill": "headrace backfill pipelines.yaml --from-archive s3://archive/clicks --dry-run",
     "rewind": "headrace rewind pipelines.yaml --to 2026-11-20T05:00Z",
