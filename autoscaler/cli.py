@@ -1,6 +1,5 @@
 """The commands `headrace autoscaler`."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -14,15 +13,18 @@ from autoscaler.decision.policy import DEFAULTS, assigned
 from autoscaler.runtime import state_store
 from autoscaler.runtime.main import asked, policy_of, run as scale
 from writer.config.loader import load
+from writer.config.location import SHOWN, default_config
 from writer.core import logging
 from writer.core.errors import ConfigError
+from writer.output.cli_options import AsJson, config_argument
+from writer.output.tables import emit_whole
 
 autoscaler = typer.Typer(name="autoscaler", no_args_is_help=True, help="How many executors there should be, and why.")
 
 
 @autoscaler.command()
 def run(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML), the driver's own.")],
+    config: Annotated[Path, config_argument("Configuration file (YAML), the driver's own.")],
     pipeline: Annotated[
         list[str] | None,
         typer.Option("--pipeline", help="Only this pipeline, as the driver was told; may be repeated."),
@@ -53,7 +55,8 @@ def run(
 @autoscaler.command()
 def explain(
     config: Annotated[
-        Path | None, typer.Argument(help="Configuration file (YAML): ask driver, Kafka and lake now.")
+        Path | None,
+        typer.Argument(help="Configuration file (YAML): ask driver, Kafka and lake now.", show_default=SHOWN),
     ] = None,
     facts: Annotated[Path | None, typer.Option("--facts", help="Or recorded facts (JSON): nobody is asked.")] = None,
     pipeline: Annotated[
@@ -69,18 +72,17 @@ def explain(
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the facts here, to be explained again.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Explain what would be decided: what goes in, the arithmetic, the verdict, what is in the way. Changes nothing.
 
     Exit codes: 0 explained, 2 a file or a parameter is wrong.
     """
-    if (config is None) == (facts is None):
+    if config is not None and facts is not None:
         raise ConfigError("give either a configuration file, to ask now, or recorded facts (--facts)")
-    if config is not None:
-        known, policy, remembered = asked(config, pipeline, assignments or [])
+    if facts is None:
+        known, policy, remembered = asked(config or default_config(), pipeline, assignments or [])
     else:
-        assert facts is not None, "one of the two is given"
         known, policy, remembered = state_store.read_file(Facts, facts), assigned(DEFAULTS, assignments or []), Memory()
     if memory is not None:
         remembered = state_store.read_file(Memory, memory)
@@ -88,6 +90,6 @@ def explain(
         state_store.write_file(known, save)
     decision, _ = tick(policy, remembered, known, known.at)
     if as_json:
-        typer.echo(json.dumps(to_dict(decision, known.at), indent=2))
+        emit_whole(to_dict(decision, known.at))
     else:
         typer.echo("\n".join(lines(policy, decision, known.at)))

@@ -35,7 +35,7 @@ def bench(
     ] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each, in turn.")] = 1,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write settings, figures and runs here.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Write JSON to this file: settings, figures and runs.")
     ] = None,
     plot_file: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the figures here (.png, .svg, .pdf).")

@@ -1,17 +1,25 @@
-"""Writes docs/REFERENCE.md from the code: every verb, every configuration key, every exit code. `make reference`."""
+"""Writes docs/REFERENCE.md from the code: every command, every configuration key, every exit code. `make reference`.
 
+And docs/headrace.schema.json, the JSON schema of the configuration file.
+"""
+
+import json
 import typing
 from pathlib import Path
 from typing import Any
 
 import typer
+import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from writer.cli.listing import EXAMPLES
 from writer.cli.main import app
 from writer.config.pipelines import Config
 from writer.core import errors
 from writer.core.units import show_duration, show_size
+
+KEYS = Path(__file__).parent / "json_keys.yaml"
 
 
 def text() -> str:
@@ -24,12 +32,26 @@ def _head() -> list[str]:
 
 
 def _verbs() -> list[str]:
-    lines = ["## Commands", "", "`headrace --version` says which one is installed; every verb has `--help`.", ""]
+    lines = [
+        "## Commands",
+        "",
+        "`headrace --version` says which one is installed; every command has `--help`.",
+        "",
+        "A command that takes a configuration file and is given none reads `HEADRACE_CONFIG`, else `./pipelines.yaml`.",
+        "",
+        "`headrace --install-completion` completes commands and options in bash, zsh, fish and PowerShell;",
+        "`headrace --show-completion` prints the script, for shells that are set up in another way.",
+        "",
+        "`--json` prints for programs: one document, a list, or a document a line. `*` is the name of a pipeline.",
+        "",
+    ]
     for name, command in _commands(typer.main.get_command(app)):
         lines += [
             f"### headrace {name}",
             "",
             command.help or "",
+            "",
+            f"    {EXAMPLES[name]}",
             "",
             "| option | default | meaning |",
             "| --- | --- | --- |",
@@ -38,8 +60,17 @@ def _verbs() -> list[str]:
             names = [*parameter.opts, *parameter.secondary_opts]
             flag = ", ".join(f"`{o}`" for o in names) if parameter.param_type_name == "option" else parameter.name
             lines.append(f"| {flag} | {_given(parameter)} | {getattr(parameter, 'help', '') or ''} |")
-        lines.append("")
+        lines += ["", *_json_keys(name)]
     return lines
+
+
+def _json_keys(name: str) -> list[str]:
+    """Return the table of what `--json` prints, for commands that have it."""
+    keys = yaml.safe_load(KEYS.read_text(encoding="utf-8")).get(name)
+    if keys is None:
+        return []
+    rows = (f"| `{key}` | {meaning} |" for key, meaning in keys.items())
+    return ["| key of `--json` | meaning |", "| --- | --- |", *rows, ""]
 
 
 def _commands(group: Any, prefix: str = "") -> list[tuple[str, Any]]:
@@ -52,7 +83,8 @@ def _commands(group: Any, prefix: str = "") -> list[tuple[str, Any]]:
 
 def _given(parameter: Any) -> str:
     if parameter.param_type_name != "option":
-        return "required" if parameter.required else "none"
+        default = parameter.show_default if isinstance(parameter.show_default, str) else "none"
+        return "required" if parameter.required else default
     if parameter.is_flag:
         return ""
     return "none" if parameter.default is None else f"`{parameter.default}`"
@@ -82,6 +114,10 @@ def _exit_codes() -> list[str]:
 def _configuration() -> list[str]:
     lines = ["## Configuration", "", "One YAML file. Durations and sizes carry units (`10 min`, `128 MiB`).",
              "`${env:NAME}` and `${file:/path}` are replaced when the file is read.", "",
+             "[headrace.schema.json](headrace.schema.json) is its JSON schema; `headrace validate --json-schema`",
+             "prints that of the installed version. An editor with YAML's language server completes and checks a file",
+             "that begins with `# yaml-language-server: $schema=` and the schema's path. It marks a reference in the",
+             "place of a number, which headrace takes.", "",
              "| key | default | meaning |", "| --- | --- | --- |"]  # fmt: skip
     return [*lines, *_keys(Config, ""), ""]
 
@@ -136,6 +172,7 @@ def _shown(name: str, value: Any) -> str:
 def _environment() -> list[str]:
     return [
         "## Environment", "", "| variable | meaning |", "| --- | --- |",
+        "| `HEADRACE_CONFIG` | the configuration file of commands that name none (default: `./pipelines.yaml`) |",
         "| `HEADRACE_LOG` | form of log lines on standard error: `text` (default), or `json`, one object a line |",
         "| `HEADRACE_CACHE` | where fetched Java parts are kept (default: `~/.cache/headrace`) |",
         "| `HEADRACE_JARS` | directory with Spark's Kafka jars; nothing is fetched |",
@@ -152,5 +189,11 @@ def _environment() -> list[str]:
     ]  # fmt: skip
 
 
+def schema_text() -> str:
+    """Return the JSON schema of the configuration file."""
+    return json.dumps(Config.json_schema(), ensure_ascii=False, indent=2) + "\n"
+
+
 if __name__ == "__main__":
     (Path(__file__).parent / "REFERENCE.md").write_text(text(), encoding="utf-8")
+    (Path(__file__).parent / "headrace.schema.json").write_text(schema_text(), encoding="utf-8")

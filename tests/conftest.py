@@ -148,6 +148,21 @@ def topic(bootstrap: str) -> Callable[..., str]:
     return create
 
 
+@pytest.fixture(autouse=True)
+def documented_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold all JSON that a command prints in this process against docs/json_keys.yaml."""
+    from tests import json_keys
+    from writer.output import tables
+
+    write = tables._print_json
+
+    def checked(document: object, indent: int | None) -> None:
+        json_keys.check(document)
+        write(document, indent)
+
+    monkeypatch.setattr(tables, "_print_json", checked)
+
+
 @pytest.fixture
 def site(tmp_path: Path, bootstrap: str, registry_url: str) -> "Site":
     """A configuration, a lake and checkpoints of its own."""

@@ -25,7 +25,7 @@ def chaos(
         Path | None, typer.Option("--keep", help="Put everything into this new directory and keep it.")
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only show what would happen.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document at the end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one document, at the end.")] = False,
 ) -> None:
     """Do faults to a real stack on this machine while events flow, and judge the lake: nothing lost, nothing twice.
 

@@ -1,6 +1,5 @@
 """The command `headrace simulate`, which joins through the entry-point group `headrace.commands`."""
 
-import json
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +14,8 @@ from bench.simulation.run import RIVALS, compare
 from bench.simulation.trace import Trace, read
 from bench.simulation.workloads import SHAPES, shape
 from writer.core.errors import ConfigError
-from writer.output.tables import console
+from writer.output.cli_options import AsJson
+from writer.output.tables import console, emit_whole
 
 _FORMATS = (".png", ".svg", ".pdf")
 
@@ -52,7 +52,7 @@ def simulate(
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the trace here, to be changed and read again.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Play days in a simulated world: what a scaling policy would cost, how late records would be, beside others.
 
@@ -78,7 +78,7 @@ def _play(traces: list[Trace], policy: Policy, rivals: list[Rival] | None, plot:
         if not as_json:
             report.show(console(), one, played)
     if as_json:
-        typer.echo(json.dumps(report.as_json(scores, policy), indent=1))
+        emit_whole(report.as_json(scores, policy))
     if plot is not None:
         draw(traces[0], scores, plot)
 

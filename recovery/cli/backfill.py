@@ -21,7 +21,7 @@ from writer.core.offsets import OffsetRange
 from writer.core.text import plural
 from writer.core.units import duration, show_size
 from writer.output import tables
-from writer.output.cli_options import By, ConfigFile, Pipelines
+from writer.output.cli_options import By, ConfigFile, Pipelines, json_option
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.schemas import registry
@@ -219,7 +219,7 @@ def backfill(
     yes: Yes = False,
     dry_run: DryRun = False,
     by: By = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON: one line for each chunk, and one at the end.")] = False,
+    as_json: Annotated[bool, json_option("a line for each chunk, and one at the end")] = False,
 ) -> None:
     """Bring the records of gaps: from Kafka as far as it holds them, from a mirror, or from an archive.
 

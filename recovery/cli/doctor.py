@@ -14,8 +14,9 @@ from recovery.checkpoints.checks import Check, Facts, leads_to, preflight
 from recovery.checkpoints.facts import of_checkpoint, of_pipeline
 from recovery.escalation.levels import RecoveryLevel
 from writer.config.loader import load
+from writer.config.location import SHOWN, default_config
 from writer.core.errors import ConfigError
-from writer.output.cli_options import Pipelines
+from writer.output.cli_options import Pipelines, json_option
 from writer.output.tables import console, emit_whole
 from writer.preflight.finding import MARKS, PLAIN_MARKS
 from writer.storage.base import S3Settings, StoreError
@@ -63,7 +64,7 @@ class Examined:
 
 
 def doctor(
-    config: Annotated[Path | None, typer.Argument(help="Configuration file (YAML).")] = None,
+    config: Annotated[Path | None, typer.Argument(help="Configuration file (YAML).", show_default=SHOWN)] = None,
     pipeline: Pipelines = None,
     checkpoint: Annotated[
         str | None,
@@ -72,7 +73,7 @@ def doctor(
     bootstrap_servers: Annotated[
         str | None, typer.Option("--bootstrap-servers", help="With --checkpoint: the cluster that the query reads.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON list with the checks of each checkpoint.")] = False,
+    as_json: Annotated[bool, json_option("a list with the checks of each checkpoint")] = False,
 ) -> None:
     """Examine Spark's checkpoints: can they be gone on from, and if not, which recovery level helps?
 
@@ -81,9 +82,12 @@ def doctor(
 
     Exit codes: 0 all is well, 1 something was found, 2 configuration.
     """
-    if (config is None) == (checkpoint is None):
+    if config is not None and checkpoint is not None:
         raise ConfigError("name either a configuration file, or a checkpoint with --checkpoint")
-    found = _of_pipelines(config, pipeline) if config else [_of_place(str(checkpoint), bootstrap_servers)]
+    if checkpoint is None:
+        found = _of_pipelines(config or default_config(), pipeline)
+    else:
+        found = [_of_place(checkpoint, bootstrap_servers)]
     if as_json:
         emit_whole([one.document() for one in found])
     else:

@@ -9,6 +9,7 @@ from uuid import uuid4
 import typer
 
 from recovery import identity
+from writer.cli.config_command import ConfigCommand
 from writer.clients.kafka_sample import asked
 from writer.config.loader import load
 from writer.config.pipelines import Config
@@ -109,7 +110,7 @@ def list_(
     raise typer.Exit(int(count > 0))
 
 
-@gaps.command()
+@gaps.command(cls=ConfigCommand)
 def show(
     config: ConfigFile,
     gap: _Gap,
@@ -146,7 +147,7 @@ def show(
             out.print(f"{label:<11} {text}", soft_wrap=True, markup=False)
 
 
-@gaps.command()
+@gaps.command(cls=ConfigCommand)
 def close(
     config: ConfigFile,
     gap: _Gap,

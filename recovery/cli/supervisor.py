@@ -18,6 +18,7 @@ from recovery.supervisor.main import supervise
 from recovery.supervisor.pipeline_state import describe
 from recovery.supervisor.recovery_actions import actions
 from recovery.supervisor.supervisor import impatient, policy, store
+from writer.cli.config_command import ConfigCommand
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core import logging
@@ -127,7 +128,7 @@ supervisor = typer.Typer(
 )
 
 
-@supervisor.command()
+@supervisor.command(cls=ConfigCommand)
 def run(
     config: ConfigFile,
     command: Annotated[

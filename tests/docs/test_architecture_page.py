@@ -40,8 +40,8 @@ def test_the_table_follows_the_contracts() -> None:
     named = re.findall(r"^\| (\d*) ?\| \**`([\w.]+)`", "\n".join(lines), re.MULTILINE)
     assert named == [
         ("", "recovery"), ("", "bench"), ("", "writer"), ("3", "writer.cli"), ("", "writer.cli.read"),
-        ("", "writer.cli.write"), ("2", "writer.table"), ("", "writer.table.ledger"), ("", "writer.table.log"),
-        ("1", "writer.avro"), ("1", "writer.core"),
+        ("", "writer.cli.start"), ("", "writer.cli.write"), ("2", "writer.table"),
+        ("", "writer.table.ledger"), ("", "writer.table.log"), ("1", "writer.avro"), ("1", "writer.core"),
     ]  # fmt: skip
     assert lines[-1] == "`writer.table.table` → `writer.table.log`"
 

@@ -40,6 +40,11 @@ def test_a_generated_page_is_what_the_code_says(page: str, script: str) -> None:
     assert (ROOT / "docs" / f"{page}.md").read_text() == _module(script).text(), "stale: run `make reference`"
 
 
+def test_the_schema_for_editors_is_that_of_the_configuration() -> None:
+    written = (ROOT / "docs" / "headrace.schema.json").read_text()
+    assert written == _module("reference").schema_text(), "stale: run `make reference`"
+
+
 def _module(script: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"docs_{script}", ROOT / "docs" / f"{script}.py")
     assert spec is not None

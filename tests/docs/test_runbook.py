@@ -35,7 +35,7 @@ def verb(words: list[str]) -> tuple[Any, list[str]]:
 
 
 def test_a_command_that_is_not_as_it_should_be_is_noticed() -> None:
-    for line in ("rewind pipelines.yaml", "rewind pipelines.yaml --to 1 --sure", "dlq replay"):
+    for line in ("rewind pipelines.yaml", "rewind pipelines.yaml --to 1 --sure", "gaps show"):
         command, words = verb(line.split())
         with pytest.raises(Exception, match=r"(?i)missing|no such option"):
             command.make_context(line, words)

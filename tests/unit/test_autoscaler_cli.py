@@ -109,7 +109,7 @@ def test_explain_asks_everybody_where_it_is_given_a_configuration(tmp_path):
     assert "blind (hold): nobody has told which executors there are." in page
     assert "blind (hold): Kafka has not told what waits or arrives of clicks." in page
     assert ran("explain", "--facts", str(kept)) == page
-    assert "give either" in refusal("explain") == refusal("explain", str(path), "--facts", str(kept))
+    assert "give either" in refusal("explain", str(path), "--facts", str(kept))
 
 
 LOCAL = "spark.master is local[*]: tasks run in the driver's own process, and there are no executors to scale."

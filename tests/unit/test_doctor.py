@@ -55,7 +55,7 @@ def test_a_machine_reads_the_same(run):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "name either a configuration file, or a checkpoint"),
+        ([], "cannot read pipelines.yaml.* set HEADRACE_CONFIG to it, or write ./pipelines.yaml"),
         (["x.yaml", "--checkpoint", "/x"], "name either"),
         (["--checkpoint", "relative"], "is relative"),
         (["--checkpoint", "s3a://b/c"], "write it as s3://b/c"),

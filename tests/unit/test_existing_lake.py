@@ -1,19 +1,36 @@
 """A lake that release 0.1.0 left behind is read as that release read it: what storage alone says, without servers."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from autoscaler.runtime import state_store
 from recovery.escalation import state
 from recovery.lease.lease import StoreLeases
 from tests import oracle
-from tests.existing import DIED, FORMATS, OF_THE_LAKE, PAUSED, Place, differences, facts, now, then, unpack
+from tests.existing import (
+    CONFIG,
+    DIED,
+    FORMATS,
+    OF_ALL,
+    OF_THE_LAKE,
+    PAUSED,
+    Place,
+    differences,
+    facts,
+    now,
+    then,
+    unpack,
+)  # fmt: skip
+from tests.json_keys import documented, paths
 from tests.unit.test_scaling import Cluster as Executors
+from writer.cli.main import app
 from writer.clients.driver_endpoint import announced
 from writer.config.connections import Autoscaler
 from writer.config.loader import load
@@ -49,6 +66,28 @@ def root(place: Place) -> Path:
 @pytest.mark.parametrize("name", OF_THE_LAKE)
 def test_a_command_answers_as_the_release_did(place: Place, name: str) -> None:
     assert differences(then(place, name), now(place, name)) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "not_here"),
+    [
+        *((words, set[str]()) for words in OF_THE_LAKE.values()),
+        *((OF_ALL[name], set[str]()) for name in ("status", "doctor", "recovery")),
+        (("dlq", "show", "{config}", "--pipeline", "clicks", "-n", "1", "--json"), {"value", "decoded"}),
+        (("explain", "{config}", "--json"), set[str]()),
+        (("vacuum", "{config}", "--pipeline", "clicks", "--json"), set[str]()),
+        (("table", "accept", "{config}", "--pipeline", "clicks", "--json"), set[str]()),
+        (
+            ("wait", "{config}", "--pipeline", "clicks", "--sealed", "2026-11-20T05", "--timeout", "10 ms", "--json"),
+            {"why", "watermark"},
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_command_prints_every_key_that_is_documented(place: Place, words: Sequence[str], not_here: set[str]) -> None:
+    told = CliRunner().invoke(app, [word.format(config=f"{place.root}/{CONFIG}") for word in words])
+    keys = documented()[" ".join(words).partition(" {")[0]]
+    assert set(paths(json.loads(told.stdout), keys)) == set(keys) - not_here
 
 
 def test_the_files_hold_the_rows_that_they_held(root: Path) -> None:

@@ -14,6 +14,7 @@ from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import Wire
 from writer.cli.read.validate import Findings, run_validate
 from writer.config.connections import Registry
+from writer.config.location import MISSING
 from writer.maintenance import local_pipeline
 from writer.preflight import source_checks
 from writer.preflight.finding import failure
@@ -190,7 +191,8 @@ def test_a_file_with_faults_is_told_whole_and_other_trouble_with_its_own_mend(tm
     run_validate(path, None, offline=True, records=0, as_json=True, now=NOW)
     (found, *_) = json.loads(capsys.readouterr().out)
     assert (found["message"], found["fix"]) == (
-        f"cannot read {path}: No such file or directory", "Give the path of a configuration file."
+        f"cannot read {path}: No such file or directory",
+        MISSING,
     )  # fmt: skip
     path.write_text("a: [\nb: c\nd: e\n")
     run_validate(path, None, offline=True, records=0, as_json=True, now=NOW)

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datafusion import RuntimeEnvBuilder, SessionConfig, SessionContext
 
 from bucketers.arrow import column
 
@@ -116,6 +115,8 @@ def _scratch_file(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 @contextmanager
 def _query(path: Path, question: str, scratch: Path, budget: int) -> Iterator[Iterator[pa.RecordBatch]]:
     """Ask about the rows of a file, and have the answer a batch at a time."""
+    from datafusion import RuntimeEnvBuilder, SessionConfig, SessionContext  # late: it imports pandas, half a second
+
     metadata = pq.read_metadata(path)
     held = sum(metadata.row_group(g).total_byte_size for g in range(metadata.num_row_groups))
     batch_rows = int(np.clip(_BATCH_BYTES * metadata.num_rows / max(held, 1), 16, 8192)) if metadata.num_rows else 1

@@ -1,6 +1,7 @@
 """The `headrace` command. Installed packages list its commands as entry points of the group `headrace.commands`.
 
-The module of a command is imported when the command is called: `headrace status` does not load what others need.
+The module of a command is imported when the command is called: `headrace status` does not load what others need, and
+`headrace --help` and the completion of a name load none.
 """
 
 import os
@@ -11,8 +12,10 @@ from importlib.metadata import EntryPoint, entry_points, version as installed
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+from writer.cli.config_command import ConfigCommand
+from writer.cli.listing import EXAMPLES, GROUPS
 from writer.core import retired
 from writer.core.errors import ConfigError, HeadraceError
 
@@ -25,7 +28,9 @@ class InstalledCommands(Mapping[str, Any]):
 
     @cached_property
     def _entries(self) -> dict[str, EntryPoint]:
-        return {entry.name: entry for entry in sorted(entry_points(group="headrace.commands"))}
+        found = {entry.name: entry for entry in sorted(entry_points(group="headrace.commands"))}
+        listed = [name for names in GROUPS.values() for name in names if name in found]
+        return {name: found[name] for name in dict.fromkeys([*listed, *found])}
 
     def __getitem__(self, name: str) -> Any:
         """Return a command, imported at its first use. Raises KeyError."""
@@ -33,10 +38,11 @@ class InstalledCommands(Mapping[str, Any]):
             target = self._entries[name].load()
             if not isinstance(target, typer.Typer):
                 alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-                alone.command(name)(target)
+                alone.command(name, cls=ConfigCommand)(target)
                 target = alone
             self._built[name] = typer.main.get_command(target)
             self._built[name].name = name
+            _finish(self._built[name], name)
         return self._built[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -45,22 +51,49 @@ class InstalledCommands(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+
+def _finish(command: Any, name: str) -> None:
+    """Give a command, or each of a group, its example, and paragraphs that wrap at any width."""
+    command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
+    if example := EXAMPLES.get(name):
+        command.epilog = f"Example: {example}"
+    for part, inner in getattr(command, "commands", {}).items():
+        _finish(inner, f"{name} {part}")
+
 
 class _Commands(TyperGroup):
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
         self.commands: Any = InstalledCommands()
+        self._listed = {
+            name: TyperCommand(name, help=line, rich_help_panel=group)
+            for group, lines in GROUPS.items()
+            for name, line in lines.items()
+        }
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's interface
+        """Return the names of the commands, those that a group lists first. Imports none."""
+        return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command as help and completion list it; one that no group lists is imported for that."""
+        listed = self._listed.get(cmd_name) if cmd_name in self.commands else None
+        return listed or super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command of the arguments. A retired name or option is a usage error that names its heir."""
+        """Return the command of the arguments, imported. A retired name or option is an error that names its heir."""
         for old in (" ".join(args[:1]), " ".join(args[:2])):
             if heir := retired.COMMANDS.get(old):
                 ctx.fail(f"`headrace {old}` is now `headrace {heir}`.")
         for old, heir in retired.OPTIONS.items():
-            *command, option = old.split()
-            if args[: len(command)] == command and option in args:
+            *words, option = old.split()
+            if args[: len(words)] == words and option in args:
                 ctx.fail(f"`headrace {old}` is now `headrace {heir}`.")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, self.commands.get(name, command), rest
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command. A value that an option does not take is named without the validator's own words."""
@@ -76,8 +109,8 @@ app = typer.Typer(
     cls=_Commands,
     help="A streaming warehouse writer: Kafka Avro events into event-time buckets of a lake, exactly once.",
     no_args_is_help=True,
+    epilog="Each command has --help, with an example and its exit codes.",
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from writer.config.location import MISSING
 from writer.config.pipelines import Config
 from writer.core import retired
 from writer.core.errors import ConfigError
@@ -46,10 +47,15 @@ def load(path: Path) -> Config:
     """Read and check a configuration file, and what the place decides. Raises ConfigError, one line for each fault."""
     required = [name for name, field in Config.model_fields.items() if field.is_required()]
     needs, read = f"it needs the keys {', '.join(required)}", str(path)
-    raw = _mapping(path, needs, "Give the path of a configuration file.")
+    raw = _mapping(path, needs, MISSING)
     if given := os.environ.get(VARIABLE):
         read = f"{path}, with {given} beneath it,"
         raw = beneath(raw, _mapping(Path(given), NEEDS, f"Correct {VARIABLE}, or unset it."), given)
+    return checked(raw, read)
+
+
+def checked(raw: dict[str, Any], read: str) -> Config:
+    """Check a configuration. `read`: what it is, for messages. Raises ConfigError, one line for each fault."""
     if renamed := retired.in_config(raw):
         raise ConfigError(
             "\n".join([f"{read} uses retired names (docs/UPGRADES.md):", *(f"  {one}" for one in renamed)])

@@ -1,7 +1,7 @@
 """Sections of a pipeline that need a module of their own: clocks, wire format, sealing, compaction."""
 
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -59,6 +59,13 @@ class Wire(Strict):
         description="for `apicurio`: which of its ids, by default `global`; for a `header` of another name: which ids",
     )
     schema_id: int | None = Field(None, ge=1, description="for `bare`: id of the schema that all values have")
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
+        """Let the JSON schema take the short form, too."""
+        return {
+            "anyOf": [handler(core), {"type": "string", "enum": list(get_args(cls.model_fields["format"].annotation))}]
+        }
 
     @model_validator(mode="before")
     @classmethod

@@ -335,6 +335,12 @@ class Config(Strict):
                 )
         return self
 
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Return the JSON schema of the file, for editors: durations and sizes are text, as they are in the file."""
+        found = cls.model_json_schema(mode="serialization")
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "headrace configuration"}
+
     def one(self, name: str | None) -> str:
         """Name of the pipeline that was asked for; of the only one, when none was. Raises ConfigError."""
         names = self.chosen([name] if name else None)

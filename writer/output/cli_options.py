@@ -10,16 +10,30 @@ from typing import Annotated, Any
 import typer
 
 from writer.config.loader import load
+from writer.config.location import SHOWN, default_config
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.units import duration
 
-ConfigFile = Annotated[Path, typer.Argument(help="Configuration file (YAML).")]
+
+def config_argument(meaning: str = "Configuration file (YAML).") -> Any:
+    """Return the argument for a configuration file that may be left out."""
+    return typer.Argument(help=meaning, default_factory=default_config, show_default=SHOWN)
+
+
+ConfigFile = Annotated[Path, config_argument()]
 Pipelines = Annotated[list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")]
 OnePipeline = Annotated[
     str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+
+
+def json_option(form: str = "one document") -> Any:
+    """Return the option for output that a program reads. docs/json_keys.yaml has its keys."""
+    return typer.Option("--json", help=f"Print JSON: {form}.")
+
+
+AsJson = Annotated[bool, json_option()]
 By = Annotated[str | None, typer.Option("--by", help="Who. Default: this user at this machine.", show_default=False)]
 
 

@@ -46,13 +46,17 @@ def console() -> Console:
 
 def emit(document: object) -> None:
     """Print one JSON document on one line, at once."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+    _print_json(document, None)
     sys.stdout.flush()
 
 
 def emit_whole(document: object) -> None:
-    """Print one JSON document over several lines: the whole output of a verb."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+    """Print one JSON document over several lines: the whole output of a command."""
+    _print_json(document, 2)
+
+
+def _print_json(document: object, indent: int | None) -> None:
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=indent) + "\n")
 
 
 def show(what: RenderableType, out: Console) -> None:

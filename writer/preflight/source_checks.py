@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from bucketers.arrow import column
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
 from writer.avro.wire_format import Wire
-from writer.batch.bucketing import ClockFieldMissing, times_of
+from writer.batch.bucketing import ClockFieldMissing, TimeRule, times_of
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config, Pipeline
@@ -232,7 +232,7 @@ def _decode(sample: Sample, registered: set[int]) -> Finding:
 
 
 @dataclass
-class _Times:
+class Times:
     """What a sample says about the event-time field."""
 
     rows: int = 0
@@ -243,6 +243,7 @@ class _Times:
     kinds: set[str] = field(default_factory=set)
 
     def add(self, times: pa.TimestampArray, kind: str, window: tuple[datetime, datetime]) -> None:
+        """Take the times of rows. `window`: the first and the last that is believed."""
         self.rows, self.nulls = self.rows + len(times), self.nulls + times.null_count
         held = times.drop_null()
         if len(held) == 0:
@@ -253,23 +254,39 @@ class _Times:
         self.first, self.last = min(least, self.first or least), max(most, self.last or most)
         self.kinds.add(kind)
 
+    @property
+    def words(self) -> str:
+        """Say what the times are, and from when to when."""
+        bounds = [instant(at) for at in (self.first, self.last) if at is not None]
+        return f"{' and '.join(sorted(self.kinds))}: {' to '.join(bounds)}"
+
+    @property
+    def believable(self) -> float:
+        """Share of the rows that have a time, and one that is believed."""
+        return (self.rows - self.nulls - self.outside) / self.rows if self.rows else 0.0
+
+
+def times_in(sample: Sample, rule: TimeRule, now: datetime) -> Times:
+    """Read the event times of a sample. Raises ValueError as `times_of` does."""
+    found, window = Times(), rule.window(now)
+    for group in sample.groups:
+        times, unit = times_of(group.rows, rule, group.records.column("topic"))
+        kind = short_type(column(group.rows, rule.field).type)
+        found.add(times, kind if unit == "logical" else f"{kind} in {unit}", window)
+    return found
+
 
 def _event_time(walk: LocalPipeline, sample: Sample, now: datetime) -> Finding:
     """Judge the field's times: found unit, range, nulls, and the share outside the believable window."""
-    rule, found = walk.time_rule, _Times()
-    window = rule.window(now)
-    for group in sample.groups:
-        try:
-            times, unit = times_of(group.rows, rule, group.records.column("topic"))
-            kind = short_type(column(group.rows, rule.field).type)
-        except ValueError as error:
-            fix = "" if isinstance(error, ClockFieldMissing) else _candidates(walk.plan.columns)
-            return failure("event_time", ConfigError(f"{error}{fix}"))
-        found.add(times, kind if unit == "logical" else f"{kind} in {unit}", window)
+    rule = walk.time_rule
+    try:
+        found = times_in(sample, rule, now)
+    except ValueError as error:
+        fix = "" if isinstance(error, ClockFieldMissing) else _candidates(walk.plan.columns)
+        return failure("event_time", ConfigError(f"{error}{fix}"))
     if found.first is None or found.last is None:
         return wrong("event_time", f"{rule.field} holds no time in {found.rows:,} rows", "Choose another field.")
-    first, last = map(instant, (found.first, found.last))
-    message = f"{rule.field}, {' and '.join(sorted(found.kinds))}: {first} to {last}"
+    message = f"{rule.field}, {found.words}"
     believed = f"now - {show_duration(rule.age_max)} to now + {show_duration(rule.ahead_max)}"
     if not found.nulls + found.outside:
         return good("event_time", f"{message}; all are believable ({believed})")

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
-from pyarrow import dataset
 
 from writer.core.files import BucketFile, BucketKey
 from writer.storage import disk_space
@@ -15,6 +15,9 @@ from writer.storage.locations import delta_options, store_at
 from writer.storage.nesting import METADATA, is_iceberg
 from writer.table.log import file_listing
 from writer.table.log.log import Log, State
+
+if TYPE_CHECKING:
+    from pyarrow import dataset  # imports pandas, half a second
 
 LOG = "_delta_log"
 
@@ -70,7 +73,7 @@ class Delta:
         """None: readers see what the log names."""
         return []
 
-    def rows(self, _: State) -> dataset.Dataset:
+    def rows(self, _: State) -> "dataset.Dataset":
         """Return the rows, through delta-rs: for a filter on a column without bounds, it would find none."""
         with _as_os_error(self.location):
             return self._opened().to_pyarrow_dataset()

@@ -10,11 +10,11 @@ that a reader sees is committed, and every committed file is seen, but for those
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyarrow import dataset, fs
+from pyarrow import fs
 
 from writer.batch.parquet_files import hive_value, staged_name
 from writer.core import fault_points
@@ -26,6 +26,9 @@ from writer.table.log import file_listing
 from writer.table.log.entries import created
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.log.log import Log, State
+
+if TYPE_CHECKING:
+    from pyarrow import dataset  # imports pandas, half a second
 
 LOG = "_headrace/log"
 _PUBLISHED = "_headrace/published.json"  # id and version of the newest entry whose files were all seen in their place
@@ -100,8 +103,10 @@ class Parquet:
         ours = {unquote(a["add"]["path"]) for _, actions in self.log.since(-1) for a in actions if "add" in a}
         return sorted(set(seen) - ours)
 
-    def rows(self, state: State) -> dataset.Dataset:
+    def rows(self, state: State) -> "dataset.Dataset":
         """Return the rows, read from the folders, but for those of other tables below."""
+        from pyarrow import dataset
+
         filesystem, root = self.store.files()
         columns = state.columns()
         buckets = pa.schema([columns.field(name) for name in state.metadata["partitionColumns"]])

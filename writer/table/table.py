@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyarrow import dataset
 
 from writer.batch.parquet_files import staged_name
 from writer.core.errors import ConfigError, HeadraceError
@@ -30,6 +29,9 @@ from writer.table.log.snapshot import PipelineSnapshot, check_format
 from writer.table.log.table_format import Format
 from writer.table.row_removal import Offsets, RemovalResult, without
 from writer.table.schema_evolution import Unfit, grown
+
+if TYPE_CHECKING:
+    from pyarrow import dataset  # imports pandas, half a second
 
 CHECKPOINT_INTERVAL = 50  # versions
 _DRAFT_AGE_MAX = timedelta(days=1)  # of an entry that was begun; writing one takes milliseconds
@@ -272,7 +274,7 @@ class PipelineTable(Appender):
         with reading(self.location):
             return self._format.foreign()
 
-    def rows(self) -> dataset.Dataset:
+    def rows(self) -> "dataset.Dataset":
         """Return the rows of the newest version, as any reader finds them."""
         with reading(self.location):
             return self._format.rows(self.state())

@@ -260,7 +260,7 @@ def _run_replay(name: str, config: Config, chosen: Selection, *, write: bool, as
     if not write:
         waiting = kinds(name, config, chosen)
         if as_json:
-            emit_whole(_to_dict(ReplayResult(sum(kind.dead_letters for kind in waiting))))
+            emit_whole(_to_dict(ReplayResult(sum(kind.records for kind in waiting))))
         else:
             _show_kinds(name, waiting)
         return bool(waiting)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from writer.config.loader import load
-from writer.output.cli_options import ConfigFile, OnePipeline
+from writer.output.cli_options import ConfigFile, OnePipeline, json_option
 from writer.preflight import preview as command
 
 
@@ -24,7 +24,7 @@ def preview(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C; from a position: all from there on.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line for each record, or file.")] = False,
+    as_json: Annotated[bool, json_option("a line for each record, or file")] = False,
 ) -> None:
     """Show records of a pipeline's topics as a step of the writer sees them. Without Spark; changes nothing.
 

@@ -11,7 +11,7 @@ from writer.clients import kafka_sample
 from writer.config.loader import load
 from writer.maintenance.local_pipeline import opened
 from writer.output import tables
-from writer.output.cli_options import ConfigFile, Pipelines
+from writer.output.cli_options import ConfigFile, Pipelines, json_option
 from writer.preflight.sizing import UTILISATION, Line, Rates, Sizing, document, rates, size as compute_size
 from writer.preflight.traffic import measured
 from writer.schemas.registry import source
@@ -70,7 +70,7 @@ def size(
         float | None,
         typer.Option("--rate", min=1, help="Events that one processor second carries, instead of the measured rate."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON list with each line of the arithmetic.")] = False,
+    as_json: Annotated[bool, json_option("a list with the arithmetic of each pipeline")] = False,
 ) -> None:
     """Size a pipeline for its topic's traffic: cores, memory, files, requests, with the arithmetic. Changes nothing.
 

@@ -17,7 +17,7 @@ from writer.clients.kafka import Cluster
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.units import show_duration
-from writer.output.cli_options import ConfigFile, Pipelines, duration_of
+from writer.output.cli_options import ConfigFile, Pipelines, duration_of, json_option
 from writer.output.status_screen import line, screen
 from writer.output.tables import emit, emit_whole, show
 from writer.status import from_table
@@ -90,9 +90,7 @@ def status(
     pipeline: Pipelines = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
     interval: Annotated[str, typer.Option("--interval", help="Time between two looks with --watch.")] = "2 s",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document; with --watch, one a line for each look.")
-    ] = False,
+    as_json: Annotated[bool, json_option("one document; with --watch, a line for each look")] = False,
 ) -> None:
     """Show how the pipelines are: lag, last commit, rates, dead letters, retention. Asks the driver, else the lake.
 

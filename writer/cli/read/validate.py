@@ -22,7 +22,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.text import plural
 from writer.output import tables
-from writer.output.cli_options import ConfigFile, Pipelines
+from writer.output.cli_options import ConfigFile, Pipelines, json_option
 from writer.preflight import host_checks, source_checks
 from writer.preflight.finding import MARKS, PLAIN_MARKS, Finding, Status, failure, good, skipped
 from writer.schemas.registry import SchemaSource, source, without_user
@@ -178,6 +178,12 @@ def _registry(config: Config, names: list[str], shown: Findings, *, offline: boo
     return schemas, ""
 
 
+def _print_schema(wanted: bool) -> None:
+    if wanted:
+        tables.emit_whole(Config.json_schema())
+        raise typer.Exit
+
+
 def validate(
     config: ConfigFile,
     pipeline: Pipelines = None,
@@ -185,8 +191,15 @@ def validate(
     sample: Annotated[
         int, typer.Option("--sample", min=0, help="How many records of each pipeline to look at; 0: none.")
     ] = 1_000,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="A JSON list of check, pipeline, status, message, fix.")
+    as_json: Annotated[bool, json_option("a list of findings")] = False,
+    _schema: Annotated[
+        bool,
+        typer.Option(
+            "--json-schema",
+            is_eager=True,
+            callback=_print_schema,
+            help="Print the JSON schema of the file, for editors, and exit.",
+        ),
     ] = False,
 ) -> None:
     """Check everything that a start needs: file, Kafka, registry, records, tables, this machine. Changes nothing.

@@ -26,7 +26,7 @@ from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange
 from writer.offsets.topic_adoption_plan import AdoptionRequest, Line, Move, Plan, moves, plan, to_dict
 from writer.output import tables
-from writer.output.cli_options import AsJson, OnePipeline, opened
+from writer.output.cli_options import AsJson, OnePipeline, config_argument, opened
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import reading
@@ -173,7 +173,7 @@ def _group() -> None:
 
 @topic.command()
 def adopt(
-    config: Annotated[Path, typer.Argument(help="Configuration file (YAML), with the new cluster and topic names.")],
+    config: Annotated[Path, config_argument("Configuration file (YAML), with the new cluster and topic names.")],
     pipeline: OnePipeline = None,
     renamed: Annotated[
         list[str] | None,

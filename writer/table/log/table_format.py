@@ -1,14 +1,16 @@
 """What differs between table formats: one small protocol, an adapter for each."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
-from pyarrow import dataset
 
 from writer.core.files import BucketFile, BucketKey
 from writer.storage.base import Store
 from writer.table.log.log import Log, State
+
+if TYPE_CHECKING:
+    from pyarrow import dataset  # imports pandas, half a second
 
 
 class Format(Protocol):
@@ -36,7 +38,7 @@ class Format(Protocol):
     def buckets(self, state: State) -> list[BucketKey]:
         """Buckets that have files."""
 
-    def rows(self, state: State) -> dataset.Dataset:
+    def rows(self, state: State) -> "dataset.Dataset":
         """Return the rows, with the table's columns."""
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:

@@ -1,0 +1,111 @@
+"""The JSON schema of the configuration file takes what headrace takes, and marks what it refuses."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from writer.cli.main import app
+from writer.config.pipelines import Config
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = Config.json_schema()
+CONFIGURATION = {
+    "kafka": {"bootstrap_servers": "broker-1:9092"},
+    "registry": {"url": "http://registry:8081"},
+    "checkpoints": "/lake/checkpoints",
+    "pipelines": {
+        "clicks": {"topics": ["clicks"], "table": {"location": "/lake/clicks"}, "event_time": {"field": "event_time"}}
+    },
+}
+KINDS = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "null": type(None)}
+SILENT = {"title", "description", "default", "format", "writeOnly", "discriminator", "$schema", "$defs"}
+
+
+def fits(value, schema):
+    """Hold a value against a schema. A keyword that this does not know is an error."""
+    for word, wanted in schema.items():
+        match word:
+            case "$ref":
+                good = fits(value, SCHEMA["$defs"][wanted.removeprefix("#/$defs/")])
+            case "anyOf" | "oneOf":
+                good = any(fits(value, one) for one in wanted)
+            case "type" if wanted == "boolean":
+                good = isinstance(value, bool)
+            case "type":
+                good = isinstance(value, KINDS[wanted]) and not isinstance(value, bool)
+            case "enum":
+                good = value in wanted
+            case "const":
+                good = value == wanted
+            case "required":
+                good = not isinstance(value, dict) or set(wanted) <= set(value)
+            case "properties":
+                good = not isinstance(value, dict) or all(fits(value[k], wanted[k]) for k in wanted if k in value)
+            case "additionalProperties":
+                rest = set(value) - set(schema.get("properties", {})) if isinstance(value, dict) else set()
+                good = all(wanted is True or (wanted is not False and fits(value[key], wanted)) for key in rest)
+            case "items":
+                good = not isinstance(value, list) or all(fits(one, wanted) for one in value)
+            case "minItems" | "minProperties" | "minLength":
+                good = not isinstance(value, (list, dict, str)) or len(value) >= wanted
+            case "maxLength":
+                good = not isinstance(value, str) or len(value) <= wanted
+            case "pattern":
+                good = not isinstance(value, str) or re.search(wanted, value) is not None
+            case "minimum":
+                good = not isinstance(value, (int, float)) or value >= wanted
+            case "maximum":
+                good = not isinstance(value, (int, float)) or value <= wanted
+            case _:
+                assert word in SILENT, word
+                good = True
+        if not good:
+            return False
+    return True
+
+
+def test_it_takes_every_configuration_of_the_docs():
+    pages = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+    blocks = [block for page in pages for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
+    assert len(blocks) > 5
+    for block in blocks:
+        assert fits(yaml.safe_load(block), SCHEMA), block
+
+
+@pytest.mark.parametrize(
+    ("change", "taken"),
+    [
+        ({"wire": "confluent"}, True),
+        ({"wire": {"format": "header", "header": "id", "ids": "global"}}, True),
+        ({"wire": "json"}, False),
+        ({"retention": "400 d"}, True),
+        ({"retention": 90}, False),
+        ({"comit": {"max_delay": "1 min"}}, False),
+        ({"commit": {"max_records": 0}}, False),
+        ({"commit": {"max_delay": "1 min"}}, True),
+        ({"roll": {"target_file_size": "64 MiB"}}, True),
+        ({"roll": {"target_file_size": 64}}, False),
+        ({"hooks": [{"type": "webhook", "url": "https://host/path"}]}, True),
+        ({"hooks": [{"type": "webhook"}]}, False),
+        ({"start": {"timestamp": "2026-11-20T05:00:00Z"}}, True),
+    ],
+)
+def test_it_takes_what_headrace_takes(change, taken):
+    settings = json.loads(json.dumps(CONFIGURATION))
+    (pipeline,) = settings["pipelines"].values()
+    pipeline.update(change)
+    assert fits(settings, SCHEMA) == taken
+    if taken:
+        Config.model_validate(settings)
+    else:
+        with pytest.raises(ValueError, match=next(iter(change))):
+            Config.model_validate(settings)
+
+
+def test_validate_prints_it_without_a_file():
+    done = CliRunner().invoke(app, ["validate", "--json-schema"])
+    assert (done.exit_code, json.loads(done.stdout)) == (0, SCHEMA)

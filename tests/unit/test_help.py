@@ -1,0 +1,116 @@
+"""Help that helps: groups, examples that parse, text that wraps, completion, and no import that is not needed."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from itertools import pairwise
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from tests.json_keys import documented
+from writer.cli.listing import EXAMPLES, GROUPS
+from writer.cli.main import app
+
+HEAVY = ("pandas", "pyarrow.dataset", "datafusion", "duckdb", "pyspark", "boto3", "matplotlib")
+
+
+def commands(group=None, prefix=""):
+    """Each command that does something, by all its words."""
+    for name, command in (group or get_command(app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield prefix + name, command
+
+
+COMMANDS = dict(commands())
+
+
+def shown(*words, columns=80):
+    done = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": str(columns)}, terminal_width=columns)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def modules(*words):
+    """What a command has imported when it has shown its help."""
+    script = (
+        f"import sys; from writer.cli.main import app; app({[*words, '--help']}, standalone_mode=False);"
+        "print('\\n' + ' '.join(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_the_page_lists_every_command_once_in_its_group_on_one_line():
+    page = shown()
+    assert re.findall(r"─ (\w+) ─", page) == ["Options", *GROUPS]
+    listed = re.findall(r"^│ ([a-z][\w-]*) +\S", page, re.MULTILINE)
+    assert sorted(listed) == sorted(entry.name for entry in entry_points(group="headrace.commands"))
+    for lines in GROUPS.values():
+        for name, line in lines.items():
+            assert re.search(rf"^│ {name} +{re.escape(line)} +│$", page, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_shows_its_exit_codes_and_an_example_that_it_takes(name):
+    page = " ".join(shown(*name.split(), columns=120).split())
+    example = EXAMPLES[name]
+    assert f"Example: {example}" in page
+    assert "Exit codes: 0 " in page
+    words = shlex.split(example)
+    assert words[: 1 + len(name.split())] == ["headrace", *name.split()]
+    COMMANDS[name].make_context(name, words[1 + len(name.split()) :])  # raises for what it does not take
+
+
+def test_there_is_no_example_of_a_command_that_there_is_not():
+    assert set(EXAMPLES) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_paragraph_fills_its_lines(name, columns):
+    page = shown(*name.split(), columns=columns).partition("╭")[0]
+    for paragraph in re.split(r"\n\s*\n", page)[1:]:
+        lines = [line.strip() for line in paragraph.splitlines()]
+        for line, following in pairwise(lines):
+            assert len(line) <= columns - 2
+            assert len(line) + 1 + len(following.split()[0]) > columns - 2, f"{line!r} ends early"
+
+
+def test_help_loads_what_it_lists_of_no_command():
+    loaded = modules()
+    assert not {"pyarrow", "numpy", "pydantic", "structlog", "confluent_kafka", "deltalake", *HEAVY} & loaded
+    assert not [one for one in loaded if one.startswith(("recovery", "autoscaler", "bench", "writer.cli.read."))]
+
+
+@pytest.mark.parametrize("name", ["status", "dlq list", "compact", "doctor", "autoscaler explain"])
+def test_a_command_does_without_what_takes_long_to_load(name):
+    assert not set(HEAVY) & modules(*name.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [("headrace pre", {"preview"}), ("headrace dlq re", {"replay"}), ("headrace status --wa", {"--watch"})],
+)
+def test_the_shell_completes_commands_and_options(line, offered):
+    last = len(line.split()) - 1
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv[0] = 'headrace'; from writer.cli.main import main; main()"],
+        env={**os.environ, "_HEADRACE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(last)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert set(done.stdout.split()) == offered, done.stderr
+
+
+def test_json_is_an_option_of_one_wording_whose_keys_are_documented():
+    options = {name: option for name, one in COMMANDS.items() for option in one.params if "--json" in option.opts}
+    assert options.pop("bench").help.startswith("Write JSON to this file: ")
+    assert all(option.help.startswith("Print JSON: ") for option in options.values())
+    assert set(options) == set(documented())
+    assert set(COMMANDS) - set(options) == {"autoscaler run", "bench", "demo", "init", "run", "supervisor run"}

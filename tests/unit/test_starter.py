@@ -1,0 +1,86 @@
+"""The file that `headrace init` writes, and the field that it takes for the event time; no server is asked."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from writer.batch.task import Group
+from writer.cli.main import app
+from writer.config.loader import checked
+from writer.core.errors import ConfigError
+from writer.maintenance.local_pipeline import Sample
+from writer.preflight import starter
+
+NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
+OPTIONS = ("init", "--bootstrap-servers", "127.0.0.1:1", "--registry-url", "http://127.0.0.1:1")
+
+
+def written(topic="Clicks.eu", wire="confluent", field="event_time", lake="/srv/lake"):
+    begun = {"clicks": {"topics": [topic], "event_time": {"field": "?"}}}
+    config = checked(starter.settings("broker:9092", "http://registry:8081", lake, begun), "the options")
+    return starter.text(config, {"clicks": starter.TopicSummary(topic, wire, "seen", field, "times")})
+
+
+def test_the_file_is_a_configuration_also_with_every_key_that_stands_behind_a_comment():
+    page = written()
+    config = checked(yaml.safe_load(page), "the file").pipelines["clicks"]
+    assert (config.topics, config.event_time.field, config.wire.format) == (["Clicks.eu"], "event_time", "confluent")
+    keys = re.findall(r"^ *# (start|format|max_age|max_ahead|retention): ", page, re.MULTILINE)
+    assert len(keys) == 5
+    whole = re.sub(r"^( *)# (start|format|max_age|max_ahead|retention): ", r"\1\2: ", page, flags=re.MULTILINE)
+    assert checked(yaml.safe_load(whole), "the file").pipelines["clicks"].retention == timedelta(days=365)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("topic", "on"), ("topic", "a: b # c"), ("field", "1e3"), ("wire", {"format": "bare", "schema_id": 7})],
+)
+def test_a_value_that_yaml_would_read_as_another_is_quoted(name, value):
+    pipeline = yaml.safe_load(written(**{name: value}))["pipelines"]["clicks"]
+    assert {"topic": pipeline["topics"][0], "field": pipeline["event_time"]["field"], "wire": pipeline["wire"]}[
+        name
+    ] == value
+
+
+def chosen(rows):
+    table = pa.Table.from_pylist(rows)
+    records = pa.table({"topic": ["t"] * len(rows)})
+    return starter._chosen(table.schema, Sample([Group(1, records, table)]), NOW)[0]
+
+
+def ago(**by):
+    return NOW - timedelta(**by)
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({"ingested_at": ago(hours=1), "event_ts": ago(hours=2)}, "event_ts"),
+        ({"amount": 12.5, "when": ago(hours=2)}, "when"),
+        ({"born": ago(days=9000), "seen": ago(days=3).isoformat()}, "seen"),
+        ({"id": 41, "timestamp": int(ago(days=3).timestamp())}, "timestamp"),
+        ({"created_at": ago(days=3), "event_time": ago(days=900)}, "created_at"),
+    ],
+)
+def test_the_event_time_has_believable_values_and_then_the_better_name(row, field):
+    assert chosen([row] * 10) == field
+
+
+def test_a_sample_without_a_believable_time_names_no_field():
+    with pytest.raises(ConfigError, match="no field of 3 sampled rows holds times of the last year"):
+        chosen([{"id": 1, "born": ago(days=900)}] * 3)
+
+
+def test_it_refuses_to_write_over_a_file_and_two_topics_of_one_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipelines.yaml").write_text("mine")
+    refused = CliRunner().invoke(app, [*OPTIONS, "--topic", "clicks"]).exception
+    assert str(refused) == "pipelines.yaml exists, and stays as it is. Give another --output, or remove it."
+    twins = CliRunner().invoke(app, [*OPTIONS, "--topic", "a.b", "--topic", "a-b", "--output", "o.yaml"]).exception
+    assert str(twins) == "topics a.b and a-b would both be pipeline 'a-b'. Give one at a time."
+    assert [path.name for path in tmp_path.iterdir()] == ["pipelines.yaml"]
+    assert (tmp_path / "pipelines.yaml").read_text() == "mine"

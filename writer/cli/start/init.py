@@ -1,0 +1,83 @@
+"""`headrace init`: writes a configuration to begin with, from what the broker and the registry say of topics."""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from writer.config.loader import checked
+from writer.config.location import FILE
+from writer.core.errors import ConfigError
+from writer.output.tables import console, sentence
+from writer.preflight.starter import settings, summary, text
+
+_NAME_MAX = 63  # letters of a pipeline's name
+
+
+def init(
+    bootstrap_servers: Annotated[
+        str, typer.Option("--bootstrap-servers", help="The cluster: host:port, several separated by commas.")
+    ],
+    registry_url: Annotated[str, typer.Option("--registry-url", help="Base URL of the registry's Confluent API.")],
+    topic: Annotated[
+        list[str], typer.Option("--topic", help="A topic, for a pipeline and a table of its own; may be repeated.")
+    ],
+    output: Annotated[Path, typer.Option("--output", help="The file to write. It must not exist.")] = Path(FILE),
+    lake: Annotated[
+        str | None,
+        typer.Option(
+            "--lake",
+            help="Where tables and checkpoints go: a folder, or s3://bucket/folder. Default: `lake` beside it.",
+        ),
+    ] = None,
+    event_time: Annotated[
+        str | None, typer.Option("--event-time", help="Field with the event time. Default: found in the sample.")
+    ] = None,
+    sample: Annotated[int, typer.Option("--sample", min=1, help="How many records of each topic to look at.")] = 1_000,
+) -> None:
+    """Write a commented configuration from a broker and topics, with the wire format and event time of a sample.
+
+    Reads Kafka and the registry, and writes the file: nothing else. An existing file stays as it is. A cluster that
+    wants TLS or a login needs a file by hand (SECURITY.md).
+
+    Exit codes: 0 written, 1 Kafka or the registry does not answer, 2 the file exists, or the records show no event
+    time.
+    """
+    if output.exists():
+        raise ConfigError(f"{output} exists, and stays as it is. Give another --output, or remove it.")
+    place = (lake or str(output.absolute().parent / "lake")).rstrip("/")
+    if "://" not in place:
+        place = str(Path(place).absolute())
+    names = _names(topic)
+    begun = settings(
+        bootstrap_servers, registry_url, place,
+        {name: {"topics": [one], "event_time": {"field": event_time or "?"}} for name, one in names.items()},
+    )  # fmt: skip
+    config, now = checked(begun, "what the options say"), datetime.now(UTC)
+    found = {name: summary(name, config, event_time, sample, now) for name in names}
+    written = text(config, found)
+    checked(yaml.safe_load(written), f"what {output} would be")
+    try:
+        with output.open("x", encoding="utf-8") as file:
+            file.write(written)
+    except OSError as error:
+        raise ConfigError(f"cannot write {output}: {error.strerror}. Give another --output.") from error
+    out = console()
+    for name, one in found.items():
+        sentence(out, f"{name}: {one.wire_seen}")
+        sentence(out, f"{name}: event time {one.field}, {one.field_seen}")
+    sentence(out, f"Wrote {output}. Next: headrace validate {output}")
+
+
+def _names(topics: list[str]) -> dict[str, str]:
+    """Return the topics by the names of their pipelines. Raises ConfigError where two would have one name."""
+    found: dict[str, str] = {}
+    for topic in dict.fromkeys(topics):
+        name = re.sub(r"[^a-z0-9_-]+", "-", topic.lower()).strip("-_")[:_NAME_MAX] or "topic"
+        if name in found:
+            raise ConfigError(f"topics {found[name]} and {topic} would both be pipeline {name!r}. Give one at a time.")
+        found[name] = topic
+    return found
