@@ -3,7 +3,7 @@
 import os
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -44,8 +44,18 @@ from writer.web import endpoints, http_server, live_records
 _LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process ends
 
 
-def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = None) -> int:
-    """Run the pipelines until they are done, fail, or a signal asks to stop. Returns the exit code."""
+def run(
+    config: Config,
+    *,
+    once: bool,
+    new_run: bool,
+    only: list[str] | None = None,
+    listening: Callable[[str], object] = lambda _: None,
+) -> int:
+    """Run the pipelines until they are done, fail, or a signal asks to stop. Returns the exit code.
+
+    `listening` is called with the URL where this driver answers, if it does.
+    """
     stop, asked = threading.Event(), StartRequests()
     names = only or list(config.pipelines)
     listener = {name: Progress(name) for name in names}
@@ -61,6 +71,8 @@ def run(config: Config, *, once: bool, new_run: bool, only: list[str] | None = N
     # HTTP before Spark: a port that is taken is said at once.
     with stopped_by_signals(stop), serving as url, ExitStack() as after:
         after.callback(notifier.close, _LAST_WORDS)
+        if url is not None:
+            listening(url)
         if link is not None:
             link.say(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
         spark = session(config, len(names))

@@ -1,5 +1,6 @@
 """`headrace run`: runs the writer until it is stopped."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -8,6 +9,12 @@ from writer.config.loader import load
 from writer.core import logging
 from writer.driver import main as job, supervisor_channel
 from writer.output.cli_options import ConfigFile, Pipelines
+
+
+def _say_where_the_page_is(url: str) -> None:
+    """Print it for a person; among lines of JSON the event `http_listening` has it."""
+    if os.environ.get("HEADRACE_LOG") != "json":
+        typer.echo(f"headrace: page at {url}/")
 
 
 def run(
@@ -30,7 +37,9 @@ def run(
         link.begin()
     try:
         settings = load(config)
-        code = job.run(settings, once=once, new_run=new_run, only=settings.chosen(pipeline))
+        code = job.run(
+            settings, once=once, new_run=new_run, only=settings.chosen(pipeline), listening=_say_where_the_page_is
+        )
     except Exception as error:
         if link is not None:
             link.tell(None, error)
