@@ -15,6 +15,7 @@ from writer.core.text import instant, plural
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, version_or_time
 from writer.output.tables import console
+from writer.sealing.manifest import bucket_path
 
 _BUCKETS_SHOWN = 20
 _REFUSED = 2
@@ -197,7 +198,7 @@ def _buckets(out: Console, look: RewindPreview) -> None:
     ]
     tables.TextTable(out, [*columns, tables.Column("")]).add([
         [
-            ", ".join(value or "null" for value in one.key), f"{one.taken:,}", f"{one.left:,}",
+            bucket_path(look.snapshot.state.metadata["partitionColumns"], one.key), f"{one.taken:,}", f"{one.left:,}",
             f"v{one.manifest}" if one.manifest else "-",
             f"reopened; its next manifest is v{one.manifest + 1}" if one.manifest else "",
         ]

@@ -142,6 +142,7 @@ def test_a_person_is_shown_partitions_buckets_and_what_to_do(driver: Wrong, caps
     said = capsys.readouterr().out
     assert "12 offsets, 10 rows in" in said
     assert "clicks/0" in said
+    assert "hour=2026-11-20T" in said
     assert "the same with --yes writes it" in said
 
 

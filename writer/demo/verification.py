@@ -16,6 +16,7 @@ from writer.core.offsets import Source
 from writer.demo.devstack.events import NEW_FIELD
 from writer.demo.workload import ProducedMessages
 from writer.output.tables import ruled
+from writer.sealing.manifest import bucket_path
 
 _MIB = 2**20
 _PROVENANCE = {"_topic": "VARCHAR", "_incarnation": "INT", "_partition": "INT", "_offset": "BIGINT"}
@@ -134,13 +135,15 @@ def of(lake: Path, dead_letters: Path, ends: Mapping[Source, int], *, since: dat
 def show(found: Account) -> RenderableType:
     """Tables of buckets and of what became no row, for a person."""
     buckets = ruled(
-        "bucket (hour, UTC)", "rows", "late", "files", "MiB", "first event", "last event",
+        "bucket", "rows", "late", "files", "MiB", "first event", "last event",
         title="The lake, as DuckDB reads it",
     )  # fmt: skip
     for b in found.buckets:
         late = Text(f"{b.late:,}", "yellow") if b.late else ""
         times = f"{b.first:%H:%M:%S}", f"{b.last:%H:%M:%S}"
-        buckets.add_row(b.name, f"{b.rows:,}", late, f"{b.files:,}", f"{b.bytes / _MIB:.2f}", *times)
+        buckets.add_row(
+            bucket_path(["hour"], (b.name,)), f"{b.rows:,}", late, f"{b.files:,}", f"{b.bytes / _MIB:.2f}", *times
+        )
     files, size = sum(b.files for b in found.buckets), sum(b.bytes for b in found.buckets)
     buckets.add_section()
     buckets.add_row("all", f"{found.rows:,}", f"{found.late:,}", f"{files:,}", f"{size / _MIB:.2f}", style="bold")

@@ -24,6 +24,7 @@ from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
 from writer.output.tables import console
 from writer.schemas.registry import SchemaSource, source
+from writer.sealing.manifest import bucket_path
 from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import CommitFailed, one_line
 
@@ -66,7 +67,7 @@ def run_delete(
         lines.emit_whole({"pipeline": name, "dry_run": dry_run, "request": request, **rows, **document})
     else:
         for what, looked, gone in zip((name, f"{name}, late rows"), looks, done, strict=False):
-            _show(out, what, keys, looked, gone)
+            _show(out, what, keys, columns, looked, gone)
         _show_dead_letters(out, found)
         if dry_run:
             lines.sentence(out, "Nothing was deleted. The same without --dry-run deletes it.")
@@ -83,7 +84,9 @@ def _to_dict(looked: DeletionScan, done: Sequence[DeletionResult]) -> Mapping[st
     }  # fmt: skip
 
 
-def _show(out: Console, name: str, keys: Keys, looked: DeletionScan, done: Sequence[DeletionResult]) -> None:
+def _show(
+    out: Console, name: str, keys: Keys, columns: Sequence[str], looked: DeletionScan, done: Sequence[DeletionResult]
+) -> None:
     lines.sentence(
         out,
         f"{name}: {plural(looked.rows, 'row')} with {plural(keys.count, 'value')} of {', '.join(keys.fields)}, in "
@@ -94,9 +97,9 @@ def _show(out: Console, name: str, keys: Keys, looked: DeletionScan, done: Seque
         (bucket, sum(hit.rows for hit in hits), len(hits), "-") for bucket, hits in looked.buckets.items()
     ]
     if shown:
-        columns = [lines.Column("bucket", width_min=20), *lines.numbers("rows", "files", "version")]
-        lines.TextTable(out, columns).add([
-            [", ".join(value or "null" for value in bucket), f"{rows:,}", f"{files:,}", version]
+        titles = [lines.Column("bucket", width_min=20), *lines.numbers("rows", "files", "version")]
+        lines.TextTable(out, titles).add([
+            [bucket_path(columns, bucket), f"{rows:,}", f"{files:,}", version]
             for bucket, rows, files, version in shown
         ])  # fmt: skip
 

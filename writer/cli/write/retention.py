@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+import bucketers
 from writer.config.loader import load
 from writer.core.text import instant, plural
 from writer.core.units import show_duration, show_size
@@ -14,6 +15,7 @@ from writer.maintenance.retention import DroppedBucket, ExpiredBucket, works
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.tables import console
+from writer.sealing.manifest import bucket_path
 from writer.table.factory import existing_table
 
 _BUCKETS_SHOWN = 20  # for a person
@@ -34,7 +36,7 @@ def _result_to_dict(done: Sequence[DroppedBucket]) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def _show(out: Console, name: str, old: Sequence[ExpiredBucket], which: str) -> None:
+def _show(out: Console, name: str, buckets_by: Sequence[str], old: Sequence[ExpiredBucket], which: str) -> None:
     if not old:
         tables.sentence(out, f"{name}: no bucket {which}.")
         return
@@ -42,7 +44,7 @@ def _show(out: Console, name: str, old: Sequence[ExpiredBucket], which: str) -> 
     columns = [tables.Column("bucket", width_min=20), *tables.numbers("rows", "files", "size")]
     tables.TextTable(out, columns).add([
         [
-            ", ".join(value or "null" for value in one.bucket),
+            bucket_path(buckets_by, one.bucket),
             "?" if any(file.rows is None for file in one.files) else f"{sum(f.rows or 0 for f in one.files):,}",
             f"{len(one.files):,}", show_size(one.bytes),
         ]
@@ -86,6 +88,7 @@ def retention(
             continue
         existing_table(name, settings)
         main, late = works(name, settings)
+        columns = bucketers.build(settings.pipelines[name].bucket).columns
         documents[name] = {"before": (now - kept_for).isoformat()}
         for what, work in (("", main), ("late rows", late)):
             old = work.due(now)
@@ -96,7 +99,7 @@ def retention(
             documents[name] |= {what.replace(" ", "_"): found} if what else found
             if not as_json:
                 which = f"ended by {instant(now - kept_for)} (retention {show_duration(kept_for)})"
-                _show(out, f"{name}, {what}" if what else name, old, which)
+                _show(out, f"{name}, {what}" if what else name, columns, old, which)
                 if old:
                     _verdict(out, done, delta=settings.pipelines[name].table.format == "delta")
     if as_json:
