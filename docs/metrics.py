@@ -74,10 +74,10 @@ def _dashboard() -> list[str]:
     return [
         "## The dashboard", "",
         "`helm/headrace/dashboards/headrace.json` is a dashboard for Grafana: import it, and choose the Prometheus",
-        "that scrapes drivers and supervisors. Variables choose clusters, namespaces and pipelines. Prometheus adds the",
-        "labels `cluster` (`external_labels` of a remote write) and `namespace` (a PodMonitor); without them all series are",
-        "shown. Each panel says what it means where its title is. `docs/dashboard.py` writes it; a test holds each",
-        "expression to the metrics above.", "",
+        "that scrapes drivers and supervisors. Variables choose clusters, namespaces and pipelines. Prometheus adds",
+        "the labels `cluster` (`external_labels` of a remote write) and `namespace` (a PodMonitor); without them all",
+        "series are shown. Each panel says what it means where its title is. `docs/dashboard.py` writes it; a test",
+        "holds each expression to the metrics above.", "",
     ]  # fmt: skip
 
 
