@@ -137,7 +137,8 @@ def test_what_is_held_takes_events_of_ones_own_until_a_signal(start, tmp_path):
     assert numbers(SUM.search(demo.said()).groups())[0] == 6_000
     page = demo.said().split("\nopen its page\n")[1].split()[0]
     assert page in (kept / "writer.log").read_text(), "as `headrace run` prints it"
-    with urllib.request.urlopen(page, timeout=10) as answer:
+    asked = urllib.request.Request(page, headers={"Accept": "text/html"})
+    with urllib.request.urlopen(asked, timeout=10) as answer:
         assert b"<title>headrace</title>" in answer.read()
     look = next(line for line in demo.said().splitlines() if " explain " in line)
     told = subprocess.run(shlex.split(look), capture_output=True, text=True, check=True)

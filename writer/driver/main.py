@@ -39,6 +39,7 @@ from writer.status.progress import Progress
 from writer.storage import disk_space
 from writer.storage.locations import store_at
 from writer.table import locations
+from writer.telemetry.receivers import Receivers
 from writer.web import endpoints, http_server, live_records
 
 _LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process ends
@@ -71,6 +72,8 @@ def run(
     # HTTP before Spark: a port that is taken is said at once.
     with stopped_by_signals(stop), serving as url, ExitStack() as after:
         after.callback(notifier.close, _LAST_WORDS)
+        for progress in listener.values():
+            after.callback(Receivers(config, progress).close, _LAST_WORDS)
         if url is not None:
             listening(url)
         if link is not None:
