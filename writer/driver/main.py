@@ -72,8 +72,7 @@ def run(
     # HTTP before Spark: a port that is taken is said at once.
     with stopped_by_signals(stop), serving as url, ExitStack() as after:
         after.callback(notifier.close, _LAST_WORDS)
-        for progress in listener.values():
-            after.callback(Receivers(config, progress).close, _LAST_WORDS)
+        after.callback(Receivers(config, listener.values()).close, _LAST_WORDS)
         if url is not None:
             listening(url)
         if link is not None:

@@ -37,11 +37,15 @@ class BoundedSender:
         except Full:
             self._note(f"{self._waiting.maxsize} wait already")
 
-    def close(self, within: timedelta) -> None:
-        """Send what waits, for that long at most. What is left is dropped."""
+    def finish(self) -> None:
+        """Let the thread end when it has sent what waits."""
         self._closing.set()
         with suppress(Full):
-            self._waiting.put_nowait(None)  # wakes the thread
+            self._waiting.put_nowait(None)  # wakes it
+
+    def close(self, within: timedelta) -> None:
+        """Send what waits, for that long at most. What is left is dropped."""
+        self.finish()
         self._thread.join(within.total_seconds())
         while True:
             try:

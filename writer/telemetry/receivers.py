@@ -1,7 +1,9 @@
 """Opens the receivers that the configuration names, and hands each commit of a pipeline to them."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -10,38 +12,50 @@ from writer.status.progress import Progress
 from writer.telemetry import batch_trace, lineage_events
 from writer.telemetry.bounded_sender import BoundedSender
 
+Send = Callable[[Commit], None]
+
 
 class Receivers:
-    """The receivers of one pipeline; none where none is configured."""
+    """The receivers of a driver's pipelines, a sender for each pipeline; none where none is configured."""
 
-    def __init__(self, config: Config, progress: Progress) -> None:
-        """Follow the commits of a pipeline. Raises ConfigError when a receiver's package is not installed."""
-        name = progress.pipeline
-        openers: dict[str, Callable[[], Callable[[Commit], None]]] = {}
-        if config.openlineage.url is not None:
-            openers["openlineage"] = lambda: lineage_events.sender(config.openlineage, config, name)
-        if config.opentelemetry.url is not None:
-            openers["opentelemetry"] = lambda: batch_trace.sender(config.opentelemetry, name)
-        self._progress = progress
-        self._senders = [
-            BoundedSender(receiver, name, _opened(receiver, opener), progress.telemetry)
-            for receiver, opener in openers.items()
-        ]
-        if self._senders:
-            progress.on_commit(self._committed)
+    def __init__(self, config: Config, pipelines: Iterable[Progress]) -> None:
+        """Follow the commits of pipelines. Raises ConfigError when a receiver's package is not installed."""
+        self._senders: list[BoundedSender] = []
+        for progress in pipelines:
+            openers = _openers(config, progress.pipeline)
+            mine = [
+                BoundedSender(receiver, progress.pipeline, _opened(receiver, opener), progress.telemetry)
+                for receiver, opener in openers.items()
+            ]
+            self._senders += mine
+            if mine:
+                progress.on_commit(partial(_committed, progress, mine))
 
     def close(self, within: timedelta) -> None:
-        """Send what waits, for that long at most."""
+        """Send what waits, for that long at most, all together."""
+        deadline_s = time.monotonic() + within.total_seconds()
         for sender in self._senders:
-            sender.close(within)
-
-    def _committed(self) -> None:
-        commit = self._progress.view().commits[0]
+            sender.finish()
         for sender in self._senders:
-            sender.put(commit)
+            sender.close(timedelta(seconds=max(0.0, deadline_s - time.monotonic())))
 
 
-def _opened(receiver: str, opener: Callable[[], Callable[[Commit], None]]) -> Callable[[Commit], None]:
+def _committed(progress: Progress, senders: Iterable[BoundedSender]) -> None:
+    commit = progress.view().commits[0]
+    for sender in senders:
+        sender.put(commit)
+
+
+def _openers(config: Config, pipeline: str) -> dict[str, Callable[[], Send]]:
+    found: dict[str, Callable[[], Send]] = {}
+    if config.openlineage.url is not None:
+        found["openlineage"] = partial(lineage_events.sender, config.openlineage, config, pipeline)
+    if config.opentelemetry.url is not None:
+        found["opentelemetry"] = partial(batch_trace.sender, config.opentelemetry, pipeline)
+    return found
+
+
+def _opened(receiver: str, opener: Callable[[], Send]) -> Send:
     try:
         return opener()
     except ImportError as error:
