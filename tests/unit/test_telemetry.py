@@ -19,6 +19,7 @@ from tests.looking import config
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
+from writer.preflight import host_checks
 from writer.status.model import Commit
 from writer.status.progress import Progress
 from writer.telemetry.bounded_sender import BoundedSender
@@ -220,3 +221,9 @@ def test_a_package_that_is_missing_is_named(section: str, tmp_path: Path, monkey
     wanted = configured(tmp_path, **{section: {"url": "http://127.0.0.1:1"}})
     with pytest.raises(ConfigError, match=rf"pip install 'headrace\[{section}\]'"):
         Receivers(wanted, [Progress("clicks")])
+    monkeypatch.delitem(sys.modules, section)
+    found = {one.check: one for one in host_checks.machine(wanted, [])}
+    assert (found[section].status, section == "openlineage") == ("ok", "opentelemetry" not in found), "asked for alone"
+    monkeypatch.setattr(host_checks, "find_spec", lambda _: None)
+    found = {one.check: one for one in host_checks.machine(wanted, [])}
+    assert (found[section].status, found[section].fix) == ("failed", f"pip install 'headrace[{section}]'")
