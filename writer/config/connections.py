@@ -21,6 +21,9 @@ _SECRET = re.compile(
 )
 
 
+_HTTP = r"^https?://."
+
+
 class Kafka(Strict):
     """The cluster to read from."""
 
@@ -274,3 +277,26 @@ class Notifications(Strict):
     )
     timeout: Duration = Field(timedelta(seconds=10), description="how long an answer may take")
     retry_timeout: Duration = Field(timedelta(hours=1), description="how long a message that fails is tried again")
+
+
+class OpenLineage(Strict):
+    """Lineage events of each commit, for a receiver of OpenLineage such as Marquez."""
+
+    url: str | None = Field(
+        None, pattern=_HTTP, description="of the receiver, such as http://marquez:5000; default: no event is sent"
+    )
+    api_key: SecretStr | None = Field(
+        None, description="sent as `Authorization: Bearer`; take it from `${env:NAME}` or `${file:/path}`"
+    )
+    namespace: str = Field("headrace", min_length=1, description="namespace of the jobs, which are the pipelines")
+    timeout: Duration = Field(timedelta(seconds=5), description="how long an answer may take; no batch waits for it")
+
+
+class OpenTelemetry(Strict):
+    """A trace of each batch, for a collector that takes OTLP over HTTP. OTEL_EXPORTER_OTLP_HEADERS is honoured."""
+
+    url: str | None = Field(
+        None, pattern=_HTTP,
+        description="where spans are sent, such as http://collector:4318/v1/traces; default: no span is sent",
+    )  # fmt: skip
+    timeout: Duration = Field(timedelta(seconds=5), description="how long an answer may take; no batch waits for it")
