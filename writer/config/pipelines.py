@@ -15,7 +15,7 @@ from writer.batch.bucketing import TimeRule
 from writer.config.base import Strict, did_you_mean
 from writer.config.connections import S3, Autoscaler, Http, Kafka, Notifications, Recovery, Registry, Spark, Supervisor
 from writer.config.hooks import Hooks
-from writer.config.pipeline_sections import ClockRule, Compact, Place, Seal, Wire
+from writer.config.pipeline_sections import ClockRule, Columns, Compact, Place, Seal, Wire
 from writer.core.errors import ConfigError
 from writer.core.units import Duration, Size, duration, show_duration
 from writer.storage.nesting import Parts, parts
@@ -182,6 +182,7 @@ class Pipeline(Strict):
     )
     table: Table
     wire: Wire = Wire.model_validate({})
+    columns: Columns = Columns.model_validate({})
     event_time: EventTime
     bucket: Annotated[dict[str, Any], AfterValidator(_bucketer)] = Field(
         default_factory=lambda: {"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"},
