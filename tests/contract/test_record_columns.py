@@ -1,17 +1,25 @@
 """Keys and headers of records are columns: in the stream and at every other exit, in both formats."""
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from tests import oracle
 from tests.carried import Driver, log
+from tests.contract.test_compact import compactor
 from tests.looking import NOW, event
+from tests.skipped import filled, skipped
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
+from writer.maintenance.compaction import here
 from writer.maintenance.dead_letters import Selection
+from writer.maintenance.local_pipeline import opened
 from writer.maintenance.replay import Replaying
 from writer.maintenance.row_keys import where
 from writer.output.tables import console
@@ -103,3 +111,66 @@ def test_late_rows_have_them_in_their_table(tmp_path: Path, form: str) -> None:
     driver.carry([log({1: event(1)}, headers={1: {"trace-id": b"late"}})], {0: 2})
     assert shown(str(driver.settings.late_table)) == [(1, "k1", b"late", "late", None)]
     adds_up(driver)
+
+
+def with_gap(root: Path, form: str) -> Driver:
+    """A table that ends at 1, and a gap up to 3."""
+    driver = started(root, form, COLUMNS)
+    driver.carry([log({0: event(0)})], {0: 1})
+    skipped(driver, 3)
+    return driver
+
+
+def test_a_copy_of_such_a_table_brings_them_to_a_gap(tmp_path: Path, form: str) -> None:
+    driver, other = with_gap(tmp_path, form), started(tmp_path / "other", form, COLUMNS)
+    other.carry([log({n: event(n) for n in range(3)}, headers={2: {"trace-id": b"t", "n": b"2"}})], {0: 3})
+    filled(driver, Path(other.lake))
+    assert shown(driver.lake)[1:] == [(1, "k1", None, None, None), (2, "k2", b"t", "t", 2)]
+    adds_up(driver)
+
+
+def test_an_archive_of_records_brings_them_to_a_gap(tmp_path: Path, form: str) -> None:
+    driver = with_gap(tmp_path, form)
+    (tmp_path / "archive").mkdir()
+    records = log({1: event(1), 2: event(2)}, headers={1: {"n": b"1"}, 2: {"trace-id": b"t"}})
+    pq.write_table(pa.Table.from_batches([records]), tmp_path / "archive" / "part-0.parquet")
+    filled(driver, tmp_path / "archive")
+    assert shown(driver.lake)[1:] == [(1, "k1", None, None, 1), (2, "k2", b"t", "t", None)]
+    adds_up(driver)
+
+
+def test_a_merged_bucket_keeps_them(tmp_path: Path, form: str) -> None:
+    driver = started(tmp_path, form, COLUMNS)
+    for n in range(3):
+        driver.carry([log({n: event(n, at=NOW)}, headers={n: {"trace-id": b"t"}})], {0: n + 1})
+    before = shown(driver.lake)
+    snapshot = driver.table.snapshot()
+    (bucket,) = {file.bucket for file in driver.table.bucket_files(snapshot)}
+    pieces = compactor(driver).planned(snapshot, [bucket], open_too=True)[bucket]
+    (made,) = compactor(driver).carry_out(snapshot, pieces, here)
+    assert (made.removed, made.files, made.rows) == (3, 1, 3)
+    assert shown(driver.lake) == before
+    adds_up(driver)
+
+
+def test_preview_shows_them(tmp_path: Path) -> None:
+    driver = started(tmp_path, "delta", COLUMNS)
+    sample = opened("clicks", driver.config, driver.schemas).assigned(log({0: event(0)}, headers={0: {"n": b"7"}}), NOW)
+    (group,) = sample.groups
+    assert group.rows.select(["_key", "_headers", "trace", "size"]).to_pylist() == [
+        {"_key": "k0", "_headers": [("n", b"7")], "trace": None, "size": 7}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"key": "text"}, "columns.key.type"),
+        ({"headers": "_offset"}, "'_offset' is the name of two columns"),
+        ({"key": "string", "header_columns": {"_KEY": "k"}}, "'_key' is the name of two columns"),
+        ({"header_columns": {"n": {"header": "n", "type": "int"}}}, "columns.header_columns.n.type"),
+    ],
+)
+def test_a_column_that_cannot_be_is_a_sentence(tmp_path: Path, columns: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(problem)):
+        Driver(tmp_path, columns=columns)

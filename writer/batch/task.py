@@ -190,7 +190,7 @@ class RecordSteps:
     def with_record_columns(self, group: Group) -> Group:
         """Give the rows the columns of their keys and headers; a record that cannot fill them becomes no row."""
         wanted = self._plan.record_columns
-        if not wanted.schema.names:
+        if set(wanted.schema.names) <= set(group.rows.column_names):  # none is wanted, or the rows of a copy have them
             return group
         with self.clock("conform"):
             arrays, reasons = wanted.of(group.records)
