@@ -22,7 +22,15 @@ def test_once_carries_every_record_and_a_second_time_adds_nothing(site: Site, to
     lake = site.pipeline("events", [clicks, installs], columns=columns)
     site.fill(clicks, 20_000, broken=12)
     site.fill(installs, 5_000, kind="installs", broken=5)
-    site.once()
+    options = {"client.rack": "rack-a", "max.partition.fetch.bytes": 300_000}
+    site.overrides["kafka"] = {"bootstrap_servers": site.bootstrap, "options": options}
+    conf = {"spark.driver.extraJavaOptions": QUICK_START, "spark.log.level": "INFO"}
+    site.overrides["spark"] = {"conf": conf}
+    said = site.once()
+    assert {"client.rack = rack-a", "max.partition.fetch.bytes = 300000"} <= {
+        line.strip() for line in said.splitlines()
+    }
+    del site.overrides["spark"]
     oracle.check(lake, "events", site.ends(clicks, installs))
     before = oracle.replay(lake)
     said = site.once()
