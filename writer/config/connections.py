@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from writer.config.base import Strict
+from writer.config.kafka_options import KafkaOptions, for_librdkafka
 from writer.config.security import Address, Security
 from writer.core.units import Duration
 from writer.storage.base import S3_RETRY_TIMEOUT, S3Settings
@@ -41,11 +42,16 @@ class Kafka(Strict):
         "3.8 have tiered storage: they give up a read from it after so long",
     )
     security: Security = Security.model_validate({})
+    options: KafkaOptions = Field(
+        default_factory=dict,
+        description="settings of Kafka's consumer by their own names, such as `client.rack`, `fetch.max.bytes`; "
+        "what would break a promise is refused with the reason",
+    )
 
     @property
     def address(self) -> Address:
         """The cluster, as clients get it."""
-        return Address(self.bootstrap_servers, self.security.ours)
+        return Address(self.bootstrap_servers, {**for_librdkafka(self.options), **self.security.ours})
 
 
 class Registry(Strict):

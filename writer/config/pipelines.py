@@ -27,7 +27,7 @@ from writer.config.connections import (
     Supervisor,
 )  # fmt: skip
 from writer.config.hooks import Hooks
-from writer.config.pipeline_sections import ClockRule, Compact, Place, Seal, Wire
+from writer.config.pipeline_sections import ClockRule, Columns, Compact, Place, Seal, Wire
 from writer.core.errors import ConfigError
 from writer.core.units import Duration, Size, duration, show_duration
 from writer.storage.nesting import Parts, parts
@@ -194,6 +194,7 @@ class Pipeline(Strict):
     )
     table: Table
     wire: Wire = Wire.model_validate({})
+    columns: Columns = Columns.model_validate({})
     event_time: EventTime
     bucket: Annotated[dict[str, Any], AfterValidator(_bucketer)] = Field(
         default_factory=lambda: {"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"},

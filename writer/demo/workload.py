@@ -179,6 +179,7 @@ def configuration(events: int, stack: Stack, workspace: Workspace) -> str:
                 PIPELINE: {
                     "topics": list(TOPICS),
                     "table": {"location": str(workspace.lake), "format": workspace.format},
+                    "columns": {"key": "string", "headers": "_headers"},
                     "event_time": {"field": "event_time"},
                     "bucket": {"type": "event_time", "width": "1 h"},
                     "commit": {
