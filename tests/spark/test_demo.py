@@ -160,7 +160,7 @@ def test_what_is_held_takes_events_of_ones_own_until_a_signal(start, tmp_path):
     assert sum(oracle.check(lake, "events").values()) == 16_010
     user, count = oracle.rows(lake, "user_id, count(*)", "GROUP BY user_id ORDER BY 2 DESC, 1 LIMIT 1")[0]
     command = [sys.executable, "-m", "writer.cli", "delete-rows", str(kept / "headrace.yaml")]
-    subprocess.run([*command, "--where", f"user_id = '{user}'", "--no-dead-letters"], check=True)
+    subprocess.run([*command, "--where", f"user_id = '{user}'", "--no-dead-letters", "--yes"], check=True)
     demo.process.send_signal(signal.SIGINT)
     assert demo.process.wait(60) == 0, demo.said()
     assert f" + {count:,} taken by delete + 0 lost, 0 twice\n" in demo.said()
