@@ -136,7 +136,7 @@ def _shown(name: str, value: Any) -> str:
 def _environment() -> list[str]:
     return [
         "## Environment", "", "| variable | meaning |", "| --- | --- |",
-        "| `HEADRACE_LOG` | form of log lines on standard error: `text` (default), or `json`, one object a line |",
+        "| `HEADRACE_LOG` | log: `text` (default), or `json`, one object a line; a failure ends with a sentence |",
         "| `HEADRACE_CACHE` | where fetched Java parts are kept (default: `~/.cache/headrace`) |",
         "| `HEADRACE_JARS` | directory with Spark's Kafka jars; nothing is fetched |",
         "| `HEADRACE_IVY_SETTINGS` | an Ivy settings file, to fetch from a mirror |",
