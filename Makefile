@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SITE := $(VENV)-docs
 SHELL := bash
 # Without compiled bytecode every process of a test would compile the product, and pytest rewrite each assertion, again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,7 +15,7 @@ THREE := -n 3 --dist worksteal
 SLOW := "slow and not long and not engines"
 STORES := $(addprefix tests/contract/test_,store.py table.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3.py
 
-.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-chart test-rollout test-page test-stores images guard setup reference lock clean
+.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-chart test-rollout test-page test-stores images guard setup reference docs lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -118,6 +119,16 @@ reference: $(READY)
 	cp recovery/alerts.yaml helm/headrace/rules/alerts.yaml
 	$(BIN)/python docker/locks.py
 
+# The pages as a site in site/. A link or anchor that leads nowhere fails.
+docs: $(SITE)/.ready
+	$(SITE)/bin/python docs/site.py
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
+
+$(SITE)/.ready: docs/site.lock
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r $<
+	touch $@
+
 # docs/images/demo.svg from a run of the demo.
 demo-picture: $(READY)
 	$(BIN)/python docs/picture.py
@@ -133,4 +144,4 @@ scaling-picture: $(READY)
 	$(BIN)/python docs/autoscaling.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(SITE) site build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -1,4 +1,4 @@
-"""A large gap filled beside a live stream: how fast, and whether the live writer kept its pace. Every event is counted.
+"""Measures a backfill beside a live stream: its speed, and the live writer's lag. Counts every event.
 
 By itself: python -m bench.backfill [--events 5M] [--live 2000] [--rate N] [--chunk-rows 500000] [--json FILE]
 """

@@ -1,4 +1,4 @@
-"""What compaction costs and brings: rows of a CPU-second, bytes, a query before and after, and the stream beside it.
+"""Measures compaction: rows in a CPU-second, bytes, a query before and after, and the stream beside it.
 
 Events of 200B go through the writer's steps into a table of many small files, as short commits leave them. The largest
 bucket is then rewritten, each time from the same files.

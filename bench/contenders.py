@@ -1,4 +1,4 @@
-"""Who carries the topic: headrace, the plain jobs it is measured by, and the limit. Each is a command of its own."""
+"""The contenders: headrace, the plain Spark jobs, and the limit. Each is a command of its own."""
 
 import os
 import sys

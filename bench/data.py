@@ -1,4 +1,4 @@
-"""The pinned data sets of the bench: what the events of each look like. The same on every machine, for ever.
+"""The pinned data sets of the bench: the same events on every machine.
 
 Ids, addresses and positions are distinct as in life, so that dictionaries and compression flatter nobody. Event times
 are those of a live stream: a batch opens about nine hourly buckets.

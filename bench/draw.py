@@ -1,4 +1,4 @@
-"""Numbers that belong to an event for ever: a pure function of seed, column and position."""
+"""Pseudo-random numbers of an event: a pure function of seed, column and position."""
 
 import zlib
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Avro in whole columns: each field of many events becomes one binary array, and a join makes the events.
+"""Encodes Avro in whole columns: each field of many events becomes one binary array, and a join makes the events.
 
 No event is ever a Python object, so a pinned topic of ten million events is filled in a minute. Encodings are those of
 the Avro 1.12 specification, "binary encoding".

@@ -1,4 +1,4 @@
-"""What poison costs: the same events twice through the writer, once with one in a thousand damaged at random.
+"""Measures the cost of failed records: the same events twice, once with one in a thousand damaged.
 
 Every damaged record must be in the dead-letter table, and no other; what is carried is the events of a CPU-second.
 

@@ -1,4 +1,4 @@
-"""The kinds of fields that the data sets are made of: an Avro type, and the column of encodings for any events."""
+"""Kinds of fields in the data sets: an Avro type, and the encoded column for any events."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the measurements say: events per processor second, apart for start and steady work, and how contenders compare.
+"""Computes figures from measurements: events in a CPU-second, for start and steady work, and ratios of contenders.
 
 Pure: from samples to figures.
 """

@@ -1,4 +1,4 @@
-"""A topic filled once with a pinned data set, which every contender then reads.
+"""Fills a topic once with a pinned data set, for all contenders.
 
 By itself: python -m bench.fill BOOTSTRAP REGISTRY_URL TOPIC [DATA] [EVENTS]
 """

@@ -1,4 +1,4 @@
-"""Does the writer still carry what it did? Headrace against the limit of its design, beside a kept figure.
+"""Guards the writer's speed: compares headrace with the limit of its design, and the ratio with a stored one.
 
 Both run on the same machine in turn and their processor seconds are divided, so a slow or noisy machine slows both.
 

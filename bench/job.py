@@ -1,4 +1,4 @@
-"""What every contender is told: the same topic, the same batches, a directory of its own."""
+"""The job of a contender: the same topic and batches for all, a directory for each."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from pathlib import Path
 from writer.clients.java_artifacts import Bundle, Module
 
 BUCKET = "hour"  # the partition column, in every contender's table
-PARTITIONS = 4  # of a topic, unless told
+PARTITIONS = 4  # of a topic, by default
 CORES = 2  # of Spark; the limit is one process without it
 # What the plain jobs run on. Not transitive: pyspark carries the rest.
 _AVRO = (Module("org.apache.spark", "spark-avro_2.13", "4.0.2"),)

@@ -1,4 +1,4 @@
-"""The steps of headrace in one process without Spark: librdkafka in, Parquet out. The bound of this design.
+"""The steps of headrace in one process without Spark: librdkafka in, Parquet out. The limit of this design.
 
 No commit, no frontier, no second attempt: what it writes is not exactly once. Every record of one fetch carries the
 time of its first, because asking each record for its own would be a call a record.

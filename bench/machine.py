@@ -1,4 +1,4 @@
-"""What the figures were taken on: they mean little without it."""
+"""Describes the machine of the measurement."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""A process tree measured from outside: processor seconds and memory, whatever starts, ends and is left behind in it.
+"""Measures a process tree from outside: CPU-seconds and memory, also of processes that have ended.
 
 What an ended process used is found where the kernel puts it: at the one that waited for it.
 """

@@ -1,4 +1,4 @@
-"""The PySpark job that a team would write first: Kafka, from_avro, a partitioned Delta table. The baseline.
+"""The baseline: the PySpark job that a team writes first, with Kafka, from_avro and a partitioned Delta table.
 
 By itself: python -m bench.plain JOB.json [--repartition]
 """
@@ -70,7 +70,7 @@ def run(job: Job, *, repartition: bool) -> None:
         .start(str(job.table))
     )
     query.awaitTermination()
-    spark.stop()  # delivers what its listeners were not told yet
+    spark.stop()  # delivers the remaining events to its listeners
 
 
 def session(job: Job) -> Any:

@@ -1,4 +1,4 @@
-"""The figures as one picture: a bar for each contender, its length the events that a processor second carries."""
+"""Draws the figures: a bar for each contender, with its events in a CPU-second."""
 
 from collections.abc import Sequence
 from pathlib import Path

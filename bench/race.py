@@ -1,4 +1,4 @@
-"""One run of one contender: started, watched from outside until its whole process tree has ended, and checked."""
+"""Runs one contender once: starts it, measures it until its whole process tree has ended, and checks its rows."""
 
 import json
 import re

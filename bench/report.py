@@ -1,4 +1,4 @@
-"""The figures for a machine to read: settings, medians, ratios, and every run as it was measured."""
+"""The figures as JSON: settings, medians, ratios, and every run as it was measured."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

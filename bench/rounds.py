@@ -1,4 +1,4 @@
-"""The whole bench: servers up, the topic filled once, then every contender in turn, round after round.
+"""Runs the whole bench: servers, the topic, then every contender in turn, round after round.
 
 In turn, not one contender's repeats together: a machine that gets slower for a while then slows all of them.
 """

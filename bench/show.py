@@ -1,4 +1,4 @@
-"""What a person sees of the bench: how far it is, and the figures. The same words on a terminal and in a file."""
+"""Shows the bench's progress and figures, with the same words on a terminal and in a file."""
 
 import time
 from collections.abc import Sequence

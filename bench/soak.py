@@ -1,4 +1,4 @@
-"""Thousands of small commits through the real writer: neither does a commit take longer, nor the driver grow.
+"""Runs thousands of small commits through the real writer, and checks that neither time nor memory grows.
 
 By itself: python -m bench.soak [--commits 2000] [--json FILE] [--plot FILE]
 """
@@ -113,7 +113,7 @@ def soak(commits: int, directory: Path, say: Callable[[str], None]) -> Soaked:
             process_group.end(grace=timedelta(seconds=30))
     table = table_at("delta", str(job.table), PIPELINE)
     facts = [committed.facts for committed in table.commits_since(-1)]
-    looks = [about["phases"]["look"] for about in facts[:-1]]  # what the last one cost, nobody could write down
+    looks = [about["phases"]["look"] for about in facts[:-1]]  # the last one's cost is in no later entry
     spent = [sum(about["former"]["phases"].values()) for about in facts[1:]]
     return Soaked(looks, spent, samples, sum(about["files"] for about in facts))
 

@@ -1,4 +1,4 @@
-"""Three things Arrow leaves to its users: one array from chunks, division that floors, a column by its dotted name."""
+"""Arrow helpers: one array from chunks, floor division, a column by its dotted name."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

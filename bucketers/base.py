@@ -1,4 +1,4 @@
-"""The contract between the writer and every bucketer, its own or a stranger's."""
+"""The protocol between the writer and every bucketer, built in or your own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Several bucketers at once: the partition columns of each, side by side."""
+"""Combines several bucketers: the partition columns of each, in order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Buckets of event time. The one place that knows wall clocks, so that a label and its interval cannot disagree.
+"""Buckets by event time. Labels and intervals are computed here, so that they agree in every time zone.
 
 Time zones come from `zoneinfo` alone. Arrow's `local_timestamp` reads the same files but not their closing rule, so it
 knows no summer time after 2037 (pyarrow 26), and a row with such a date would lie outside its own bucket.
@@ -81,7 +81,7 @@ class EventTime:
         return ("minute" if self.width < _HOUR else "hour" if self.width % _DAY else "day",)
 
     def assign(self, rows: pa.Table, event_time: pa.ChunkedArray | pa.Array) -> Buckets:  # noqa: ARG002 the protocol's
-        """Give every row the bucket of its event time, in the years 1 to 9999. The rows are not looked at."""
+        """Give every row the bucket of its event time, in the years 1 to 9999. Does not read the rows."""
         assert event_time.type == pa.timestamp("us", "UTC"), event_time.type
         assert not event_time.null_count
         instants, width_us = contiguous(event_time).cast(pa.int64()), self._width_s * 1_000_000
@@ -98,7 +98,7 @@ class EventTime:
         return Buckets(keys.indices, tuple((label,) for label, _ in buckets), tuple(span for _, span in buckets))
 
     def interval(self, values: Sequence[str | None]) -> tuple[datetime, datetime] | None:
-        """Return the interval that a label stands for; None for a text that is no label of these buckets."""
+        """Return the interval of a label; None for a text that is not a label of these buckets."""
         found = _LABEL.fullmatch(values[0] or "")
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""From configuration to a bucketer. The one place that imports code by name."""
+"""Creates a bucketer from the configuration. Only this module imports code by name."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module

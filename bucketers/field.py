@@ -1,4 +1,4 @@
-"""Buckets of a column's value, for a table that is read by tenant, country or kind of event."""
+"""Buckets by a column's value, for a table that is read by tenant, country or kind of event."""
 
 from dataclasses import dataclass
 from typing import Final

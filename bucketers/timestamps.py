@@ -1,4 +1,4 @@
-"""The event time of a record: one column, in whatever form its producer chose, as microseconds in UTC.
+"""Reads the event time of records: one column of any supported type, as microseconds in UTC.
 
 Bad data gives null, for the caller to count or replace; a bad configuration raises.
 """

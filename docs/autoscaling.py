@@ -1,4 +1,4 @@
-"""Writes docs/AUTOSCALING.md from the policy, a recorded tick and the kept scores. `make reference`.
+"""Writes docs/AUTOSCALING.md and docs/AUTOSCALING_RESULTS.md from the policy, a recorded evaluation and saved scores.
 
 `docs/autoscaling.py --play` plays all days first (minutes); `--play day step` only these.
 """
@@ -33,22 +33,23 @@ LUCK_MIN = 2.0  # minutes over SLO that two runs may be apart by luck
 
 _INTRODUCTION = """# Autoscaling
 
-Written by `make reference` from the code, a recorded tick and kept scores; do not edit.
+Written by `make reference` from the code and a recorded evaluation; do not edit.
 
-How many executors should carry the pipelines? `headrace autoscaler run` decides it every 15 s from facts: what waits in
-Kafka and what arrives, what finished batches took, which executors are there. It asks the driver for them, and says
-why. It runs beside the driver, without Spark and Java; it may die at any moment, and so may the driver. The decision is
-arithmetic that can be read, and it can be tried on recorded facts and on simulated days.
+`headrace autoscaler run` keeps as many Spark executors as the pipelines need. Every 15 s it reads lag and arrivals,
+the durations of finished batches, and the registered executors; it computes a number and requests it from the driver,
+with the reason. It runs beside the driver, without Spark and Java. Autoscaler and driver may each die at any time.
 
 ```sh
-headrace autoscaler run pipelines.yaml              # keep as many executors as the lag asks for
-headrace autoscaler run pipelines.yaml --dry-run    # only say what it would do
-headrace autoscaler explain pipelines.yaml          # what is decided now, and why; --save keeps the facts
-headrace autoscaler explain --facts docs/examples/autoscale-facts.json      # the same of facts that were kept
-headrace simulate --trace day --plot day.png  # what a day costs, beside other policies
+headrace autoscaler run pipelines.yaml              # request executors by the lag
+headrace autoscaler run pipelines.yaml --dry-run    # only log the decisions
+headrace autoscaler explain pipelines.yaml          # the decision for now, with its arithmetic; --save keeps the facts
+headrace autoscaler explain --facts docs/examples/autoscale-facts.json      # the decision for saved facts
+headrace simulate --trace day --plot day.png        # a simulated day, compared with other policies
 ```
 
-## Running it
+[Results](AUTOSCALING_RESULTS.md) has a run on a cluster and simulated days beside other policies.
+
+## Set it up
 
 ```yaml
 kafka:
@@ -57,17 +58,17 @@ registry:
   url: http://registry:8081
 checkpoints: s3://lake/checkpoints
 spark:
-  master: spark://spark-master:7077     # or k8s://…; on one machine, to try it: local-cluster[3,2,2048]
+  master: spark://spark-master:7077     # or k8s://…; to try it on one machine: local-cluster[3,2,2048]
   conf:
     spark.executor.cores: "4"
     spark.executor.memory: 4g
-    spark.cores.max: "40"               # standalone: as much as ten executors have
+    spark.cores.max: "40"               # standalone cluster: the cores of ten executors
 autoscaler:
   token: ${env:HEADRACE_SCALE_TOKEN}    # the same for driver and autoscaler
   executors_min: 1
   executors_max: 10
   policy:
-    utilization_target: 0.75                      # any parameter of the table below
+    utilization_target: 0.75            # any parameter of the table below
 pipelines:
   clicks:
     topics: [clicks]
@@ -77,130 +78,142 @@ pipelines:
       field: event_time
 ```
 
-Driver and autoscaler read the same file and run on one machine, or in one pod. Executors need the same Python packages
-as the driver. With `local[*]` there are no executors: both sides say so, and what to use instead.
+Driver and autoscaler read the same file and run on one machine or in one pod; [the chart](DEPLOY.md) deploys both.
+Executors need the same Python packages as the driver. `local[*]` has no executors: both programs then say which master
+to use instead.
 
-- **The driver** takes `POST /scale?executors=N` with the token, over loopback only. It asks Spark for the total, again
-  every 15 s, and tells the youngest to go when no batch has tasks. Those finish what they have and are seen to be gone;
-  one that still works after `autoscaler.drain_within` is killed. `/status`, its page and `headrace status` tell how
-  many there are, how many are asked for and how many would be right, with the last verdict and its reason. What was
-  wanted last is kept beside the runs, and wanted again by the next driver.
-- **The autoscaler** keeps what it decided before it asks for it, and asks again at every tick. At
-  `http://127.0.0.1:9645` it answers `/metrics` ([names](METRICS.md#of-the-autoscaler)), `/healthz`, and `/status` with
-  the last decision, all its arithmetic, and the last 100 changes of mind.
-- **Executors that are lost** are replaced by the cluster, as the total is asked for again and again. Those that do not
-  come for `start_max` are a quota.
-- **A large batch is cut into three ranges for each slot there may ever be**, so executors beyond the partitions help
-  while it catches up. While more waits than `commit.max_records`, every slot gets a task, for files down to an eighth
-  of `roll.target_file_size`; they are merged when their bucket is sealed, where `compact.at_seal` holds, as it does for
-  Delta tables unless it is set otherwise ([compaction](COMPACTION.md)).
+- **The driver** accepts `POST /scale?executors=N` with the token, on loopback only. Every 15 s it requests that total
+  from Spark. To remove executors it decommissions the youngest ones when no batch has tasks; they finish their work
+  first. One that still works after `autoscaler.drain_within` is killed. The driver saves the number, so the next
+  driver requests it again. `/status`, the page and `headrace status` show the registered, requested and recommended
+  number with the reason.
+- **The autoscaler** saves a decision before it requests it, and repeats the request at each evaluation.
+  `http://127.0.0.1:9645` serves `/metrics` ([names](METRICS.md#of-the-autoscaler)), `/healthz`, and `/status` with the
+  last decision, its arithmetic, and the last 100 changes.
+- **Lost executors** are replaced by the cluster, because the total is requested again and again. Executors that do not
+  register within `start_max` count as a quota.
+- **Large batches** are split into three offset ranges for each slot of `executors_max`, so executors beyond the number
+  of partitions help with a backlog. If more than `commit.max_records` wait, each slot gets a task, and files may be as
+  small as an eighth of `roll.target_file_size`. Where `compact.at_seal` is on, the default for Delta tables,
+  [compaction](MAINTENANCE.md#compaction) merges them when their bucket is sealed.
 
 ## How it decides
 
-1. **A slot's true rate** is the records it carries in a second of work. Two things are taken out of a batch: what it
-   costs whatever its rows (the driver's phases; what tasks take before their first row, where batches of several sizes
-   show it), and slots that wait for the last wave: 48 ranges on 40 slots take two waves, as on 24. So the rate does
-   not change with the number of executors.
-2. **Capacity** of n executors: with S records a second of all slots that have work, an overhead of o seconds a batch
-   and `max_delay` D, they carry S (D - o) / D for ever without a batch longer than D; full batches of `max_records` R
-   one after the other carry R / (o + R / S).
-3. **Need**: arrivals / `utilization_target`, the backlog over `catch_up_duration`, and what piles up until executors
-   come, as it was learned how long they take. Backlog is only what waits beyond `max_delay` and a batch: the lag of a
-   healthy pipeline goes up and down so far. Of several pipelines each need is divided by what the pipeline could carry
-   alone; the sum is the share of the slots that is wanted.
-4. **Diagnosis** before action: what executors would not fix is told as itself, with what would fix it (below).
-5. **The least number** whose capacity covers the need is wanted. More than what is there: at once, when over
-   `utilization_max`. Fewer: when below `utilization_min` throughout `down`, as many as the most wanted in it. Between
-   the two nothing changes.
-6. **What was learned**: how long executors take to come, and what an added slot brings over one that is there (from
-   three changes on). Executors that brought less than `yield_min` of what was expected block further ones for a while.
-   Executors that went and came back soon make the next going wait longer.
+1. **Rate of a slot**: records for each second of work. Two things are excluded: the fixed cost of a batch (the
+   driver's phases, and what tasks take before their first row), and slots that wait for the last wave (48 ranges on 40
+   slots take two waves, as on 24). So the rate does not depend on the number of executors.
+2. **Capacity** of n executors: if all slots carry S records a second, a batch has an overhead of o seconds, and
+   `max_delay` is D, they carry S (D - o) / D without a batch longer than D. Full batches of `max_records` R carry R /
+   (o + R / S).
+3. **Need**: arrivals / `utilization_target`, plus the backlog over `catch_up_duration`, plus what arrives until new
+   executors have started. The backlog is what waits beyond `max_delay` and one batch. For several pipelines, each need
+   is divided by the pipeline's capacity alone; the sum is the share of slots.
+4. **Diagnosis**: a cause that executors cannot fix is reported with its remedy (table below).
+5. **Number**: the smallest one whose capacity covers the need. If utilization is above `utilization_max`, it is
+   requested at once. If utilization was below `utilization_min` throughout `down`, the largest number of that time is
+   requested. In between nothing changes.
+6. **Learning**: the autoscaler measures how long executors take to start and, from three changes on, how much an added
+   slot brings. If executors brought less than `yield_min` of the expected rate, it adds none for a while. If executors
+   were removed and came back soon, it waits longer before the next removal.
 
-Old or missing facts, recovery, failing storage or Kafka: what was wanted last is asked for again, and nothing changes.
+If facts are missing or old, or during recovery and failures of storage or Kafka, the last number stays requested.
 
-### What it does not know
+### Limits
 
-- A Kubernetes of many nodes: it was run on a real API server, with pods that are processes of one machine
+- It was run on a real Kubernetes API server whose pods are processes of one machine, not on several nodes
   ([how](DEPLOY.md#how-this-is-tested)).
-- The heap of executors: Spark tells only the highest there ever was. Pressure is seen in garbage collection.
-- How many executors a cluster would grant: it is seen when they do not come for `start_max`, and tried again later.
-- A standalone cluster gives a new application all it has, up to `spark.cores.max`. What is too much of it goes as the
-  load allows, or at once to what a driver before was told.
-- Executors that are new are slow for a batch: what their tasks need is loaded then. That is reckoned as overhead.
+- Spark reports only the peak of an executor's heap, so memory pressure is measured by garbage collection.
+- It cannot know how many executors a cluster would grant. It learns it when they do not start within `start_max`, and
+  tries again later.
+- A standalone cluster gives a new application all cores up to `spark.cores.max`. The surplus goes when the load allows
+  it, or at once if an earlier driver had a saved number.
+- New executors are slow for one batch, because their tasks load code and schemas. That time counts as overhead.
 """
 
 _VERDICTS = {
-    "recovery": ("hold", "The pipeline is on a level of recovery: its restarts look like too few executors."),
-    "failing": ("hold", "Storage or Kafka fails, or a batch is tried again: executors would ask it even more."),
+    "recovery": ("hold", "The pipeline is on a recovery level; its restarts look like too few executors."),
+    "failing": ("hold", "Storage or Kafka fails, or a batch is retried; more executors would send more requests."),
     "not_scalable": ("hold", "There are no executors to scale, as with `local[*]`, or Spark's settings forbid it."),
     "blind": ("hold", "Facts are missing or older than `facts_age_max`."),
-    "too_few_batches": ("hold", "No rate is known: fewer than `batches_min` batches, or none in the window."),
-    "excluded": ("hold", "A minute of `excluded`."),
-    "admission_capped": ("no more", "Full batches of `max_records` are not enough whatever the slots: raise it."),
-    "driver_bound": ("no more", "Most of a batch is the driver's own, and records are late: larger batches."),
-    "skew": ("no more", "Slots wait for one partition: split ranges, or spread keys."),
-    "few_ranges": ("no more", "All slots that a full batch has ranges or files for work already."),
-    "ineffective": ("no more", "The last executors were in vain: something else is the limit."),
-    "quota": ("no more", "The cluster grants no more."),
-    "memory_pressure": ("no fewer", "Garbage collection takes long: with fewer executors each holds more."),
-    "stuck_partition": ("note", "A partition stands still over batches: it is named, its lag left out."),
+    "too_few_batches": ("hold", "The rate is unknown: fewer than `batches_min` batches, or none in the window."),
+    "excluded": ("hold", "The current minute is in `excluded`."),
+    "admission_capped": ("no more", "Full batches of `max_records` do not suffice with any number of slots: raise it."),
+    "driver_bound": ("no more", "The driver takes most of a batch's time, and records are late: use larger batches."),
+    "skew": ("no more", "Slots wait for one partition: split ranges, or spread the keys."),
+    "few_ranges": ("no more", "All slots for which a full batch has ranges or files are busy already."),
+    "ineffective": ("no more", "The last added executors brought too little: another resource is the limit."),
+    "quota": ("no more", "The cluster starts no more executors."),
+    "memory_pressure": ("no fewer", "Garbage collection takes long; fewer executors would hold more each."),
+    "stuck_partition": ("note", "A partition makes no progress over batches: it is named, and its lag is left out."),
 }
+
+_RESULTS = """# Autoscaling: results
+
+Written by `make reference` from a recorded run and saved scores; do not edit. What the autoscaler does and how to set
+it up is in [autoscaling](AUTOSCALING.md).
+
+"""
 
 _WORLD = """## Simulated days
 
-The world of `headrace simulate` is not the model: tasks have luck (10 %), partitions are uneven, slots slow
-each other down, machines are 6 % faster and slower through the day, executors take a minute or two to come and now and
-then one dies, batches that run are finished by the slots that came meanwhile. What a policy sees are facts, 20 batches
-at most, as `/status` has them. It is still a simulation: one pipeline, no cluster, no restarts, no neighbours.
+`headrace simulate` does not use the autoscaler's own model. In its world task durations vary at random (10 %),
+partitions are uneven, slots slow each other down, machines are 6 % faster and slower through the day, executors take
+one or two minutes to start and sometimes die, and new slots join a batch that is running. A policy sees facts as
+`/status` has them, with 20 batches at most. It is still a simulation: one pipeline, no cluster, no restarts, no other
+load.
 
-- *min over SLO*: minutes in which the oldest waiting record is late by more than 5 min beyond `max_delay`, outages
-  themselves left out. *Reversals*: changes that go back on the one before within 30 min. *Executor-hours* count from
-  the request on.
+- *min over SLO*: minutes in which the oldest waiting record is later than `max_delay` plus 5 min, without outages.
+  *Reversals*: changes that undo the one before within 30 min. *Executor-hours* count from the request.
 - *Lag threshold*: KEDA's formula through Kubernetes' HPA with its defaults; the setting is the work, in seconds of an
-  executor's rate, that may wait for each executor. *Of equal cost*: the setting that costs what headrace costs, found
-  by bisection (within 2 % where one exists).
+  executor's rate, that may wait for each executor. *Of equal cost*: the setting that costs as much as headrace, found
+  by bisection (within 2 % if one exists).
 - *Static of equal cost*: headrace's executor-hours, rounded up, all day. *Flink's autoscaler*: its formula and
-  defaults, without the restart that a change costs there. *Spark's dynamic allocation*: its defaults.
-- *tuned*: parameters or rules were changed after this day had been played. *untuned*: it was played meanwhile, and
-  nothing was changed for it. *held out*: first played after the last change.
+  defaults, without the restart that each change costs there. *Spark's dynamic allocation*: its defaults.
+- *tuned*: parameters or rules were changed after this day had been simulated. *untuned*: it was simulated meanwhile,
+  and nothing was changed for it. *held out*: first simulated after the last change.
 """
 
 _RUN_WORDS = """## A run on a cluster
 
-A master, a worker with {most} cores, executors, driver, autoscaler and broker, all processes on one machine of two
-cores: `tests/spark/test_autoscaling.py` runs it and keeps what it saw. Two cores cannot carry more with more executors,
-so a bucketer that sleeps lets each slot carry {slot:,} records a second at most; all else is as it is. Minutes are
-seconds: ticks of {tick:.0f} s, a window of {window} s, fewer executors after {down} s. The topic has {partitions}
+A master, a worker with {most} cores, executors, driver, autoscaler and broker run as processes of one machine with two
+cores; `tests/spark/test_autoscaling.py` runs them and records the result. Because two cores cannot carry more with
+more executors, a bucketer that sleeps limits each slot to {slot:,} records a second. Minutes are scaled to seconds: an
+evaluation every {tick:.0f} s, a window of {window} s, fewer executors after {down} s. The topic has {partitions}
 partitions. The load stays up until nothing has been late for 40 s.
 """
 
-_KEDA = """## For teams that run KEDA
+_KEDA = """## With KEDA
 
-[`docs/examples/keda.yaml`](examples/keda.yaml) has two ScaledObjects for the workers of a standalone cluster: by the
-lag of the group to which a pipeline commits its offsets (`commit_offsets_to_group`), and by
-`headrace_executors_desired` of an autoscaler with `--dry-run`. What a threshold on lag does through a day stands below.
-They are written after KEDA's documentation and were not run on a KEDA.
+[`docs/examples/keda.yaml`](examples/keda.yaml) has two ScaledObjects for the workers of a standalone cluster: one by
+the lag of the consumer group to which a pipeline commits its offsets (`commit_offsets_to_group`), one by
+`headrace_executors_desired` of an autoscaler with `--dry-run`. [Results](AUTOSCALING_RESULTS.md#simulated-days) shows
+what a lag threshold does through a day. The example follows KEDA's documentation; it was not run on KEDA.
 """
 
-_READ = """Two minutes are luck: so far apart are runs that differ only in when executors come and die.
+_READ = """A difference of up to two minutes is noise: runs that differ only in when
+executors start and die differ so much.
 
-The lag threshold goes back on itself a hundred times a day, headrace hardly ever, and time over SLO is as much or less
-at the same cost. But on most days neither is ever over the SLO, and there the threshold's latest record is
-often the earlier one (below), as it follows each batch. A threshold that is set to cost less than headrace often stays
-within the SLO too: it lives on the lag that the SLO allows, and swings. A day that fails the aim of one reversal at
-most has load that comes back every hour (its executors are kept from the third hour on, at nearly the cost of having
-all of them all day), or no plan at all.
+The lag threshold reverses itself about a hundred times a day, headrace hardly ever, with as much time over the SLO or
+less at the same cost. On most days neither is ever over the SLO, and there the threshold's latest record is often
+earlier (below), because it follows each batch. A threshold that costs less than headrace often stays within the SLO
+too: it uses the lag that the SLO allows, and oscillates. A day that fails the aim of at most one reversal either has
+load that returns every hour (headrace keeps executors for it from the third hour on, at nearly the cost of keeping all
+of them all day), or has no pattern.
 """
 
 
 def text() -> str:
-    """Return the whole page."""
-    parts = [_INTRODUCTION, *_verdicts(), *_example(), *_parameters(), *_run(), _KEDA, _WORLD, *_summary(), *_scores()]
-    return "\n".join(parts)
+    """Return docs/AUTOSCALING.md."""
+    return "\n".join([_INTRODUCTION, *_verdicts(), *_example(), *_parameters(), _KEDA])
+
+
+def results() -> str:
+    """Return docs/AUTOSCALING_RESULTS.md."""
+    return "\n".join([_RESULTS + _run()[0], *_run()[1:], _WORLD, *_summary(), *_scores()])
 
 
 def _run() -> list[str]:
-    """Tell of the run on a cluster that a test kept."""
+    """Show the run on a cluster that a test recorded."""
     run = json.loads(RUN.read_text(encoding="utf-8"))
     at, settings, samples = run["marks"], run["settings"], run["samples"]
     latest = max(one["lag_s"] or 0.0 for one in samples)
@@ -214,18 +227,18 @@ def _run() -> list[str]:
             partitions=settings["partitions"], most=settings["executors_max"], slot=settings["slot_per_s"],
             tick=settings["interval_s"], window=settings["window_s"], down=settings["down_s"],
         ),
-        "| what | seen |", "| --- | --- |",
+        "| what | measured |", "| --- | --- |",
         f"| load steps up, from {low:,} to {high:,} records a second | at {at['step_up_s']:.0f} s |",
-        f"| executors are asked for | {asked_s:.0f} s later; a tick is {settings['interval_s']:.0f} s |",
-        f"| most that worked at once | {at['peak']} |",
-        f"| oldest record that waited, at the worst | {latest:.0f} s |",
+        f"| executors are requested | {asked_s:.0f} s later; the interval is {settings['interval_s']:.0f} s |",
+        f"| most executors at once | {at['peak']} |",
+        f"| oldest waiting record, maximum | {latest:.0f} s |",
         f"| later than the SLO, {limit_s:.0f} s | {calm}, which lasts {held_s:.0f} s |",
         f"| load steps down; one executor is left | {at['down_s'] - at['step_down_s']:.0f} s later |",
-        f"| executors that went as they were told; were lost | {samples[-1]['gone']}; {samples[-1]['lost']} |",
+        f"| executors decommissioned; lost | {samples[-1]['gone']}; {samples[-1]['lost']} |",
         f"| tasks that failed | {run['failed_tasks']} |",
         f"| records sent, rows in the table | {run['sent']:,}, {run['rows']:,}: each offset once |", "",
         "![Load and commits, lateness, executors through the run](images/scaling.png)", "",
-        "Its decisions:", "",
+        "The decisions:", "",
         "```", *(f"{_second(one, run):>5} s  {one['verdict']:<8} {one['why']}" for one in run["events"]), "```", "",
     ]  # fmt: skip
 
@@ -237,7 +250,7 @@ def _second(event: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 
 def _verdicts() -> list[str]:
     rows = [f"| `{kind}` | {effect} | {why} |" for kind, (effect, why) in _VERDICTS.items()]
-    return ["| diagnosis | effect | what it is |", "| --- | --- | --- |", *rows, ""]
+    return ["| diagnosis | effect | meaning |", "| --- | --- | --- |", *rows, ""]
 
 
 def _example() -> list[str]:
@@ -245,7 +258,7 @@ def _example() -> list[str]:
     decision, _ = tick(DEFAULTS, Memory(), known, known.at)
     return [
         "## A decision, explained", "",
-        "`headrace autoscaler explain --facts docs/examples/autoscale-facts.json` prints this; `--json` all of it.", "",
+        "`headrace autoscaler explain --facts docs/examples/autoscale-facts.json` prints this, `--json` all.", "",
         "```", *lines(DEFAULTS, decision, known.at), "```", "",
     ]  # fmt: skip
 
@@ -256,9 +269,9 @@ def _parameters() -> list[str]:
     ]
     return [
         "## Parameters", "",
-        "`--set name=value` changes one, and so does `autoscaler.policy` in the configuration, where `executors_min`",
-        "and `executors_max` stand beside it. `run` takes `--interval` for `interval`.", "",
-        "| parameter | default | unit | what it does, and why it is so |", "| --- | ---: | --- | --- |", *rows, "",
+        "Set a parameter in `autoscaler.policy`, or for one command with `--set name=value`. `executors_min` and",
+        "`executors_max` stand in `autoscaler` itself. `run` takes `--interval` for `interval`.", "",
+        "| parameter | default | unit | what it does, and why |", "| --- | ---: | --- | --- |", *rows, "",
     ]  # fmt: skip
 
 
@@ -297,7 +310,7 @@ def _summary() -> list[str]:
 def _scores() -> list[str]:
     page = [
         "### All policies", "",
-        "Each table is what `headrace simulate --trace <day>` prints. `docs/autoscaling.py --play`: all.",
+        "`headrace simulate --trace <day>` prints each table; `docs/autoscaling.py --play` makes all of them.",
         "", f"![A simulated day: load, lateness and executors of several policies](images/{PICTURE.name})", "",
     ]  # fmt: skip
     for name, kept in scores().items():
@@ -362,3 +375,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--play"]:
         play(sys.argv[2:])
     (HERE / "AUTOSCALING.md").write_text(text(), encoding="utf-8")
+    (HERE / "AUTOSCALING_RESULTS.md").write_text(results(), encoding="utf-8")

@@ -8,34 +8,46 @@ _INTRODUCTION = """# Recovery of checkpoints
 
 Written by `make reference` from `recovery/escalation/damages.json`; do not edit.
 
-Spark keeps no checksum of what it plans: a checkpoint that is damaged may stop a query for ever, or start it in silence
-at other offsets. headrace holds it against its table, which is the truth, so whatever the damage is, there is a level
-from which nothing is lost and nothing is twice.
+How headrace classifies a failure, and from which level it recovers. [The supervisor](SUPERVISOR.md) applies the levels
+by itself; [the runbook](RUNBOOK.md) says what to do by hand.
 
-| level | what is done |
+Spark writes no checksum of its offset files. With a damaged checkpoint a query may fail for ever, or start silently at
+wrong offsets. headrace compares the checkpoint with its table, whose log holds the committed offsets. So for each
+damage there is a level from which no record is lost or written twice.
+
+| level | action |
 | --- | --- |
-| L0 | wait: storage, broker or registry is down; nothing is wrong with checkpoint or table |
+| L0 | wait: storage, broker or registry is down; checkpoint and table are intact |
 | L1 | start again with the same checkpoint |
-| L2 | fix it: take away a torn file, or a directory in the way, that costs nothing, after a copy of all, once a run |
-| L3 | a new run from the table's frontier; it needs no checkpoint |
-| L4 | the table's log forgot the frontier: put it together from its files and an older checkpoint that agrees |
-| L5 | skip to the end of Kafka's log, with a gap that says exactly what was skipped |
+| L2 | repair the checkpoint: back it up, then remove a corrupt file or a directory in its place; once a run |
+| L3 | start a new run at the table's committed offsets, without a checkpoint |
+| L4 | rebuild committed offsets that the log lost, from the files of the table and an older checkpoint that agrees |
+| L5 | skip to the end of Kafka's log, and record the skipped offsets as a gap |
 
-`headrace doctor CONFIG` says what it finds, and which level that leads to; `headrace doctor --checkpoint PATH` does so
-for any Structured Streaming checkpoint that reads Kafka. It changes nothing.
+```sh
+headrace doctor pipelines.yaml                  # what is wrong with the checkpoint, and which level repairs it
+headrace doctor --checkpoint /path/of/a/query   # the same for any Structured Streaming checkpoint that reads Kafka
+headrace supervisor explain pipelines.yaml      # the last failure, its class, and the next action
+```
 
-Each damage was tried on checkpoints that Spark wrote: what plain Spark does with it, what the doctor finds, what
-headrace does, and how many seconds each level takes is in [the report](../tests/fault/REPORT.md#damaged-checkpoints).
+These commands change nothing. To recover by hand, run `headrace run pipelines.yaml --once --new-run --yes` (L3): it
+needs no checkpoint, and the table refuses records that it already has. Never edit offset files, and never delete the
+table.
+
+Each damage was applied to checkpoints that Spark wrote. [The report](../tests/fault/REPORT.md#damaged-checkpoints)
+has, for each one, what plain Spark does, what the doctor finds, what headrace does, and the seconds that each level
+takes.
 """
-_NOT_TRIED = """## What is not tried there
+_NOT_TRIED = """## Damages outside the report
 
-These cannot happen to headrace, or are tried by other tests. The classifier knows their words all the same.
+headrace cannot have these, or other tests cover them. The classifier recognises their messages all the same.
 
 | row | damage | level | why |
 | --- | --- | --- | --- |"""
-_ERRORS = """## What each row means
+_ERRORS = """## Classes of failures
 
-`recovery/escalation/error_catalogue.py` reads the text of an error with all its causes; the first row that fits counts.
+`recovery/escalation/error_catalogue.py` matches an exception's text, with all its causes, against these rows in order.
+"A person" means that the supervisor halts the pipeline, because a restart changes nothing.
 
 | row | class | begins at | message |
 | --- | --- | --- | --- |"""

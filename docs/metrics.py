@@ -18,9 +18,9 @@ def text() -> str:
 def _head() -> list[str]:
     return [
         "# Metrics", "", "Written by `make reference` from the code; do not edit.", "",
-        "A running driver answers at `http://127.0.0.1:9643/metrics` (`http` in the configuration), in the text format",
-        "of Prometheus, or in OpenMetrics for who asks for it. Everything is read at the scrape. Counters begin with",
-        "the driver; the lake keeps the whole history (`headrace explain`). No label carries a bucket or an offset.",
+        "A running driver serves `http://127.0.0.1:9643/metrics` (`http` in the configuration), in Prometheus' text",
+        "format or, on request, in OpenMetrics. All values are read at the scrape. Counters start at zero with the",
+        "driver; the lake holds the whole history (`headrace explain`). No label has a bucket or an offset.",
         "",
     ]  # fmt: skip
 
@@ -36,8 +36,8 @@ def _table(catalogue: Iterable[Any]) -> list[str]:
 def _supervisor() -> list[str]:
     return [
         "## Of the supervisor", "",
-        "`headrace supervisor run` answers at `http://127.0.0.1:9644/metrics` (`supervisor` in the configuration),",
-        "also while no driver runs. Its counters begin with the supervisor.", "",
+        "`headrace supervisor run` serves `http://127.0.0.1:9644/metrics` (`supervisor` in the configuration), also",
+        "while no driver runs. Its counters start at zero with the supervisor.", "",
         *_table(SUPERVISOR),
     ]  # fmt: skip
 
@@ -45,8 +45,8 @@ def _supervisor() -> list[str]:
 def _autoscaler() -> list[str]:
     return [
         "## Of the autoscaler", "",
-        "`headrace autoscaler run` answers at `http://127.0.0.1:9645/metrics` (`autoscaler` in the configuration).",
-        "What it does not know has no value.", "",
+        "`headrace autoscaler run` serves `http://127.0.0.1:9645/metrics` (`autoscaler` in the configuration).",
+        "Unknown values are left out.", "",
         *_table(AUTOSCALER),
     ]  # fmt: skip
 
@@ -56,15 +56,15 @@ def _questions() -> list[str]:
         "## Questions and their expressions", "",
         "| question | PromQL |", "| --- | --- |",
         "| how late is the table | `max by (pipeline) (headrace_lag_seconds)` |",
-        "| is the lag true, or is Kafka silent | `headrace_lag_source_age_seconds > 60` |",
-        "| when does retention begin to take records | `min by (pipeline) (headrace_retention_headroom_seconds)` |",
+        "| is the lag current, or does Kafka not answer | `headrace_lag_source_age_seconds > 60` |",
+        "| when does retention delete unread records | `min by (pipeline) (headrace_retention_headroom_seconds)` |",
         '| rows per second | `rate(headrace_records_total{outcome="rows"}[15m])` |',
-        ("| share that went wrong "
+        ("| share of dead letters and quarantined records "
          "| `rate(headrace_dead_letter_table_rows_total[15m]) / rate(headrace_records_read_total[15m])` |"),
         "| which step costs most | `topk(3, rate(headrace_step_cpu_seconds_total[15m]))` |",
         "| is the driver saturated | `rate(headrace_batch_duration_seconds_sum[15m]) > 0.92` |",
-        "| do executors come that were asked for | `headrace_executors_registered < headrace_executors_desired` |",
-        "| why are there no more of them | `headrace_autoscaler_blocked` |",
+        "| does the cluster start executors | `headrace_executors_registered < headrace_executors_desired` |",
+        "| why does the autoscaler not request more | `headrace_autoscaler_blocked` |",
         "| how fast a backfill goes | `rate(headrace_gap_offsets_closed_total[15m])` |",
         "| and how much longer | `headrace_gap_offsets_open / (rate(headrace_gap_offsets_closed_total[15m]) > 0)` |",
         "| bytes per file | `rate(headrace_bytes_total[1h]) / rate(headrace_files_total[1h])` |", "",
@@ -77,8 +77,8 @@ def _dashboard() -> list[str]:
         "`helm/headrace/dashboards/headrace.json` is a dashboard for Grafana: import it, and choose the Prometheus",
         "that scrapes drivers and supervisors. Variables choose clusters, namespaces and pipelines. Prometheus adds",
         "the labels `cluster` (`external_labels` of a remote write) and `namespace` (a PodMonitor); without them all",
-        "series are shown. Each panel says what it means where its title is. `docs/dashboard.py` writes it; a test",
-        "holds each expression to the metrics above.", "",
+        "series are shown. Each panel has a description. `docs/dashboard.py` writes the file; a test checks each",
+        "expression against the metrics above.", "",
     ]  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def _verbs() -> list[str]:
     lines = [
         "## Commands",
         "",
-        "`headrace --version` says which one is installed; every command has `--help`.",
+        "`headrace --version` shows the installed version; every command has `--help`.",
         "",
         "A command that takes a configuration file and is given none reads `HEADRACE_CONFIG`, else `./pipelines.yaml`.",
         "",

@@ -10,25 +10,24 @@ _INTRODUCTION = """# Sizing
 
 Written by `make reference` from the arithmetic of `headrace size`; do not edit.
 
-`headrace size pipelines.yaml` does this for your own topic: it asks the broker how many records came in the last hour,
-reads the newest 20,000, really stages them as Parquet, and shows each step. This page is the same arithmetic for
-200,000 events per second: with small events of 200 B, and with 50 TB a day, which is 2.9 KB an event. All settings are
-the defaults.
+`headrace size pipelines.yaml` estimates cores, memory, files and requests for your own topic: it asks the broker how
+many records came in the last hour, stages the newest 20,000 as Parquet, and shows each step. This page has the same
+arithmetic for 200,000 events a second: with small events of 200 B, and with 50 TB a day, which is 2.9 KB an event. All
+settings are the defaults.
 """
 _ORIGINS = """\
-- These rates lie in `writer/preflight/rates.json`; `--rate` gives another. Between two measured sizes the cost of an
-  event is interpolated. Beyond the largest, the bytes per second are taken as they are there: the careful side, as a
-  larger event costs less for each byte.
-- Sizes of rows are those of the bench's data sets, whose ids, addresses and positions are distinct as in life. Yours
-  compress in their own way: `headrace preview --at staged` shows what each column costs.
-- Cores are for {utilisation} on the mean. The rest carries bursts, and what has piled up in an outage. The driver wants
-  one more when it does not share a machine with the tasks.
-- A batch has as many tasks as it fills files, at most one for each core; but one for each hundred partitions that it
-  reads if that is more. So a batch that is small in the lake and reads few partitions uses few cores, however many
-  there are.
+- `writer/preflight/rates.json` holds these rates; `--rate` overrides one. Between two measured sizes the cost of an
+  event is interpolated. Beyond the largest, the bytes per second of the largest apply. This is the cautious side,
+  because larger events cost less for each byte.
+- Row sizes are those of the bench's data sets, whose ids, addresses and positions are as distinct as in real data.
+  Your data compress differently: `headrace preview --at staged` shows the size of each column.
+- Cores are for {utilisation} utilisation on average. The rest carries bursts and the backlog after an outage. The
+  driver needs one more core if it does not share a machine with the tasks.
+- A batch has as many tasks as it fills files, at most one for each core, but at least one for each hundred partitions
+  that it reads. So a batch that is small in the lake and reads few partitions uses few cores.
 - A commit takes {commit_s} s besides its tasks.
-- Reads and writes are what a trace of one commit shows, taken as one request of the storage each.
-- Compaction, queries and replication are not in it.
+- Reads and writes are those in a trace of one commit, each counted as one request to the storage.
+- Compaction, queries and replication are not included.
 """
 _EVENTS_PER_S = 200_000
 _SMALL = Traffic(

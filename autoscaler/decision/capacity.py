@@ -1,4 +1,4 @@
-"""What the executors can carry, and what is asked of them: arithmetic alone, after the true rates of DS2 (OSDI 2018).
+"""Capacity of executors and the demand on them, by the true rates of DS2 (OSDI 2018). Pure.
 
 A slot's true rate is what it carries while it works: the driver's part of a batch and the slots that wait for a last
 wave are taken out. So it does not change with the number of executors, and one measured rate tells what others do.
@@ -136,7 +136,7 @@ def _fixed_s(batches: Sequence[Batch]) -> float:
 
 
 def need(policy: Policy, pipeline: Pipeline, seen: Rate, start_s: float, carried_per_s: float) -> Need | None:
-    """Work out what a pipeline asks for; None where Kafka did not say how much waits or comes.
+    """Compute a pipeline's need; None if Kafka did not report its lag or arrivals.
 
     What waits less than max_delay and a batch is in good order: the lag of every pipeline goes up and down so far.
     A partition that is stuck is left out: no executor moves it. `carried_per_s`: what those that are there carry.

@@ -1,4 +1,4 @@
-"""How many executors there should be, and why. Pure: policy, memory, facts and the time in; a decision out.
+"""Decides the number of executors and the reason. Pure: policy, memory, facts and the time in; a decision out.
 
 Up fast, down slowly: what is missing costs lag at once, what is too much costs a little money for ten minutes.
 """
@@ -27,7 +27,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Sums:
-    """The whole arithmetic of a decision, kept to be explained."""
+    """The whole arithmetic of a decision, for its explanation."""
 
     loads: tuple[Load, ...]
     slots_each: int
@@ -263,7 +263,7 @@ def _fewer(
 
 
 def remember(policy: Policy, memory: Memory, decision: Decision, now: datetime) -> Memory:
-    """Take a decision in. Whoever wants as many or more ends the wait for fewer."""
+    """Store a decision. Deciding on as many executors or more ends the wait for fewer."""
     match decision:
         case Hold():
             return memory

@@ -1,4 +1,4 @@
-"""What was decided, as events that are kept: one for each change of mind, not one for each tick. Pure."""
+"""Events of decisions: one for each change, not one for each evaluation. Pure."""
 
 from dataclasses import dataclass, replace
 
@@ -36,7 +36,7 @@ def event(decision: Decision, at: AwareDatetime) -> Event:
 
 
 def added(events: tuple[Event, ...], new: Event) -> tuple[Event, ...]:
-    """Add an event to those before, newest last; one that says the same as the last lengthens it."""
+    """Add an event to those before, newest last; an equal one extends the last."""
     last = events[-1] if events else None
     if last is not None and (last.verdict, last.executors, last.by) == (new.verdict, new.executors, new.by):
         return (*events[:-1], replace(last, until=new.at, ticks=last.ticks + 1, wanted=new.wanted))

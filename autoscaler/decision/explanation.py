@@ -1,4 +1,4 @@
-"""A decision in words and numbers: what went in, the arithmetic line by line, the verdict, what stood in its way."""
+"""Explains a decision: its facts, the arithmetic line by line, the decision, and what blocked another."""
 
 from dataclasses import asdict
 from datetime import datetime

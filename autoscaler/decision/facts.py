@@ -1,4 +1,4 @@
-"""What a tick knows, as frozen facts: who fetches them fills these and decides nothing.
+"""The facts of an evaluation, as frozen dataclasses.
 
 Lag and rates come from the driver's newest lag sample, never from a finished batch: that one is as old as itself. Where
 no driver answers, or Kafka does not answer the driver, they come from Kafka and the table. Batches, limits and the
@@ -89,7 +89,7 @@ class Executors:
     cores: int = 1  # of each
     cpus_per_task: int = 1
     gc_share: float | None = None  # of the tasks' time, of the worst
-    quota: int | None = None  # how many the cluster grants; None: nobody says
+    quota: int | None = None  # how many the cluster grants; None: unknown
     age_s: float = 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""What is remembered from one decision to the next, and learned from those before. It survives restarts as JSON."""
+"""The autoscaler's memory: earlier decisions and what was learned from them. It survives restarts as JSON."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What can be set of the autoscaler: each parameter with its unit, its default, and why it has it."""
+"""The parameters of the autoscaler, each with its unit, its default, and the reason."""
 
 from collections.abc import Iterable
 from dataclasses import Field, dataclass, field, fields, replace

@@ -1,4 +1,4 @@
-"""What ails a pipeline that more executors would not fix, and what would: Dhalion's step between symptom and cure."""
+"""Diagnoses causes of lag that more executors would not fix, with their remedies (after Dhalion)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Symptom:
     """Something that ails, what it means for scaling, and what would fix it."""
 
     kind: Kind
-    effect: Effect  # hold: nothing changes; no_more, no_fewer: that way; note: only told
+    effect: Effect  # hold: nothing changes; no_more, no_fewer: not in that direction; note: only reported
     says: str
     advice: str
     pipeline: str | None = None

@@ -1,4 +1,4 @@
-"""Fetches the facts of a tick: from the driver, from Kafka, from the supervisor; from the lake where no driver answers.
+"""Collects the facts of an evaluation from driver, Kafka and supervisor, or from the lake without a driver.
 
 Whoever does not answer makes facts missing or old. Nothing here raises for it, and nothing decides.
 """
@@ -67,7 +67,7 @@ class FactsCollector:
         return None
 
     def _status(self, name: str, whole: Mapping[str, Any] | None, now: datetime) -> dict[str, Any] | None:
-        """Return a pipeline's part of `/status`: the driver's, else what the lake says; None where it is unreadable.
+        """Return a pipeline's part of `/status`: the driver's, else the lake's; None if it is unreadable.
 
         The lag is the driver's too. Kafka is asked where no driver answers, or Kafka did not answer the driver.
         """

@@ -1,4 +1,4 @@
-"""What the autoscaler tells over HTTP: `/metrics` and `/status`, and `/healthz` for its supervisor."""
+"""The autoscaler's HTTP endpoints: `/metrics`, `/status` and `/healthz`."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The autoscaler at work: look, decide, keep, ask; every few seconds, until it is stopped."""
+"""The autoscaler's loop: collect, decide, save, request, every few seconds until it is stopped."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -19,11 +19,11 @@ _REVERSED_WITHIN = timedelta(minutes=30)
 
 
 class Source(Protocol):
-    """Who fetches facts."""
+    """Collects facts."""
 
     @property
     def executors(self) -> Mapping[str, Any] | None:
-        """What the driver said of its executors at the last look."""
+        """The driver's last answer about its executors."""
 
     def look(self, now: datetime) -> Facts:
         """Tell what is known. What cannot be had is None or old; it does not raise for it."""
@@ -46,7 +46,7 @@ class Loop:
         self.shown = LastTick(began=now(), interval_s=policy.interval_s, dry_run=dry_run, events=kept.events)
 
     def run(self, stop: threading.Event) -> None:
-        """Tick until told to stop. What one tick fails at, the next may do."""
+        """Evaluate until stopped. An error ends only the present evaluation."""
         while not stop.is_set():
             try:
                 self.tick()
@@ -78,7 +78,7 @@ class Loop:
         return decision
 
     def _remember(self, before: AutoscalerState) -> None:
-        """Keep it before the driver is asked; a storage that fails keeps nobody from scaling."""
+        """Store the decision before the driver is asked; a failing storage does not prevent scaling."""
         if self._kept.memory == before.memory and self._kept.events[-1].ticks > 1:
             return
         try:
@@ -90,9 +90,9 @@ class Loop:
             self._unkept = str(error)
 
     def _request(self, memory: Memory, facts: Facts, because: Event) -> str | None:
-        """Ask the driver for what is desired, with what was said at this tick. Returns why it did not take it."""
+        """Request the desired number from the driver, with the reason. Returns why it refused."""
         if memory.desired is None or facts.executors is None:
-            return None  # nothing was ever decided, or nobody is there who could be asked
+            return None  # there is no decision yet, or no driver to ask
         refused = self._ask(memory.desired, because)
         if refused is not None and refused != self.shown.refused:
             logging.warning("executors_request_refused", executors=memory.desired, says=refused)

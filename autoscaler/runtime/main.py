@@ -1,4 +1,4 @@
-"""`headrace autoscaler run`: puts the autoscaler together."""
+"""`headrace autoscaler run`: creates and runs the autoscaler."""
 
 import threading
 from collections.abc import Sequence

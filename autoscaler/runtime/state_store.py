@@ -1,4 +1,4 @@
-"""What outlives the autoscaler's process: its memory and its last decisions, one object beside the pipelines' runs.
+"""Stores the autoscaler's memory and last decisions, one object beside the pipelines' runs.
 
 It is replaced whole, before anything is asked of the driver: who starts anew asks for what was asked for.
 """
@@ -23,7 +23,7 @@ NAME = "autoscaler.json"
 
 @dataclass(frozen=True)
 class AutoscalerState:
-    """All that is kept."""
+    """The stored state."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -35,7 +35,7 @@ _AS_JSON: TypeAdapter[AutoscalerState] = TypeAdapter(AutoscalerState)
 
 
 def read_state(store: Store) -> AutoscalerState:
-    """Read what is kept; what cannot be read is begun anew, with a warning: it only decides how soon."""
+    """Read the stored state; if it is unreadable, start with an empty one and a warning: it only affects timing."""
     try:
         found = store.read(NAME)
         return AutoscalerState(Memory()) if found is None else _AS_JSON.validate_json(found.content)
@@ -47,7 +47,7 @@ def read_state(store: Store) -> AutoscalerState:
 
 
 def write_state(store: Store, kept: AutoscalerState) -> None:
-    """Replace what is kept. Raises OSError."""
+    """Replace the stored state. Raises OSError."""
     store.put(NAME, _AS_JSON.dump_json(kept, indent=1) + b"\n")
 
 

@@ -27,7 +27,7 @@ Frontiers = Mapping[Source, PartitionProgress]
 
 
 def moved(before: Frontiers, commits: Sequence[Mapping[str, Any]], lag: LagSample) -> Frontiers:
-    """Note which frontiers moved since the last look. `commits`: those of `/status`."""
+    """Record which committed offsets moved since the last call. `commits`: those of `/status`."""
     newest = max((one["version"] for one in commits), default=-1)
     stood = dict(before)
     for one in lag.partitions:
@@ -38,7 +38,7 @@ def moved(before: Frontiers, commits: Sequence[Mapping[str, Any]], lag: LagSampl
 
 
 def executors(status: Mapping[str, Any] | None, policy: Policy) -> Executors | None:
-    """Return what the driver says of its executors; None where it does not."""
+    """Return the driver's facts about its executors; None if it has none."""
     if status is None or status.get("refused") or status.get("age_seconds") is None:
         return None
     short_s = status["short_seconds"]
@@ -92,7 +92,7 @@ def partitions(commits: Sequence[Mapping[str, Any]], lag: LagSample, stood: Fron
 
 
 def batches(commits: Sequence[Mapping[str, Any]]) -> tuple[Batch, ...]:
-    """Return the finished batches, oldest first; commits that do not say what their tasks did are left out."""
+    """Return the finished batches, oldest first, without commits that lack facts about their tasks."""
     found = [one for raw in reversed(commits) if (one := _batch(raw)) is not None]
     return tuple(sorted(found, key=lambda one: one.ended))
 

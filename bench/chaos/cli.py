@@ -1,4 +1,4 @@
-"""The command `headrace chaos`, which joins through the entry-point group `headrace.commands`."""
+"""`headrace chaos`: injects random faults into a stack of its own."""
 
 import secrets
 from datetime import timedelta

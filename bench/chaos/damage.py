@@ -1,4 +1,4 @@
-"""Damage done to a real checkpoint of Spark's on local disk: what disks, people and half-finished copies do to one."""
+"""Damages a real checkpoint of Spark on local disk, as disks, people and interrupted copies do."""
 
 import json
 import shutil

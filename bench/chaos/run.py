@@ -1,4 +1,4 @@
-"""One run of chaos: the script played on the stage, the end waited for, and judged."""
+"""Runs one chaos schedule: starts the stack, injects the faults, waits for the end, and verifies the lake."""
 
 import shutil
 import tempfile

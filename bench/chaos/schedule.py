@@ -1,4 +1,4 @@
-"""What happens in a run, and when. Pure: the same seed and length give the same list of events."""
+"""The schedule of a chaos run. Pure: the same seed and length give the same list of events."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

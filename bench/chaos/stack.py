@@ -1,4 +1,4 @@
-"""The stack that faults are done to: broker, registry, supervisor and driver, each real, below one directory."""
+"""The stack of a chaos run: real broker, registry, supervisor and driver below one directory."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What the lake holds of what Kafka was given, by intervals of offsets: DuckDB over the files, none of our own counts.
+"""Compares the lake with what Kafka was given, by ranges of offsets: DuckDB over the files.
 
 A life is a topic between its creation and its deletion. Each offset of it has one place: a row or a dead letter. What a
 person or Kafka took away before it could be read has none: offsets that retention took, and the end of a life that was

@@ -1,4 +1,4 @@
-"""The policies that ours is held against, each as its makers describe it and with their defaults."""
+"""Policies for comparison, each as its makers describe it and with their defaults."""
 
 import math
 from collections import deque

@@ -1,4 +1,4 @@
-"""The command `headrace simulate`, which joins through the entry-point group `headrace.commands`."""
+"""`headrace simulate`: simulates a day of load with several scaling policies."""
 
 from enum import StrEnum
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Plays a policy through a trace, and says what it cost and what it was worth."""
+"""Runs a policy through a trace, and computes its cost and its lag."""
 
 import math
 from collections.abc import Iterable, Sequence

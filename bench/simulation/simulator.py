@@ -1,4 +1,4 @@
-"""A world of partitions, batches and executors, whose truth is not the model's: it is only seen through facts.
+"""Simulates partitions, batches and executors, with a model that policies see only through facts.
 
 Tasks run one after the other on the slots that are free; each has its own luck. Slots get in each other's way, machines
 are faster and slower through the day, executors take their time to come, and die now and then. Executors that come
@@ -28,7 +28,7 @@ _COLD = 0.5  # of its rate an executor lacks while it is new
 _DRIFT = 0.06  # machines are so much faster and slower through the day
 _DEATHS_PER_DAY = 0.3  # of each executor
 _DEATH_COSTS = 1.3  # times as long takes a batch whose executor died
-_FAILING_AFTER_S = 60.0  # an outage is told as such from then on
+_FAILING_AFTER_S = 60.0  # an outage is reported from then on
 Numbers = npt.NDArray[np.float64]
 
 

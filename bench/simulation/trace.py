@@ -1,4 +1,4 @@
-"""What a world is made of: arrivals through a day, and the truth about its executors that no policy is told."""
+"""The trace of a simulated day: arrivals, and properties of executors that no policy knows."""
 
 import json
 from dataclasses import dataclass, field

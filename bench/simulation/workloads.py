@@ -1,4 +1,4 @@
-"""Days that were made up: each shape asks another question of a policy. A seed makes the same day on any machine."""
+"""Synthetic days: each tests another property of a policy. A seed gives the same day on any machine."""
 
 from collections.abc import Callable
 

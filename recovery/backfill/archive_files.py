@@ -1,4 +1,4 @@
-"""The files of archives, oldest partition first, several in step: Parquet, Avro, and those of a Delta table."""
+"""Reads files of archives, oldest partition first, several in parallel: Parquet, Avro, and Delta tables."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Records of a gap from an archive's files: by the offsets that its rows carry, else by their event time.
+"""Reads a gap's records from an archive: by the offsets of its rows, or by their event time.
 
 With offsets it is exact: a row settles its own offset, and what the archive does not hold stays open. Without, rows
 whose event time lies where the gap's may, each once by a key: about right, and the gap record says so.
@@ -35,7 +35,7 @@ _TIMES = pa.timestamp("us", "UTC")
 def opened(
     filling: Filling, gap_record: GapRecord, locations: Sequence[str], columns: str | None, by_time: str | None
 ) -> Source:
-    """Open an archive. Raises ConfigError where its rows cannot be told apart by what was said."""
+    """Open an archive. Raises ConfigError if its rows cannot be identified with these columns."""
     found = files(locations, filling.config.s3.settings)
     name = f"archive {','.join(locations)}"
     beside = filling.settings.columns.record_columns.schema
@@ -53,7 +53,7 @@ def opened(
 
 
 def columns_of(names: Sequence[str], option: str | None) -> dict[str, str]:
-    """Return which column has which role: as was said, or as headrace's tables or Spark's Kafka source name them."""
+    """Return the column of each role: as given, or as headrace's tables or Spark's Kafka source name them."""
     if option is None:
         for known in (_OURS, _KAFKAS):
             if all(known[role] in names for role in ("partition", "offset")):
@@ -216,7 +216,7 @@ class ByTime:
             raise ConfigError("--by-time needs the columns that tell one event from another")
 
     def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return all that is wanted: which offsets its rows had, nobody can say."""
+        """Return all wanted offsets, because an archive by event time does not know them."""
         return list(wanted)
 
     def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:  # noqa: ARG002

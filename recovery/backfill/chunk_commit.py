@@ -1,4 +1,4 @@
-"""One chunk of a backfill: through the steps of a task into files, then files and settled offsets in one entry.
+"""Commits one chunk of a backfill: runs the steps of a task, then adds files and filled offsets in one entry.
 
 It raises no epoch and moves no frontier, so the live writer goes on beside it. Whatever dies, the entry is there with
 its files or it is not; what is open is read from the log each time, so a chunk is never settled twice.
@@ -141,7 +141,7 @@ class Filling:
         return _ChunkOutcome(report, accounts=accounts)
 
     def _unplaced(self, chunk: Chunk, snapshot: PipelineSnapshot, paced: Any) -> _ChunkOutcome:
-        """Carry rows that have no offset: those whose keys the table does not have."""
+        """Add rows without offsets whose keys the table does not have."""
         doing = Unplaced(self.table, snapshot, self.settings, self._plan({}), self._rule(ANY_AGE))
         pieces = (p.rows for p in paced(chunk.read(self.walk.plan)) if p.rows is not None)
         report, rows, out = doing.carried(pieces, chunk.keys)
@@ -191,7 +191,7 @@ def _still_open(gap_record: GapRecord, chunk: Chunk) -> None:
 
 
 def _age(first: Piece | None, now: datetime) -> Any:
-    """Return how long ago the broker had the first record; where nobody knows, any age is believed."""
+    """Return how long ago the broker had the first record; if that is unknown, any age is accepted."""
     times = [] if first is None else [t for t in first.records.column("timestamp").to_pylist() if t is not None]
     oldest = min(times, default=None)
     return ANY_AGE if oldest is None or oldest.year <= 1970 else max(now - oldest, now - now)  # noqa: PLR2004

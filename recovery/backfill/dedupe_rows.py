@@ -1,4 +1,4 @@
-"""Rows from an archive that knows no offsets: those whose keys the table does not have yet. About right, not proven."""
+"""Selects rows of an archive without offsets whose keys the table does not have yet. Approximate."""
 
 from collections.abc import Iterable, Sequence
 
@@ -21,7 +21,7 @@ from writer.table.table import PipelineTable
 
 
 class Unplaced:
-    """Stages rows without provenance, bucket by bucket, less those whose keys are in the bucket already."""
+    """Stages rows without provenance, bucket by bucket, without those whose keys are in the bucket already."""
 
     def __init__(
         self, table: PipelineTable, snapshot: PipelineSnapshot, settings: Pipeline, to: TaskPlan, rule: TimeRule
@@ -90,7 +90,7 @@ class Unplaced:
 
 
 def _nowhere(rows: pa.Table) -> pa.Table:
-    """Give rows the columns that say where they came from: nothing is known of it."""
+    """Add provenance columns to rows, all null."""
     for field in PROVENANCE:
         rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
     return rows.replace_schema_metadata(None)

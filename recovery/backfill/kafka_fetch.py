@@ -1,4 +1,4 @@
-"""Exact ranges of a topic, read to their last record. What the broker no longer holds is an error, never skipped."""
+"""Reads exact ranges of a topic completely. Offsets that the broker no longer holds raise an error."""
 
 import time
 from collections.abc import Iterator, Mapping

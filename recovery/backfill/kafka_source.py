@@ -1,4 +1,4 @@
-"""Records of a gap from Kafka: the same offsets of the same topic, or those of a mirror that a person has mapped."""
+"""Reads a gap's records from Kafka: the same offsets of the topic, or mapped ones of a mirror."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class Topic:
             yield Chunk(spans, partial(self._read, mine), partial(self._confirm, mine))
 
     def _segments(self, wanted: Sequence[OffsetRange]) -> list[Segment]:
-        """Return where the wanted offsets stand, as far as they are there."""
+        """Return the wanted offsets that exist, in the other log's offsets."""
         if self._given is None:
             given = self._own(wanted)
         else:
@@ -93,7 +93,7 @@ class Topic:
         return sorted(found, key=lambda s: (s.part, s.start))
 
     def _own(self, wanted: Sequence[OffsetRange]) -> list[Segment]:
-        """Return the ranges whose incarnation is the topic's present one: another one's offsets are other records."""
+        """Return the ranges of the topic's present incarnation; the offsets of others mean other records."""
         names = sorted({r.part.topic for r in wanted})
         topics = self._cluster.topics(names)
         now = {n: number(self._ids[n], topics[n].id) for n in names if topics[n].id in self._ids.get(n, ())}

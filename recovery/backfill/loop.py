@@ -1,4 +1,4 @@
-"""The loop of a backfill: gap record by gap record, source by source, chunk by chunk. The log says what is open.
+"""The loop of a backfill: over gap records, sources and chunks. The log holds the open offsets.
 
 It may be killed anywhere and run again, and run beside the live writer and beside another backfill.
 """
@@ -26,7 +26,7 @@ _OVERTAKEN_MAX = 10  # times in a row that another process changed the gap recor
 
 
 class ProgressListener(Protocol):
-    """Who is told how it goes."""
+    """Gets a backfill's progress."""
 
     def began(self, gap_record: GapRecord, offsets: int) -> None:
         """A gap record is being filled, of which so many offsets are open."""

@@ -1,4 +1,4 @@
-"""In which order offsets of many partitions are read: oldest first across all of them, by the broker's time. Pure.
+"""Orders offsets of many partitions, oldest first by the broker's timestamps. Pure.
 
 A partition's offsets say nothing of another's. So instants are laid over the time of the gap, and each partition is
 asked for its offset at each instant; what lies between two instants is a slice of all partitions.

@@ -1,4 +1,4 @@
-"""What a backfill asks of a place that records come from, and what it gets: chunks, each for one commit."""
+"""The protocol of a backfill source: it returns chunks, each for one commit."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from writer.core.errors import HeadraceError
 from writer.core.offsets import OffsetRange, Span, TopicPartition
 from writer.maintenance.local_pipeline import Piece
 
-ANY_AGE = timedelta(days=36_500)  # of an event, where nobody knows when the broker had it
+ANY_AGE = timedelta(days=36_500)  # of an event whose broker timestamp is unknown
 NO_TIME_MS = -1  # what records carry that the broker gave no time, as Spark hands them over
 
 
 class SourceFailed(HeadraceError):
-    """The source does not hold what it said, or its records are not those of the gap. Nothing of it was committed."""
+    """The source does not hold what it announced, or its records are not those of the gap. Nothing was committed."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Records for one commit. `read` gives them anew each time."""
+    """Records for one commit. Each `read` returns them from the beginning."""
 
     spans: Mapping[TopicPartition, Sequence[Span]]  # offsets that it settles
     read: Callable[[SchemaPlan], Iterator[Piece]]
@@ -30,7 +30,7 @@ class Chunk:
     ]  # raises SourceFailed when an offset without a record may be a loss
     keys: Sequence[str] = ()  # columns that tell one event from another, where rows have no offset: by event time
     through: str = ""  # partition of the archive that is whole with it
-    last: bool = False  # the source has no more for this gap, and what is left of it nobody will prove
+    last: bool = False  # the source has no more for this gap; the rest stays unproven
 
     @property
     def unplaced(self) -> bool:
@@ -51,7 +51,7 @@ class Source(Protocol):
         """How the gap record names it: kafka, mirror HOST/TOPIC, archive LOCATION."""
 
     def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return what it holds of these offsets, as far as it can say before reading."""
+        """Return which of these offsets it holds, as far as it knows before reading."""
 
     def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
         """Yield chunks, oldest first. `left` says at any moment what is open. Raises SourceFailed, HeadraceError."""

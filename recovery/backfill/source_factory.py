@@ -1,4 +1,4 @@
-"""The sources of a backfill, made of what a person said and what the table knows."""
+"""Creates the sources of a backfill from the command's options and the table."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ def kafka(filling: Filling) -> Topic:
 
 
 def mirror(filling: Filling, gap_record: GapRecord, where: str, mapped: Sequence[str]) -> Topic:
-    """A copy of the topic, whose offsets a person has mapped. Raises ConfigError."""
+    """A copy of the topic, with mapped offsets. Raises ConfigError."""
     found = _MIRROR.match(where)
     if found is None:
         raise ConfigError(f"--from-mirror {where!r} is no mirror; write broker-1:9092,broker-2:9092/topic")

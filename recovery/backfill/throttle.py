@@ -1,4 +1,4 @@
-"""When a backfill waits: for the live writer, which comes first, and for its own rate. Decisions are pure."""
+"""Decides when a backfill waits: for the live writer, and for its own rate limit. Pure."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,7 @@ _SLACK_MIN = timedelta(seconds=30)
 
 @dataclass(frozen=True)
 class Wait:
-    """Do nothing for these seconds, then look again."""
+    """Wait for these seconds, then decide again."""
 
     seconds: float
     why: str

@@ -1,4 +1,4 @@
-"""What is looked at before a start: whether a checkpoint can be gone on from, and what each finding leads to.
+"""Checks before a start whether a checkpoint can be continued, and which level each finding leads to.
 
 Pure: facts in, checks out. `recovery/checkpoints/facts.py` gathers the facts, for a pipeline or for a checkpoint that
 headrace did not write; what nobody can know of such a one is not looked at.
@@ -21,14 +21,14 @@ _SHOWN = 3  # things that a sentence names
 class TopicIds:
     """The id that a topic has now, and the one that the table was filled under."""
 
-    known: str | None  # None: nobody kept it
+    known: str | None  # None: not stored
     now: str | None  # None: the topic is not there
     missing: str = ""  # the sentence of the error that said so
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All that a preflight looks at. None: nobody could be asked; `unknown` says why."""
+    """The facts for a preflight. None: the system did not answer; `unknown` has the reason."""
 
     reading: Reading | None  # None: there is no checkpoint
     frontier: Offsets | None = None
@@ -44,7 +44,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found. `level`: the first recovery level; None for a finding that a person must repair."""
+    """The result of one check. `level`: the first recovery level; None for a finding that a person must repair."""
 
     name: str
     ok: bool | None  # None: not looked at
@@ -302,7 +302,7 @@ def _against_the_table(name: str, facts: Facts, start: Offsets | None) -> Check:
 
 
 def _silent(name: str, who: str, facts: Facts) -> Check:
-    """Return a check that nobody answered: to be waited for; or that nobody was asked."""
+    """Return a check without an answer, to wait for; or one that was not asked."""
     error = facts.unknown.get(who)
     if error is None:
         return _not_looked_at(name, "no broker was named" if who == "kafka" else "there is no table yet")

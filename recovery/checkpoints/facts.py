@@ -1,4 +1,4 @@
-"""Gathers what a preflight looks at: from checkpoint, table and Kafka. Reads only; what does not answer is said."""
+"""Collects the facts of these checks from checkpoint, table and Kafka. Reads only; reports what does not answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,8 +1,8 @@
-"""A checkpoint of Spark's, read as a physician would: each file understood, or said to be torn, and why.
+"""Reads Spark's checkpoint: each file is parsed, or reported as corrupt with the reason.
 
 Any Structured Streaming checkpoint with a Kafka source, also one that headrace did not write: several sources, state,
-other versions of the files. What
-`writer/offsets/spark_checkpoint.py` refuses to go on from, this describes. Nothing is changed.
+other versions of the files. It describes also those that
+`writer/offsets/spark_checkpoint.py` refuses. It changes nothing.
 """
 
 import json
@@ -94,7 +94,7 @@ class Reading:
         return bool(self.planned) and bool(self.committed) and self.committed[-1] >= self.planned[-1]
 
     def start(self) -> Offsets | None:
-        """Where the next batch begins; None where the files do not tell."""
+        """Where the next batch begins; None if the files do not show it."""
         if self.last is None:
             return None
         if self.finished:
@@ -141,7 +141,7 @@ def _understood(
     store: Store, folder: str, numbers: Sequence[int], understand: Callable[[bytes], _T], corrupt: list[CorruptFile],
     newer: list[CorruptFile],
 ) -> Iterator[tuple[int, _T]]:  # fmt: skip
-    """Yield what the files of a log say, by number; put down those that cannot be understood."""
+    """Yield the contents of a log's files, by number; record those that cannot be parsed."""
     wanted = [f"{folder}/{number}" for number in numbers]
     with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
         contents = list(threads.map(lambda name: _content(store, name), wanted))

@@ -1,4 +1,4 @@
-"""L2: a checkpoint is repaired in place, by taking away what is torn, after a copy, at most once for each run.
+"""L2: repairs a checkpoint in place: backs it up and removes corrupt files, once for each run.
 
 Only a file whose loss costs nothing goes: the newest offsets when the table proves that nothing of their batch was
 committed; the newest commit, as the table drops what it has when its batch runs again; checksums without their file;
@@ -42,7 +42,7 @@ class RepairResult:
 
 
 def plan(reading: Reading, frontier: Offsets | None) -> Remove | NoRepair:
-    """Choose which files of a checkpoint go. `frontier`: of the table; None: it cannot be told."""
+    """Choose the files of a checkpoint to remove. `frontier`: of the table; None: unknown."""
     last, corrupt = reading.last, {found.name for found in reading.corrupt}
     if reading.newer:
         return NoRepair(f"{reading.newer[0].name} was written by a newer Spark")

@@ -1,4 +1,4 @@
-"""L4: the table's frontier is not known, so it is put together anew, from the table's files and an older checkpoint.
+"""L4: rebuilds lost committed offsets from the table's files and an older checkpoint.
 
 Each row says which offset it came from. So the files prove a frontier: behind the last row of each part. A checkpoint
 confirms it: the newest that can be read and begins nowhere beyond what the files prove. It also tells of parts without
@@ -51,7 +51,7 @@ class RebuiltOffsets:
 
 @dataclass(frozen=True)
 class NotRebuilt:
-    """No checkpoint agrees with the files: a person must say where to read on."""
+    """No checkpoint agrees with the files: a person must decide where to read on."""
 
     reason: str
     passed_over: Sequence[str] = ()
@@ -89,7 +89,7 @@ def choose(
 
 
 def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | NotRebuilt:
-    """Put a pipeline's frontier together anew, and commit it for the parts that have none. Nothing may be running.
+    """Rebuild a pipeline's committed offsets, and commit those of partitions that have none. Needs a stopped driver.
 
     What is running is fenced. Raises CommitFailed, StoreError, BrokerUnreachable.
     """

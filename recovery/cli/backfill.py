@@ -1,4 +1,4 @@
-"""The verb `backfill`."""
+"""`headrace backfill`: fills gaps from Kafka, a mirror or an archive."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""`headrace doctor`: whether a checkpoint can be gone on from, and what would be done about it. Changes nothing."""
+"""`headrace doctor`: checks whether a checkpoint can be continued, and shows the remedy. Changes nothing."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What `headrace gaps` does and shows."""
+"""`headrace gaps`: lists, shows, opens and closes gaps."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""`headrace rewind`: what landed after a version goes back, as far as Kafka still holds it. Shown first, then done."""
+"""`headrace rewind`: undoes what was committed after a version, as far as Kafka still holds the records."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

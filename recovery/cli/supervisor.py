@@ -1,4 +1,4 @@
-"""The verbs `headrace supervisor run` and `headrace supervisor explain`."""
+"""`headrace supervisor run` and `headrace supervisor explain`."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Decides the recovery level of a pipeline that failed. Pure: state, event and time in, one decision out.
+"""Decides the recovery level of a failed pipeline. Pure: state, event and time in, one decision out.
 
 The verdict gives the first level; a level whose budget is used up gives way to the next one that can do something.
 While storage or broker are down nothing escalates. After healthy time everything is forgotten but the last resorts.
@@ -21,7 +21,7 @@ _NO_TIME = timedelta(0)
 
 
 class Frontier(StrEnum):
-    """How the table's frontier stands to Kafka's logs."""
+    """The table's committed offsets compared with Kafka's logs."""
 
     HELD = "held"  # Kafka still has what comes after it, or there is no table yet
     LOST = "lost"  # Kafka lost the first offsets after it; a new run records them as a gap and goes on
@@ -93,7 +93,7 @@ class State:
 
 @dataclass(frozen=True)
 class Failed:
-    """A pipeline failed, or a check before its start found something that would make it fail."""
+    """A pipeline failed, or a check before its start found a cause of failure."""
 
     verdict: Verdict
     frontier: Frontier = Frontier.HELD
@@ -185,7 +185,7 @@ def _unhealthy(policy: Policy, state: State, now: datetime) -> State:
 
 
 def _refused(policy: Policy, state: State, event: Failed, now: datetime, jitter: float) -> Decision:
-    """Take the next level; after the last one new runs, whose budget is free again some time."""
+    """Take the next level; after the last one new runs, once their budget is free again."""
     if state.level is None or (state.level == RecoveryLevel.LATEST and event.frontier == Frontier.UNKNOWN):
         return _halt(state, f"nothing else is left: {event.refused}")
     if state.level == RecoveryLevel.LATEST:

@@ -1,4 +1,4 @@
-"""What the end of a driver, or a look at a living one, says about its pipelines. Pure."""
+"""Diagnoses pipelines from a driver's exit or from its health checks. Pure."""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ _BATCHES = 3  # commits that may be missing before a pipeline counts as stalled
 
 
 def judged(code: int, text: str, ask: Callable[[str], Verdict] = classify) -> Verdict:
-    """Say what an exit code and the whole text of the causes mean. `text` is empty when nothing was said any more."""
+    """Diagnose an exit code and the text of all causes. `text` is empty if there is none."""
     if code < 0 or (code > _SHELL and not text):
         number = -code if code < 0 else code - _SHELL
         return Verdict(
@@ -106,7 +106,7 @@ def stalled_after(settings: timedelta, delay_max: timedelta) -> timedelta:
 
 
 def seen(status: Mapping[str, Any], since_s: float, at: datetime) -> PipelineHealth:
-    """Read a pipeline's part of the `/status` of an instant. What Kafka said a while ago does not count as waiting.
+    """Read a pipeline's part of one `/status`. Old answers of Kafka do not count as waiting records.
 
     `since_s`: seconds for which it has been in this state, as far as was seen.
     """

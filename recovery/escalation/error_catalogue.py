@@ -1,4 +1,4 @@
-"""What an error means for a checkpoint: the catalogue of damages, asked with the whole text of an error.
+"""The catalogue of damages: classifies an error by its text with all causes.
 
 The class of an error says little: what fails in `foreachBatch` has the same class whatever it is. So all causes count.
 The catalogue is data, `damages.json`, with the words of each version of Spark; the first row that fits is taken.

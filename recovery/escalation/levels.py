@@ -1,4 +1,4 @@
-"""Recovery levels: what can be done about a pipeline that failed, from the mildest to the last resort."""
+"""Recovery levels, from a pause to skipping records."""
 
 from datetime import datetime
 from enum import IntEnum

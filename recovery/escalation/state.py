@@ -1,4 +1,4 @@
-"""What a supervisor remembers of a pipeline, kept beside its checkpoints so that the next one goes on there."""
+"""The state that a supervisor keeps of a pipeline, beside its checkpoints, for the next supervisor."""
 
 import json
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Memory:
-    """All that is kept of one pipeline."""
+    """The stored state of one pipeline."""
 
     state: State = field(default_factory=State)
     failure: Failure | None = None

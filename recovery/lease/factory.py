@@ -1,4 +1,4 @@
-"""Where the lease of a pipeline is kept: beside its checkpoints, or in the Kubernetes that its supervisor runs in."""
+"""Creates the lease of a pipeline: beside its checkpoints, or in Kubernetes."""
 
 import os
 from typing import assert_never

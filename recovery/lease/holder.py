@@ -1,4 +1,4 @@
-"""The leases of a supervisor: taken one after the other, renewed by a thread, lost for good."""
+"""Holds a supervisor's leases: acquires each, renews them on a thread, and reports a loss."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ _CLOSE_WITHIN_S = 5.0
 
 
 class LeaseHolder:
-    """Leases of some pipelines, by one holder. A lease that is lost is said once, from the thread that renews."""
+    """Leases of some pipelines, by one holder. The renewing thread reports a lost lease once."""
 
     def __init__(
         self,

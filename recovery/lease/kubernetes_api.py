@@ -1,4 +1,4 @@
-"""The API of the Kubernetes that a supervisor runs in: asked as its pod's account, in one sentence when it fails."""
+"""A client of the Kubernetes API with the pod's account; errors are one sentence."""
 
 import json
 import ssl
@@ -20,12 +20,12 @@ Verb = Literal["get", "create", "update"]
 
 
 class ApiFailed(OSError):
-    """The API did not answer, or refused what has nothing to do with who was first."""
+    """The API did not answer, or refused for another reason than a conflict."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What the API said: the object, that there is none, or that it is not the one that was meant."""
+    """The API's reply: the object, its absence, or a conflict."""
 
     status: int
     body: Json
@@ -43,7 +43,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Api:
-    """An API server, and the folder with `token`, `ca.crt` and `namespace`, all read anew for each question."""
+    """An API server, and the folder with `token`, `ca.crt` and `namespace`, which are read for each request."""
 
     url: str
     account: Path = ACCOUNT

@@ -1,4 +1,4 @@
-"""A lease as a Lease of Kubernetes, one object for each pipeline, as `kubectl get leases` shows it.
+"""A lease as a Kubernetes Lease object, one for each pipeline.
 
 `leaseTransitions` is the epoch. Whatever is put names the object that it replaces, by uid and resourceVersion: of two
 that replace the same one, the API takes one. What is decided is pure; KubernetesLeases asks and does.
@@ -43,7 +43,7 @@ class About:
 
 
 def lease_name(prefix: str, pipeline: str) -> str:
-    """Name the Lease of a pipeline. What a name of Kubernetes cannot hold is replaced, and told apart by a digest.
+    """Name the Lease of a pipeline. Characters that Kubernetes does not allow are replaced; a digest keeps it unique.
 
     helm/headrace/templates/_helpers.tpl does the same.
     """
@@ -108,13 +108,13 @@ class KubernetesLeases:
         return self._looked
 
     def take(self, epoch: int, holder: str) -> bool:
-        """Put the Lease in the place of the one that was looked at, or of none."""
+        """Create the Lease, or replace the one that was read."""
         decision = taking(self._found(), self._looked, epoch, holder, self._about, self._clock())
         self._looked = None
         return self._put(decision)
 
     def renew(self, epoch: int, holder: str) -> bool:
-        """Put it in the place of one's own last one; where that is gone, look who has it."""
+        """Replace the holder's own last one; if it is gone, find the new holder."""
         return self._replace(lambda found: renewing(found, epoch, holder, self._about, self._clock()))
 
     def release(self, epoch: int, holder: str) -> None:

@@ -1,4 +1,4 @@
-"""Who may run a driver: of several supervisors one holds the lease. It keeps the peace; the table keeps the truth.
+"""The lease of a pipeline: only its holder runs a driver. The table's fence holds even if a lease fails.
 
 A lease has an epoch, one higher with each holder. Nobody compares clocks: who wants a lease watches whether its holder
 still renews it, for an interval of its own; a holder that finds a higher epoch has lost. Between the two a loser may
@@ -30,7 +30,7 @@ class LeaseRecord:
 
 
 class Leases(Protocol):
-    """The lease of one pipeline, wherever it is kept. All operations raise OSError when that does not answer."""
+    """The lease of one pipeline, in any store. All operations raise OSError if that does not answer."""
 
     def look(self) -> LeaseRecord | None:
         """Return the newest lease; None: there never was one."""
@@ -76,7 +76,7 @@ class StoreLeases:
         return True
 
     def renew(self, epoch: int, holder: str) -> bool:
-        """Look for the next number first: who wakes up late does not renew what is lost.
+        """Check the next number first, so that a holder that wakes up late does not renew a lost lease.
 
         One's own is gone when many have held the lease since, or when the checkpoints were removed: then it is put
         anew.
@@ -108,7 +108,7 @@ class ObservedLease:
 
 
 def watched(before: ObservedLease | None, seen: LeaseRecord | None, now_s: float) -> ObservedLease:
-    """Note what is seen now; any change begins the interval anew."""
+    """Store what was read; any change restarts the interval."""
     if before is None or before.seen != seen:
         return ObservedLease(seen, now_s)
     return before

@@ -1,4 +1,4 @@
-"""Carries a rewind out: asks table and Kafka for the facts, counts what would go, writes it in one fenced entry.
+"""Executes a rewind: collects facts from table and Kafka, counts rows, writes one fenced entry.
 
 The entry decides. What it lists of dead letters and late rows is taken out by redo right after, or by the next start.
 """
@@ -62,7 +62,7 @@ class RewindPreview:
 
     @property
     def base(self) -> PipelineSnapshot:
-        """The version in whose files the rows are found that go."""
+        """The version whose files hold the rows to remove."""
         return self.undo.base if self.undo else self.snapshot
 
     @property
@@ -77,7 +77,7 @@ class RewindPreview:
 
     @property
     def offsets(self) -> Offsets:
-        """Where the rows stand that go."""
+        """The offsets of the rows to remove."""
         return {r.part: [(r.start, r.end)] for r in self.plan.ranges}
 
 
@@ -85,7 +85,7 @@ class Rewinding:
     """One pipeline's way back."""
 
     def __init__(self, config: Config, name: str, cluster: Cluster | None = None) -> None:
-        """`cluster`: who is asked what Kafka holds; default: that of the configuration. Raises ConfigError."""
+        """`cluster`: which Kafka is asked; default: that of the configuration. Raises ConfigError."""
         self._cluster = cluster
         self._config, self.name, self._settings = config, name, config.pipelines[name]
         self._tables = all_tables(name, config)
@@ -115,7 +115,7 @@ class Rewinding:
         return self._counted(found, then, after, snapshot, held, undo)
 
     def write(self, look: RewindPreview, now: datetime) -> tuple[RewindPreview, int]:
-        """Take back what a look found, unless something was committed since. Returns what went, and the version.
+        """Rewind as shown, unless there was a commit since. Returns what was removed, and the version.
 
         Raises CommitFailed, HeadraceError when a driver runs.
         """

@@ -1,4 +1,4 @@
-"""What a rewind would take back, and whether it may be. Pure: facts of table and Kafka in, a plan out.
+"""Plans a rewind and decides whether it is allowed. Pure: facts in, a plan out.
 
 Rows are told by their offsets: what goes is every row from the earlier frontier on, whatever file it lies in by now. So
 what left the table on purpose since then stays away, and a version whose files are gone can be returned to as well.
@@ -32,7 +32,7 @@ class Then:
 
 @dataclass(frozen=True)
 class Since:
-    """What the log says of the versions after that one."""
+    """The log's facts about the versions after that one."""
 
     begins: Mapping[TopicPartition, int] = field(default_factory=dict)  # where parts begin that were new
     gaps: tuple[str, ...] = ()  # ids of the gap records that were opened

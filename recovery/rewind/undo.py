@@ -1,4 +1,4 @@
-"""What a rewind must do to the files of a table before it goes by offsets, where another client changed them."""
+"""Restores the files that another client changed, before a rewind removes rows by offsets."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

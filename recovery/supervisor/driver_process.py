@@ -1,4 +1,4 @@
-"""The driver as a child process: started, looked at, asked, stopped, and nothing of it left behind."""
+"""The driver as a child process: starts, checks and stops it, and cleans up after it."""
 
 import ctypes
 import fcntl
@@ -25,7 +25,7 @@ _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
 class Driver:
-    """One process of the writer, and what it says."""
+    """One driver process, and what it reports."""
 
     def __init__(self, folder: Folder, command: Sequence[str], orders: Mapping[str, Order]) -> None:
         """Start it, in a process group of its own."""
@@ -117,7 +117,7 @@ class Driver:
 
 @contextmanager
 def place() -> Iterator[Folder]:
-    """Make the folder where supervisor and driver talk, and hold its lock: a driver whose supervisor is gone ends."""
+    """Create the folder of supervisor and driver, and hold its lock: a driver ends if the lock is free."""
     with (
         tempfile.TemporaryDirectory(prefix="headrace-supervisor-") as path,
         (Path(path) / "supervisor.lock").open("w") as lock,
@@ -134,7 +134,7 @@ def adopt_orphans() -> None:
 
 
 def reap(driver: int | None) -> None:
-    """Wait for children that have ended, but for the driver, whose end has its own place."""
+    """Wait for children that have ended, except the driver."""
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

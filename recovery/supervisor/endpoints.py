@@ -1,4 +1,4 @@
-"""What a supervisor tells over HTTP: `/metrics` and `/status`. A driver's own are gone when it is; these stay."""
+"""The supervisor's HTTP endpoints, `/metrics` and `/status`, which answer without a driver too."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from writer.web.metrics_export import board, family
 
 @dataclass(frozen=True)
 class PipelineStatus:
-    """All that a supervisor looks after."""
+    """The supervised pipelines."""
 
     supervised_pipelines: Mapping[str, SupervisedPipeline]
     held: LeaseHolder

@@ -1,4 +1,4 @@
-"""How a pipeline's table stands to Kafka, asked before recovery decides: is the frontier known, is it still held?"""
+"""Checks before a decision whether a table's committed offsets are known and Kafka still holds them."""
 
 from recovery.checkpoints.facts import newest_frontier
 from recovery.escalation.decide import Frontier

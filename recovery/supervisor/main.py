@@ -1,4 +1,4 @@
-"""`headrace supervisor run`: puts a supervisor together."""
+"""`headrace supervisor run`: creates and runs a supervisor."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What recovery tells people at once: the two highest levels, gaps, lost leases, and pipelines that were given up.
+"""Notifications of recovery: the two highest levels, gaps, lost leases, halted pipelines.
 
     tells = opened(config.notifications)
     tells.tell(level_reached(name, RecoveryLevel.LATEST, why, at=now))

@@ -1,4 +1,4 @@
-"""One pipeline in a supervisor's care: what it was given, how that went, and when it is started next."""
+"""One supervised pipeline: its last start, the result, and the time of the next start."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What carries out the levels that are more than a start, and the look that a supervisor takes before each start."""
+"""Carries out recovery levels beyond a restart, and the checks before each start."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from writer.table.factory import main_table
 
 
 class Refusal(Exception):
-    """A level cannot be carried out here. Its message says why."""
+    """A level that cannot be carried out here. Its message has the reason."""
 
 
 Action = Callable[[str], str]  # pipeline → what was done; raises Refusal
@@ -31,7 +31,7 @@ def cluster(config: Config) -> Cluster:
 
 
 def actions(config: Config, kafka: Callable[[Config], Cluster] = cluster) -> Mapping[RecoveryLevel, Action]:
-    """Return the hands that there are. Nothing may be running of the pipeline that they are given."""
+    """Return the available recovery actions. The pipeline must not be running when one is called."""
     return {
         RecoveryLevel.REPAIR: lambda name: _fix(config, name),
         RecoveryLevel.WALK_BACK: lambda name: _walk(config, name, kafka(config)),

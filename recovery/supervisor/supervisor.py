@@ -1,4 +1,4 @@
-"""The supervisor: the driver's parent. It starts it, watches it, and carries out what recovery decides."""
+"""The supervisor, the driver's parent: starts it, watches it, and carries out recovery decisions."""
 
 import random
 import signal
@@ -172,7 +172,7 @@ class Supervisor:
         for supervised in self.supervised_pipelines.values():
             if not supervised.up:
                 continue
-            if self._unresponsive:  # also where it drained in the end: nobody but we asked it to
+            if self._unresponsive:  # also if it drained in the end: only this supervisor asked it to
                 self._failed(supervised, code, unresponsive(self._unresponsive), None)
             elif code == 0:
                 supervised.ended()
@@ -257,7 +257,7 @@ class Supervisor:
         return Failed(found, frontier, run), frontier
 
     def _prepared(self, supervised: SupervisedPipeline) -> bool:
-        """Carry out what comes before a start, and look whether one can work. False when something else was decided."""
+        """Prepare a start, and check whether it can work. False if another action was decided."""
         if supervised.prepared:
             return True
         action, known = self._actions.get(supervised.level), supervised.memory.failure
@@ -293,7 +293,7 @@ class Supervisor:
         self._tell(supervised, decision, now)
 
     def _tell(self, supervised: SupervisedPipeline, decision: Decision, now: datetime) -> None:
-        """Log what was decided, keep it, and tell people of what they should know."""
+        """Log and store a decision, and notify people if needed."""
         known = supervised.memory.failure
         assert known is not None, "something failed"
         logging.warning(

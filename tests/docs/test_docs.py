@@ -19,6 +19,7 @@ PAGES = sorted(
     [
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/**/*.md"),
+        ROOT / "bench" / "README.md",
         ROOT / "tests" / "INVARIANTS.md",
         ROOT / "tests" / "fault" / "REPORT.md",
     ]
@@ -38,6 +39,11 @@ PAGES = sorted(
 )
 def test_a_generated_page_is_what_the_code_says(page: str, script: str) -> None:
     assert (ROOT / "docs" / f"{page}.md").read_text() == _module(script).text(), "stale: run `make reference`"
+
+
+def test_the_results_of_autoscaling_are_what_was_recorded() -> None:
+    page = ROOT / "docs" / "AUTOSCALING_RESULTS.md"
+    assert page.read_text() == _module("autoscaling").results(), "stale: run `make reference`"
 
 
 def test_the_schema_for_editors_is_that_of_the_configuration() -> None:
@@ -112,10 +118,12 @@ def test_the_yaml_in_the_docs_is_a_configuration() -> None:
         Config.model_validate(yaml.safe_load(block))
 
 
-def test_every_make_target_in_the_readme_exists() -> None:
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_every_make_target_of_a_page_exists(page: str) -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"\bmake ([a-z-]+)", (ROOT / "README.md").read_text()):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", (ROOT / page).read_text(), re.MULTILINE))
+    assert named
+    assert {target for target in named if not re.search(rf"^{target}:", makefile, re.MULTILINE)} == set()
 
 
 def test_every_dependency_has_its_reason() -> None:

@@ -1,4 +1,4 @@
-"""Proves from the lake alone that every offset is accounted for: log and ledger, and on request every file."""
+"""Audits a table from the lake alone: every offset in log and ledger, and on request in every file."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class Account:
 
     @property
     def unplaced(self) -> int:
-        """Rows that say no offset: adopted, or brought by event time."""
+        """Rows without offsets: adopted, or backfilled by event time."""
         return self.reconciliation.adopted + self.reconciliation.unplaced
 
     @property
@@ -55,7 +55,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Audit(Account):
-    """What was found. `found` is empty unless files were read."""
+    """The result of an audit. `found` is empty unless files were read."""
 
     found: Mapping[TopicPartition, FileOffsets]
     problems: tuple[Problem, ...]
@@ -69,7 +69,7 @@ class Audit(Account):
 
     @property
     def waiting(self) -> int:
-        """Commits whose dead letters wait for redo."""
+        """Commits whose side files are not applied yet."""
         return self.pending.commits
 
     @property
@@ -79,7 +79,7 @@ class Audit(Account):
 
     @property
     def dead_letters_removed(self) -> int:
-        """Dead letters that were taken out of their table, replays left aside."""
+        """Dead letters that were removed from their table, except by replays."""
         return sum(self.dead_letters_taken.values())
 
 

@@ -1,4 +1,4 @@
-"""Counts offsets in data files: which are there, which more than once. Memory is bounded, whatever the table's size.
+"""Counts offsets in data files: which are there, which more than once. Memory is bounded for tables of any size.
 
 An offset is a byte in an array. Parts are counted in passes, each over the files that may hold its offsets.
 """
@@ -28,7 +28,7 @@ NOBODY = TopicPartition(
 
 @dataclass(frozen=True)
 class FileSet:
-    """Files of one table, and how to read them. `kind` tells rows from dead letters; `without` leaves offsets out."""
+    """Files of one table, and how to read them. `kind`: rows or dead letters; `without`: offsets to leave out."""
 
     store: Store  # of the table
     files: Sequence[BucketFile]

@@ -1,4 +1,4 @@
-"""Whether an account adds up: every offset of every part once, every record with one outcome. Pure."""
+"""Checks the offset accounting: every offset of a partition once, every record with one outcome. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +36,7 @@ class PartitionSummary:
 
     @property
     def dead_letters(self) -> int:
-        """Records that should stand in the dead-letter table."""
+        """Records that the dead-letter table should hold."""
         return self.outcomes["dead_letters"] + self.outcomes["quarantined"]
 
 
@@ -111,7 +111,7 @@ def state(
 
 
 def _brought(gap_records: Mapping[str, GapRecord], *, whole: bool) -> dict[TopicPartition, BackfilledOffsets]:
-    """Return what backfills brought of each part: of gaps that the versions looked at opened."""
+    """Return what backfills filled of each partition, for gaps that these versions opened."""
     found: dict[TopicPartition, BackfilledOffsets] = {}
     for one in gap_records.values():
         for part, carried in one.carried.items() if whole or one.opened else ():
@@ -226,7 +226,7 @@ def _unsound(one: CommittedRange) -> list[Problem]:
 
 
 def totals(noun: str, files: Sequence[BucketFile], expected: int, withdrawn: int) -> list[Problem]:
-    """Compare the rows that the tables' logs count in their files. Files of other clients may say nothing."""
+    """Compare the rows that the tables' logs count in their files. Files of other clients may have no count."""
     if any(file.rows is None for file in files):
         return []
     there = sum(file.rows or 0 for file in files) - withdrawn

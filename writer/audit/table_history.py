@@ -1,4 +1,4 @@
-"""What logs and ledgers tell of a pipeline's tables, each up to one version: what an audit goes by."""
+"""Reads the history that an audit uses: logs and ledgers of a pipeline's tables, each up to one version."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from writer.table.table import PipelineTable
 
 @dataclass(frozen=True)
 class TableHistory:
-    """One table, as its log and ledger tell of it, oldest first. Nothing is told of one that is not there."""
+    """The history of one table by log and ledger, oldest first; empty for a table that does not exist."""
 
     table: PipelineTable
     place: str  # where the configuration has it
@@ -64,7 +64,7 @@ def _beside(config: Config, pipeline: str, place: str) -> TableHistory:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Dead letters and late rows that the main table's log lists, and redo has not applied yet."""
+    """Dead letters and late rows in side files that the main table's log lists and that are not applied yet."""
 
     files: Sequence[BucketFile]
     late: Sequence[BucketFile]

@@ -1,4 +1,4 @@
-"""Arrow arrays as the native decoder hands them over, turned into the types of the table.
+"""Converts the native decoder's Arrow arrays to the table's types.
 
 Whole columns at a time. A value that the table's type cannot hold (a timestamp in the year 300,000) marks its record as
 bad instead of failing its neighbours.

@@ -1,4 +1,4 @@
-"""A block of Avro values to Arrow rows at once, with a proof that each record consumed exactly its own bytes.
+"""Decodes a block of Avro values at once, and proves that each record consumed exactly its own bytes.
 
 A block of Avro values laid end to end is byte for byte the body of an Avro object-container block. A random nonce is
 laid after each value; a schema that names header and nonce as fields makes a native container reader decode the lot.

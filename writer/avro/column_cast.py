@@ -1,4 +1,4 @@
-"""Values of one type in the shape of another: promoted, grown inside, members under other names. Whole columns at once.
+"""Casts whole columns to another type: promotes numbers, adds struct fields, renames members.
 
 Types are the table's. A place is a column and the way into it: `("point", "x")`, `("tags", "element")`,
 `("notes", "value", "x")`.
@@ -33,7 +33,7 @@ Defaults = Mapping[Place, pa.Array]  # one value each, which a place has where a
 
 
 def fitted(values: pa.Array, kind: pa.DataType, place: Place, seams: Seams, defaults: Defaults) -> pa.Array:
-    """Give values the type of a place. `kind` is one that the writer's type was found to fill."""
+    """Cast values to the type of a column or field. `kind`: a type that the writer's type can fill."""
     if values.type == kind and not seams.beside(place):
         return values
     if place in seams.wrapped:

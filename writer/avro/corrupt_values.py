@@ -1,4 +1,4 @@
-"""Which values of a refused block do not look like their schema: all of them walked at once, field by field.
+"""Finds the values of a refused block that do not match their schema, in one pass over all of them.
 
 A hint and no judgement. What is named here is decoded one by one and fastavro judges; what is not named is decoded in a
 block, which the nonces prove. So a wrong hint costs time and never a record.
@@ -35,7 +35,7 @@ def suspects(values: pa.Array, record: avro.Record, header_bytes: int) -> Mask |
 
 
 class _Walk:
-    """Where each value is read at. A value that is found bad stays where it is and is stepped over no more."""
+    """The position at which each value is read. A value that is found corrupt is not read further."""
 
     def __init__(self, values: pa.Array, record: avro.Record, header_bytes: int) -> None:
         ends = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]

@@ -1,4 +1,4 @@
-"""Avro values to Arrow rows: natively by the block, one by one where that is refused. A bad value fails alone."""
+"""Decodes Avro values to Arrow rows: natively by block, one by one if that is refused. A bad value fails alone."""
 
 from io import BytesIO
 from typing import Protocol
@@ -118,7 +118,7 @@ def _joined(parts: list[tuple[int, Decoded]]) -> Decoded:
 
 
 def _woven(parts: list[tuple[pa.Int64Array, Decoded]]) -> Decoded:
-    """Join what was decoded of values that do not stand in a row; each part comes with their positions."""
+    """Join rows that were decoded from values at these positions."""
     rows = pa.concat_tables([part.rows for _, part in parts])
     taken = pa.concat_arrays([at.take(part.taken) for at, part in parts])
     if len(parts[-1][1].taken):  # a suspect that is sound goes back to its place

@@ -1,4 +1,4 @@
-"""One spelling for every text of an Avro schema, and its fingerprint: to tell another schema from another spelling.
+"""Canonical form of an Avro schema and its fingerprint, which tells another schema from another spelling.
 
 Registries write a schema out anew, in their own order of keys and with names made short or full. Avro's Parsing
 Canonical Form (1.12) settles that, but leaves out defaults, aliases and logical types, which decide here over columns
@@ -36,7 +36,7 @@ def meaning(text: str) -> int:
 
 
 def _type(schema: Schema, space: str) -> Schema:
-    """Spell out a type. `space`: the namespace that it stands in."""
+    """Write a type in canonical form. `space`: its enclosing namespace."""
     if isinstance(schema, list):
         return [_type(branch, space) for branch in schema]
     if isinstance(schema, str):

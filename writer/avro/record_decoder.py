@@ -1,4 +1,4 @@
-"""Avro values to Arrow rows one by one: for what the native decoder refuses, and to name the culprit."""
+"""Decodes Avro values one by one: for schemas that the native decoder refuses, and to find the bad value."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class SingleDecoder:
     """fastavro, one record at a time: for what the native decoder refuses, and to name the culprit."""
 
     def __init__(self, record: avro.Record, *, header_bytes: int = CONFLUENT.header_bytes) -> None:
-        """Read values of this schema that stand `header_bytes` into what they come in."""
+        """Decode values of this schema that begin after `header_bytes`."""
         self.record, self.header_bytes = record, header_bytes
         self._schema = avro.plain_schema(record)
         self._types = pa.schema(list(avro.table_fields(record).items()))

@@ -1,4 +1,4 @@
-"""Avro's schema resolution with the table as the reader: where each field of a writer goes, and what must grow for it.
+"""Avro schema resolution with the table as the reader: the column for each field, and the columns that must grow.
 
 The table is a reader schema that grows: the union of all fields that admitted schemas have, each as the newest schema
 that has it declares it. Its columns hold the types; what else a reader knows (names and aliases, branches of unions,
@@ -76,7 +76,7 @@ def _given(field: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
 
 
 def _branch(record: avro.Record, schema: list[Any], given: Any) -> Any:
-    """Choose the first branch that can hold it, as Avro 1.12 says; older versions allowed the first branch only."""
+    """Choose the first branch that can hold it, as Avro 1.12 defines; older versions allowed only the first branch."""
     several = sum(record.resolve(branch) != "null" for branch in schema) > 1
     for at, branch in enumerate(schema):
         try:
@@ -108,7 +108,7 @@ _TIMES_OF_DAY = {("int", "time-millis"), ("long", "time-micros")}
 
 @dataclass(frozen=True)
 class Reader:
-    """What the admitted schemas say of the table's columns, besides their types."""
+    """What the accepted schemas define about the table's columns, besides their types."""
 
     names: Mapping[Place, str] = field(default_factory=dict)  # (*place of a record, name or alias) → its member
     branches: Mapping[Place, str] = field(default_factory=dict)  # (*place of a union, name of a branch) → its member
@@ -266,7 +266,7 @@ class _Resolution:
     def _union(
         self, place: Place, at: str, branches: list[avro.Schema], have: pa.DataType | None, want: pa.DataType
     ) -> pa.DataType:
-        """Fill a union of several: each branch its own member, found by its name wherever it stands."""
+        """Fill a union of several: each branch its own member, matched by name at any position."""
         if have is not None and not self._is_union(place, branches, have):
             raise avro.UnsupportedSchema(f"field {at!r} is {want}, but column {'.'.join(place)!r} holds {have}")
         mine = {f"member{i}": branch for i, branch in enumerate(branches) if f"member{i}" in want.names}
@@ -338,7 +338,7 @@ def time_of_day(schema: avro.Schema) -> str | None:
 
 
 def branch_name(schema: avro.Schema) -> str:
-    """Return what tells a branch of a union from the others: a full name, or the type."""
+    """Return the name that identifies a branch of a union: a full name, or the type."""
     if not isinstance(schema, dict):
         return str(schema)
     return str(schema.get("name", schema["type"]))

@@ -1,4 +1,4 @@
-"""What an Avro schema means to the table, and how a block of its values is framed for the native decoder.
+"""Converts an Avro schema to table columns, and frames a block of values for the native decoder.
 
 Everything here is a pure function of the schema. Types of the table:
 
@@ -39,7 +39,7 @@ Schema = Any  # Avro schemas are JSON: str | list | dict
 
 
 class UnsupportedSchema(ValueError):
-    """A schema whose records cannot become rows. Its message says which part and why."""
+    """A schema whose records cannot become rows. Its message names the part and the reason."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def timestamp_unit(schema: Schema) -> str | None:
 
 
 def is_uuid(schema: Schema) -> bool:
-    """Tell a UUID kept in 16 bytes, which becomes text, from other fixed values."""
+    """Return whether a fixed type is a UUID in 16 bytes, which becomes text."""
     is_uuid_type = isinstance(schema, dict) and schema.get("logicalType") == "uuid"
     return is_uuid_type and schema["type"] == "fixed" and schema["size"] == UUID_BYTES
 
@@ -199,7 +199,7 @@ def samples(record: Record, number: int) -> Iterator[dict[str, Any]]:
 
 
 def _without_bad_decimal(part: dict[str, Any]) -> dict[str, Any]:
-    """Ignore the logical type of a decimal that cannot be, as Avro says; fastavro would refuse the schema."""
+    """Ignore the logical type of an invalid decimal, as Avro defines; fastavro would refuse the schema."""
     if part.get("logicalType") != "decimal" or _is_decimal(part):
         return part
     return {key: value for key, value in part.items() if key != "logicalType"}

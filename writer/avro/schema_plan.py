@@ -1,4 +1,4 @@
-"""The schema plan: which columns the table has, and how each writer schema fills them.
+"""The schema plan: the table's columns, and how each writer schema fills them.
 
 The driver owns it and hands it to the tasks of a batch, so two new schemas in one batch have one arbiter. Pure.
 """
@@ -40,7 +40,7 @@ class WriterSchema:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A schema whose records are parked, and the sentence that says why."""
+    """A schema whose records become dead letters, and the reason."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""How a record says which schema its value was written with: before the value, in a Kafka header, or not at all.
+"""Reads the schema id of a record: before the value, in a Kafka header, or from the configuration.
 
 Pure. No two of the formats can be seen in one record: Confluent's ids begin at 1, and Apicurio's 8-byte ids are counted
 up from 1 as well, so four zero bytes after the magic byte tell them apart. Sources: Confluent's and Apicurio's
@@ -34,7 +34,7 @@ _INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True)
 class Wire:
-    """A wire format: what it looks like, and what its ids are ids of."""
+    """A wire format: where the schema id is, and which kind of id it is."""
 
     format: Format
     ids: Ids = "confluent"
@@ -49,7 +49,7 @@ class Wire:
 
     @property
     def header_bytes(self) -> int:
-        """Bytes that stand before each Avro value."""
+        """Number of bytes before each Avro value."""
         return WIDTHS[self.format]
 
     @property
@@ -68,7 +68,7 @@ class Wire:
                 return f"schema that the configuration gives them (id {self.schema_id})"
 
     def head(self, schema_id: int) -> bytes:
-        """Return what stands before each value of this schema."""
+        """Return the bytes before each value of this schema."""
         match self.format:
             case "confluent":
                 return struct.pack(">bI", 0, schema_id)
@@ -121,7 +121,7 @@ _SEEN = (
 
 
 def header(schema_id: int) -> bytes:
-    """Return what stands before each value of this schema in Confluent's format."""
+    """Return the bytes before each value of this schema in Confluent's format."""
     return CONFLUENT.head(schema_id)
 
 

@@ -1,4 +1,4 @@
-"""Which bucket each row belongs to, and which rows carry a time nobody should believe."""
+"""Assigns a bucket to each row, and finds rows whose event time is not believable."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ def corrected(
 
 @dataclass(frozen=True)
 class TimeRule:
-    """Where the event time stands and which times are believed: `[now - age_max, now + ahead_max]`."""
+    """The event time's column and the accepted window: `[now - age_max, now + ahead_max]`."""
 
     field: str
     unit: str

@@ -1,4 +1,4 @@
-"""Records that could not become rows, kept whole with the reason, so that a later version can replay them."""
+"""Builds dead letters: records that could not become rows, with their bytes and the reason, for a later replay."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ _POISON_KINDS_MAX = 20  # of a task; random bytes look like as many schema ids
 
 
 class DeadLetterFile:
-    """The file of a task for records that could not become rows, in the shape of the dead-letter table."""
+    """A task's file of records that could not become rows, with the columns of the dead-letter table."""
 
     def __init__(self, destination: Destination, incarnations: Mapping[str, int], now: datetime) -> None:
         self._to, self._incarnations, self._now = destination, incarnations, now

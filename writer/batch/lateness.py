@@ -1,4 +1,4 @@
-"""Which rows come too late: those of buckets that were closed before the batch. And how late rows are at all.
+"""Finds late rows, whose bucket was closed before the batch, and measures how late rows are.
 
 A bucket is closed, or it is not: so the buckets of a batch are looked at, a handful, and rows only where one is closed.
 """
@@ -36,7 +36,7 @@ class Lateness:
     buckets: Counter[BucketKey] = field(default_factory=Counter)  # late rows that joined their bucket
 
     def plus(self, other: "Lateness") -> "Lateness":
-        """Add what another task found."""
+        """Add the counts of another task."""
         return Lateness(
             [a + b for a, b in zip(self.behind, other.behind, strict=True)],
             [a + b for a, b in zip(self.beyond, other.beyond, strict=True)],
@@ -75,7 +75,7 @@ class Late:
 
 
 def late(buckets: Buckets, closed_until: datetime | None) -> Late | None:
-    """Find the rows whose bucket is closed; None when there is none."""
+    """Return the rows whose bucket is closed; None if there are none."""
     if closed_until is None:
         return None
     closed = [i for i, span in enumerate(buckets.intervals) if span is not None and span[1] <= closed_until]

@@ -1,4 +1,4 @@
-"""Rows of one bucket to Parquet files. The one place that knows how a file is encoded, named and rolled.
+"""Writes rows of one bucket to Parquet files. Only this module knows how a file is encoded, named and rolled.
 
 Names are unique per attempt: the file of a task that was presumed dead is an orphan, never a duplicate.
 """
@@ -315,7 +315,7 @@ def bucket_folder(columns: Sequence[str], key: BucketKey, *, hive: bool) -> str:
 
 
 def _folder(column: str, value: str | None) -> str:
-    """Name a bucket's directory. The value itself stands in the table's log, so this may lose detail."""
+    """Name a bucket's directory. It may lose detail, because the table's log holds the value itself."""
     if value is None:
         return f"{column}={_HIVE_NULL}"
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in value)[:80] or "_"
@@ -354,6 +354,6 @@ def hive_folder(column: str, value: str | None) -> str:
 
 
 def hive_value(folder: str) -> str | None:
-    """Return the bucket's value that a directory's name says."""
+    """Return the bucket's value from a directory's name."""
     value = folder.rstrip("/").partition("=")[2]
     return None if value == _HIVE_NULL else unquote(value)

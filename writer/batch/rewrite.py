@@ -1,4 +1,4 @@
-"""Files of one bucket written anew: merged, in order if asked, each row once if asked. Rows stream through.
+"""Rewrites the files of one bucket: merged, sorted or deduplicated as requested. Rows stream through.
 
 Memory is one row group of what is written and the compressed row group of what is read; with an order or a key the
 budget comes on top, and for a key one bit a row. Nothing here asks the table's log: what came out stands in an entry
@@ -43,16 +43,16 @@ class UnknownColumn(ValueError):
 
 @dataclass(frozen=True)
 class Source:
-    """A file to read. `whole`: it need not be written anew unless a row of it goes, or it is out of order."""
+    """A file to read. `whole`: it is rewritten only if a row of it is removed, or if it is not sorted."""
 
     path: str
-    times: Times | None  # of its first and last event; None: nobody knows
+    times: Times | None  # of its first and last event; None: unknown
     whole: bool = False
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a task is told: one bucket's files, and what is wanted of them."""
+    """The job of a task: one bucket's files, and how to rewrite them."""
 
     table: str  # location
     bucket: BucketKey
@@ -197,7 +197,7 @@ def _shaped(batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
 
 
 class _Times:
-    """First and last event of what is written: as the log knows them, or as the rows say where it does not."""
+    """First and last event time of the output: from the log, or from the rows if the log has none."""
 
     def __init__(self, job: Job) -> None:
         self._job, self._known = job, {source.path: source.times for source in job.files}

@@ -1,4 +1,4 @@
-"""Rows put in order, or found to be there more than once, however many: what memory does not hold goes to local disk.
+"""Sorts rows and finds repeated ones in bounded memory; the rest spills to local disk.
 
 DataFusion sorts, merges and spills. It is told what it may hold; beside that it takes a row group of what it reads and
 of what it merges.
@@ -48,7 +48,7 @@ class Marks:
 
 
 def repeated(batches: Iterable[pa.RecordBatch], rows: int, rule: Dedupe, scratch: Path, budget: int) -> Marks:
-    """Mark the rows that are there once more, numbered as they come. `batches` hold the columns of `needed`.
+    """Mark repeated rows, numbered in order of arrival. `batches` hold the columns of `needed`.
 
     Which of several stays: the first in the order of PLACE, or the last.
     """
@@ -79,7 +79,7 @@ def repeated(batches: Iterable[pa.RecordBatch], rows: int, rule: Dedupe, scratch
 
 
 def needed(rule: Dedupe) -> list[str]:
-    """Return the columns that tell which rows are repeated."""
+    """Return the columns that decide which rows are repeated."""
     return list(dict.fromkeys([*(name.partition(".")[0] for name in rule.key), *PLACE]))
 
 

@@ -1,4 +1,4 @@
-"""Rows first, columns second: where a task keeps the rows of its buckets until they become Parquet.
+"""Buffers the rows of a task by bucket, in memory and on local disk, until they are written as Parquet.
 
 All buckets of a task share one byte budget. Over it, the rows go to a spill run: one Arrow IPC file, rows in bucket
 order. Where one bucket holds most of the rows, its rows skip the detour and become a row group of its open file. So

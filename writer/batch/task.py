@@ -1,4 +1,4 @@
-"""One task of a micro-batch: Arrow batches of Kafka records in, staged files and counts out. No Spark in here.
+"""Runs one task of a micro-batch without Spark: Arrow batches of Kafka records in, staged files and counts out.
 
 The steps in order: skip, split by schema, decode, conform, assign, stage, columnar, report. What a task must decide the
 same way when it is retried (now, frontier, schema plan, what is closed) comes with the plan, frozen by the driver.
@@ -46,7 +46,7 @@ REPORT = pa.schema([pa.field("report", pa.string())])
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """All that a task is told by the driver."""
+    """The plan that the driver gives to a task."""
 
     now: datetime
     frontier: Mapping[Source, int]
@@ -304,7 +304,7 @@ class Task:
     def _set_aside(
         self, found: Late, rows: pa.Table, assigned: BucketAssignment, group: Group
     ) -> tuple[pa.Table, BucketAssignment]:
-        """Count the late rows, and do with them as the policy says (cold: late rows are few). Returns the others."""
+        """Count late rows and move them as the policy demands (cold: late rows are few). Returns the other rows."""
         plan = self._plan
         assert plan.closed_until is not None
         self._report.late.add(found, plan.closed_until, join=plan.late == "reopen")

@@ -1,4 +1,4 @@
-"""What a task reports to the driver: one row of JSON with its files and what became of each record."""
+"""The report of a task to the driver: one row of JSON with its files and the outcome of each record."""
 
 import json
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ class Counts:
         )  # fmt: skip
 
     def stood(self, found: Iterable[Span]) -> None:
-        """Note where records that were read stand, as they come."""
+        """Add the offsets of records that were read, in order."""
         for start, end in found:
             if self.spans and self.spans[-1][1] == start:
                 self.spans[-1] = (self.spans[-1][0], end)

@@ -1,4 +1,4 @@
-"""Where a driver is found: a file beside the checkpoints of its pipeline; and asking whether it is still there."""
+"""Finds a running driver by a file beside its pipeline's checkpoints, and checks whether it answers."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def announce(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | N
 
 def retract(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:
     """Remove the file, unless another driver has written its own by now."""
-    with suppress(OSError):  # a file that stays is one that nobody answers for, as after a kill
+    with suppress(OSError):  # a file that stays has no driver, as after a kill
         if announcement(checkpoints, pipeline, s3) == driver:
             store_at(f"{checkpoints}/{pipeline}", s3).delete(_DRIVER)
 

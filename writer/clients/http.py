@@ -1,4 +1,4 @@
-"""The one HTTP client: a request is bounded in time and size, and fails with one sentence that shows no secret.
+"""The HTTP client: limits each request in time and size; errors are one sentence without secrets.
 
 A redirect is an answer like any other, unless `redirects` allows it: following it may send secrets to another server.
 """

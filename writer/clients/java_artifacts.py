@@ -1,4 +1,4 @@
-"""Java code the wheels do not carry, fetched once. The one place that downloads anything.
+"""Downloads the Java artifacts that the wheels do not contain, once. Only this module downloads.
 
 Ivy ships inside pyspark, so a JDK and pip are all that is needed: no Maven, no Docker.
 
@@ -228,7 +228,7 @@ def _lock(path: Path, waiting: Callable[[], None]) -> Iterator[int]:
 
 def _make(done: Path, make: Callable[[Path, int], None], *, lock: int) -> None:
     """Make a directory apart, and rename it. The caller holds the lock."""
-    for stale in done.parent.glob(f".{done.name}-*"):  # of a fetch that was killed: nobody else holds the lock
+    for stale in done.parent.glob(f".{done.name}-*"):  # of a killed download: this process holds the lock
         shutil.rmtree(stale, ignore_errors=True)
     work = Path(tempfile.mkdtemp(prefix=f".{done.name}-", dir=done.parent))
     try:

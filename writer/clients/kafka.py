@@ -1,4 +1,4 @@
-"""What the driver asks Kafka directly: topic ids, partitions, log ends, retention. Never records."""
+"""Asks Kafka for topic ids, partitions, log ends and retention. Reads no records."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Records of a pipeline's topics without Spark. A look changes nothing, not even the offsets of a group."""
+"""Reads sample records of a pipeline's topics without Spark. Changes nothing, not even a group's offsets."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""Tells people at once what should not wait until a person looks: a message for each event, POSTed to one URL.
+"""Sends urgent events to people: one message for each event, POSTed to one URL.
 
 The URL is a secret: it is read from the environment, and stands neither in the configuration nor in a log. Telling
 never holds up who tells: messages wait in a short queue, and a thread sends them, again and again where need be.
@@ -86,7 +86,7 @@ class Notifier:
         self._backoff = backoff
         self._waiting: deque[Event] = deque()
         self._changed = threading.Condition()
-        self._deadline_s: float | None = None  # of who closes; None: nobody does
+        self._deadline_s: float | None = None  # for closing; None: not closing
         self._thread: threading.Thread | None = None
 
     def tell(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""TLS of our own: what a server of this process shows, and how a client on the same machine recognises it."""
+"""TLS for this process's own server, and for clients of it on the same machine."""
 
 import ssl
 from pathlib import Path

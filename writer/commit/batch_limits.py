@@ -1,4 +1,4 @@
-"""When a batch ends, as Spark is told at the start of a query, and why one ended where it did."""
+"""Computes the limits of a batch that Spark gets when a query starts, and why a batch ended."""
 
 import math
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]
 
 @dataclass(frozen=True)
 class Limits:
-    """When Spark ends a batch, as it was told at the start of the query. `--once` sets no minimum and no delay."""
+    """Limits at which Spark ends a batch, fixed at the query's start. `--once` sets no minimum and no delay."""
 
     records_min: int | None  # offsets that begin a batch before its delay is over
     records_min_from: str  # what the minimum comes from: a configuration key
     records_max: int
     delay_max: timedelta | None
-    records_per_task: int | None = None  # at least so many where slots are plenty; None: nobody has reckoned it
+    records_per_task: int | None = None  # at least so many if there are enough slots; None: not computed
     records_per_range: int | None = None  # Spark reads no more in one piece; None: partitions, and slots at the start
 
     def facts(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Endings:
     def why(
         self, batch: int, start: Offsets, end: Offsets, ends: Mapping[Source, int] | None, now_s: float
     ) -> dict[str, Any]:
-        """Say why a batch ends where it does, and what Spark was told, as JSON values.
+        """Return the reason for a batch's end, and Spark's limits, as JSON values.
 
         `ends`: where the logs could be read to moments later; None: Kafka did not say.
         """

@@ -1,4 +1,4 @@
-"""From the reports of a batch's tasks to one commit: ranges, counts, files. Pure."""
+"""Builds one commit from the reports of a batch's tasks: ranges, counts, files. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ from writer.table.log.operations import Batch
 
 
 class StagedTooLongAgo(HeadraceError):
-    """What was staged is as old as what nobody needs. Nothing of it was committed."""
+    """The staged files are so old that vacuum may have removed them. Nothing was committed."""
 
 
 def merged(reports: Iterable[Report]) -> Report:
@@ -83,7 +83,7 @@ def check_age(began: datetime, now: datetime, orphan_retention: timedelta) -> No
 
 
 def check_handed_over(report: Report, handed_over: int) -> None:
-    """Assert that the tasks counted at entry what Spark says that it handed to them."""
+    """Assert that the tasks counted as many records as Spark handed to them."""
     entered = sum(counts.read + counts.skipped for counts in report.counts.values())
     assert entered == handed_over, f"Spark handed {handed_over} records to the tasks, they counted {entered}"
 
@@ -145,7 +145,7 @@ def side_files(settings: Pipeline, report: Report) -> dict[str, list[StagedFile]
 
 
 def sums(files: Sequence[StagedFile]) -> dict[str, int]:
-    """Rows, bytes and number of files, as an entry says them."""
+    """Rows, bytes and number of files, as an entry holds them."""
     return {
         "rows": sum(file.rows for file in files), "bytes": sum(file.bytes for file in files), "files": len(files),
     }  # fmt: skip
@@ -165,7 +165,7 @@ def _accounts(report: Report, committing: Iterable[OffsetRange]) -> list[dict[st
 
 
 def work(report: Report) -> dict[str, Any]:
-    """Say how the tasks of a batch used what was there, as JSON values: who scales goes by it."""
+    """Return how a batch's tasks used the slots, as JSON values for the autoscaler."""
     took = sorted(report.took_s)
     return {
         "slots": report.slots, "ranges": report.ranges,

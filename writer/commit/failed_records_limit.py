@@ -1,4 +1,4 @@
-"""When so many records of a batch cannot become rows that a person should look, before they all are dead letters."""
+"""Stops a pipeline if too many records of a batch cannot become rows."""
 
 from collections import Counter
 from collections.abc import Iterable

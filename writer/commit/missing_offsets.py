@@ -1,4 +1,4 @@
-"""Offsets that gave no record: which they are, and whether that is so because the log holds none there.
+"""Finds offsets without a record, and checks whether Kafka's log really holds none there.
 
 Transactions leave control records, compaction and aborted transactions leave nothing. A consumer cannot tell these
 apart, but it need not: what counts is whether the broker holds a record that the batch did not read. So the broker is
@@ -32,7 +32,7 @@ class MissingOffsets:
     whole: bool
 
     def to_dict(self) -> dict[str, object]:
-        """What the commit says of them."""
+        """Return the commit's part about missing offsets."""
         if not self.whole:
             return {"offsets": self.offsets, "because": TOO_MANY, "spans": []}
         return {"offsets": self.offsets, "because": NONE_HELD, "spans": [list(s) for s in self.spans[:SHOWN_MAX]]}

@@ -1,4 +1,4 @@
-"""From the configuration to the plan of a batch's tasks: the one builder, for Spark's tasks and those of a command."""
+"""Builds the plan of a batch's tasks from the configuration, for Spark's tasks and for commands."""
 
 from collections.abc import Mapping
 from datetime import datetime

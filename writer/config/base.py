@@ -1,4 +1,4 @@
-"""A section of the configuration that says what it does not know. What every section of it is made of."""
+"""Base of all configuration sections: refuses unknown keys and names the key that was probably meant."""
 
 import difflib
 from typing import Any
@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Strict(BaseModel):
-    """A section that refuses keys it does not know, and says which one was probably meant."""
+    """A section that refuses unknown keys and names the key that was probably meant."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # it may be a secret
 

@@ -1,4 +1,4 @@
-"""The sections of the configuration that all pipelines share: how Kafka, schemas, storage and Spark are reached."""
+"""Configuration sections that all pipelines share: connections to Kafka, registry, storage and Spark."""
 
 import hmac
 import os

@@ -1,4 +1,4 @@
-"""The sections `pipelines.*.hooks` of the configuration: what is called when a bucket is sealed."""
+"""Configuration sections `pipelines.*.hooks`: what is called when a bucket is sealed."""
 
 import re
 from datetime import timedelta
@@ -47,7 +47,7 @@ Url = Annotated[SecretStr, AfterValidator(_url)]
 
 
 class _Login(_Hook):
-    """A server that may want to know who asks."""
+    """A server that may require a login."""
 
     url: Url = Field(description="base URL of the server")
     user: str | None = Field(None, min_length=1, description="user name")
@@ -127,7 +127,7 @@ HookSettings = Annotated[Webhook | Druid | Trino | Presto, Field(discriminator="
 
 
 def _named_apart(hooks: list[HookSettings]) -> list[HookSettings]:
-    """Raise ValueError when two hooks have one name: what was delivered is kept under it."""
+    """Raise ValueError if two hooks have one name, because their outboxes would be one."""
     names = [hook.name for hook in hooks]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"two hooks are named {twice!r}; give each its own 'name'")

@@ -1,4 +1,4 @@
-"""The configuration file is read here: references replaced, faults said in one line each.
+"""Loads the configuration file: replaces references, and reports each error in one line.
 
 `${env:NAME}` and `${file:/path}` stand for what is looked up when the file is read, so that no secret stands in it.
 """
@@ -111,7 +111,7 @@ def _resolved(value: Any, looked_up: dict[str, str]) -> Any:
 
 
 def _masked(message: str, looked_up: dict[str, str]) -> str:
-    """Put the references back: what they stand for may be a secret."""
+    """Put references back in place of their values, which may be secrets."""
     for text in sorted(filter(None, looked_up), key=len, reverse=True):
         for shown in (text, repr(text)[1:-1]):
             message = message.replace(shown, looked_up[text])

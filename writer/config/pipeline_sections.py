@@ -37,7 +37,7 @@ class ClockRule(Strict):
         if (self.field is None) != (not self.values):
             raise ValueError("a clock has 'field' and 'values' together, or neither")
         if self.zone is not None:
-            bucketers.EventTime(timedelta(days=1), self.zone)  # raises ValueError for a zone that nobody knows
+            bucketers.EventTime(timedelta(days=1), self.zone)  # raises ValueError for an unknown zone
         return self
 
     @property
@@ -93,7 +93,7 @@ class Wire(Strict):
 
     @property
     def fixed(self) -> wire_format.Wire | None:
-        """The format; None when it is to be found."""
+        """The format; None if it is to be detected."""
         match self.format:
             case "auto":
                 return None
@@ -209,7 +209,7 @@ class Dedupe(Strict):
 
 
 class Compact(Strict):
-    """Files of a bucket that are merged, put in order, and freed of rows that came twice (docs/COMPACTION.md)."""
+    """Files of a bucket that are merged, put in order, and freed of rows that came twice (docs/MAINTENANCE.md)."""
 
     at_seal: bool | None = Field(
         None, description="rewrite a bucket's files before it is sealed; default: for tables in Delta format"

@@ -54,7 +54,7 @@ class EventTime(Strict):
     )
 
     def rule(self, unit: str) -> TimeRule:
-        """Return the rule for a batch; `unit`: as configured, or as it was found."""
+        """Return the rule for a batch; `unit`: as configured or detected."""
         return TimeRule(self.field, unit, self.max_age, self.max_ahead, tuple(one.clock for one in self.clocks))
 
 

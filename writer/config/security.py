@@ -1,4 +1,4 @@
-"""How the cluster is spoken to: TLS and SASL, told once, for Spark's client in the JVM and for ours beside it.
+"""TLS and SASL settings of Kafka, for Spark's client in the JVM and for librdkafka.
 
 A password stands in the options of Spark's Kafka source and in the settings of a client, in memory. Neither is shown:
 Spark keeps what `spark.redaction.regex` matches out of plans, UI and event log, and this module's values have no repr.

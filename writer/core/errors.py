@@ -36,14 +36,14 @@ class ExitCode(IntEnum):
 
 
 def exit_code(error: BaseException | None) -> ExitCode:
-    """Return the code that says what a pipeline ended with; None: it ended well."""
+    """Return the exit code for a pipeline's error; None: it ended without one."""
     if error is None:
         return ExitCode.DONE
     return error.exit_code if isinstance(error, HeadraceError) else ExitCode.CRASH
 
 
 def most_severe(codes: Iterable[int]) -> ExitCode:
-    """Return the code of a process whose pipelines ended with these."""
+    """Return the most severe of these codes, for the process."""
     return max(map(ExitCode, codes), key=list(ExitCode).index, default=ExitCode.DONE)
 
 
@@ -80,7 +80,7 @@ class SchemaChanged(HeadraceError):
 
 
 class DiskFull(HeadraceError):
-    """Spark found no room on a disk of the driver's."""
+    """Spark found no space on a disk of the driver."""
 
 
 class CheckpointUnusable(HeadraceError):

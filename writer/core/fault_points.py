@@ -1,4 +1,4 @@
-"""Where a process may be made to die, to wait, or to find its disk failing, on purpose.
+"""Points at which a test makes a process die, wait, or see its disk fail.
 
 Silent unless the environment asks: HEADRACE_FAULT names a point.
 

@@ -23,7 +23,7 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class BucketFile:
-    """A file that a version of the table names. None: the log does not say, as another client wrote it."""
+    """A file in a version of the table. None: the log does not hold the value, because another client wrote it."""
 
     path: str  # relative to the table
     bucket: BucketKey

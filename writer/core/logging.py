@@ -73,7 +73,7 @@ def event(name: str, /, **fields: object) -> None:
 
 
 def warning(name: str, /, **fields: object) -> None:
-    """Log what an operator should look at."""
+    """Log an event that an operator should look at."""
     _LOGGER.warning(name, **fields)
 
 

@@ -1,4 +1,4 @@
-"""What tables are spoken of in: a partition of a topic's life, offsets of it, a file of a bucket."""
+"""Value types for offsets: a topic partition with its incarnation, ranges of offsets, files of a bucket."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

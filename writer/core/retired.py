@@ -1,4 +1,4 @@
-"""Retired names of the configuration, of commands, options and environment variables, and what each is called now.
+"""Retired names of configuration keys, commands, options and environment variables, with their replacements.
 
 Using one fails with a sentence that names its heir. docs/UPGRADES.md lists them, with retired metrics and events.
 """
@@ -84,7 +84,7 @@ def in_config(raw: Mapping[str, Any]) -> list[str]:
 
 
 def _values(raw: Any, path: str, at: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield the paths and values of a mapping that a path with `*` stands for."""
+    """Yield the paths and values in a mapping that match a path with `*`."""
     head, _, rest = path.partition(".")
     if not isinstance(raw, Mapping):
         return

@@ -1,4 +1,4 @@
-"""How a process is told to stop: SIGTERM and SIGINT set an event."""
+"""Sets an event when the process gets SIGTERM or SIGINT."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them, and why a batch ended as a sentence."""
+"""Formats numbers for people, and the reason for which a batch ended."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta

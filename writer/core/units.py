@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them. The one place that parses `10 min` and `128 MiB`."""
+"""Parses and formats durations and sizes such as `10 min` and `128 MiB`."""
 
 import re
 from collections.abc import Mapping

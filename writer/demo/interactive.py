@@ -1,4 +1,4 @@
-"""After the account: broker, registry and writer stay up for a person who wants to try them, until Ctrl-C."""
+"""Keeps broker, registry and writer of the demo running until Ctrl-C, for a person to try them."""
 
 import json
 import shlex
@@ -42,7 +42,7 @@ def stay(writer: Writer, stack: Stack, watch: Watch, screen: Screen, interruptio
 
 
 def invitation(stack: Stack, workspace: Workspace) -> Iterator[Text]:
-    """How to look at it, send it events, and ask DuckDB: lines to be copied into another terminal."""
+    """Return commands for another terminal: look at it, send events, query with DuckDB."""
     servers = (stack.broker.bootstrap, stack.registry.url)
     flags = ["--late", "100", "--broken", "10"]
     if (found := page(workspace)) is not None:

@@ -1,4 +1,4 @@
-"""The whole thing on one machine: a real broker and registry, events, the real writer, and a query over the lake."""
+"""The demo on one machine: a real broker and registry, events, the real writer, and a query over the lake."""
 
 import sys
 from contextlib import suppress
@@ -151,7 +151,7 @@ def _say_what_runs_where(events: int, stack: Stack, workspace: Workspace, screen
 
 
 def _conclude(found: Account, given: ProducedMessages, screen: Screen) -> bool:
-    """Say what was found, and whether it adds up with what was produced."""
+    """Print the result, and whether it adds up with what was produced."""
     screen.say()
     screen.say(verification.show(found))
     problems = found.differences(given)

@@ -1,4 +1,4 @@
-"""The live panel: what goes in, what has come out, and how far apart they are, in six lines."""
+"""The demo's live panel: records produced and written, lag, commits, in six lines."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta

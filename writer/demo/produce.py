@@ -1,4 +1,4 @@
-"""Events for the demo while it stays up, from another terminal: `python -m writer.demo.produce`."""
+"""Produces events for the running demo from another terminal: `python -m writer.demo.produce`."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""The demo's lake and logs, looked at from outside a few times a second: the numbers of the panel."""
+"""Reads the demo's lake and logs a few times a second, for the numbers of the panel."""
 
 import time
 from collections import deque
@@ -94,7 +94,7 @@ class Watch:
         return True
 
     def rest(self, title: str) -> None:
-        """Show the last look once more, under another title and without rates: nothing moves any more."""
+        """Show the last values under another title and without rates, because nothing changes any more."""
         if self._view is not None:
             self._screen.show(replace(self._view, title=title, rate_in=0.0, rate_out=0.0))
 
@@ -105,7 +105,7 @@ class Watch:
 
     @property
     def commits(self) -> int:
-        """Number of batches in the table, as of the last look."""
+        """Number of batches in the table, at the last read."""
         return len(self._table.commits)
 
     def since(self, count: int) -> Sequence[Commit]:

@@ -1,4 +1,4 @@
-"""What the demo's lake holds at a moment: a table's log, followed entry by entry, its files with it."""
+"""Follows the log of the demo's table, entry by entry, and keeps its current files."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a person sees of the demo: lines that stay and, on a terminal, a panel below them that moves."""
+"""The demo's terminal output: lines that stay and, on a terminal, a live panel below them."""
 
 import time
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ class Screen:
                 self._live = None
 
     def show(self, view: View) -> None:
-        """Draw the panel anew; or say one line if there was a commit since the last."""
+        """Redraw the panel; without a panel, print one line if there was a commit since the last one."""
         if self._live is not None:
             self._live.update(panel.render(view, self.console.width), refresh=True)
         elif not self.moves and view.commits > self._told:

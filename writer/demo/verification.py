@@ -1,6 +1,6 @@
-"""What DuckDB finds in the files of the demo's lake, and whether it adds up with what was produced.
+"""Counts the demo's events in the lake with DuckDB, and compares them with what was produced.
 
-Of the writer's own counts it takes one: the offsets that `headrace audit` expects in no table.
+Of the writer's own counts it uses one: the offsets that `headrace audit` expects in no table.
 """
 
 from collections.abc import Mapping

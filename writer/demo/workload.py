@@ -1,4 +1,4 @@
-"""The demo's events on their way from the log to the lake, and what is noted of them on the way."""
+"""Produces the demo's events, and records what was produced."""
 
 import time
 from collections import Counter
@@ -35,7 +35,7 @@ class ProducedMessages:
         return self.good + self.delayed + self.ahead + self.broken
 
     def add(self, topic: str, made: Produced, *, new_field: bool) -> None:
-        """Note what one call has produced; `new_field` tells whether its schema had the field."""
+        """Record what one call has produced; `new_field`: whether its schema had the field."""
         for mine, counts in (
             (self.good, made.good), (self.delayed, made.late), (self.ahead, made.ahead), (self.broken, made.broken)
         ):  # fmt: skip
@@ -140,7 +140,7 @@ class Flow:
             self._screen.done(f"clicks schema 2 registered: one more field, {NEW_FIELD}")
 
     def _look(self) -> bool:
-        """See how far things are, and say when the new column has come."""
+        """Read the progress, and print when the new column has arrived."""
         self._interruption.check()
         if self._watch.look(self.given.ends, total=self._events):
             self._say_the_column()

@@ -1,4 +1,4 @@
-"""The driver: its pipelines, the threads beside them, signals, the exit code. Wires them together."""
+"""The driver process: starts pipelines and the threads beside them, handles signals, sets the exit code."""
 
 import os
 import tempfile
@@ -137,7 +137,7 @@ def _executor_manager(config: Config, listener: Mapping[str, Progress]) -> Execu
 
 
 def _beat(link: supervisor_channel.Folder | None, stop: threading.Event, listener: Mapping[str, Progress]) -> None:
-    """Let the supervisor see that this driver lives; without one, there is nobody to drain it later: stop."""
+    """Send the supervisor a heartbeat. Without a supervisor nothing could drain this driver later: stop."""
     if link is None:
         return
     link.beat()
@@ -201,9 +201,9 @@ def _begin(
 
 
 def _seals(spark: Any, config: Config, pipeline: PipelineRun, cluster: Cluster, hooks: Step, *, once: bool) -> Seals:
-    """Return who closes and seals the buckets of a pipeline, beside its stream."""
+    """Return the sealer of a pipeline's buckets, which runs beside its stream."""
     name, sealer = pipeline.name, Sealer(pipeline.name, config)
-    # With --once Spark may be gone when the last round comes; nobody waits for the driver's processor then.
+    # With --once Spark may be gone at the last round; no other work waits for the driver's processor then.
     rewriting = here if once else in_spark(spark, f"rewrites of {name}", Pace(pipeline.config.compact.share))
     merge = beside_seals(sealer, config.s3.settings, rewriting)
     beside = {**steps(pipeline, cluster, merge, retention.works(name, config)), "hooks": hooks}
@@ -211,7 +211,7 @@ def _seals(spark: Any, config: Config, pipeline: PipelineRun, cluster: Cluster, 
 
 
 def _listen(config: Config, name: str, cluster: Cluster, progress: Progress) -> None:
-    """Let a pipeline that is held before its start say how far it is behind; Kafka's silence says nothing."""
+    """Measure the lag of a pipeline that is held before its start; ignore a Kafka that does not answer."""
     samples, now = progress.view().logs.samples, datetime.now(UTC)
     if samples and now - samples[-1].at < config.kafka.lag_interval:
         return

@@ -1,4 +1,4 @@
-"""One pipeline: how it starts, and what happens to each of its micro-batches. The straight line of the driver."""
+"""One pipeline of the driver: how it starts, and how it handles each micro-batch."""
 
 import threading
 import time
@@ -154,7 +154,7 @@ class PipelineRun:
         return {}
 
     def _make_tables(self) -> None:
-        """Make the table and those beside it where there are none; say so where they are another pipeline's."""
+        """Create the table and those beside it if needed; fail if they are another pipeline's."""
         buckets = [pa.field(name, pa.string()) for name in self._bucket_columns]
         columns = pa.schema([*self._schemas.columns(), *buckets])
         self._table.create(columns, self._bucket_columns, layout(self.config.bucket))
@@ -164,7 +164,7 @@ class PipelineRun:
             self._late.create(columns, self._bucket_columns, layout(self.config.bucket))
 
     def _find_wire(self, recent: Sequence[Mapping[str, Any]]) -> None:
-        """Find the wire format: in what earlier batches say, else in records that wait."""
+        """Find the wire format: from earlier batches, else from waiting records."""
         self._found.keep_wire(wire_of(recent), self._schemas)
         begin = self._standing.offsets
         ends = {} if self._found.wire_known else self.cluster.latest(begin)
@@ -188,7 +188,7 @@ class PipelineRun:
         return Endings(limits, None if planned is None else planned.end, time.monotonic())
 
     def min_offsets(self) -> int:
-        """Offsets that make a batch worth committing before its delay is over, as this start found them."""
+        """Offsets that make a batch worth committing before its delay is over, as of this start."""
         return self._endings.limits.records_min or 1
 
     def drain(self) -> bool:
@@ -221,7 +221,7 @@ class PipelineRun:
         return self._standing.numbers
 
     def log_moved(self) -> str:
-        """Ask Kafka why its logs are not those that this start reads; empty while they are, or nobody answers."""
+        """Ask Kafka whether its logs are still those of this start; empty if so, or if Kafka does not answer."""
         if not self.epoch:
             return ""
         with suppress(BrokerUnreachable):
@@ -286,7 +286,7 @@ class PipelineRun:
         self, frame: Any, snapshot: PipelineSnapshot, frozen: BatchDecision, committing: list[OffsetRange],
         about: Mapping[str, Any],
     ) -> tuple[int, Batch]:  # fmt: skip
-        """Run the tasks and commit what they staged; once more when buckets of theirs were closed meanwhile."""
+        """Run the tasks and commit what they staged; repeat if buckets of theirs were closed meanwhile."""
         report = None
         while True:
             if report is None:
@@ -329,7 +329,7 @@ class PipelineRun:
             self._tables.discard(report.files, builder.side_files(self.config, report))
 
     def _tell_commit(self, version: int, planned: Batch, seconds: float) -> None:
-        """Tell who watches: the board, and the log."""
+        """Report the commit to the progress and the log."""
         facts = planned.facts
         ends = {(r.part.topic, r.part.partition): r.end for r in planned.ranges}
         spent = self.progress.committed(version, facts, ends, {file.bucket for file in planned.files})
@@ -348,7 +348,7 @@ class PipelineRun:
             self._notified_without_records = True
 
     def _why(self, batch_id: int, start: Offsets, end: Offsets) -> dict[str, Any]:
-        """Say why Spark ended the batch here, and what it was told."""
+        """Return why Spark ended the batch here, and its limits."""
         ends = None
         with suppress(BrokerUnreachable):
             ends = self.cluster.readable(end)

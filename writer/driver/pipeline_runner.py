@@ -1,4 +1,4 @@
-"""A pipeline with its query, watched until it ends, and started again when a log of Kafka's changed under it."""
+"""Runs a pipeline's query until it ends, and restarts it if a log of Kafka's changed."""
 
 import threading
 import time
@@ -56,7 +56,7 @@ class PipelineRunner:
         self._stopping_s: float | None = None  # since when a stop is asked for
 
     def begin(self, *, new_run: bool = False) -> None:
-        """Start. What fails is kept as the error: it is this pipeline's alone."""
+        """Start. An error is stored, because it concerns only this pipeline."""
         self.pipeline, self.query, self.error, self._due_s = None, None, None, None
         self._ending, self._cancelled = None, False
         try:
@@ -127,7 +127,7 @@ class PipelineRunner:
             self.cancel()
 
     def _ended_with(self) -> BaseException | None:
-        """Return what the query ended with. Where it had to end, what Spark says of that is no error."""
+        """Return the query's error; none if it had to end."""
         assert self.pipeline is not None, "a query has a pipeline"
         error = self.pipeline.error or self.query.exception()
         asked = error is None or isinstance(error, Draining)
@@ -202,7 +202,7 @@ StartRequests = SimpleQueue[tuple[str, bool]]  # a pipeline to start once more, 
 
 
 def _taken(asked: StartRequests) -> dict[str, bool]:
-    """Return what was asked for since the last look; of one pipeline the last word."""
+    """Return the requests since the last call; the newest for each pipeline."""
     return dict(asked.get_nowait() for _ in range(asked.qsize()))
 
 

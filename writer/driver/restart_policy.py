@@ -1,4 +1,4 @@
-"""When a pipeline that failed is started again inside the process: a log changed under it, and that not too often.
+"""Decides whether a failed pipeline is restarted inside the driver.
 
 Pure. What a start then finds, a gap or a new incarnation, `writer/offsets/start_decision.py` decides.
 """
@@ -31,7 +31,7 @@ _SIGNS = (
 
 
 def pause_s(earlier_s: Sequence[float], now_s: float) -> float | None:
-    """Return the pause before a pipeline whose log changed is started again; None when it was too often by now.
+    """Return the pause before a pipeline whose log changed is restarted; None if that happened too often.
 
     `earlier_s`: the times of its earlier restarts.
     """
@@ -40,7 +40,7 @@ def pause_s(earlier_s: Sequence[float], now_s: float) -> float | None:
 
 
 def means_data_loss(text: str) -> bool:
-    """Return whether an error, its causes included, says that Kafka lacks offsets that were counted on."""
+    """Return whether an error or one of its causes means that Kafka lacks expected offsets."""
     return any(sign in text for sign in _SIGNS)
 
 

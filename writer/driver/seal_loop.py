@@ -1,4 +1,4 @@
-"""The thread that lets buckets live on after their rows came: closed, compacted, sealed, told to others.
+"""The thread that closes, compacts and seals buckets, and delivers hooks, beside the stream.
 
 A plain list of steps, each of which looks at the table anew and does what is due; the stream never waits for them. What
 fails is said, shown, and tried again later. Nothing lives here only: the next process finds all of it in the lake.
@@ -109,7 +109,7 @@ class Rounds:
         self._oldest = Oldest(sealer.table, sealer.pipeline)
 
     def once(self) -> None:
-        """Run every step that does not rest, and tell how the buckets are. A paused pipeline commits nothing here."""
+        """Run every step that is due, and report the buckets. A paused pipeline commits nothing here."""
         paused = self._progress.view().pause is not None
         for name, step in () if paused else self._steps.items():
             if name not in self._rests or self._rests[name][1] <= self._now():

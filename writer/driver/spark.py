@@ -1,4 +1,4 @@
-"""Spark's settings: a session for the driver, a streaming query for each pipeline, checkpoints in S3."""
+"""Spark's settings: the driver's session, a streaming query for each pipeline, checkpoints in S3."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def session(config: Config, pipelines: int = 1) -> Any:
 
 
 def s3a(s3: S3Settings) -> dict[str, str]:
-    """Return what Spark is told to keep checkpoints in S3. An object appears there whole: nothing is renamed."""
+    """Return Spark's settings for checkpoints in S3. An object appears there whole, without a rename."""
     properties = {
         "endpoint": s3.endpoint,
         "endpoint.region": s3.region,
@@ -84,7 +84,7 @@ def s3a(s3: S3Settings) -> dict[str, str]:
 
 
 def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, once: bool) -> Any:
-    """Start the query that hands a pipeline its micro-batches, from where its start says."""
+    """Start the query that gives a pipeline its micro-batches, from its start position."""
     settings = pipeline.config
     options = {
         "kafka.bootstrap.servers": config.kafka.bootstrap_servers,

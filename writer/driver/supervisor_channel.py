@@ -1,4 +1,4 @@
-"""What a driver and the supervisor that started it tell each other: small files in a folder of their own.
+"""Messages between a driver and its supervisor: small files in a folder of their own.
 
 HEADRACE_SUPERVISED names the folder; without it a driver tells nobody. It is on this machine's disk, whatever the
 storage is doing.
@@ -48,7 +48,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Orders:
-    """What a driver is told at its start."""
+    """The supervisor's instructions for a driver's start."""
 
     pipelines: Mapping[str, Order] = field(default_factory=dict)
     token: str = ""  # who shows it may start pipelines over HTTP
@@ -131,7 +131,7 @@ class Folder:
         self._write(f"words/{report.pipeline}" if report.pipeline else _LAST, asdict(report))
 
     def forsaken(self) -> bool:
-        """Return whether the supervisor is gone: nobody holds its lock any more."""
+        """Return whether the supervisor is gone: its lock is free."""
         with (self.path / "supervisor.lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,7 +142,7 @@ class Folder:
     # --- the supervisor's side -----------------------------------------------------------------------------------
 
     def prepare(self, orders: Orders) -> None:
-        """Make the folder ready for a driver's start: what an earlier one said is gone."""
+        """Prepare the folder for a driver's start: remove the files of an earlier one."""
         (self.path / "words").mkdir(exist_ok=True)
         earlier = [self.path / name for name in ("driver.json", "heartbeat", _LAST, THREADS)]
         for path in (*earlier, *(self.path / "words").iterdir()):
@@ -154,12 +154,12 @@ class Folder:
         self._write(_DECIDED, {name: list(some) for name, some in decisions.items()})
 
     def driver(self) -> tuple[int | None, str | None]:
-        """Return the driver's process id and URL, as far as it said them."""
+        """Return the driver's process id and URL, as far as it has written them."""
         document = self._read("driver.json") or {}
         return document.get("pid"), document.get("url")
 
     def certificate(self) -> str:
-        """Path of the certificate that the driver serves HTTPS with; empty: it serves HTTP, or has not said."""
+        """Path of the driver's HTTPS certificate; empty: it serves HTTP, or has not written it yet."""
         return str((self._read("driver.json") or {}).get("certificate", ""))
 
     def beaten_at(self) -> float | None:
@@ -200,6 +200,6 @@ class Folder:
 
 
 def folder() -> Folder | None:
-    """Return the folder that the supervisor gave; None: nobody supervises this driver."""
+    """Return the supervisor's folder; None: this driver has no supervisor."""
     path = os.environ.get(VARIABLE)
     return Folder(Path(path)) if path else None

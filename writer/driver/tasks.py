@@ -1,4 +1,4 @@
-"""The tasks of a micro-batch, as the driver sees them: what they get, how they run in Spark, what they report."""
+"""Runs the tasks of a micro-batch in Spark: their input, their execution, their reports."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""What a person should know before an engine reads a table: what its catalog must say, and what it reads otherwise."""
+"""Warnings about how an engine reads a table, and settings that its catalog needs."""
 
 from collections.abc import Iterator
 from typing import Literal

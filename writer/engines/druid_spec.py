@@ -1,4 +1,4 @@
-"""Druid's ingestion specs: native batch tasks (`index_parallel`), which every Druid has without an extension.
+"""Druid ingestion specs: native batch tasks (`index_parallel`), which need no extension.
 
 A task replaces its intervals: segments of a newer task hide those of an older one, whole. So a bucket that is ingested
 again is there once. (docs/adr/0019-hooks-and-their-outbox.md)

@@ -1,4 +1,4 @@
-"""Statements that make a table known to Trino, Presto, Spark and DuckDB."""
+"""SQL statements that register a table in Trino, Presto, Spark and DuckDB."""
 
 from dataclasses import dataclass
 

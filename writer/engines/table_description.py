@@ -1,4 +1,4 @@
-"""A table as an engine has to know it."""
+"""The description of a table that engines need: location, columns, buckets, format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class TableDescription:
     bucket_columns: tuple[str, ...]
     time_field: str  # dots into structs
     time_unit: str = "auto"  # of a plain number: s, ms, us, ns; auto: nothing was committed yet
-    id: str = ""  # of the table: one that was made anew is another
+    id: str = ""  # of the table: a re-created table has another
     s3: S3Settings = field(default_factory=S3Settings)
 
     @property

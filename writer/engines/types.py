@@ -1,4 +1,4 @@
-"""Names of Arrow's types in the engines' own words, for columns that an engine is told rather than reads."""
+"""Names of Arrow types in each engine, for columns that a statement must declare."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a hook is: told of one sealed version of a bucket, it does its work, or says why it could not."""
+"""The protocol of a hook: it delivers one sealed version of a bucket, or raises the reason why not."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Delivered:
 
 @dataclass(frozen=True)
 class Going:
-    """The other side works on it: look again after a while. `state` is kept, also over a crash."""
+    """The receiving system is still working: check again later. `state` survives a crash."""
 
     what: str
     after: timedelta
@@ -49,7 +49,7 @@ class HookFailed(Exception):
 
 
 class Hook(Protocol):
-    """Who is told. Idempotent: the same version of a bucket may come twice, after a crash."""
+    """A receiver of sealed versions. Idempotent: the same version of a bucket may come twice, after a crash."""
 
     name: str  # in the configuration
     target: str  # where it delivers, without secrets

@@ -1,4 +1,4 @@
-"""Takes up what was sealed and delivers it to one hook: what is due, one attempt each, and what became of it is kept.
+"""Delivers pending sealed versions to one hook: one attempt for each that is due, and stores the outcome.
 
 Everything is read from the table's log, the manifests and the outbox, so it goes on where a crash broke it off.
 """

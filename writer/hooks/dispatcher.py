@@ -1,4 +1,4 @@
-"""The hooks of one pipeline, a thread for each: a server that hangs makes neither the stream nor another hook wait."""
+"""Runs the hooks of one pipeline, a thread for each, so that an unresponsive server delays nothing else."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ def built(settings: HookSettings, pipeline: str) -> Hook:
             return SqlHook(settings)
 
 
-_LOOK_EVERY = timedelta(seconds=15)  # when nobody says that something was sealed
+_LOOK_EVERY = timedelta(seconds=15)  # for seals of other processes
 _LEAST = timedelta(milliseconds=100)
 _END_WITHIN_S = 2.0  # a delivery under way is left alone: it is found again
 
@@ -86,13 +86,13 @@ class HookDispatcher:
             thread.start()
 
     def follow(self, sealer: Sealer, _: datetime) -> None:
-        """Let each `HookDelivery` look as soon as something was sealed: a step of the sealing."""
+        """Wake each `HookDelivery` after a seal: a step of the sealing."""
         if len(sealer.sealed) != self._sealed:
             self._sealed = len(sealer.sealed)
             self.wake()
 
     def wake(self) -> None:
-        """Let each `HookDelivery` look."""
+        """Wake each `HookDelivery`."""
         for event in self._awake.values():
             event.set()
 
@@ -113,7 +113,7 @@ class HookDispatcher:
             awake.clear()
 
     def _round(self, delivery: HookDelivery) -> timedelta:
-        """Do a round of a `HookDelivery`, and tell how its hook is. Returns for how long there is nothing to do."""
+        """Run a `HookDelivery` once and report its state. Returns how long nothing is due."""
         try:
             due = delivery.due(delivery.round(datetime.now(UTC)))
             wait = _LOOK_EVERY if due is None else min(_LOOK_EVERY, max(_LEAST, due - datetime.now(UTC)))

@@ -1,4 +1,4 @@
-"""Druid ingests exactly the interval of a sealed bucket, in the place of what it had of it.
+"""The Druid hook: replaces exactly the interval of a sealed bucket.
 
 The task's id says which version of which bucket it carries, so a look after a crash finds the running task and
 does not start a second one. Druid takes no id twice: the try that follows a failure has the next number.
@@ -42,7 +42,7 @@ class DruidHook:
         }  # fmt: skip
 
     def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered | Going:
-        """Start the task of this version, or look how it goes."""
+        """Start the task of this version, or check its status."""
         manifest = sealed.manifest
         if manifest.start is None or manifest.end is None:
             raise HookFailed(f"{manifest.name} has no interval of time, and Druid stores by time; remove this hook")
@@ -89,7 +89,7 @@ class DruidHook:
         return Going(f"task {task_id} accepted", _LOOK_AGAIN, {"try": number, "accepted": task_id})
 
     def _status(self, task_id: str) -> Mapping[str, Any] | None:
-        """Return how a task stands; None for one that Druid does not know."""
+        """Return the status of a task; None if Druid does not know it."""
         answer = self._ask(f"{_TASKS}/{quote(task_id)}/status")
         if answer.status == _NOT_FOUND:
             return None
@@ -140,7 +140,7 @@ class DruidHook:
 
 
 def _reason(answer: Answer) -> str:
-    """Return what Druid says is wrong: its errors are JSON in several shapes, or text."""
+    """Return Druid's error text: its errors are JSON in several shapes, or text."""
     try:
         document = json.loads(answer.body)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What was delivered to a hook and what still waits: small, beside the table, changed by compare-and-put.
+"""The outbox of a hook: delivered and pending versions, small objects changed by compare-and-put.
 
 What stands there is a claim: all seals up to `position` are delivered, but for the outbox entries that wait. A claim
 stays true for good, so of two processes that deliver at once neither loses an outbox entry; one may be delivered twice.
@@ -186,7 +186,7 @@ class Health:
 
 
 def read_from(box: OutboxContent, target: str) -> Health:
-    """Return what an outbox says of its hook."""
+    """Read an outbox."""
     errors = [pending.error for pending in box.pending if pending.error]
     oldest = min((pending.since for pending in box.pending), default=None)
     return Health(target, box.delivered, 0, len(box.pending), oldest, errors[-1] if errors else "")

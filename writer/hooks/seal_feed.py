@@ -1,4 +1,4 @@
-"""What was sealed, as the table tells it: entries of its log, and where those were cleaned up, the manifests."""
+"""Reads sealed versions from the table: from log entries or, if they were cleaned up, from manifests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class Seals:
         return sorted(found, key=lambda seal: (seal.entry, seal.manifest.name))
 
     def everything(self, newest: int) -> list[Seal]:
-        """Return the newest seal of every bucket that is there: by the manifests, and a look at the end of the log.
+        """Return the newest seal of every bucket, from the manifests and the end of the log.
 
         A seal whose manifest is still to be put is there; the whole log need not be read for it. Raises as `since`.
         """
@@ -70,7 +70,7 @@ class Seals:
         return [seal for seal in by_entry if last[seal.manifest.bucket] is seal and not seal.retired]
 
     def _older(self, found: Sequence[Seal], version: int) -> list[Seal]:
-        """Return the newest manifests that are of entries after a version, and not among those that were found."""
+        """Return the newest manifests of entries after a version, without those found already."""
         known = {(seal.entry, seal.manifest.bucket) for seal in found}
         older = ((one.table_version or 0, one) for one in self.manifests().all())
         return [Seal(at, one) for at, one in older if at > version and (at, one.bucket) not in known]
@@ -83,11 +83,11 @@ class Seals:
         return Sealed(manifest, pending.entry, table, partial(self._files, manifest), retired=pending.retired)
 
     def manifests(self) -> Manifests:
-        """Return the manifests that stand beside the table."""
+        """Return the manifests beside the table."""
         return Manifests(self.table.store, self.table.snapshot().state.metadata["partitionColumns"])
 
     def _files(self, manifest: Manifest) -> list[BucketFile]:
-        """List the files of a manifest's interval: as they were sealed, or as they are, once they were written anew."""
+        """List the files of a manifest's interval: as sealed, or as they are after a rewrite."""
         assert manifest.table_version is not None
         newest = self.table.snapshot()
         if len(manifest.columns) > 1:

@@ -1,4 +1,4 @@
-"""Trino and Presto are told where the table is, and, where they go by partitions, that it has new ones.
+"""The hook for Trino and Presto: registers a table, and adds partitions if the engine needs them.
 
 A Delta table is registered once: from then on its log tells. A table of Parquet files is an external table of the Hive
 connector: new folders become partitions, new columns are added.

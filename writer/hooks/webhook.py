@@ -1,4 +1,4 @@
-"""A manifest is POSTed to an HTTP server, signed by the Standard Webhooks scheme: most languages have a verifier."""
+"""The webhook: POSTs a manifest to an HTTP server, signed by the Standard Webhooks scheme."""
 
 import base64
 import binascii
@@ -46,7 +46,7 @@ class WebhookHook:
 
 
 def message_id(sealed: Sealed) -> str:
-    """Return what tells one version of one bucket of one table from all others, whenever it is sent."""
+    """Return the id of one version of one bucket of one table, the same for each delivery."""
     id_ = json.dumps([sealed.table.id, sealed.manifest.bucket, sealed.manifest.version, sealed.entry])
     return f"msg_{hashlib.sha256(id_.encode()).hexdigest()[:32]}"
 

@@ -1,4 +1,4 @@
-"""Buckets' files written anew: by Spark's tasks in the driver, in this process from the command line. One function.
+"""Compacts buckets: in the driver with Spark's tasks, from the command line in this process.
 
 What is decided is in `compaction.py`, how rows are written in `writer/batch/rewrite.py`, what keeps two of them from
 doubling rows in `writer/table/`.
@@ -115,7 +115,7 @@ class Compactor:
                         "it the rows that it held are lost."
                     ) from error
                 self._conflict(piece.files[0].bucket, error)
-                return  # the generator is at its end; the next look plans anew
+                return  # the generator is at its end; the next call plans again
             except UnknownColumn as error:
                 raise ConfigError(f"pipelines.{self._name}: {error}") from error
             if rewritten.removed:
@@ -133,7 +133,7 @@ class Compactor:
         raise CommitFailed(f"files of {self._named(bucket)} at {self._table.location} change too fast to be rewritten")
 
     def merge_open(self, run: Run) -> None:
-        """Merge the open buckets that got too many small files since the last look. Raises as `carry_out` does."""
+        """Merge open buckets that have too many small files since the last call. Raises as `carry_out` does."""
         limit = self.policy.open_files_max
         snapshot = self._table.snapshot()
         if limit is None or snapshot.version <= self._looked:
@@ -203,7 +203,7 @@ class Compactor:
 
 
 def beside_seals(sealer: Sealer, s3: S3Settings | None, run: Run) -> Callable[[Sealer, datetime], None]:
-    """Rewrite buckets before they are sealed, where the configuration says so. Returns the step for open buckets."""
+    """Rewrite buckets before they are sealed, if so configured. Returns the step for open buckets."""
     compactor = Compactor(sealer.pipeline, sealer.settings, sealer.table, s3)
     if not sealer.settings.compacts_at_seal:
         return lambda _sealer, _now: None

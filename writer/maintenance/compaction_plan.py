@@ -1,4 +1,4 @@
-"""Which files of a bucket are worth writing anew, and in how many pieces of work. Pure."""
+"""Chooses the files of a bucket that are worth rewriting, and divides them into pieces of work. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Piece:
-    """Files that are written anew together, or as far as one look at their rows says so."""
+    """Files that are rewritten together."""
 
     files: tuple[BucketFile, ...]
     whole: frozenset[str] = frozenset()  # paths of those that are no reason by their size

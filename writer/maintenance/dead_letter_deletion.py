@@ -1,4 +1,4 @@
-"""Dead letters of the rows that are to go: decoded by the steps, and those that are meant taken out."""
+"""Deletes dead letters by key: decodes them with today's schemas and removes those that match."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ _TRIES = 5
 
 @dataclass
 class DeadLetters:
-    """What was found among the dead letters."""
+    """The result of a search among dead letters."""
 
     dead_letters: int = 0
-    undecodable: int = 0  # of which nobody can tell whose they are
+    undecodable: int = 0  # whose keys are unknown
     meant: int = 0
     places: dict[TopicPartition, list[Span]] = field(default_factory=dict)  # of those that are meant
     version: int | None = None  # of the dead-letter table that took them out
@@ -64,7 +64,7 @@ def delete(
                 facts = {"at": now.isoformat(), "request": request, "fields": keys.fields, "keys": keys.count}
                 swap = Rewrite(uuid4().hex, left.removed, left.rest, Takeover(WHY, found.meant), facts)
                 found.version = side.rewrite(snapshot, swap)
-        except (FilesGone, FileNotFoundError):  # a replay wrote dead letters anew meanwhile
+        except (FilesGone, FileNotFoundError):  # a replay rewrote dead letters meanwhile
             if tries == _TRIES - 1:
                 raise
         else:
@@ -73,7 +73,7 @@ def delete(
 
 
 def _note(found: DeadLetters, records: pa.Table, incarnation: int) -> None:
-    """Remember where the dead letters stand."""
+    """Store where the dead letters are."""
     found.meant += records.num_rows
     for row in records.select(["topic", "partition", "offset"]).to_pylist():  # few: those of one person
         part = TopicPartition(row["topic"], incarnation, row["partition"])

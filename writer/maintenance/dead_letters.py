@@ -1,4 +1,4 @@
-"""Dead letters as a person chooses and sees them: which, what they share, what is in them."""
+"""Selects, groups and shows dead letters for `headrace dlq`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _PLACE = ("_topic", "_incarnation", "_partition")
 
 
 class DeadLettersGone(HeadraceError, FileNotFoundError):
-    """A file of dead letters is not there: it was removed, or a replay has written it anew, since it was listed."""
+    """A file of dead letters does not exist any more: it was removed, or a replay rewrote it, since it was listed."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _shaped(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
 
 
 def places(dead_letters: pa.Table | pa.RecordBatch) -> dict[TopicPartition, list[Span]]:
-    """Return where dead letters stand, as spans by part."""
+    """Return the offsets of dead letters, as ranges by partition."""
     found: dict[TopicPartition, list[Span]] = {}
     listed = pa.table(dead_letters.select([*_PLACE, "_offset"])).group_by(list(_PLACE), use_threads=False)
     for row in listed.aggregate([("_offset", "list")]).to_pylist():  # one turn a part

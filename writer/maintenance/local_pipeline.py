@@ -1,4 +1,4 @@
-"""A pipeline in this process: the plan and the tasks of a sample, a replay and a backfill, without Spark."""
+"""Runs a pipeline's tasks in this process without Spark, for a sample, a replay and a backfill."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -140,7 +140,7 @@ class LocalPipeline:
             self.schemas.learn(report.unknown_schemas)
 
     def settled(self, records: pa.RecordBatch) -> Wire:
-        """Return the wire format; the first records show it where neither file nor table says. Raises UnclearWire."""
+        """Return the wire format; from the first records if neither file nor table has it. Raises UnclearWire."""
         if self.wire is None:
             self.wire = judge(pa.Table.from_batches([records]), self.schemas.knows).wire
             if self.wire != CONFLUENT:

@@ -1,4 +1,4 @@
-"""Carries dead letters through the steps of a record once more, with the code and schemas of today, exactly once.
+"""Replays dead letters: decodes them again with today's code and schemas, and commits the rows exactly once.
 
 A replay is one commit of the main table: the rows, and the offsets whose dead letters go. Redo takes the dead letters
 out of their table, as it adds those of any commit. So it may die anywhere, be run again, and run beside the writer: it
@@ -83,7 +83,7 @@ class Replaying:
                 tried[part] = joined([*tried.get(part, []), *spans])
 
     def _settled(self) -> int:
-        """Let redo catch up. Returns the number of replays that the dead-letter table then has seen."""
+        """Apply side files. Returns the number of replays that the dead-letter table has seen then."""
         snapshot = self._main.snapshot()
         self._tables.apply_side_files()
         return snapshot.replays

@@ -1,4 +1,4 @@
-"""Retention in the lake: whole buckets that ended long ago are dropped, and the account says how many rows went.
+"""Drops whole buckets that ended longer ago than the retention, and records the number of rows.
 
 Which ones is a pure decision. They go in entries of kind rewrite, each fenced by the log; Delta keeps their files until
 vacuum, a Parquet table removes them at once. A bucket's mark is put before its entry: if that is broken off, the next
@@ -94,7 +94,7 @@ class Retention:
             try:
                 yield self._drop(snapshot, _some(old), now)
                 tries = 0
-            except FilesGone:  # another process wrote files of these buckets anew meanwhile
+            except FilesGone:  # another process rewrote files of these buckets meanwhile
                 tries += 1
                 if tries == _TRIES:
                     raise

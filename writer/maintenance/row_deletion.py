@@ -1,4 +1,4 @@
-"""Rows taken out of a table by their keys: the files that hold some are written anew without them, bucket by bucket.
+"""Deletes rows by key: rewrites the files that hold matching rows, bucket by bucket.
 
 A file is a candidate by the statistics in its footer, and is read in its key columns before it is written. Each
 bucket's files are swapped in one entry, fenced by the log, which says how many rows went and not whose. Broken off, it
@@ -54,7 +54,7 @@ class DeletionResult:
 
 @dataclass
 class DeletionScan:
-    """What was looked at."""
+    """The result of a search for rows to delete."""
 
     files: int = 0
     candidates: int = 0  # by their statistics
@@ -101,7 +101,7 @@ class RowDeletion:
                 for bucket, hits in looked.buckets.items():
                     yield self._erase(snapshot, bucket, hits, now)
                     tries = 0
-            except (FilesGone, FileNotFoundError):  # another process wrote files of the bucket anew meanwhile
+            except (FilesGone, FileNotFoundError):  # another process rewrote files of the bucket meanwhile
                 tries += 1
                 if tries == _TRIES:
                     raise
@@ -160,7 +160,7 @@ class RowDeletion:
 
 
 class _Times:
-    """First and last event of a file: as the log has them, or as the rows say where it does not."""
+    """First and last event time of a file: from the log, or from the rows if the log has none."""
 
     def __init__(self, rule: TimeRule, file: BucketFile) -> None:
         self._rule = rule

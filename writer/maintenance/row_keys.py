@@ -1,4 +1,4 @@
-"""Which rows a person means when they ask for rows to be deleted: columns, and the values that they have there. Pure.
+"""Parses the keys of rows to delete: columns and their values. Pure.
 
 `user_id = 42`, `user_id IN (42, 43) AND country = 'DE'`, or a file of values. What it is compared with is the column's
 own type, so 42, '42' and 42.0 are one user where the column is a number, and three where it is text.

@@ -1,4 +1,4 @@
-"""Looks at what lies in a pipeline's places, and removes what nobody needs; `vacuum.py` says what that is."""
+"""Lists the objects of a pipeline's locations, and deletes those that `vacuum_plan` selects."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ _UNITS = {"week": "weeks", "day": "days", "hour": "hours", "minute": "minutes", 
 
 @dataclass(frozen=True)
 class Place:
-    """Where something lies, and what of it nobody needs."""
+    """A location, and its unneeded objects."""
 
     location: str
     waste: tuple[Waste, ...]
@@ -42,7 +42,7 @@ class Place:
 
 
 def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: datetime) -> list[Place]:
-    """Find what nobody needs. Raises ConfigError for an age that is not safe, HeadraceError, CommitFailed."""
+    """Find unneeded objects. Raises ConfigError for an age that is not safe, HeadraceError, CommitFailed."""
     settings = config.pipelines[name]
     least = settings.table.orphan_retention
     if older_than is not None and older_than < least:
@@ -72,7 +72,7 @@ def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: 
 
 
 def remove(config: Config, places: Iterable[Place]) -> None:
-    """Remove what was found. Broken off, it can be done again. Raises HeadraceError."""
+    """Remove these objects. If it is interrupted, run it again. Raises HeadraceError."""
     for place in places:
         store = store_at(place.location, config.s3.settings)
         try:
@@ -145,7 +145,7 @@ def _needed(table: PipelineTable, main: PipelineTable) -> Needed:
 
 
 def _log_retention(table: PipelineTable) -> timedelta:
-    """How long the table's owner wants removed files kept, as its properties say; Delta's default is a week."""
+    """Return how long the table keeps removed files, by its properties; Delta's default is a week."""
     setting = table.snapshot().state.configuration.get(_RETENTION, "").split()
     if len(setting) == 3 and setting[0] == "interval" and setting[1].isdigit() and setting[2].rstrip("s") in _UNITS:  # noqa: PLR2004
         return timedelta(**{_UNITS[setting[2].rstrip("s")]: int(setting[1])})
@@ -182,7 +182,7 @@ def _at_work(folder: Path) -> bool:
         return False
     link = folder / "block.avro"
     if not link.is_symlink():
-        return True  # where files cannot be in memory, nobody can tell
+        return True  # without a file system in memory it is unknown
     try:
         return _DECODER.rstrip("-") in str(link.readlink().readlink())
     except FileNotFoundError:

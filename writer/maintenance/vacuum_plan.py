@@ -1,4 +1,4 @@
-"""What nobody needs any more among the objects of a table, a checkpoint directory and local disk. Pure.
+"""Selects unneeded objects of a table, a checkpoint directory and local disk. Pure.
 
 Whatever is not known to be waste stays: only names that headrace gives, and Delta's data files, are judged at all.
 """
@@ -35,7 +35,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Waste:
-    """An object, or a folder of them, that nobody needs."""
+    """An unneeded object, or a folder of them."""
 
     path: str
     bytes: int
@@ -45,7 +45,7 @@ class Waste:
 
 @dataclass(frozen=True)
 class Needed:
-    """What a table's log says of files, by path relative to the table."""
+    """Files that a table's log needs, by path relative to the table."""
 
     files: frozenset[str]  # that the newest version names, or that a commit is about to have applied
     removed: Mapping[str, datetime]  # when files were removed, as far as the log still says
@@ -84,7 +84,7 @@ def _why(path: str, needed: Needed, newest: Mapping[str, int], cutoff: datetime,
 
 
 def of_checkpoints(stored: Iterable[Stored], cutoff: datetime) -> Iterator[Waste]:
-    """Judge the runs below a pipeline's checkpoints: a run goes as a whole, once newer ones stand and it is old."""
+    """Select runs below a pipeline's checkpoints: a run is removed as a whole, if it is old and newer ones exist."""
     runs: dict[str, list[Stored]] = {}
     for one in stored:
         run, separator, _ = one.path.partition("/")

@@ -1,4 +1,4 @@
-"""Copies of checkpoints, kept for the day on which the table's frontier is not known, and before one is repaired.
+"""Backs up checkpoints, for a table whose committed offsets are lost, and before a repair.
 
 `<checkpoints>/<pipeline>/copies/<time>-<run>-<batch>/`: what Spark would need to go on: metadata, where the sources
 began, and the newest two files of offsets and of commits.

@@ -1,4 +1,4 @@
-"""What the writer itself puts down of a run, because Spark keeps no checksum of what it planned.
+"""The run record: what headrace stores about a run, because Spark keeps no checksum of its offset files.
 
 `<checkpoints>/<pipeline>/witness/<run>.json`: why the run began and where, whose versions wrote it, the id that Spark
 gave its query, and for each of its newest batches a checksum of the offset file as the writer acted on it. It lies
@@ -46,7 +46,7 @@ class RunRecord:
     batches: Mapping[int, Stamp] = field(default_factory=dict)  # the newest
 
     def with_batch(self, batch: int, stamp: Stamp, query_id: str | None) -> "RunRecord":
-        """Return it with one more batch; the oldest beyond those that are kept goes."""
+        """Return the record with one more batch, and without the oldest beyond the limit."""
         newest = sorted({**self.batches, batch: stamp}.items())[-_BATCHES_KEPT:]
         return replace(self, batches=dict(newest), query_id=query_id)
 
@@ -57,13 +57,13 @@ class RunRecord:
 
 
 def begun(run: int, reason: str, now: datetime, offsets: Offsets) -> RunRecord:
-    """Return what there is to say when a run begins."""
+    """Return the record of a new run."""
     versions = {name: version(name) for name in ("headrace", "pyspark")}
     return RunRecord(run, reason, now.isoformat(), offsets, versions)
 
 
 def write(store: Store, run_record: RunRecord) -> None:
-    """Put it down, in the place of what stands there. `store`: of the pipeline's checkpoints. Raises StoreError."""
+    """Write the record in place of the old one. `store`: of the pipeline's checkpoints. Raises StoreError."""
     document = {
         "format": _FORMAT, "run": run_record.run, "reason": run_record.reason, "at": run_record.at,
         "offsets": by_topic(run_record.offsets), "versions": dict(run_record.versions), "query_id": run_record.query_id,
@@ -97,7 +97,7 @@ def _name(run: int) -> str:
 
 
 class RunRecorder:
-    """The run that a pipeline carries: its witness, and copies of its checkpoint. What fails is said, and no more."""
+    """Writes the record of a pipeline's run, and backs up its checkpoint. A failure is only logged."""
 
     def __init__(self, pipeline: str, checkpoints: Checkpoints, policy: Recovery) -> None:
         self._pipeline, self._checkpoints, self._policy = pipeline, checkpoints, policy

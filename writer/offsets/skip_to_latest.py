@@ -1,4 +1,4 @@
-"""The last resort: read on at the end of Kafka's log, and write down exactly what was skipped. One entry of the log.
+"""Skips to the end of Kafka's log, and records exactly the skipped offsets. One entry of the table's log.
 
 The ends are asked for once. The entry moves the frontier to them and carries the gap; it raises the epoch, so a driver
 that is still up is fenced by it. What begins afterwards begins at the frontier, as any start does. `decide` is pure.

@@ -1,4 +1,4 @@
-"""Spark's checkpoint, read with suspicion: it is disposable, the table is the truth.
+"""Reads Spark's checkpoint, and compares it with the table before a start uses it.
 
 Layout: `<checkpoints>/<pipeline>/<run id>/`, run ids increasing. Inside a run, Spark writes `offsets/N` before batch N
 runs, `commits/N` after it, and `sources/0/0` with the first start.

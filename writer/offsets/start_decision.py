@@ -1,4 +1,4 @@
-"""Where a pipeline reads on: the table's frontier held against what Kafka still has.
+"""Decides where a pipeline reads on, from the table's committed offsets and what Kafka still has.
 
 Pure: facts in, decision out. `writer/offsets/start_offsets.py` asks for the facts, the pipeline carries the
 decision out.
@@ -112,7 +112,7 @@ def changed(
 
 
 def without_id(now: Mapping[str, str]) -> list[str]:
-    """Topics whose brokers give no ids: that one was created again shows only where its log became shorter."""
+    """Topics without ids from their brokers: a re-created one is noticed only if its log became shorter."""
     return sorted(topic for topic, found in now.items() if found == _NO_ID)
 
 

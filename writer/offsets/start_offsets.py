@@ -1,4 +1,4 @@
-"""How a start finds its topics: which lives they live, where each part reads on, what Kafka has lost meanwhile."""
+"""Finds a start's offsets: the topics' incarnations, where each partition reads on, what Kafka has lost."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What an adoption makes of a pipeline's topics: the same records under other ids, names or offsets. Pure.
+"""Plans a topic adoption: the same records under other ids, names or offsets. Pure.
 
 After a move to another cluster each topic has another id, perhaps another name, and its records keep their offsets (a
 copy of the log) or not (a copy of the records). Without an adoption a start takes each for a topic created again.
@@ -18,7 +18,7 @@ _OFFSETS = "Give the offset to read on from with --offsets topic:partition=offse
 
 @dataclass(frozen=True)
 class AdoptionRequest:
-    """What the operator said."""
+    """The operator's request."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)  # topic's name in the table → name now
     offsets: Mapping[Source, int] = field(default_factory=dict)  # where to read on, for records that moved
@@ -60,7 +60,7 @@ class Plan:
 
 
 def moves(known: Mapping[str, Sequence[str]], topics: Mapping[str, Topic], asked: AdoptionRequest) -> list[Move]:
-    """Find the topics that an adoption is about. Raises ConfigError for a name that is not known, or --map in vain."""
+    """Find the topics of an adoption. Raises ConfigError for an unknown name, or a --map without effect."""
     for old, new in asked.renamed.items():
         if not known.get(old):
             raise ConfigError(f"--map {old}={new}: the table knows no topic {old!r}; it knows {_names(known)}")

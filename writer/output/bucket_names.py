@@ -1,4 +1,4 @@
-"""From what a person or a scheduler types to a bucket: its folder, its label, or when it begins."""
+"""Parses the name of a bucket: its folder, its label, or its start."""
 
 import re
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def _value(column: str, part: str) -> str | None:
 
 
 def _meant(text: str, bucketer: bucketers.Bucketer, at: int) -> Iterator[str | None]:
-    """Yield labels that a text may stand for: less fine where it ends in zeros, or of the instant that it is."""
+    """Yield labels that a text may mean: less precise if it ends in zeros, or of the instant."""
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:

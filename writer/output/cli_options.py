@@ -1,4 +1,4 @@
-"""What many commands take, in the same words: the file, one pipeline or several, JSON, a time."""
+"""Command-line options that many commands share: the file, pipelines, JSON, a time."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What a person sees of a pipeline's status: some lines on a terminal, or one line each time in a log."""
+"""Shows a pipeline's status: several lines on a terminal, one line at a time in a log."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -18,7 +18,7 @@ _SHARES = (0.5, 0.99, 0.999)
 
 
 def seal_lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
-    """Return a label and a text for each thing that there is to say."""
+    """Return a label and a text for each line about seals."""
     seals = pipeline["seals"]
     lines = [("lateness", _lateness(pipeline["lateness"], pipeline["totals"]["late_rows"]))]
     if seals is None:
@@ -88,7 +88,7 @@ def executor_lines(document: Mapping[str, Any] | None) -> list[tuple[str, Text]]
 
 
 def counts(document: Mapping[str, Any] | None) -> dict[str, int | None]:
-    """Return how many are wanted, asked for, there, and draining, by name; none of them where nobody scales."""
+    """Return the recommended, requested, registered and draining executors by name; empty without scaling."""
     if document is None or document["requested"] is None:
         return {}
     last = document["decisions"][0] if document["decisions"] else None

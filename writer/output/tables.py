@@ -1,4 +1,4 @@
-"""Text for a terminal, a pipe and a file alike: aligned columns that may stream, cut only where a person looks."""
+"""Aligned text tables for terminals, pipes and files; only a terminal cuts wide columns."""
 
 import io
 import json
@@ -23,7 +23,7 @@ from rich.text import Text
 
 from writer.core.text import instant as text_instant
 
-_PIPE_WIDTH = 160  # columns when nobody's terminal says otherwise
+_PIPE_WIDTH = 160  # columns without a terminal
 _GAP = "  "
 _FOLDINGS_MAX = 4  # tries to make a table fit
 _TITLE_MIN = 4  # columns that a title is folded to
@@ -34,7 +34,7 @@ _INSTANT = 27  # columns of an instant to the millisecond
 
 
 def console() -> Console:
-    """Open standard output: as wide as the terminal or COLUMNS says, and wide when it is a pipe.
+    """Open standard output: as wide as the terminal or COLUMNS; unlimited for a pipe.
 
     A character that its encoding lacks becomes a question mark.
     """
@@ -253,7 +253,7 @@ def legible(value: bytes) -> str:
 
 
 def short_type(kind: pa.DataType) -> str:
-    """Name a table type in few letters."""
+    """Return a short name of a table type."""
     text = _SHORT_TYPES.get(str(kind), str(kind))
     text = re.sub(r"decimal128\((\d+), (\d+)\)", r"decimal(\1,\2)", text).replace("element: ", "").replace("item: ", "")
     return text if len(text) <= _TYPE else text.partition("<")[0][:_TYPE]

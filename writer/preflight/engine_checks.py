@@ -1,4 +1,4 @@
-"""What `validate` knows of the engines that read the lake: which of the table's columns they will trip over.
+"""Checks of `validate` on engines: which columns of the table they cannot read correctly.
 
 Each line was found by asking the real engines: docs/ENGINES.md, tests/engines.
 """

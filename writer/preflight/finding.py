@@ -1,4 +1,4 @@
-"""One line of `headrace validate`: what was looked at, what was found, and what would fix it."""
+"""One line of `headrace validate`: the check, its result, and the fix."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ PLAIN_MARKS: Final[Mapping[Status, str]] = MappingProxyType({**MARKS, "ok": "+",
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found. `fix` says what to do, for each warning that asks for it and each failure."""
+    """The result of one check. Each failure has a `fix`, and so has each warning that needs one."""
 
     check: str
     status: Status
@@ -42,7 +42,7 @@ def wrong(check: str, message: str, fix: str) -> Finding:
 
 
 def failure(check: str, error: Exception) -> Finding:
-    """Take an error's sentence apart: what it says, and the fix at its end."""
+    """Split an error's sentence into the problem and the fix at its end."""
     text = str(error)
     for mark in (". ", "; "):
         what, found, fix = text.rpartition(mark)
@@ -52,5 +52,5 @@ def failure(check: str, error: Exception) -> Finding:
 
 
 def skipped(check: str, why: str) -> Finding:
-    """Not looked at, because something else failed or was not asked for."""
+    """A check that did not run, because another failed or because it was not requested."""
     return Finding(check, "not_checked", f"not checked: {why}")

@@ -1,4 +1,4 @@
-"""What `validate` finds on this machine: whether the writer may write where it should, and has what it runs on."""
+"""Checks of `validate` on this machine: locations, Java, jars, ports, other drivers, disk."""
 
 import os
 import shutil
@@ -166,7 +166,7 @@ def running(config: Config, name: str, *, offline: bool) -> Finding:
 
 
 def tables(name: str, pipeline: Pipeline, places: Places, *, offline: bool = False) -> Iterator[Finding]:
-    """Look at the table and the dead-letter table: whose they are, and whether commits are exclusive there."""
+    """Check the table and the dead-letter table: their owner, and whether commits are exclusive there."""
     columns = bucketers.build(pipeline.bucket).columns
     for check, location, by, words in (
         ("table", pipeline.table.location, columns, layout(pipeline.bucket)),

@@ -1,4 +1,4 @@
-"""Records of a topic as any step of the writer sees them, on a terminal or as JSON. Nothing is committed or changed."""
+"""Shows records as each step of the writer sees them, on a terminal or as JSON. Changes nothing."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""`headrace schema plan`: what a schema would do to a table, found out by the writer's own schema plan."""
+"""Shows what a schema would do to a table, with the writer's own schema plan."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -64,7 +64,7 @@ def plan(config: Config, name: str | None, *, schema_id: int | None, file: Path 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found out of a schema."""
+    """The effects of a schema."""
 
     pipeline: str
     shown: str  # which schema it is

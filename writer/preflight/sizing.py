@@ -1,4 +1,4 @@
-"""From traffic and settings to cores, memory, files and requests: every step a line that a person can check. Pure."""
+"""Estimates cores, memory, files and requests from traffic and settings, one line for each step. Pure."""
 
 import json
 import math

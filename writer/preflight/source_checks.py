@@ -1,4 +1,4 @@
-"""What `validate` finds in Kafka, the registry and a sample of the records, for one pipeline."""
+"""Checks of `validate` on Kafka, the registry and a sample of the records, for one pipeline."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ _FORMATS = {
 
 @dataclass(frozen=True)
 class Reach:
-    """Who answers, or why nobody is asked."""
+    """The systems that answer, or why they are not asked."""
 
     cluster: Cluster | None
     no_cluster: str
@@ -235,7 +235,7 @@ def _decode(sample: Sample, registered: set[int]) -> Finding:
 
 @dataclass
 class Times:
-    """What a sample says about the event-time field."""
+    """Statistics of a sample's event-time field."""
 
     rows: int = 0
     nulls: int = 0
@@ -279,7 +279,7 @@ def times_in(sample: Sample, rule: TimeRule, now: datetime) -> Times:
 
 
 def _event_time(walk: LocalPipeline, sample: Sample, now: datetime) -> Finding:
-    """Judge the field's times: found unit, range, nulls, and the share outside the believable window."""
+    """Check the field's times: detected unit, range, nulls, and the share outside the accepted window."""
     rule = walk.time_rule
     try:
         found = times_in(sample, rule, now)

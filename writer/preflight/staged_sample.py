@@ -1,4 +1,4 @@
-"""Files that a sample becomes, really written to a temporary directory: sizes and encodings as the lake would have."""
+"""Writes a sample as Parquet files to a temporary directory, to show sizes and encodings."""
 
 import tempfile
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What a pipeline's topics bring: events per second from the broker's clock, sizes and buckets from a staged sample."""
+"""Measures a pipeline's traffic: events a second by the broker's clock, sizes and buckets from a sample."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """Length of the time looked at."""
+        """Length of the measured time."""
         return max((self.end - self.start).total_seconds(), 1e-3)
 
 

@@ -1,4 +1,4 @@
-"""Keeps as many executors as are requested: the thread that asks Spark, and what `POST /scale` and `/status` say.
+"""Keeps the requested number of executors: the thread that asks Spark, and the state for `/scale` and `/status`.
 
 Who wants is outside, and may die at any moment: what was wanted last is kept beside the pipelines' runs, asked for
 again every few seconds, and once more by the next start of the driver.
@@ -47,19 +47,19 @@ class Executors(Protocol):
 
 @dataclass
 class _ExecutorState:
-    """What the last looks found."""
+    """The executors at the last checks."""
 
     at_s: float | None = None
     executors: tuple[Executor, ...] = ()
     short_since_s: float | None = None  # since when fewer are there than wanted, and none came
     failed_tasks: int = 0  # of all executors there were
     lost: int = 0  # executors that went unasked
-    gone: int = 0  # that went as they were told
+    gone: int = 0  # that were decommissioned
     gc_share: float | None = None
 
 
 class ExecutorManager:
-    """The executors of one driver. A refusal says why they cannot be scaled."""
+    """Manages the executors of one driver. A refusal has the reason why they cannot be scaled."""
 
     def __init__(
         self, master: str, section: Autoscaler, *, refusal: str | None, cpus_per_task: int, stores: Sequence[Store],
@@ -121,7 +121,7 @@ class ExecutorManager:
         self._wake.set()
 
     def look(self) -> None:
-        """See who is there, and do what is next."""
+        """Check the executors, and take the next step."""
         assert self._cluster is not None, "Spark is there"
         found, now_s = list(self._cluster.there()), self._seconds()
         self._note(found, now_s)
@@ -173,7 +173,7 @@ class ExecutorManager:
         }
 
     def post(self, path: str, authorization: str) -> Answer | None:
-        """Answer `POST /scale?executors=N` of who has the token; None for other paths.
+        """Answer `POST /scale?executors=N` with the right token; None for other paths.
 
         `&decision=up&reason=…&recommended=M` may say why, and how many would be right, for people.
         """
@@ -248,7 +248,7 @@ class ExecutorManager:
         for store in self._stores:
             try:
                 store.put(KEPT, content)
-            except OSError as error:  # the next start begins with what Spark gives it, until it is told again
+            except OSError as error:  # the next start uses Spark's default until the next request
                 logging.warning("executor_state_not_saved", location=store.location, error=str(error))
 
     def _kept(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Which executors come and go next: wanted number and what is there in, requests out. Pure.
+"""Decides which executors to add or remove next: requested and registered ones in, requests out. Pure.
 
 Spark's total is asked for before any executor is told to go: a total that was never asked for counts as none, and an
 executor that dies would not be replaced. A lower total takes nobody away; it only replaces nobody.
@@ -14,7 +14,7 @@ _BOUNDARY_WITHIN_S = 120.0  # pipelines whose batches overlap have no moment wit
 
 @dataclass(frozen=True)
 class Executor:
-    """One executor, as Spark tells of it."""
+    """One executor, as Spark lists it."""
 
     id: str
     since: datetime  # when it came
@@ -42,7 +42,7 @@ class Steps:
 
 
 def staying(executors: Sequence[Executor], draining: Mapping[str, float]) -> list[Executor]:
-    """Return the executors that nobody told to go, oldest first."""
+    """Return the executors that are not being decommissioned, oldest first."""
     return sorted((one for one in executors if one.id not in draining), key=lambda one: (one.since, _number(one.id)))
 
 

@@ -1,4 +1,4 @@
-"""Spark's own calls for executors: who is there, how many there should be, who is to go.
+"""Spark's calls for executors: list them, request a total, decommission some.
 
 They are the JVM's, behind PySpark. Four of Spark's own ways are not used: `killExecutors` of the context ends running
 tasks; its `requestTotalExecutors` mixes up profiles where it is given tasks with localities; `requestExecutors` adds
@@ -29,7 +29,7 @@ class SparkExecutors:
         return [_executor(one) for one in raw if one["id"] != _DRIVER and one["isActive"]]
 
     def ask(self, total: int) -> bool:
-        """Ask for so many in all; False where the cluster cannot. Fewer than are there: nobody goes."""
+        """Request this total; False if the cluster cannot. A lower total removes no executor."""
         return bool(self._context.requestTotalExecutors(total, 0, self._nobody))
 
     def drain(self, executor: str) -> bool:

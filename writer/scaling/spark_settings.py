@@ -1,4 +1,4 @@
-"""What Spark must be told so that executors can come and go, and into how many ranges a batch is cut for them. Pure."""
+"""Spark settings that scaling needs, and the number of ranges of a batch. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -36,12 +36,12 @@ def refusal(master: str, conf: Mapping[str, str]) -> str | None:
 
 
 def settings(master: str, section: Autoscaler) -> dict[str, str]:
-    """Return what Spark is told where executors can come and go."""
+    """Return Spark's settings for executors that can be added and removed."""
     if in_one_process(master):
         return {}
     return {
         "spark.dynamicAllocation.enabled": "false",
-        "spark.decommission.enabled": "true",  # without it, one that is told to go stays and does nothing
+        "spark.decommission.enabled": "true",  # without it, a decommissioned executor stays and does nothing
         "spark.storage.decommission.enabled": "false",  # nothing is cached, nothing is shuffled
         "spark.executor.decommission.forceKillTimeout": f"{int(section.drain_within.total_seconds())}s",
         "spark.task.maxDirectResultSize": "16m",  # a report that waits on an executor would go with it

@@ -1,4 +1,4 @@
-"""What a pipeline finds out about its records by looking, and keeps: wire format, unit of the event time.
+"""Detects the wire format and the unit of the event time from records, and stores them.
 
 The wire format is found in a sample of them, and refused where it would be a guess.
 """
@@ -22,14 +22,14 @@ from writer.core.offsets import Source, Span
 from writer.schemas.tracker import Schemas
 
 RECORDS_MAX = 100  # of a sample: half of them the oldest, half the newest
-_ENOUGH = 20  # fewer values that nobody recognises may be first tries of a producer; so many are a topic
+_ENOUGH = 20  # fewer unrecognised values may be a producer's first attempts; so many are a topic
 _MOST = 0.9  # of the values whose schema is known; the others are strays
 _IDS_ASKED = 8  # for each format: what is no id is another one in each value
 Knows = Callable[[Wire, int], bool]
 
 
 class UnclearWire(ConfigError):
-    """The records do not say which wire format they have; the configuration must."""
+    """The records do not show their wire format; the configuration must set it."""
 
 
 class MixedWire(UnclearWire):
@@ -97,18 +97,18 @@ def _said(values: int, shown: Counter[Wire]) -> str:
 
 
 def unit_of(configured: str, recent: Iterable[Mapping[str, Any]]) -> str:
-    """Return the unit of the event time: as configured, or where that is `auto`, as commits have found it."""
+    """Return the unit of the event time: as configured or, for `auto`, as commits have stored it."""
     found = next((facts["time_unit"] for facts in recent if facts.get("time_unit")), configured)
     return found if configured == "auto" else configured
 
 
 def wire_of(recent: Iterable[Mapping[str, Any]]) -> Wire | None:
-    """Return the wire format that commits have found; None where none has."""
+    """Return the wire format that commits have stored; None if none has."""
     return next((Wire(**facts["wire"]) for facts in recent if facts.get("wire")), None)
 
 
 class DetectedFormat:
-    """What `auto` stands for in the configuration of one pipeline, from the first records on that showed it."""
+    """The detected values of `auto` in one pipeline's configuration."""
 
     def __init__(self, pipeline: str, settings: pipelines.Pipeline, kafka: Kafka) -> None:
         self._pipeline, self._settings, self._kafka = pipeline, settings, kafka
@@ -122,7 +122,7 @@ class DetectedFormat:
         return self._unit or self._settings.event_time.unit
 
     def needs_headers(self) -> bool:
-        """Return whether Spark must hand over Kafka's headers: the table holds them, or a schema id may stand there."""
+        """Return whether Spark must read Kafka's headers: the table holds them, or one may hold a schema id."""
         wanted = self._settings.columns.record_columns.needs_headers
         return wanted or self.wire.header is not None or not self.wire_known
 
@@ -137,7 +137,7 @@ class DetectedFormat:
             raise ConfigError(f"pipelines.{self._pipeline}.event_time: {error}") from error
 
     def keep_unit(self, found: str) -> None:
-        """Keep the unit that `auto` found in the first rows, so that a later batch cannot decide otherwise."""
+        """Store the unit that `auto` detected in the first rows, so that a later batch uses the same."""
         rule = self._settings.event_time
         if rule.unit == "auto" and self._unit is None and found not in ("", "auto"):
             self._unit = found

@@ -1,4 +1,4 @@
-"""Where schemas come from: a registry, by Confluent's API or Apicurio's own, or files. Asked by the driver only."""
+"""Reads schemas from a registry, by Confluent's API or Apicurio's own, or from files. Only the driver asks."""
 
 import json
 import re
@@ -33,7 +33,7 @@ class SchemaNotFound(HeadraceError):
 
 
 class RegistryUnreachable(HeadraceError):
-    """The registry does not answer, or sends no whole schema; what it would say is not known: the batch must wait."""
+    """The registry does not answer, or sends no complete schema: the batch must wait."""
 
 
 class SchemaSource(Protocol):
@@ -48,7 +48,7 @@ class SchemaSource(Protocol):
 
 @dataclass(frozen=True)
 class Login:
-    """Who asks a registry, and which authority its certificate comes from."""
+    """The login for a registry, and the authority of its certificate."""
 
     user: str | None = None
     password: str = field(default="", repr=False)
@@ -74,7 +74,7 @@ class ConfluentRegistry:
     """The Confluent API, as Confluent, Apicurio, Karapace and Redpanda serve it. Subjects are `<topic>-value`."""
 
     def __init__(self, url: str, core_url: str | None = None, login: "Login | None" = None) -> None:
-        """Ask at `url`. `core_url`: where an Apicurio registry serves its own API, if `url` does not say."""
+        """Ask at `url`. `core_url`: where an Apicurio registry serves its own API, if it is not beside `url`."""
         self._url, self._core_url = url, core_url
         self.login = login or Login()
         if self.login.ca is not None:
@@ -230,7 +230,7 @@ class ApicurioRegistry:
 
 
 class SchemaFiles:
-    """Schemas in files, by the id that stands in the records' header."""
+    """Schemas in files, by the id in the records' header."""
 
     def __init__(self, files: Mapping[int, Path]) -> None:
         try:
@@ -337,7 +337,7 @@ def _names_absence(content: bytes) -> bool:
 
 
 def without_user(text: str) -> str:
-    """Leave out of every URL in a text who logs in, and with what."""
+    """Remove user and password from every URL in a text."""
     return _USER.sub("***@", text)
 
 

@@ -1,4 +1,4 @@
-"""Schemas held against what their ids meant when rows were read by them. Whoever decodes records asks through this."""
+"""Compares schemas with what their ids meant when rows were decoded. Every command that decodes uses it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Meanings:
 
 @dataclass(frozen=True)
 class _Checked:
-    """A source of schemas whose ids must mean what the table's log says."""
+    """A source of schemas that compares each id with its meaning in the table's log."""
 
     schemas: SchemaSource
     meanings: Meanings

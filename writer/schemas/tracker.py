@@ -1,4 +1,4 @@
-"""The driver's schema plan: what is registered, what a batch meets, and the columns of the table that follow."""
+"""The driver's schema plan: registered schemas, those of a batch, and the table's columns that follow."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from writer.core.errors import ConfigError, Draining
 from writer.schemas.registry import RegistryUnreachable, SchemaNotFound, SchemaSource, by
 from writer.schemas.schema_id_check import Meanings
 
-ASK_AGAIN = timedelta(minutes=5)  # a registry is asked anew for what it has refused: as long as the default grace
+ASK_AGAIN = timedelta(minutes=5)  # before a refused schema is requested again: as long as the default timeout
 _BACKOFF = Backoff(1, 30)  # between two questions to a registry that does not answer
 _NO_GRACE = timedelta(0)
 _T = TypeVar("_T")

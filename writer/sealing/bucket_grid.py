@@ -1,4 +1,4 @@
-"""Looks at the buckets one by one, for a page that shows them: the newest by time, and not more often than is cheap."""
+"""Collects bucket states for the page: the newest buckets by time, refreshed at a limited rate."""
 
 import time
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""How the buckets of a pipeline are: what its sealing finds, and the surface shows. Pure."""
+"""The states of a pipeline's buckets, as the sealer computes and commands show them. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from writer.sealing.watermark import Watermark
 
 @dataclass(frozen=True)
 class BucketCounts:
-    """The buckets of a table at one moment. Those that are sealed and as their manifest says are not counted here."""
+    """The buckets of a table at one moment, without those that are sealed and unchanged."""
 
     at: datetime
     watermark: Watermark
@@ -70,7 +70,7 @@ def bucket_state(
     name: str, span: tuple[datetime, datetime] | None, files: Sequence[BucketFile], one: Unsealed | None,
     state: State | None, closed_until: datetime | None, manifest: Manifest | None,
 ) -> BucketState:  # fmt: skip
-    """Describe a bucket. `one`: what no manifest says of it; `state`: what is to be done about it, if it is closed."""
+    """Describe a bucket. `one`: its rows without a manifest; `state`: what is due, if it is closed."""
     start, end = span or (None, None)
     rows = None if any(file.rows is None for file in files) else sum(file.rows or 0 for file in files)
     why = state.why if isinstance(state, Blocked) else ""

@@ -1,4 +1,4 @@
-"""What is said of a bucket when it is sealed, for its readers: schedulers, hooks, people.
+"""The manifest of a sealed bucket, for schedulers, hooks and people.
 
 A manifest stands in the entry of the table's log that sealed the bucket, and from there as one object,
 `<table>/_headrace/sealed/<folders of the bucket>/v<version>.json`, put where none is: the same content by any writer.
@@ -80,7 +80,7 @@ class Manifest:
         return manifest_path(self.columns, self.bucket, self.version)
 
     def standing(self, table_version: int) -> "Manifest":
-        """Return it as it stands in this version of the table."""
+        """Return the manifest as of this version of the table."""
         return replace(self, table_version=table_version)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What to close, what to seal, what is blocked and why. Pure: facts and the time in, decisions out.
+"""Decides which buckets to close and to seal, and which are blocked. Pure: facts and the time in, decisions out.
 
 A bucket is closed when its interval ends at or before `closed_until`, one instant for the whole table that only moves
 forward. It is sealed when a manifest says what it holds.
@@ -18,10 +18,10 @@ from writer.sealing.watermark import PartitionEventTime, furthest, watermark
 
 @dataclass(frozen=True)
 class Unsealed:
-    """A bucket whose rows no manifest says, or no longer: as the log tells it since its newest manifest."""
+    """A bucket with rows that no manifest covers, by the log since its newest manifest."""
 
     bucket: BucketKey
-    start: datetime | None  # of its interval; None: it does not go by time, or nobody can tell
+    start: datetime | None  # of its interval; None: it has none, or it is unknown
     end: datetime | None
     changed: datetime  # when its rows last came or went
     sealed: int = 0  # version of its newest manifest; 0: it has none

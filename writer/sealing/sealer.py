@@ -1,7 +1,4 @@
-"""The hands of the life of a bucket: reads on in the table's log, closes, seals, and lets follow what seals promise.
-
-All that it knows it draws from the log; so any process may do any of it, at any time, beside any other.
-"""
+"""Closes and seals buckets. Any process can run this beside others, because all state comes from the table's log."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

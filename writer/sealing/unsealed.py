@@ -1,4 +1,4 @@
-"""Which buckets have rows that no manifest says: drawn from the log, entry by entry. Pure but for `IndexCheckpoint`.
+"""Finds buckets with rows that no manifest covers, from log entries. Pure except `IndexCheckpoint`.
 
 It is kept in one object beside the table, `_headrace/unsealed.json`: how far the log was read, and what it said of
 the buckets that are not sealed by then. It follows from the log, and any reader may write it: an older one is
@@ -31,7 +31,7 @@ Span = tuple[datetime, datetime]
 
 @dataclass(frozen=True)
 class UnsealedIndex:
-    """What the log says of buckets, up to a version of the table."""
+    """The state of buckets by the log, up to a version of the table."""
 
     table: str  # id
     version: int
@@ -131,7 +131,7 @@ def missing_ranges_of(gap_records: Mapping[str, GapRecord], known: Iterable[Miss
 
 
 def expected(one: Unsealed, manifest: Manifest | None) -> int | None:
-    """Return how many rows a bucket holds by the log; None when the log does not say."""
+    """Return how many rows a bucket holds by the log; None if the log does not have the number."""
     if not one.told:
         return None
     return (manifest.rows if manifest else 0) + one.added - one.taken
@@ -174,7 +174,7 @@ def _rewritten(
 
 
 def _rewound(unsealed: UnsealedIndex, about: Mapping[str, Any], at: datetime, ask: BucketQuestion) -> UnsealedIndex:
-    """Follow a rewind: what it names is open or closed as it was then, and no manifest says what it holds.
+    """Apply a rewind: its buckets are open or closed as they were then, and have no valid manifest.
 
     A bucket that had no manifest and has no row any more is none.
     """
@@ -216,7 +216,7 @@ def _with(unsealed: UnsealedIndex, found: Iterable[Unsealed]) -> UnsealedIndex:
 
 
 def _adds(actions: Sequence[Action], columns: Sequence[str]) -> dict[BucketKey, int | None]:
-    """Return how many rows an entry adds to which buckets; None where a file does not tell."""
+    """Return how many rows an entry adds to which buckets; None if a file has no count."""
     found: dict[BucketKey, int | None] = {}
     for action in actions:
         if add := action.get("add"):
@@ -227,7 +227,7 @@ def _adds(actions: Sequence[Action], columns: Sequence[str]) -> dict[BucketKey, 
 
 
 class IndexCheckpoint:
-    """Where the index is kept between two looks. Operations raise OSError where the storage fails."""
+    """Stores the index between two reads. Operations raise OSError if the storage fails."""
 
     def __init__(self, store: Store) -> None:
         """Take the store of the table."""

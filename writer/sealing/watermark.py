@@ -1,4 +1,4 @@
-"""Up to where event time is believed complete: of each part, and of the table. Pure.
+"""Computes the watermark of each partition and of the table. Pure.
 
 A part has *seen* an instant when a row of it was committed with an event time that late, bounded by the broker's time
 of the record and by the batch's now: one event from the far future moves nothing. The table's watermark is the least of
@@ -35,7 +35,7 @@ class Watermark:
 
 @dataclass(frozen=True)
 class KafkaEnds:
-    """What Kafka said at one instant, after a deadline: where the logs end, and where nothing is young.
+    """Kafka's answer at one instant, after a deadline: where the logs end, and which partitions are idle.
 
     `quiet`: sources without any record in the last `idle_timeout`, by the broker's time, whose end did not move either.
     """

@@ -1,4 +1,4 @@
-"""The shape of `/status` and of `headrace status --json`: one for both."""
+"""The document of `/status` and of `headrace status --json`."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -18,7 +18,7 @@ Source = Literal["driver", "lake"]
 
 
 def document(views: Iterable[View], now: datetime, source: Source = "driver") -> dict[str, Any]:
-    """Describe pipelines as JSON values. `source` says who knows: the running driver, or the lake without it."""
+    """Describe pipelines as JSON values. `source`: the running driver, or the lake without it."""
     return {"at": iso(now), "pipelines": {view.pipeline: _described(view, now, source) for view in views}}
 
 
@@ -106,7 +106,7 @@ def _hook(hook: Health, now: datetime) -> dict[str, Any]:
 
 
 def gap_record(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a gap as JSON values: what its entry of the log says, and how many offsets that are."""
+    """Describe a gap as JSON values: its entry of the log, and its number of offsets."""
     return {
         "id": facts["id"], "at": iso(facts["at"]), "cause": facts["cause"], "run": facts["run"],
         "offsets": sum(r["end"] - r["start"] for r in facts["ranges"]), "ranges": facts["ranges"],

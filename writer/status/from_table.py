@@ -1,4 +1,4 @@
-"""A pipeline as the table and Kafka show it, without its driver: what any reader of the lake can know."""
+"""Builds a pipeline's status from the table and Kafka, without its driver."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -29,7 +29,7 @@ _ENTRIES_LOOKED_AT = 500  # of the table's log, for the totals since the last st
 
 
 def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
-    """Put together what the table and Kafka show. What cannot be read is said in `error`, and left empty."""
+    """Build the status from the table and Kafka. What cannot be read is in `error` and left empty."""
     settings = config.pipelines[name]
     state: Seen = "not started"
     trouble: list[str] = []
@@ -109,7 +109,7 @@ def _retention(cluster: Cluster, topics: list[str]) -> Mapping[str, timedelta | 
 
 
 def _filled(blank: View, snapshot: PipelineSnapshot, entries: list[Entry]) -> View:
-    """Add what the table's log says: its last commits, and the sums since the last start."""
+    """Add the log's last commits, and the sums since the last start."""
     batches = [entry for entry in entries if entry.kind == "batch"]
     start = next((i for i, entry in enumerate(entries) if entry.kind == "start"), len(entries))
     totals = Totals()

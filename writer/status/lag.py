@@ -1,4 +1,4 @@
-"""How far a pipeline is behind the log, in offsets and in time, asked of Kafka directly.
+"""Measures a pipeline's lag in offsets and in time, with Kafka's own answers.
 
 Spark's own figures are a batch old. Here a thread of the driver asks for the ends of the logs, and the rest is
 arithmetic over what it heard. A broker that does not answer makes the facts old, and nothing else.
@@ -208,7 +208,7 @@ class Watch:
             self._progress.mirror_failed()
 
     def _attempt(self, what: str, action: Callable[[], None]) -> bool:
-        """Try; say once that it fails, and once that it works again."""
+        """Try; log once that it fails, and once that it works again."""
         name = self._progress.pipeline
         try:
             action()

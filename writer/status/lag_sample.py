@@ -1,4 +1,4 @@
-"""How far a pipeline is behind at one moment: the one type that the driver measures and `/status` carries as `lag`."""
+"""One measurement of lag: the type that the driver measures and `/status` carries as `lag`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -33,7 +33,7 @@ class Appended:
 
 @dataclass(frozen=True)
 class LagSample:
-    """What Kafka said last of a pipeline's topics, less what is committed."""
+    """Kafka's last answer about a pipeline's topics, minus the committed offsets."""
 
     at: datetime | None = None  # when Kafka said it; None: never
     interval: timedelta = timedelta(seconds=15)  # between two samples
@@ -57,7 +57,7 @@ class LagSample:
         return min((lag.headroom_seconds for lag in self.partitions if lag.headroom_seconds is not None), default=None)
 
     def is_fresh(self, now: datetime) -> bool:
-        """Return whether it counts as an answer: Kafka said it within three intervals."""
+        """Return whether the sample is current: Kafka answered within three intervals."""
         return self.at is not None and now - self.at <= _STALE_AFTER * self.interval
 
     def arriving_per_s(self, over_s: float) -> float | None:
@@ -71,7 +71,7 @@ class LagSample:
         return (last.records - earlier[-1].records) / (last.at - earlier[-1].at).total_seconds()
 
     def to_json(self, now: datetime) -> dict[str, Any]:
-        """Return the JSON values of `lag` in `/status`. Null where Kafka has not said it."""
+        """Return the JSON values of `lag` in `/status`. Null if Kafka has not answered."""
         worst = max(self.partitions, key=lambda lag: (lag.seconds or 0.0, lag.offsets), default=None)
         age_s = None if self.at is None else max(0.0, (now - self.at).total_seconds())
         return {
@@ -90,7 +90,7 @@ class LagSample:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "LagSample":
-        """Read `lag` of `/status`. Without a time it is no answer: Kafka said nothing, or an older release wrote it."""
+        """Read `lag` of `/status`. Without a time there is no answer: Kafka gave none, or an older release wrote it."""
         if raw.get("at") is None:
             return cls()
         return cls(

@@ -1,4 +1,4 @@
-"""What is seen of a pipeline at one moment: values that its progress hands out."""
+"""Values of a pipeline's progress at one moment."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -41,7 +41,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit: its table version, when the driver saw it in the log, and what it says about itself."""
+    """One commit: its table version, when the driver saw it in the log, and its facts."""
 
     version: int
     at: datetime
@@ -67,12 +67,12 @@ class Totals:
     gap_offsets: Counter[str] = field(default_factory=Counter)
 
     def add_gap(self, facts: Mapping[str, Any]) -> None:
-        """Add what the entry of a gap says about itself."""
+        """Add the facts of a gap's entry."""
         self.gaps[facts["cause"]] += 1
         self.gap_offsets[facts["cause"]] += sum(r["end"] - r["start"] for r in facts["ranges"])
 
     def add(self, facts: Mapping[str, Any]) -> None:
-        """Add what a commit says about itself."""
+        """Add the facts of a commit."""
         self.commits[facts.get("reason", "unknown")] += 1
         for account in facts["ranges"]:
             self.records.update({name: account.get(_STORED.get(name, name), 0) for name in OUTCOMES})
@@ -107,7 +107,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Logs:
-    """What Kafka said about the logs of a pipeline's topics."""
+    """Kafka's answer about the logs of a pipeline's topics."""
 
     samples: tuple[Sample, ...] = ()  # oldest first
     starts: Mapping[Source, int] = field(default_factory=dict)  # first offsets still held
@@ -161,18 +161,18 @@ class View:
     offset_commit_failures: int = 0
     logs: Logs = field(default_factory=Logs)
     gaps: tuple[int, int] = (0, 0)  # that are open, and the offsets they hold
-    gap_offsets_closed: int | None = None  # offsets of gaps that are over, in the table's life; None: nobody looked
-    gap_oldest: datetime | None = None  # when the oldest of those that are open was opened; None: nobody looked
+    gap_offsets_closed: int | None = None  # offsets of gaps that are over, in the table's life; None: not read
+    gap_oldest: datetime | None = None  # when the oldest of those that are open was opened; None: not read
     gap_last: Mapping[str, Any] | None = None  # what its entry says; None: none among the entries that were looked at
     restarts: int = 0  # inside this process
     incarnations: Mapping[str, int] = field(default_factory=dict)  # topic → number of the one that is read
     log_moved: str = ""  # why the logs are not those that this start began with
     pause: Pause | None = None
-    bucket_counts: BucketCounts | None = None  # of the buckets; None: nobody looked
+    bucket_counts: BucketCounts | None = None  # of the buckets; None: not read
     hooks: Mapping[str, Health] = field(default_factory=dict)  # by name
     telemetry: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by receiver: commits sent, and dropped
     committed_since_start: bool = False  # since the driver began, it committed or nothing waited
-    cells: tuple[BucketState, ...] = ()  # buckets one by one, the earliest first; empty: nobody looked
+    cells: tuple[BucketState, ...] = ()  # buckets one by one, the earliest first; empty: not read
     recovery: tuple[Mapping[str, Any], ...] = ()  # what a supervisor decided, newest first
 
 

@@ -1,4 +1,4 @@
-"""A pause: a pipeline is asked to commit nothing for a while. One small object beside its table says so.
+"""Pauses a pipeline with a small object beside its table. A paused pipeline commits nothing.
 
 It is put where none is, so of two who ask the second is told of the first. A driver looks before each batch and each
 start, and every other second besides, so that it says so while no records come.
@@ -29,7 +29,7 @@ class Paused(HeadraceError):
 
 @dataclass(frozen=True)
 class Pause:
-    """Who asked for it, when and why, as they said."""
+    """A pause: its user, time and reason."""
 
     at: str  # ISO 8601
     by: str
@@ -58,7 +58,7 @@ def standing(store: Store) -> Pause | None:
 
 
 def pause(store: Store, by: str, reason: str, now: datetime) -> tuple[Pause, bool]:
-    """Ask for a pause. Returns the one that stands, and whether it is this one. Raises StoreError."""
+    """Request a pause. Returns the present pause, and whether it is this one. Raises StoreError."""
     wanted = Pause(now.isoformat(timespec="seconds"), by, reason)
     content = json.dumps({"paused": asdict(wanted)}, ensure_ascii=False) + "\n"
     while not store.put_if_absent(CONTROL, content.encode()):
@@ -78,7 +78,7 @@ class Gate:
     """Where a driver is held while its pipeline is paused."""
 
     def __init__(self, store: Store, pipeline: str, listener: Callable[[Pause | None], None]) -> None:
-        """`store`: of the table. `listener` notes the pause that stands, or that there is none."""
+        """`store`: of the table. `listener` gets the present pause, or None."""
         self._store, self._pipeline, self._listener = store, pipeline, listener
         self._once = False
         self._known: Pause | None = None

@@ -1,4 +1,4 @@
-"""What a running pipeline knows of itself: written by the pipeline, read by the surface at any moment, from any thread.
+"""The progress of a running pipeline: the pipeline writes it, any thread may read it at any moment.
 
 Nothing here asks a server: a reader gets the facts as they were last written, and says how old they are.
 """
@@ -42,7 +42,7 @@ class Progress:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`now` tells the time, `seconds` measures: it never jumps."""
+        """`now` returns the time, `seconds` a monotonic clock."""
         self._lock = threading.Lock()
         self._now, self._seconds = now, seconds
         self.pipeline = pipeline
@@ -93,11 +93,11 @@ class Progress:
             self._idle_since = self._seconds()
 
     def paused(self, pause: Pause | None) -> None:
-        """Somebody asked that nothing is committed, or it is over."""
+        """Set or clear the pause."""
         self._note(pause=pause)
 
     def waits(self, frontier: Mapping[Source, int], logs: Logs) -> None:
-        """Note how far a pipeline is that is held before its start: nobody else listens yet."""
+        """Set the lag of a pipeline that is held before its start."""
         self._note(frontier=dict(frontier), logs=logs)
 
     def draining(self) -> None:
@@ -113,7 +113,7 @@ class Progress:
             self._idle_since = None
 
     def moved(self, why: str) -> None:
-        """Kafka said that the logs are not those that this start began with."""
+        """Kafka's logs are not those of this start any more."""
         self._note(log_moved=why)
 
     def stopped(self) -> None:
@@ -182,15 +182,15 @@ class Progress:
         self._listeners.append(listener)
 
     def bucket_counts(self, found: BucketCounts) -> None:
-        """Somebody looked how the buckets are."""
+        """Set the counts of the buckets."""
         self._note(bucket_counts=found)
 
     def cells(self, found: tuple[BucketState, ...]) -> None:
-        """Somebody looked at the buckets one by one."""
+        """Set the states of single buckets."""
         self._note(cells=found)
 
     def recovered(self, decisions: tuple[Mapping[str, Any], ...]) -> None:
-        """A supervisor told what it decided about this pipeline, newest first."""
+        """Set the supervisor's decisions about this pipeline, newest first."""
         self._note(recovery=decisions)
 
     def open_gaps(self, gaps: tuple[int, int], settled: int) -> None:
@@ -219,7 +219,7 @@ class Progress:
             self._set(telemetry={**self._view.telemetry, receiver: (sent, dropped)})
 
     def heard(self, sample: Sample, starts: Mapping[Source, int]) -> None:
-        """Kafka said where the logs end and begin. Samples that are older than the window go."""
+        """Set where Kafka's logs begin and end. Removes samples that are older than the window."""
         with self._lock:
             before = self._view
             self._set(logs=replace(before.logs.with_sample(sample), starts=starts))
@@ -234,12 +234,12 @@ class Progress:
             self._set(logs=replace(self._view.logs.with_history(earlier), interval=interval))
 
     def kept(self, retention: Mapping[str, timedelta | None]) -> None:
-        """Kafka said how long the topics keep their records."""
+        """Set how long the topics keep their records."""
         with self._lock:
             self._set(logs=replace(self._view.logs, retention=retention))
 
     def dated(self, found: Dates) -> None:
-        """Kafka said how old the records at these offsets are."""
+        """Set the age of the records at these offsets."""
         with self._lock:
             self._set(logs=replace(self._view.logs, dated={**self._view.logs.dated, **found}))
 

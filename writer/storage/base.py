@@ -1,4 +1,4 @@
-"""What the writer asks of a storage, whatever it is. One protocol, one contract suite, an adapter for each kind.
+"""The protocol of a storage: one contract suite, an adapter for each kind.
 
 StoreError (an OSError)   an operation failed: which, where, what was answered, what to do
 ├── Unanswered            it failed in a way that passes, throttled or timed out, for as long as it was tried
@@ -31,7 +31,7 @@ class Unanswered(StoreError):
 
 
 class OutcomeUnknown(Unanswered):
-    """No answer came in time; whether the operation took effect, only reading can tell."""
+    """No answer arrived in time; only reading shows whether the operation took effect."""
 
 
 class NotExclusive(StoreError):
@@ -93,7 +93,7 @@ class Store(Protocol):
         """
 
     def list(self, folder: str = "") -> Iterator[str]:
-        """Yield the names that stand directly in a folder, in any order; those of folders end with a slash."""
+        """Yield the names directly in a folder, in any order; names of folders end with a slash."""
 
     def copy(self, source: str, target: str) -> None:
         """Put a copy of one object under another name, without carrying it through this process where that can be."""

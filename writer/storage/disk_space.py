@@ -1,4 +1,4 @@
-"""What is said of a full disk: which place lies on it, how much is free there, and what to do."""
+"""Describes a full disk in an error: which location is on it, the free space, and what to do."""
 
 import errno
 import os
@@ -24,12 +24,12 @@ def free(path: str) -> str:
 
 
 def says_full(text: str) -> bool:
-    """Return whether an error says that a disk, or a quota, is full."""
+    """Return whether an error means that a disk, or a quota, is full."""
     return any(words in text for words in _WORDS)
 
 
 def full(location: str, text: str) -> StoreError | None:
-    """Return the error of a table whose disk is full, where the text of another says so; None where it does not."""
+    """Return the error for a full disk, if the text of another error means that; else None."""
     if "://" in location or not says_full(text):
         return None
     return _error(errno.ENOSPC, location, {location: TABLE})

@@ -1,4 +1,4 @@
-"""Objects as files below a directory. A hard link is what puts one only where none is."""
+"""Objects as files below a directory. A hard link creates an object only if it does not exist."""
 
 import errno
 import os
@@ -65,7 +65,7 @@ class LocalStore:
             return still() and _linked(draft, path)
 
     def list(self, folder: str = "") -> Iterator[str]:
-        """Yield what stands in a directory; nothing where there is none."""
+        """Yield the names in a directory; nothing if it does not exist."""
         path = self._path(folder)
         with _as_store_error("list", path), suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as found:
             for entry in found:

@@ -1,4 +1,4 @@
-"""From a location to the store that holds it. The one place that reads schemes."""
+"""Opens the store of a location. Only this module reads schemes."""
 
 import re
 
@@ -45,7 +45,7 @@ def store_at(location: str, s3: S3Settings | None = None) -> Store:
 
 
 def delta_options(location: str, s3: S3Settings | None = None) -> dict[str, str] | None:
-    """Return what delta-rs must be told to reach a location as the store does; None for a path."""
+    """Return delta-rs's options for a location; None for a path."""
     if not on_s3(location):
         return None
     from writer.storage.s3 import resolved

@@ -1,4 +1,4 @@
-"""Which folders are tables of their own, and which location lies inside which. Pure.
+"""Finds folders that are tables of their own, and locations inside others. Pure.
 
 A table's readers and vacuum walk its whole folder, but pass over names that begin with `_` or `.`.
 """
@@ -62,7 +62,7 @@ def location_of(parts: Parts) -> str:
 
 
 def lies_inside(inner: Parts, outer: Parts) -> bool:
-    """Return whether a location is another one, or lies inside it where readers and vacuum look."""
+    """Return whether a location is another one, or is inside it where readers and vacuum look."""
     below = inner[len(outer) :]
     return inner[: len(outer)] == outer and not any(name.startswith(("_", ".")) for name in below)
 

@@ -1,4 +1,4 @@
-"""Whether a store does what the writer needs of it, found by doing it: before a start, and in `headrace validate`."""
+"""Checks by trying it whether a store has what the writer needs: before a start, and in `headrace validate`."""
 
 import secrets
 from concurrent.futures import ThreadPoolExecutor

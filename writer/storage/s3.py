@@ -1,4 +1,4 @@
-"""Objects of an S3 bucket. A conditional PUT is what puts one only where none is.
+"""Objects of an S3 bucket. A conditional PUT creates an object only if it does not exist.
 
 An operation that fails by throttling, a time-out or a broken connection is tried again, with growing pauses drawn at
 random, until the settings' retry_timeout ends. So the outcome of a PUT may be unknown meanwhile: each carries a token

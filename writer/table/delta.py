@@ -1,4 +1,4 @@
-"""Delta Lake: what delta-rs does for a table. Making it, the log's checkpoints, and its rows."""
+"""Delta Lake through delta-rs: creates a table, writes the log's checkpoints, reads rows."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

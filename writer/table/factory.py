@@ -1,4 +1,4 @@
-"""From the configuration to a table. The one place that knows which formats there are."""
+"""Creates a table from the configuration. Only this module knows the formats."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Who fills a gap at the moment: small objects beside the table, so that two people do not do the same work.
+"""Locks on gaps: small objects beside the table, so that two processes do not fill the same gap.
 
 A claim protects effort, never rows: what is committed is decided by the table's log alone. Each claim is a new object,
 put where none is; the one with the highest number stands, until its time is over.
@@ -21,12 +21,12 @@ _KEPT = 2  # older ones are removed
 
 
 class BackfillLocked(HeadraceError):
-    """Somebody else fills this gap."""
+    """Another process fills this gap."""
 
 
 @dataclass(frozen=True)
 class BackfillLock:
-    """Who fills a gap, and until when that stands unless it is renewed."""
+    """The process that fills a gap, and when its lock expires unless it is renewed."""
 
     number: int
     by: str
@@ -46,7 +46,7 @@ class BackfillLocks:
         self._store = store
 
     def newest(self, gap: str) -> BackfillLock | None:
-        """Return the last claim of a gap, whether it stands or not; None: there never was one, or it was released."""
+        """Return the last lock of a gap, expired or not; None: there was none, or it was released."""
         numbers = self._numbers(gap)
         found = self._store.read(_path(gap, numbers[-1])) if numbers else None
         if found is None:
@@ -56,7 +56,7 @@ class BackfillLocks:
             instants = (datetime.fromisoformat(document[name]) for name in ("at", "until"))
             return BackfillLock(numbers[-1], document["by"], *instants)
         except (ValueError, KeyError, TypeError):
-            return None  # half of one: nobody can hold it
+            return None  # incomplete: no process holds it
 
     def take(self, gap: str, by: str, now: datetime, gone: Callable[[str], bool] = lambda _: False) -> BackfillLock:
         """Claim a gap. `gone` knows who does not live any more. Raises Claimed while another process's claim stands."""

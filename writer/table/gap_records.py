@@ -1,4 +1,4 @@
-"""Reads a table's ledger and, from there on, its log: its whole history, and the gap records of its gaps."""
+"""Reads a table's whole history from ledger and log, with the gap records of its gaps."""
 
 from datetime import datetime
 
@@ -32,7 +32,7 @@ def standing(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, dic
 def history(
     table: PipelineTable, pipeline: str, rows_at: Known = nothing_known
 ) -> tuple[PipelineSnapshot, list[LedgerSegment]]:
-    """Return a snapshot, and what ledger and log say of the table up to it, oldest first. Raises as `gap_records`.
+    """Return a snapshot, and the facts of ledger and log up to it, oldest first. Raises as `gap_records`.
 
     `rows_at`: is asked where an entry of another client does not say how many rows it took; it lists the table's files.
     """
@@ -44,7 +44,7 @@ def history(
 
 
 def named(found: dict[str, GapRecord], wanted: str) -> GapRecord:
-    """Return the gap record whose id begins so. Raises NoSuchGap."""
+    """Return the gap record whose id begins with this text. Raises NoSuchGap."""
     fit = [one for key, one in found.items() if key == wanted or (len(wanted) >= _ID_MIN and key.startswith(wanted))]
     if len(fit) == 1:
         return fit[0]
@@ -73,7 +73,7 @@ class Oldest:
 
 
 def open_gap(table: PipelineTable, pipeline: str, snapshot: PipelineSnapshot, gap: Gap) -> int:
-    """Append the entry. Returns where it stands. Raises Fenced, CommitFailed."""
+    """Append the entry. Returns its version. Raises Fenced, CommitFailed."""
     version = table.record_gap(snapshot, gap)
     for r in gap.ranges:
         logging.warning(

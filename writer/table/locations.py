@@ -1,4 +1,4 @@
-"""Where the tables and checkpoints of a pipeline lie among others: what a start refuses before it writes anything."""
+"""Checks the locations of a pipeline against each other and other tables, before a start writes anything."""
 
 import os
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ MOVE = (
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What was found around the locations of a pipeline."""
+    """The tables around the locations of a pipeline."""
 
     nestings: tuple[Nesting, ...]
     unseen: tuple[str, ...]  # folders above, that the storage does not let be listed

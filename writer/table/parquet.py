@@ -1,4 +1,4 @@
-"""Parquet files in Hive's folders, and beside them, out of readers' sight, the log that says which of them count.
+"""A Parquet table: files in Hive's folders, and a hidden log that names those that count.
 
 The log is like Delta's, below `_headrace/log`. A task writes a file below `_headrace/staged`; an entry adds
 it; then it is moved to its place, where readers see it, whole. No entry follows before all files of the newest one are

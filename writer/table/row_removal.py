@@ -1,4 +1,4 @@
-"""Takes rows out of files: those that hold some are written again without them. Of a table, by their offsets."""
+"""Rewrites the files that hold given rows without them; selects rows of a table by their offsets."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ Offsets = Mapping[TopicPartition, Sequence[Span]]
 
 @dataclass
 class RemovalResult:
-    """What is left of files once rows went: what is to be removed, what stands for it, how many rows went."""
+    """Files after a removal of rows: those to remove, those that replace them, the number of rows."""
 
     removed: list[BucketFile] = field(default_factory=list)
     rest: list[StagedFile] = field(default_factory=list)
@@ -133,7 +133,7 @@ def inside(offsets: np.ndarray, among: Sequence[Span]) -> np.ndarray:
 
 
 def among(dead_letters: pa.RecordBatch, part: TopicPartition, spans: Sequence[Span]) -> np.ndarray:
-    """Tell of each dead letter whether it stands at one of these offsets."""
+    """Return, for each dead letter, whether its offset is one of these."""
     place = zip(_PLACE[:3], (part.topic, part.incarnation, part.partition), strict=True)
     here = [pc.equal(dead_letters.column(name), value).to_numpy(zero_copy_only=False) for name, value in place]
     inner = inside(dead_letters.column("_offset").to_numpy(zero_copy_only=False), spans)

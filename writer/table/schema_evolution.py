@@ -1,4 +1,4 @@
-"""A table's columns as they grow: new ones, new members inside, wider numbers. Nothing is ever taken away.
+"""Evolves a table's columns: adds columns and struct fields, widens numbers. Removes nothing.
 
 Engines read the older files of a wider column as what it is now, without a feature of the protocol that shuts others
 out. (docs/adr/0010-widening-in-place.md)

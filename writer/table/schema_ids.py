@@ -1,4 +1,4 @@
-"""What the ids of schemas mean, as a table's log keeps it: for each id that rows were read by, a fingerprint.
+"""What schema ids mean, stored in the table's log: a fingerprint for each id that decoded rows.
 
 It stands as a `txn`, so it survives the log's checkpoints and clean-up and costs an entry only where an id is new:
 `<pipeline>/schema/<registry>/<kind of id>/<id>` → the schema's fingerprint, and `…/<id>/since` → the instant from which
@@ -27,18 +27,18 @@ def prefix(pipeline: str, registry: str, ids: Ids) -> str:
 
 
 def since_name(name: str) -> str:
-    """Name of the `txn` that says from which instant on an id has its meaning."""
+    """Name of the `txn` that holds the time from which an id has its meaning."""
     return f"{name}/since"
 
 
 def recorded(transactions: Transactions, before: str) -> dict[int, int]:
-    """Return the meanings of all ids whose names begin so: id → fingerprint."""
+    """Return the meanings of all ids with this prefix: id → fingerprint."""
     mine = ((name.removeprefix(before), value) for name, value in transactions.items() if name.startswith(before))
     return {_id(rest): value for rest, value in mine if "/" not in rest}
 
 
 def unrecorded(transactions: Transactions, meanings: Mapping[str, int]) -> dict[str, int]:
-    """Return what an entry has to say of meanings: those that the log does not have.
+    """Return the meanings that the log does not have yet, for an entry.
 
     Raises SchemaChanged where it has others: the rows were read by other schemas than their ids mean.
     """

@@ -1,4 +1,4 @@
-"""A pipeline's table: files, ranges and counts in one entry of its log, whatever the format.
+"""A pipeline's table: commits files, ranges and counts in one entry of its log, in any format.
 
 Progress is kept as Delta's `txn` actions, one for each part (`<pipeline>/<topic>@<incarnation>/<partition>` → end
 offset) and one for the epoch (`<pipeline>/epoch`).
@@ -59,7 +59,7 @@ class PipelineTable(Appender):
     # --- what a start looks at ------------------------------------------------------------------------------------
 
     def create(self, columns: pa.Schema, bucket_columns: Sequence[str], layout: str = "") -> None:
-        """Create the table if there is none. `layout` says in words how rows map to buckets.
+        """Create the table if it does not exist. `layout` describes how rows map to buckets.
 
         Raises ConfigError when the table is another pipeline's, or is bucketed in another way, and when something
         else lies at its location.

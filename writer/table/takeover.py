@@ -1,4 +1,4 @@
-"""A Delta table of another writer becomes a pipeline's: one entry with its owner, its further columns and its rows."""
+"""Takes over a Delta table of another writer: one entry with its owner, added columns and row count."""
 
 import json
 from collections.abc import Mapping, Sequence

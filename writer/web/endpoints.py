@@ -1,4 +1,4 @@
-"""What a running driver tells over HTTP.
+"""The driver's HTTP endpoints: `/status`, `/metrics`, health checks and others.
 
 A page for people, `/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/rolloutz` for who rolls out a
 version, `/status` for `headrace status`. Nothing changes by asking but for two things, of who is on this machine and
@@ -75,7 +75,7 @@ def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime,
 
 
 def starts(board: Mapping[str, Progress], token: str, ask: Callable[[str, bool], None]) -> Post:
-    """Answer `POST /pipelines/<name>/start` of who has the token: ask for a start of a pipeline that has ended."""
+    """Answer `POST /pipelines/<name>/start` with the right token: request a start of a pipeline that has ended."""
 
     def answered(path: str, authorization: str) -> Answer | None:
         found = _START.fullmatch(path)

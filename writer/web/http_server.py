@@ -1,4 +1,4 @@
-"""An HTTP server on a thread: routes, tokens, TLS, headers of every answer."""
+"""An HTTP server on a thread: routes, tokens, TLS, response headers."""
 
 import errno
 import hmac
@@ -22,7 +22,7 @@ from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.web.page import content, policy
 
-# Of every answer, the page or not: nothing is kept, guessed at, framed, or told to others.
+# Of every response: no caching, no content sniffing, no framing, no referrer.
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": policy(content().decode()),
     "X-Content-Type-Options": "nosniff",
@@ -60,7 +60,7 @@ def first_of(*posts: Post) -> Post:
 
 
 def allowed(token: str, authorization: str) -> bool:
-    """Return whether an Authorization header shows the token; nobody has an empty one."""
+    """Return whether an Authorization header has the token; an empty token is never accepted."""
     return bool(token) and hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())
 
 
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: "_Server"
 
     def do_GET(self) -> None:
-        """Answer who asks."""
+        """Answer a GET request."""
         if self._misled():
             return
         found = self.server.guarded(self.path, self.headers.get("Authorization", ""))
@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
 
     def do_POST(self) -> None:
-        """Answer who wants something done."""
+        """Answer a POST request."""
         if self._misled():
             return
         if not is_near(self.client_address[0]):
@@ -148,7 +148,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Shake hands on the thread of the request: a client that says nothing holds nobody up."""
+        """Do the TLS handshake on the request's thread, so that a silent client blocks no other."""
         if self._context is None:
             super().finish_request(request, client_address)
             return
@@ -163,7 +163,7 @@ class _Server(ThreadingHTTPServer):
         self.is_local = ipaddress.ip_address(str(self.server_address[0])).is_loopback
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
-        """A client that goes away is nobody's fault; anything else is ours."""
+        """Ignore clients that disconnect; log all other errors."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             logging.detail(error)
@@ -203,7 +203,7 @@ def _bound(settings: Http, get: Get, post: Post, guarded: Guarded, section: str)
 
 
 def _url(host: str, port: int, scheme: str) -> str:
-    """Write the URL; who listens on every address is found on this machine's own."""
+    """Return the URL; for a server that listens on every address, the one of loopback."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host)
         if address.is_unspecified:

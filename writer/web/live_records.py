@@ -1,4 +1,4 @@
-"""Live records over HTTP, for the page: what `headrace preview` shows. They may hold personal data.
+"""Live records over HTTP for the page, as `headrace preview` shows them. They may hold personal data.
 
 Nobody is shown any unless the configuration says so (`http.expose_records`), and then only who has the token.
 """
@@ -20,7 +20,7 @@ _RECORDS, _RECORDS_MAX = 10, 50
 
 
 def guarded(config: Config) -> Guarded:
-    """Answer `GET /records?pipeline=clicks&at=decoded&records=10` of who has the token, one at a time."""
+    """Answer `GET /records?pipeline=clicks&at=decoded&records=10` with the right token, one at a time."""
     busy = threading.Lock()
     token = config.http.token.get_secret_value() if config.http.expose_records and config.http.token is not None else ""
 

@@ -1,4 +1,4 @@
-"""What an entry of the catalogue of metrics is, and the ways in which its values are read from a pipeline."""
+"""The type of a metric in the catalogue, and how its values are read from a pipeline."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

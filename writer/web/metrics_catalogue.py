@@ -1,4 +1,4 @@
-"""The catalogue of metrics: the one source of what `/metrics` says and of what docs/METRICS.md says about it."""
+"""The catalogue of metrics, from which `/metrics` and docs/METRICS.md are made."""
 
 from collections.abc import Callable, Mapping
 

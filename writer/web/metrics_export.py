@@ -1,4 +1,4 @@
-"""How metrics are served: from what a driver knows of its pipelines to the text that a scraper reads."""
+"""Exports metrics: from the driver's progress to the text that Prometheus scrapes."""
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""`headrace ddl`: what an engine must be told to read a pipeline's table, with its real columns."""
+"""`headrace ddl`: statements that an engine needs to read a pipeline's table, with its real columns."""
 
 import json
 import sys

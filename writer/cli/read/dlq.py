@@ -1,4 +1,4 @@
-"""`headrace dlq`: what became no row, why, and carrying it through the writer once more."""
+"""`headrace dlq`: lists, shows and replays dead letters."""
 
 import re
 from collections.abc import Iterator, Mapping

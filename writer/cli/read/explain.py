@@ -1,4 +1,4 @@
-"""`headrace explain`: why a batch was committed when it was, and what it cost; what a gap or another entry holds.
+"""`headrace explain`: why a batch was committed when it was, its cost, and the contents of other entries.
 
 From the commit's own facts in the table's log: no driver need run, now or ever again.
 """

@@ -1,4 +1,4 @@
-"""`headrace hooks`: what each hook has delivered, what waits, and delivering or giving it up by hand."""
+"""`headrace hooks`: lists deliveries, delivers them again, or skips them."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The group `headrace schema`: what a schema is to a pipeline's table."""
+"""`headrace schema`: effects of schemas on a pipeline's table."""
 
 from datetime import UTC, datetime
 from functools import partial

@@ -1,4 +1,4 @@
-"""`headrace size`: the arithmetic of sizing for the traffic that a topic really has, shown line by line."""
+"""`headrace size`: estimates resources for a topic's real traffic, line by line."""
 
 from datetime import UTC, datetime
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`headrace status`: how a pipeline is, from its driver while one runs, else from the table and Kafka."""
+"""`headrace status`: a pipeline's status from its driver, or from the table and Kafka without one."""
 
 import time
 from collections.abc import Iterator, Mapping

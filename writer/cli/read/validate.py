@@ -1,4 +1,4 @@
-"""Everything that a start will need, looked at before it: the file, Kafka, the registry, records, places, this machine.
+"""`headrace validate`: checks all that a start needs: configuration, Kafka, registry, records, locations, machine.
 
 Creates nothing but probe files, which it removes. A pipeline that runs is not disturbed.
 """

@@ -1,4 +1,4 @@
-"""`headrace retention`: what is due, and dropping it."""
+"""`headrace retention`: shows and drops buckets whose retention has passed."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

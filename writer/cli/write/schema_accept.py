@@ -1,4 +1,4 @@
-"""`headrace schema accept`: schema ids whose schemas are others than they were, shown, and written into the log."""
+"""`headrace schema accept`: shows schema ids that mean other schemas than before, and stores their new meaning."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""`headrace seal`: what the driver does to closed buckets, done or shown at once, and what only a person may decide."""
+"""`headrace seal`: closes and seals buckets now, or shows what would be sealed."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta

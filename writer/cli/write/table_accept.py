@@ -1,4 +1,4 @@
-"""`headrace table accept`: what other clients did to a table stands, and the pipeline goes on from there."""
+"""`headrace table accept`: accepts changes of other clients to a table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

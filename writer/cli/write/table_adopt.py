@@ -1,4 +1,4 @@
-"""`headrace table adopt`: whether a Delta table of another writer can become a pipeline's, and making it so."""
+"""`headrace table adopt`: takes over a Delta table of another writer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`headrace topic`: what is said about a pipeline's topics by hand, because no look at Kafka can tell it."""
+"""`headrace topic`: declares what Kafka cannot tell about a pipeline's topics."""
 
 import re
 from collections.abc import Mapping, Sequence

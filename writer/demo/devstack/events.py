@@ -1,4 +1,4 @@
-"""Clicks and installs that look like a mobile attribution feed's: what the demo, the tests and the bench produce.
+"""Generates clicks and installs like those of a mobile attribution feed, for demo, tests and bench.
 
 The same arguments always give the same records, so that a test can say what the lake must hold.
 """
@@ -24,7 +24,7 @@ LATE_SHARE = 0.01  # of events; phones that were offline
 LATE_MAX = timedelta(hours=1)
 JITTER = timedelta(seconds=20)  # mean delay of the others
 LATE_BY = timedelta(hours=9)  # of those that `produce` is asked to make late: a long flight
-AHEAD_BY = timedelta(days=30)  # of those with a clock that is wrong; a writer believes a day unless told otherwise
+AHEAD_BY = timedelta(days=30)  # of events with a wrong clock; a writer accepts a day by default
 NEW_FIELD = "referrer_campaign"  # of `clicks_2`, the second version of the clicks schema
 _PLACES = [
     ("US", "New York", 40.71, -74.01),
@@ -92,7 +92,7 @@ class Produced:
     good: Mapping[int, int] = field(default_factory=dict)
     broken: Mapping[int, int] = field(default_factory=dict)
     late: Mapping[int, int] = field(default_factory=dict)  # good ones, `late_by` behind
-    ahead: Mapping[int, int] = field(default_factory=dict)  # decodable, with a time that nobody should believe
+    ahead: Mapping[int, int] = field(default_factory=dict)  # decodable, with a time that is not believable
 
     @property
     def per_partition(self) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""A real Kafka broker on loopback: one KRaft node, for the demo and the tests."""
+"""Runs a real Kafka broker on loopback: one KRaft node, for the demo and the tests."""
 
 import base64
 import os
@@ -64,7 +64,7 @@ class Broker(Server):
         return f"{LOOPBACK}:{self.port}"
 
     def launch(self) -> None:
-        """Format the directory if it is new and start the broker; `wait` says when it answers.
+        """Format the directory if it is new and start the broker. `wait` waits until it answers.
 
         Raises ArtifactError, JavaMissing, ServerFailed.
         """
@@ -150,7 +150,7 @@ def _settings(directory: Path, port: int, controller_port: int) -> dict[str, str
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": f"{directory}/data",
-        # One node has nobody to replicate to, and one partition of an internal topic starts faster than fifty.
+        # One node cannot replicate, and one partition of an internal topic starts faster than fifty.
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "1",
         "transaction.state.log.replication.factor": "1",

@@ -1,4 +1,4 @@
-"""A server as a child process: started, waited for, ended, and gone when its parent is gone."""
+"""Runs a server as a child process that ends when its parent ends."""
 
 import ctypes
 import os
@@ -119,7 +119,7 @@ class Server(ABC):
 
     @abstractmethod
     def launch(self) -> None:
-        """Start the process; `wait` says when it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
+        """Start the process. `wait` waits until it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
 
     @abstractmethod
     def wait(self) -> None:
@@ -149,7 +149,7 @@ class Server(ABC):
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct loopback ports that nobody listens on. They are not reserved: use them soon."""
+    """Return distinct loopback ports without a listener. They are not reserved: use them soon."""
     found: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
         if len(found) == count:

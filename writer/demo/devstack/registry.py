@@ -1,4 +1,4 @@
-"""A real schema registry on loopback: Apicurio, which speaks Confluent's protocol, for the demo and the tests."""
+"""Runs a real schema registry on loopback: Apicurio with Confluent's API, for the demo and the tests."""
 
 import json
 from datetime import timedelta
@@ -30,7 +30,7 @@ class Registry(Server):
         return f"http://{LOOPBACK}:{self.port}{PATH}"
 
     def launch(self) -> None:
-        """Start the registry; `wait` says when it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
+        """Start the registry. `wait` waits until it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
         home = java_artifacts.fetch("registry", say=lambda _: None)
         java = java_artifacts.java(JAVA_MIN)
         require_free("registry", self.port)

@@ -1,4 +1,4 @@
-"""The real servers of the demo and the tests, on loopback, without Docker. The one place that starts them together."""
+"""Starts the real servers of demo and tests together, on loopback, without Docker."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ class Stack(Server):
         self.registry = Registry(directory / "registry")
 
     def launch(self) -> None:
-        """Start both; `wait` tells when they answer. Raises ArtifactError, JavaMissing, ServerFailed."""
+        """Start both. `wait` waits until they answer. Raises ArtifactError, JavaMissing, ServerFailed."""
         self.registry.launch()  # the first second of it passes while the broker formats its directory
         self.broker.launch()
 

@@ -1,4 +1,4 @@
-"""The ground that the demo stands on, and how it is left: one directory, and processes that all end, at any moment."""
+"""The demo's directory and processes, and their clean-up whenever the demo ends."""
 
 import ctypes
 import os
@@ -186,7 +186,7 @@ class Workspace:
         self._process_group.end(grace=JVM_GRACE)
 
     def clear(self) -> None:
-        """End every process and remove what is not to be kept."""
+        """End every process and remove all that is not to be kept."""
         try:
             if self._writer is not None:
                 self._writer.stop(grace=timedelta(0))  # a killed writer loses nothing
@@ -238,7 +238,7 @@ class ProcessGroup:
 
 
 def _children() -> set[int]:
-    """Return the process ids of this process's children, ended ones that nobody waited for included."""
+    """Return the process ids of this process's children, also of ended ones that were not reaped."""
     found = set()
     me = os.getpid()
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -1,4 +1,4 @@
-"""A gap record: what was skipped and why, which of its offsets were brought since, how it ended. Pure.
+"""A gap record: the skipped offsets and the reason, which offsets were filled, how it ended. Pure.
 
 A gap record is drawn from the entries of a table's log, or from the ledger that outlives them; what two stretches of
 the history say of one gap record is put together.
@@ -18,7 +18,7 @@ Outcome = Literal["open", "done", "lost", "rewound"]
 
 @dataclass(frozen=True)
 class Hint:
-    """Where in event time the records of a range may lie, margins included. `start` None: nobody can say."""
+    """The event times that the records of a range may have, margins included. `start` None: unknown."""
 
     start: datetime | None
     end: datetime
@@ -26,7 +26,7 @@ class Hint:
 
 @dataclass(frozen=True)
 class Opened:
-    """What the entry says that skipped the offsets."""
+    """The facts of the entry that skipped the offsets."""
 
     version: int
     at: datetime | None
@@ -47,7 +47,7 @@ class GapEnd:
     at: datetime | None
     by: str = ""
     reason: str = ""
-    left: int = 0  # offsets that nobody brought
+    left: int = 0  # offsets that are not filled
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class BackfilledOffsets:
 
 @dataclass(frozen=True)
 class GapRecord:
-    """One gap, as far as a stretch of the history tells of it."""
+    """One gap, by a range of the table's history."""
 
     id: str
     opened: Opened | None = None  # None: before this stretch
@@ -110,7 +110,7 @@ class GapRecord:
         return self.unplaced + sum(one.outcomes.get("rows", 0) for one in self.carried.values())
 
     def left(self) -> list[OffsetRange]:
-        """Return the offsets that nobody brought, in order."""
+        """Return the offsets that are not filled, in order."""
         found = []
         for r in self.opened.ranges if self.opened else ():
             known = self.carried.get(r.part, BackfilledOffsets())
@@ -119,13 +119,13 @@ class GapRecord:
 
 
 def oldest(gap_records: Iterable[GapRecord]) -> datetime | None:
-    """Return when the oldest of those that are open was opened; None: none is, or an old entry does not say."""
+    """Return when the oldest open one was opened; None: none is open, or an old entry does not have the time."""
     opened = (one.opened.at for one in gap_records if one.state == "open" and one.opened)
     return min((at for at in opened if at is not None), default=None)
 
 
 def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
-    """Return what an entry of the log says of a gap record; None: it is of no gap."""
+    """Return a log entry's facts about a gap record; None: the entry is not of a gap."""
     match about.get("kind"):
         case "gap":
             ranges = tuple(OffsetRange(part_of(r), r["start"], r["end"]) for r in about["ranges"])
@@ -154,19 +154,19 @@ def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
 
 
 def records_of(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
-    """Return what an entry of the log says of a gap record, by its id; empty: it is of no gap."""
+    """Return a log entry's facts about a gap record, by its id; empty: the entry is not of a gap."""
     found = parse_gap(version, about)
     return {found.id: found} if found else {}
 
 
 def rewound(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
-    """Return what the entry of a rewind says of gap records: those whose offsets it took back are over."""
+    """Return a rewind's facts about gap records: those whose offsets it took back have ended."""
     at = from_iso(about.get("at"))
     return {gap: GapRecord(gap, changes=1, ended=GapEnd(version, "rewound", at)) for gap in about["gaps"]}
 
 
 def merged(one: GapRecord, after: GapRecord) -> GapRecord:
-    """Put together what two stretches of the history say of a gap record; `after` is the later one."""
+    """Merge the facts of two ranges of the history about a gap record; `after` is the later one."""
     carried = dict(one.carried)
     for part, more in after.carried.items():
         carried[part] = carried.get(part, BackfilledOffsets()).plus(more)

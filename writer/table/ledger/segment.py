@@ -1,4 +1,4 @@
-"""What a stretch of the table's history says of every offset, in a form that adds up. Pure.
+"""A segment of the ledger: the outcome of every offset in a range of table versions. Segments add up. Pure.
 
 A segment is read from entries of the log, or from the ledger that outlives them; segments that follow each other are
 bound into one. Offsets are kept as the entries have them: what does not chain stays apart, so that it can be named.
@@ -42,7 +42,7 @@ class CommittedRange:
     last: int
     outcomes: Mapping[str, int] = field(default_factory=dict)  # read, and EXITS
     without_records: int = 0  # offsets without a record, as the log held none there
-    unexplained: int = 0  # offsets without a record, and nobody looked why
+    unexplained: int = 0  # offsets without a record, for an unchecked reason
     gap: bool = False  # skipped on purpose: a recorded gap
 
     @property
@@ -55,7 +55,7 @@ class CommittedRange:
 
 @dataclass(frozen=True)
 class Removal:
-    """Rows that were taken out of the table, by another client or on purpose; None: it did not say how many."""
+    """Rows that another client or a command removed from the table; None: their number is unknown."""
 
     version: int
     operation: str
@@ -74,7 +74,7 @@ class RewoundRange:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an entry answers that other clients did. `accepted`: it stands; else it was undone."""
+    """The decision about another client's changes. `accepted`: they stay; else they were undone."""
 
     version: int
     changes: tuple[str, ...]  # each as `strange` has it
@@ -98,7 +98,7 @@ class LedgerSegment:
     removals: tuple[Removal, ...] = ()
     strange: tuple[str, ...] = ()  # what the account does not survive, each as a phrase
     adopted: int | None = None  # rows that were there when the table was taken over; None: it was not, here
-    gap_records: Mapping[str, GapRecord] = field(default_factory=dict)  # of gaps, as far as is told of them here
+    gap_records: Mapping[str, GapRecord] = field(default_factory=dict)  # of gaps, by these entries
     backs: tuple[RewoundRange, ...] = ()  # where rewinds took the frontier back
     answers: tuple[Answer, ...] = ()
 

@@ -1,4 +1,4 @@
-"""The account on storage: pages beside the table's log, one for each clean-up, which its retention does not reach.
+"""Stores ledger segments beside the table's log, one for each clean-up, beyond the log's retention.
 
 A page is put once, under the number of its first version, or not at all: of two writers that write the next page at
 once one's stands, and a reader begins where it ends. Each table id has a folder: a table made anew begins a new
@@ -33,7 +33,7 @@ class LedgerStore:
         return self._page(names[-1]).last if names else -1
 
     def write(self, entries: Iterable[tuple[int, Sequence[Action]]], known: Known) -> None:
-        """Put what these entries say as the next page, and one more wherever versions are missing. Raises OSError.
+        """Write these entries as the next segment, and one more after each missing version. Raises OSError.
 
         `known`: version → rows of each file that it names.
         """

@@ -1,4 +1,4 @@
-"""How an entry comes to stand at the end of a table's log, once, with other writers at the same time.
+"""Appends an entry to the table's log exactly once, beside other writers.
 
 An entry is put right after the version that was checked, or not at all, so nothing that happens in between, a start
 above all, goes unseen. What became of an entry without an answer, the log says.
@@ -32,7 +32,7 @@ Values = Mapping[str, int] | Callable[[PipelineSnapshot], Mapping[str, int]]
 
 
 class LostRace(Exception):
-    """Another entry stands where ours was to stand."""
+    """Another entry has this version."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Appender:
         return found
 
     def check_owner(self, snapshot: PipelineSnapshot, epoch: int, ranges: Sequence[OffsetRange] = ()) -> None:
-        """Raise Fenced when the pipeline was started again since `epoch`, or another table stands in its place.
+        """Raise Fenced if the pipeline was started again since `epoch`, or if another table has its location.
 
         Also when one of `ranges` does not begin at the frontier of its part; a part without a frontier is new.
         """

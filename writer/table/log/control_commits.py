@@ -1,4 +1,4 @@
-"""The entries without rows of their own: starts, adoptions, gaps, closes, seals; and the backfill of gaps.
+"""Entries without rows: starts, adoptions, gaps, closes, seals; and the backfill of gaps.
 
 Each function appends one kind of entry at the end of a log and returns its version. It raises ForeignChange where
 another client did what the ledger does not survive, CommitFailed where the storage refused, or gave no answer, for as
@@ -92,7 +92,7 @@ def _take_over(
 
 
 class _FarEnough(Exception):
-    """Somebody closed that far already, or took the table back meanwhile."""
+    """The buckets are closed that far already, or the table was rewound meanwhile."""
 
 
 def close(end: Appender, snapshot: PipelineSnapshot, closing: Closing) -> int | None:
@@ -168,7 +168,7 @@ def fill(end: Appender, snapshot: PipelineSnapshot, fill: Fill) -> int:
 
 
 def give_up(end: Appender, snapshot: PipelineSnapshot, loss: Loss) -> int:
-    """End a gap whose records nobody will bring. It needs no epoch. Raises as `fill` does."""
+    """Close a gap without its records. It needs no epoch. Raises as `fill` does."""
     values, check = _changing(end, loss, loss.left, ended=True)
     return end.append(snapshot, [], values, entry_facts(loss), check)
 

@@ -1,4 +1,4 @@
-"""The entries that add, swap or take back rows: batches, replays, rewrites, rewinds.
+"""Entries that add, replace or remove rows: batches, replays, rewrites, rewinds.
 
 They raise as `control_commits` says.
 """
@@ -47,7 +47,7 @@ def commit(end: Appender, snapshot: PipelineSnapshot, batch: Batch) -> int:
 
 
 def replay(end: Appender, snapshot: PipelineSnapshot, replay: Replay) -> int:
-    """Add the rows of dead letters, and say which dead letters go. It needs no epoch.
+    """Add the rows of dead letters, and list the dead letters to remove. It needs no epoch.
 
     Raises Overtaken when the dead letters may have been replayed meanwhile, or the table was rewound.
     """
@@ -89,7 +89,7 @@ def rewrite(end: Appender, snapshot: PipelineSnapshot, rewrite: Rewrite) -> int:
 
 
 def _check_there(end: Appender, files: Sequence[BucketFile], since: int, until: int) -> None:
-    """Raise FilesGone when an entry after `since` removes one of the files, or cannot be looked at any more."""
+    """Raise FilesGone if an entry after `since` removes one of the files, or cannot be read any more."""
     mine = {file.path for file in files}
     looked = [(version, actions) for version, actions in end.entries(since) if version <= until]
     if [version for version, _ in looked] != list(range(since + 1, until + 1)):

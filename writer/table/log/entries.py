@@ -1,4 +1,4 @@
-"""What an entry of ours says in a table's log: as it is written, and as it is read back."""
+"""Serialises and parses headrace's entries of a table's log."""
 
 import json
 import time
@@ -27,7 +27,7 @@ _EVENT_TIMES = ("headrace.event_time_min", "headrace.event_time_max")  # tags of
 
 @dataclass(frozen=True)
 class CommittedEntry:
-    """A batch or a gap of ours, as found in the table's history."""
+    """An entry that headrace appended by an id, such as a batch or a gap, as read from the table's log."""
 
     version: int
     id: str
@@ -75,7 +75,7 @@ def ours(
     *,
     moves_only: bool = False,
 ) -> list[Action]:
-    """Return the actions of an entry: files it adds, `txn` values and properties it sets, what it says of itself.
+    """Return the actions of an entry: the files it adds, the `txn` values and properties it sets, its facts.
 
     `gone`: its actions that remove files; `moves_only`: the rows that it adds are those that it removes.
     """
@@ -93,7 +93,7 @@ def ours(
 
 
 def entry_facts(one: Operation) -> dict[str, Any]:
-    """Return what the entry of an operation says of itself.
+    """Return the facts of an operation's entry.
 
     A gap's is its gap record; a rewrite and a rewind say which rows they take, a replay which dead letters go.
     """
@@ -136,7 +136,7 @@ def _rewound(rewind: Rewind) -> dict[str, Any]:
 
 
 def answers(about: Mapping[str, Any]) -> list[Change]:
-    """Return the changes of other clients that an entry answers which says this of itself."""
+    """Return the changes of other clients that an entry with these facts accepts or undoes."""
     return [Change(one["version"], one["operation"]) for one in about.get("answers", ())]
 
 
@@ -188,7 +188,7 @@ def touched(columns: Sequence[str], actions: Sequence[Action]) -> set[BucketKey]
 
 
 def file_changes(actions: Sequence[Action]) -> list[Action]:
-    """Return what an entry says of each file that it adds or removes."""
+    """Return an entry's facts about each file that it adds or removes."""
     return [change for action in actions for kind in ("add", "remove") if (change := action.get(kind))]
 
 
@@ -199,7 +199,7 @@ def bucket_of(columns: Sequence[str], change: Action) -> BucketKey:
 
 
 def parse_entry(version: int, actions: Sequence[Action]) -> Entry:
-    """Return an entry, with what it says of headrace; of one that says nothing, its operation and the client's name."""
+    """Return an entry with headrace's facts; for another client's, its operation and the client's name."""
     info, about = parse_commit_info(actions)
     kind = about.get("kind")
     if kind is None:
@@ -209,7 +209,7 @@ def parse_entry(version: int, actions: Sequence[Action]) -> Entry:
 
 
 def parse_committed(version: int, about: Mapping[str, Any]) -> CommittedEntry | None:
-    """Return the batch, or what else is appended by an id, that an entry is which says this of itself; None: none."""
+    """Return the batch, or another operation that was appended by an id, from an entry's facts; None: neither."""
     if about.get("kind") not in _LANDED:
         return None
     side = {place: [file_from_json(f) for f in files] for place, files in about.get("side_files", {}).items()}
@@ -227,7 +227,7 @@ def _side(side_files: Mapping[str, Sequence[StagedFile]]) -> dict[str, list[Any]
 def redescribed(
     operation: str, about: Mapping[str, Any], known: Action, values: Mapping[str, int], **changes: Any
 ) -> list[Action]:
-    """Return the actions of an entry that changes what a table says of itself, and sets `txn` values. It adds no file.
+    """Return the actions of an entry that changes the table's metadata and sets `txn` values. It adds no file.
 
     `operation`: as Delta names it; `known`: what the table says of itself.
     """
@@ -244,14 +244,14 @@ def _moves(values: Mapping[str, int], now: int) -> list[Action]:
 
 
 def _metadata(known: Action, **changes: Any) -> Action:
-    """Return the action that changes what a table says of itself. A checkpoint has nulls in it, and pairs for maps."""
+    """Return the action that changes the table's metadata. A checkpoint has nulls in it, and pairs for maps."""
     kept = {key: value for key, value in known.items() if value is not None}
     layout = {**known["format"], "options": dict(known["format"].get("options") or {})}
     return {"metaData": {**kept, "format": layout, **changes}}
 
 
 def parse_commit_info(actions: Sequence[Action]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return what an entry says of itself, and what it says of headrace; empty where it says nothing."""
+    """Return an entry's commitInfo, and headrace's facts in it; empty if there are none."""
     found: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     return found, json.loads(found.get("headrace", "{}"))
 

@@ -1,4 +1,4 @@
-"""The files that a version of a table names, bucket by bucket, from its log alone.
+"""Lists the files of a table version, bucket by bucket, from its log alone.
 
 Unlike delta-rs's list it knows the event times that our entries tell of a file, and it takes one bucket's files out of
 a large checkpoint without making an object of any other.

@@ -1,4 +1,4 @@
-"""What other clients do to a table: what leaves offsets true, and what stops the pipeline."""
+"""Classifies changes by other clients: those that keep offsets valid, and those that stop the pipeline."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from writer.table.log.log import State
 
 
 class ForeignChange(HeadraceError):
-    """Somebody changed the table in a way that its ledger does not survive."""
+    """Another client changed the table in a way that makes its offset accounting invalid."""
 
     exit_code = ExitCode.CONFIGURATION
 
@@ -20,7 +20,7 @@ class CommitFailed(HeadraceError):
 
 
 class ClosedMeanwhile(HeadraceError):
-    """Buckets were closed since the batch's rows were found to be on time: they are to be looked at again."""
+    """Buckets were closed after the batch's rows were found to be on time: classify the rows again."""
 
 
 class Resealed(HeadraceError):
@@ -45,7 +45,7 @@ def reading(location: str) -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says, without line breaks."""
+    """Return an error's text without line breaks."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

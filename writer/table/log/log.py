@@ -1,4 +1,4 @@
-"""The log of a table, by Delta's protocol (reader 1, writer 2): followed at its end, and appended to where it ends.
+"""A table's log by Delta's protocol (reader 1, writer 2): follows its end and appends to it.
 
 A table opened through delta-rs carries an entry for each of its files, and so does each commit: time and memory grow
 with the table. Offsets, owner and columns are all that a commit must know, and they stand in the last checkpoint and
@@ -31,7 +31,7 @@ _ADD = pa.struct({"path": pa.string(), "partitionValues": _TEXTS, "size": pa.int
 
 
 class LogUnreadable(OSError):
-    """An entry of the log, or its checkpoint, is not what the protocol says."""
+    """An entry of the log, or its checkpoint, does not follow the protocol."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Log:
 
         Raises NotExclusive, and OSError when the storage fails; whether the entry was written is then unknown.
         """
-        # Looked at last: below a checkpoint, a place that a clean-up made free takes an entry that nobody reads.
+        # Checked last: below a checkpoint, a version that a clean-up freed takes an entry that no reader sees.
         return self._store.put_if_absent(
             _name(after.version + 1), _lines(actions), still=lambda: self.state().place == after.place
         )

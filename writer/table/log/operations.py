@@ -1,4 +1,4 @@
-"""What one entry of a table's log can carry: each a value that checks itself."""
+"""Operations that one log entry can carry, each a value that validates itself."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,7 +69,7 @@ class Fill:
 
 @dataclass(frozen=True)
 class Loss:
-    """One atomic entry that gives up what is open of a gap: nobody will bring it."""
+    """One atomic entry that closes a gap without its records."""
 
     id: str  # unique; the same when the entry is tried again
     gap: str  # id of the gap record
@@ -111,7 +111,7 @@ class Takeover:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One atomic swap of files: what is removed, and what stands for it. No offset moves."""
+    """One atomic replacement of files. It moves no offset."""
 
     id: str  # unique; the same when the entry is tried again
     removed: Sequence[BucketFile]
@@ -150,7 +150,7 @@ class Undo:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What other clients did stands. No file moves; of its rows less is proven from then on."""
+    """Accepts other clients' changes. It moves no file; less is proven about the rows from then on."""
 
     id: str  # unique; the same when the entry is tried again
     changes: Sequence[Change]

@@ -1,4 +1,4 @@
-"""One version of a table as a commit sees it: columns, offsets and epochs, its files left aside."""
+"""One version of a table as a commit needs it: columns, offsets and epochs, without its files."""
 
 import json
 from collections.abc import Mapping
@@ -90,7 +90,7 @@ class PipelineSnapshot:
 
     @property
     def gaps(self) -> tuple[int, int]:
-        """How many gaps are open, and how many offsets nobody has brought or given up."""
+        """Number of open gaps, and of their offsets that are neither filled nor given up."""
         count, offsets = (self.gap_sums[name] for name in ("gaps", "gap_offsets"))
         return count - self.gap_sums["gaps_ended"], offsets - self.gap_sums["gap_offsets_ended"]
 
@@ -143,7 +143,7 @@ def app_id(pipeline: str, part: TopicPartition) -> str:
 
 
 def seen_name(pipeline: str, part: TopicPartition) -> str:
-    """Name of the `txn` that says how far a part has come in event time."""
+    """Name of the `txn` that holds a partition's newest event time."""
     return f"{app_id(pipeline, part)}/seen"
 
 

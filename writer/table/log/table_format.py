@@ -1,4 +1,4 @@
-"""What differs between table formats: one small protocol, an adapter for each."""
+"""The protocol of a table format, with an adapter for each."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -48,4 +48,4 @@ class Format(Protocol):
         """Paths of files that readers of the table see and that no entry of its log ever named."""
 
     def tidy(self, state: State) -> None:
-        """Write the log's checkpoint at this state, and remove what nobody needs any more."""
+        """Write the log's checkpoint at this state, and remove unneeded objects."""
