@@ -46,6 +46,8 @@ def check(document: Any) -> None:
     name = command()
     if name is None or (isinstance(document, dict) and "$schema" in document):
         return
+    if name == "explain":  # an entry of another kind is shown as it stands in the log
+        document = {pipeline: one for pipeline, one in document.items() if one["kind"] == "batch"}
     keys = documented()[name]
     unknown = set(paths(document, keys)) - set(keys)
     assert not unknown, f"docs/json_keys.yaml does not say what these keys of `headrace {name} --json` are: {unknown}"
