@@ -103,7 +103,7 @@ $(READY): requirements.lock pyproject.toml
 lock:
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header -q -o requirements.lock
 
-# REFERENCE, METRICS, SIZING, AUTOSCALING, RECOVERY and LICENSES of docs/ and Grafana's dashboard from the code, FAULTS and
+# REFERENCE, METRICS, SIZING, AUTOSCALING, RECOVERY and LICENSES of docs/, Grafana's dashboard and the chart's README, FAULTS and
 # tests/fault/REPORT.md from recorded outcomes.
 reference: $(READY)
 	$(BIN)/python docs/reference.py
@@ -114,6 +114,7 @@ reference: $(READY)
 	$(BIN)/python docs/licenses.py
 	$(BIN)/python docs/dashboard.py
 	$(BIN)/python docs/error_catalogue.py
+	$(BIN)/python docs/chart.py
 	PYTHONPATH=. $(BIN)/python docs/faults.py
 	cp recovery/alerts.yaml helm/headrace/rules/alerts.yaml
 	$(BIN)/python docker/locks.py

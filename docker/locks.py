@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
 SPARK = frozenset({"pyspark", "py4j", "pandas"})  # what the autoscaler's image leaves out
+RECEIVERS = ("openlineage", "opentelemetry")  # extras that the writer's image has: they are switched on by a URL
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -19,8 +20,9 @@ def texts() -> dict[str, str]:
     """Return each file's text, by its name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = closure(project["dependencies"])
+    receivers = [text for name in RECEIVERS for text in project["optional-dependencies"][name]]
     return {
-        "writer.lock": _text(needed),
+        "writer.lock": _text(needed | closure(receivers)),
         "autoscaler.lock": _text(needed - SPARK),
         "build.lock": _text({"setuptools"}),
     }

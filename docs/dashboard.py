@@ -1,12 +1,16 @@
 """Writes Grafana's dashboard, helm/headrace/dashboards/headrace.json: one source for its panels. `make reference`."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 _FILE = Path(__file__).parents[1] / "helm" / "headrace" / "dashboards" / "headrace.json"
-_P = '{pipeline=~"$pipeline"}'
+# Prometheus adds cluster and namespace to what it scrapes; `.*` also chooses series without them.
+_PLACE = 'cluster=~"$cluster",namespace=~"$namespace"'
+_WHERE = "{{cluster}} {{namespace}} "  # before each legend; nothing where they are not known
+_P = f'{{{_PLACE},pipeline=~"$pipeline"}}'
 _WIDTH, _HEIGHT = 24, 7
 _WINDOW = "15m"  # of rates: counters move at commits, which are commit.max_delay apart
 
@@ -31,15 +35,21 @@ class Panel:
     kind: str = "timeseries"
     stacked: bool = False
     bad_above: float | None = None  # a number that is red from here on; only of `stat`
+    words: Mapping[int | None, tuple[str, str]] = field(default_factory=dict)  # value → text and colour; None: no value
 
 
 def _by(reduce: str, metric: str, labels: str = "pipeline") -> str:
-    return f"{reduce} by ({labels}) ({metric}{_P})"
+    return f"{reduce} by (cluster, namespace, {labels}) ({metric}{_P})"
 
 
-def _rate(metric: str, labels: str = "pipeline", more: str = "") -> str:
-    chosen = _P[:-1] + more + "}"
-    return f"sum by ({labels}) (rate({metric}{chosen}[$window]))"
+def _rate(metric: str, labels: str = "pipeline", call: str = "rate") -> str:
+    return f"sum by (cluster, namespace, {labels}) ({call}({metric}{_P}[$window]))"
+
+
+_LEVELS: Mapping[int | None, tuple[str, str]] = {
+    0: ("healthy", "green"), 1: ("1 restart", "yellow"), 2: ("2 repair", "yellow"), 3: ("3 new run", "orange"),
+    4: ("4 rebuild offsets", "red"), 5: ("5 skip to latest", "red"),
+}  # fmt: skip
 
 
 _NOW = (
@@ -48,13 +58,14 @@ _NOW = (
     Panel("Commit age", "s", (Query(_by("max", "headrace_commit_age_seconds")),), "Seconds since the newest commit. A "
           "topic without new records makes it grow too.", 4, "stat"),
     Panel("Alive", "none", (Query(_by("min", "headrace_pipeline_alive")),), "1 while the pipeline starts, runs, is "
-          "paused or drains.", 4, "stat"),
+          "paused or drains.", 4, "stat", words={0: ("down", "red"), 1: ("alive", "green")}),
     Panel("Open gaps", "none", (Query(_by("sum", "headrace_gaps_open")),), "Records that Kafka lost and nobody has "
-          "brought back yet.", 4, "stat", bad_above=1),
+          "brought back yet.", 4, "stat", bad_above=1, words={0: ("none", "green")}),
     Panel("Retention takes records in", "s", (Query(_by("min", "headrace_retention_headroom_seconds")),), "Until Kafka "
-          "deletes the oldest offset that is not committed. Empty: nothing waits.", 4, "stat"),
-    Panel("Recovery", "none", (Query(_by("max", "headrace_recovery_level")),), "Rung that was taken last, 0 to 5. From "
-          "the supervisor.", 4, "stat", bad_above=3),
+          "deletes the oldest offset that is not committed. No value: nothing waits.", 4, "stat",
+          words={None: ("nothing waits", "green")}),
+    Panel("Recovery", "none", (Query(_by("max", "headrace_recovery_level")),), "Recovery level that was applied "
+          "last. From the supervisor.", 4, "stat", words=_LEVELS),
 )  # fmt: skip
 _FLOW = (
     Panel("Lag", "s", (Query(_by("max", "headrace_lag_seconds", "pipeline, topic"), "{{pipeline}} {{topic}}"),
@@ -75,25 +86,25 @@ _FLOW = (
     Panel("Share of time in batches", "percentunit", (Query(_rate("headrace_batch_duration_seconds_sum")),),
           "Above 0.92 nothing is left for a peak.", 8),
     Panel("Commits by reason", "short", (Query(
-        f"sum by (pipeline, reason) (increase(headrace_commits_total{_P}[$window]))", "{{pipeline}} {{reason}}"),),
+        _rate("headrace_commits_total", "pipeline, reason", "increase"), "{{pipeline}} {{reason}}"),),
           "In each window. size: enough for a file; timeout: commit.max_delay was over.", 8, stacked=True),
     Panel("Commit age", "s", (Query(_by("max", "headrace_commit_age_seconds")),
                               Query(_by("max", "headrace_batch_in_progress_seconds"), "{{pipeline}} batch under way")),
           "Seconds since the newest commit, and since the batch that is carried now began.", 8),
-    Panel("Rooms", "percentunit", (Query(
-        f"sum by (step) (rate(headrace_step_cpu_seconds_total{_P}[$window]))", "{{step}}"),),
-          "Processor seconds a second by room, of committed batches: 1 is one core. The JVM's are not in it.", 8,
+    Panel("Processor time by step", "percentunit", (Query(
+        _rate("headrace_step_cpu_seconds_total", "step"), "{{step}}"),),
+          "Processor seconds a second by step, of committed batches: 1 is one core. The JVM's are not in it.", 8,
           stacked=True),
     Panel("The driver's time", "percentunit", (Query(
-        f"sum by (phase) (rate(headrace_driver_phase_seconds_total{_P}[$window]))", "{{phase}}"),),
+        _rate("headrace_driver_phase_seconds_total", "phase"), "{{phase}}"),),
           "Wall seconds of the driver by phase.", 8, stacked=True),
 )  # fmt: skip
 _LAKE = (
     Panel("Buckets", "short", (
         Query(_by("sum", "headrace_open_buckets"), "{{pipeline}} open"),
-        Query(f"sum by (pipeline, state) (headrace_unsealed_buckets{_P})", "{{pipeline}} {{state}}")),
+        Query(_by("sum", "headrace_unsealed_buckets", "pipeline, state"), "{{pipeline}} {{state}}")),
           "Buckets that have rows and are not sealed. blocked: somebody has to act.", 8),
-    Panel("Seals", "short", (Query(f"sum by (pipeline, kind) (increase(headrace_seals_total{_P}[$window]))",
+    Panel("Seals", "short", (Query(_rate("headrace_seals_total", "pipeline, kind", "increase"),
                                    "{{pipeline}} {{kind}}"),),
           "Manifests in each window: of a bucket's first sealing, or again after late rows.", 8, stacked=True),
     Panel("Watermark", "s", (Query(_by("max", "headrace_watermark_delay_seconds")),
@@ -102,7 +113,7 @@ _LAKE = (
     Panel("Late rows", "rowsps", (Query(_rate("headrace_late_rows_total")),),
           "Rows whose bucket was closed, whatever became of them (seal.late).", 8),
     Panel("Records by outcome", "rowsps", (Query(
-        f"sum by (outcome) (rate(headrace_records_total{_P}[$window]))", "{{outcome}}"),),
+        _rate("headrace_records_total", "outcome"), "{{outcome}}"),),
           "Every record that was read has one.", 8, stacked=True),
     Panel("Dead letters and quarantined", "percentunit", (Query(
         f"{_rate('headrace_dead_letter_table_rows_total')} / {_rate('headrace_records_read_total')}"),),
@@ -116,22 +127,23 @@ _LAKE = (
           "What tasks put to local disk because memory.buffer was full.", 8),
 )  # fmt: skip
 _CARE = (
-    Panel("Executors", "short", tuple(Query(f"headrace_executors_{kind}", kind) for kind in (
+    Panel("Executors", "short", tuple(Query(f"headrace_executors_{kind}{{{_PLACE}}}", kind) for kind in (
         "recommended", "desired", "requested", "registered", "draining")),
           "What would be right, what was decided, what Spark was asked for, and what there is.", 8),
     Panel("Recovery level", "short", (Query(_by("max", "headrace_recovery_level")),),
-          "0: healthy. 1 restart, 2 repair, 3 new run, 4 rebuild committed offsets, 5 skip to latest.", 8),
+          "0: healthy. 1 restart, 2 repair, 3 new run, 4 rebuild committed offsets, 5 skip to latest.", 8,
+          words=_LEVELS),
     Panel("What recovery did", "short", (Query(
-        f"sum by (level, result) (headrace_recovery_total{_P})", "{{level}} {{result}}"),),
+        _by("sum", "headrace_recovery_total", "level, result"), "{{level}} {{result}}"),),
           "Since the supervisor began, by level and how it went. No increase: a counter that is born at 1 has none.", 8,
           stacked=True),
     Panel("Unhealthy for", "s", (Query(_by("max", "headrace_recovery_unhealthy_seconds")),),
           "Seconds since the pipeline failed and has not committed again.", 8),
     Panel("Pending hook deliveries", "s", (Query(
-        f"max by (pipeline, hook) (headrace_hook_oldest_pending_seconds{_P})", "{{pipeline}} {{hook}}"),),
+        _by("max", "headrace_hook_oldest_pending_seconds", "pipeline, hook"), "{{pipeline}} {{hook}}"),),
           "Since the oldest bucket was sealed that a hook is still to be told of.", 8),
     Panel("Schemas", "short", (Query(
-        f"sum by (pipeline, decoder) (headrace_schemas{_P})", "{{pipeline}} {{decoder}}"),),
+        _by("sum", "headrace_schemas", "pipeline, decoder"), "{{pipeline}} {{decoder}}"),),
           "By decoder. The records of a rejected schema are dead letters.", 8),
     Panel("Offsets in open gaps", "short", (Query(_by("sum", "headrace_gap_offsets_open")),),
           "Records that were skipped, and that nobody has brought back or given up.", 8),
@@ -170,12 +182,11 @@ def _dashboard(panels: list[dict[str, Any]]) -> dict[str, Any]:
         "name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus", "hide": 0,
         "refresh": 1, "current": {}, "options": [],
     }  # fmt: skip
-    pipeline = {
-        "name": "pipeline", "type": "query", "datasource": _SOURCE, "refresh": 2, "sort": 1, "multi": True,
-        "includeAll": True, "allValue": ".*", "current": {"text": "All", "value": "$__all"}, "options": [],
-        "query": {"query": "label_values(headrace_pipeline_alive, pipeline)", "refId": "pipelines"},
-        "definition": "label_values(headrace_pipeline_alive, pipeline)",
-    }  # fmt: skip
+    cluster, namespace = 'cluster=~"$cluster"', 'namespace=~"$namespace"'
+    chosen = [
+        _variable("cluster", ""), _variable("namespace", f"{{{cluster}}}"),
+        _variable("pipeline", f"{{{cluster},{namespace}}}"),
+    ]  # fmt: skip
     spans = ["5m", "15m", "1h", "6h"]
     window = {
         "name": "window", "label": "rates over", "type": "interval", "query": ",".join(spans), "refresh": 2,
@@ -185,8 +196,18 @@ def _dashboard(panels: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "uid": "headrace", "title": "headrace", "tags": ["headrace"], "schemaVersion": 39, "version": 1,
         "editable": True, "graphTooltip": 1, "refresh": "30s", "timezone": "utc",
-        "time": {"from": "now-6h", "to": "now"}, "templating": {"list": [source, pipeline, window]},
+        "time": {"from": "now-6h", "to": "now"}, "templating": {"list": [source, *chosen, window]},
         "annotations": {"list": []}, "links": [], "panels": panels,
+    }  # fmt: skip
+
+
+def _variable(label: str, within: str) -> dict[str, Any]:
+    """Return the variable that chooses values of a label, of the series that those before it choose."""
+    query = f"label_values(headrace_pipeline_alive{within}, {label})"
+    return {
+        "name": label, "type": "query", "datasource": _SOURCE, "refresh": 2, "sort": 1, "multi": True,
+        "includeAll": True, "allValue": ".*", "current": {"text": "All", "value": "$__all"}, "options": [],
+        "query": {"query": query, "refId": label}, "definition": query,
     }  # fmt: skip
 
 
@@ -212,16 +233,30 @@ def _panel(panel: Panel, place: dict[str, int], number: int) -> dict[str, Any]:
     if panel.kind == "stat":
         options = {"colorMode": "value", "graphMode": "area", "reduceOptions": {"calcs": ["lastNotNull"]}}
     drawn = {} if panel.kind == "stat" else {"custom": look}
-    defaults = {"unit": panel.unit, "min": 0, "thresholds": {"mode": "absolute", "steps": steps}}
+    defaults = {
+        "unit": panel.unit, "min": 0, "thresholds": {"mode": "absolute", "steps": steps},
+        "mappings": _mappings(panel.words),
+    }  # fmt: skip
     return {
         "id": number + 1, "type": panel.kind, "title": panel.title, "description": panel.says, "gridPos": place,
         "datasource": _SOURCE, "options": options,
         "fieldConfig": {"defaults": {**defaults, **drawn}, "overrides": []},
         "targets": [
-            {"refId": chr(65 + at), "datasource": _SOURCE, "expr": query.expr, "legendFormat": query.legend}
+            {"refId": chr(65 + at), "datasource": _SOURCE, "expr": query.expr, "legendFormat": _WHERE + query.legend}
             for at, query in enumerate(panel.queries)
         ],
     }  # fmt: skip
+
+
+def _mappings(words: Mapping[int | None, tuple[str, str]]) -> list[dict[str, Any]]:
+    shown = {
+        value: {"text": text, "color": color, "index": at} for at, (value, (text, color)) in enumerate(words.items())
+    }
+    values = {str(value): each for value, each in shown.items() if value is not None}
+    found: list[dict[str, Any]] = [{"type": "value", "options": values}] if values else []
+    if None in shown:
+        found.append({"type": "special", "options": {"match": "null", "result": shown[None]}})
+    return found
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ _PYTHONS = ("3.11", "3.12")  # markers of the lock look no further
 _USES = {
     "run": "it runs with the writer, its supervisor and its autoscaler",
     "demo": "only `headrace demo` and `bench` use it",
+    "telemetry": "the extras `openlineage` and `opentelemetry`; the writer's image has them",
     "dev": "only the tests and checks use it",
 }
 _SHORT = 60  # some put the whole text where its name belongs
@@ -65,10 +66,11 @@ def _holds(marker: str, python: str) -> bool:
 
 
 def _used() -> dict[str, str]:
-    """What each package is there for: the first of run, demo and dev that reaches it."""
+    """What each package is there for: the first of run, demo, telemetry and dev that reaches it."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras: Mapping[str, list[str]] = project["optional-dependencies"]
-    wanted = {"run": project["dependencies"], "demo": [*extras["demo"], *extras["bench"]], "dev": extras["dev"]}
+    wanted = {"run": project["dependencies"], "demo": [*extras["demo"], *extras["bench"]],
+              "telemetry": [*extras["openlineage"], *extras["opentelemetry"]], "dev": extras["dev"]}  # fmt: skip
     found: dict[str, str] = {}
     for use, requirements in wanted.items():
         for name in _closure(requirements):

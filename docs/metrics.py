@@ -11,7 +11,7 @@ from writer.web.metrics_catalogue import CATALOGUE
 
 def text() -> str:
     """Return the whole page."""
-    parts = (_head(), _table(CATALOGUE), _supervisor(), _autoscaler(), _questions(), _dashboard())
+    parts = (_head(), _table(CATALOGUE), _supervisor(), _autoscaler(), _questions(), _dashboard(), _receivers())
     return "\n".join(line for part in parts for line in part) + "\n"
 
 
@@ -75,8 +75,35 @@ def _dashboard() -> list[str]:
     return [
         "## The dashboard", "",
         "`helm/headrace/dashboards/headrace.json` is a dashboard for Grafana: import it, and choose the Prometheus",
-        "that scrapes drivers and supervisors. Each panel has a description. `docs/dashboard.py` writes the file;",
-        "a test checks each expression against the metrics above.", "",
+        "that scrapes drivers and supervisors. Variables choose clusters, namespaces and pipelines. Prometheus adds",
+        "the labels `cluster` (`external_labels` of a remote write) and `namespace` (a PodMonitor); without them all",
+        "series are shown. Each panel says what it means where its title is. `docs/dashboard.py` writes it; a test",
+        "holds each expression to the metrics above.", "",
+    ]  # fmt: skip
+
+
+def _receivers() -> list[str]:
+    return [
+        "## Lineage and traces", "",
+        "Both are off until they have a URL. The images have the packages; elsewhere they are extras:",
+        "`pip install 'headrace[openlineage,opentelemetry]'`.", "",
+        "```yaml",
+        "kafka: {bootstrap_servers: 'broker-1:9092'}",
+        "registry: {url: 'http://registry:8081'}",
+        "checkpoints: /var/lib/headrace/checkpoints",
+        "openlineage:",
+        "  url: http://marquez:5000                     # a receiver of OpenLineage",
+        "opentelemetry:",
+        "  url: http://collector:4318/v1/traces         # a collector that takes OTLP over HTTP",
+        "pipelines:",
+        "  clicks: {topics: [clicks], table: {location: /lake/clicks}, event_time: {field: event_time}}",
+        "```", "",
+        "- **OpenLineage**: each batch is a run of the job `clicks`, START and COMPLETE. Inputs are the topics with",
+        "  the records that were read of them, the output is the table with its version, rows, files and bytes.",
+        "- **OpenTelemetry**: each batch is a trace: a span `batch`, and beneath it one for each phase of the driver",
+        "  (`look`, `tasks`, `commit`, `redo`). Headers for the collector come from `OTEL_EXPORTER_OTLP_HEADERS`.", "",
+        "No batch waits for a receiver. Up to 256 commits wait for each; what finds no place, and what a receiver",
+        "refuses or does not answer in time, is dropped and counted (`headrace_telemetry_dropped_total`).", "",
     ]  # fmt: skip
 
 

@@ -173,7 +173,7 @@ def _environment() -> list[str]:
     return [
         "## Environment", "", "| variable | meaning |", "| --- | --- |",
         "| `HEADRACE_CONFIG` | the configuration file of commands that name none (default: `./pipelines.yaml`) |",
-        "| `HEADRACE_LOG` | form of log lines on standard error: `text` (default), or `json`, one object a line |",
+        "| `HEADRACE_LOG` | log: `text` (default), or `json`, one object a line; a failure ends with a sentence |",
         "| `HEADRACE_CACHE` | where fetched Java parts are kept (default: `~/.cache/headrace`) |",
         "| `HEADRACE_JARS` | directory with Spark's Kafka jars; nothing is fetched |",
         "| `HEADRACE_IVY_SETTINGS` | an Ivy settings file, to fetch from a mirror |",

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 import bucketers
 from tests.looking import EVENT, NOW, Schemas, config
-from writer.avro.schema_plan import PROVENANCE
 from writer.avro.wire_format import HEADERS
 from writer.batch import task
 from writer.batch.dead_letters import DEAD_LETTERS
@@ -62,7 +61,7 @@ class Driver:
         self.table, self.side = self.tables.main, self.tables.side
         self.columns = bucketers.build(self.settings.bucket).columns
         self._walk = opened("clicks", self.config, self.schemas)
-        columns = [*self._walk.plan.columns, *PROVENANCE, *(pa.field(name, pa.string()) for name in self.columns)]
+        columns = [*self._walk.schemas.columns(), *(pa.field(name, pa.string()) for name in self.columns)]
         self.table.create(pa.schema(columns), self.columns, layout(self.settings.bucket))
         self.side(self.dead_letters).create(DEAD_LETTERS, [])
         if self.settings.late_table:
@@ -73,6 +72,10 @@ class Driver:
             {TopicPartition("clicks", 1, p): at for p in range(parts)}, {"clicks": ["uuid-1"]}
         )
         self.tables.apply_side_files()
+
+    def needed(self) -> pa.Schema:
+        """Columns that rows have by now, those of buckets apart."""
+        return self._walk.schemas.columns()
 
     def carry(
         self, records: Sequence[pa.RecordBatch], ends: Mapping[int, int], *, now: datetime = NOW, die: str = ""

@@ -16,6 +16,7 @@ from recovery.backfill.archive_files import File, files, partitions
 from recovery.backfill.chunk_commit import Filling
 from recovery.backfill.source import NO_TIME_MS, Chunk, Source, SourceFailed, in_full
 from writer.avro.schema_plan import SchemaPlan
+from writer.avro.wire_format import HEADERS
 from writer.batch.bucketing import TimeRule, times_of
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, Span, TopicPartition, joined
@@ -23,11 +24,11 @@ from writer.maintenance.local_pipeline import Piece
 from writer.table.ledger.gap_record import GapRecord, Hint
 from writer.table.row_removal import inside, spans_of
 
-_ROLES = ("topic", "partition", "offset", "time", "key", "value", "incarnation")
+_ROLES = ("topic", "partition", "offset", "time", "key", "value", "headers", "incarnation")
 _OURS = {"topic": "_topic", "partition": "_partition", "offset": "_offset", "time": "_kafka_time",
          "incarnation": "_incarnation"}  # fmt: skip
 _KAFKAS = {"topic": "topic", "partition": "partition", "offset": "offset", "time": "timestamp", "key": "key",
-           "value": "value"}  # fmt: skip
+           "value": "value", "headers": "headers"}  # fmt: skip
 _TIMES = pa.timestamp("us", "UTC")
 
 
@@ -37,17 +38,18 @@ def opened(
     """Open an archive. Raises ConfigError if its rows cannot be identified with these columns."""
     found = files(locations, filling.config.s3.settings)
     name = f"archive {','.join(locations)}"
+    beside = filling.settings.columns.record_columns.schema
     if by_time is not None:
         keys = [key.strip() for key in by_time.split(",") if key.strip()]
         hints = gap_record.opened.hints if gap_record.opened else ()
         topic = filling.settings.topics[0]
-        return ByTime(name, found, keys, hints, filling.walk.time_rule, topic, dict(gap_record.through))
+        return ByTime(name, found, keys, hints, filling.walk.time_rule, topic, dict(gap_record.through), beside)
     head = next(iter(found[0].batches()), pa.table({}))
     roles = columns_of(head.schema.names, columns)
     parts = {r.part for r in (gap_record.opened.ranges if gap_record.opened else ())}
     if "topic" not in roles and len({part.topic for part in parts}) > 1:
         raise ConfigError("the gap has several topics; say with --columns topic=... which column names the topic")
-    return ByOffset(name, found, roles)
+    return ByOffset(name, found, roles, beside)
 
 
 def columns_of(names: Sequence[str], option: str | None) -> dict[str, str]:
@@ -82,9 +84,9 @@ class _ChunkRows:
 class ByOffset:
     """An archive whose rows carry their offsets: exact. With a value it holds records, else decoded rows."""
 
-    def __init__(self, name: str, found: Sequence[File], roles: Mapping[str, str]) -> None:
-        """`roles`: role → column of the archive."""
-        self.name, self._files, self._roles = name, found, dict(roles)
+    def __init__(self, name: str, found: Sequence[File], roles: Mapping[str, str], beside: pa.Schema) -> None:
+        """`roles`: role → column of the archive. `beside`: the table's columns of keys and headers."""
+        self.name, self._files, self._roles, self._beside = name, found, dict(roles), beside
 
     def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the offsets that it holds. Reads all of it."""
@@ -145,12 +147,13 @@ class ByOffset:
 
     def _read(self, held: Sequence[pa.Table], plan: SchemaPlan) -> Iterator[Piece]:
         for table in held:
-            records = table.select(["topic", "partition", "offset", "timestamp", "key", "value"])
+            names = ["topic", "partition", "offset", "timestamp", "key", "value"]
+            records = table.select([*names, *(["headers"] if "headers" in self._roles else [])])
             (batch,) = records.combine_chunks().to_batches()
             if "value" in self._roles:
                 yield Piece(batch)
             else:
-                yield Piece(batch, conformed(table, plan))
+                yield Piece(batch, conformed(table, plan, self._beside))
 
 
 def _named(rows: pa.Table, part: TopicPartition, roles: Mapping[str, str]) -> pa.Table:
@@ -167,14 +170,21 @@ def _named(rows: pa.Table, part: TopicPartition, roles: Mapping[str, str]) -> pa
         "key": rows.column(roles["key"]).cast(pa.binary()) if "key" in roles else pa.nulls(count, pa.binary()),
         "value": rows.column(roles["value"]).cast(pa.binary()) if "value" in roles else empty,
     }  # fmt: skip
+    if "headers" in roles:
+        made["headers"] = rows.column(roles["headers"]).cast(HEADERS)
     rest = {} if "value" in roles else {f"row {name}": rows.column(name) for name in rows.column_names}
     return pa.table({**made, **rest})
 
 
-def conformed(table: pa.Table, plan: SchemaPlan) -> pa.Table:
-    """Give decoded rows exactly the plan's columns; those that the archive lacks are null. Raises SourceFailed."""
+def conformed(table: pa.Table, plan: SchemaPlan, beside: pa.Schema) -> pa.Table:
+    """Give decoded rows exactly the plan's columns; those that the archive lacks are null. Raises SourceFailed.
+
+    And those of keys and headers, where the archive has one of them: it is a copy of such a table.
+    """
+    is_copy = any(f"row {name}" in table.column_names for name in beside.names)
+    schema = pa.schema([*plan.columns, *(beside if is_copy else [])])
     columns = []
-    for column in plan.columns:
+    for column in schema:
         name = f"row {column.name}"
         if name not in table.column_names:
             columns.append(pa.nulls(table.num_rows, column.type))
@@ -187,7 +197,7 @@ def conformed(table: pa.Table, plan: SchemaPlan) -> pa.Table:
                 f"column {column.name} is {values.type} in the archive, and cannot become the table's {column.type}: "
                 f"{error}. Write the archive anew with that type, or bring its records with value=..."
             ) from error
-    return pa.table(columns, schema=plan.columns)
+    return pa.table(columns, schema=schema)
 
 
 class ByTime:
@@ -195,11 +205,11 @@ class ByTime:
 
     def __init__(
         self, name: str, found: Sequence[File], keys: Sequence[str], hints: Sequence[Hint], rule: TimeRule, topic: str,
-        through: Mapping[str, str],
+        through: Mapping[str, str], beside: pa.Schema,
     ) -> None:  # fmt: skip
-        """`through`: partitions that are whole already, by the name of the archive."""
+        """`through`: partitions that are whole already, by the name of the archive. `beside`: as ByOffset's."""
         self.name, self._files, self._keys, self._hints = name, found, list(keys), list(hints)
-        self._rule, self._topic, self._through = rule, topic, through.get(name)
+        self._rule, self._topic, self._through, self._beside = rule, topic, through.get(name), beside
         if not hints:
             raise ConfigError("the gap says nothing of event times, so no row of an archive can be told to be its")
         if not keys:
@@ -231,7 +241,7 @@ class ByTime:
         if absent := [key for key in self._keys if key not in plan.columns.names]:
             raise ConfigError(f"--by-time: the table has no column {absent[0]!r}")
         for table in held:
-            rows = conformed(table.rename_columns([f"row {name}" for name in table.column_names]), plan)
+            rows = conformed(table.rename_columns([f"row {name}" for name in table.column_names]), plan, self._beside)
             times, _ = times_of(rows, self._rule, pa.repeat(self._topic, rows.num_rows))
             mine = pa.repeat(pa.scalar(value=False), rows.num_rows)
             for hint in self._hints:

@@ -98,4 +98,5 @@ def _comparing(filling: Filling, kafka: Kafka) -> Callable[[Segment], bool | Non
 
 def _headers(filling: Filling) -> bool:
     wire = filling.walk.wire
-    return wire is None or wire.header is not None
+    wanted = filling.walk.config.pipelines[filling.walk.name].columns.record_columns.needs_headers
+    return wanted or wire is None or wire.header is not None

@@ -17,6 +17,7 @@ from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, version_or_time
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
+from writer.sealing.manifest import bucket_path
 
 _BUCKETS_SHOWN = 20
 _REFUSED = 2
@@ -204,7 +205,7 @@ def _buckets(out: Console, look: RewindPreview) -> None:
     ]
     tables.TextTable(out, [*columns, tables.Column("")]).add([
         [
-            ", ".join(value or "null" for value in one.key), f"{one.taken:,}", f"{one.left:,}",
+            bucket_path(look.snapshot.state.metadata["partitionColumns"], one.key), f"{one.taken:,}", f"{one.left:,}",
             f"v{one.manifest}" if one.manifest else "-",
             f"reopened; its next manifest is v{one.manifest + 1}" if one.manifest else "",
         ]

@@ -22,10 +22,10 @@ def level_reached(pipeline: str, level: RecoveryLevel, why: str, *, at: datetime
     match level:
         case RecoveryLevel.WALK_BACK:
             text = f"{level.label}: the table's frontier is not known; it is rebuilt from an older checkpoint. {why}"
-            return Event("offsets_rebuilt", "page", pipeline, text, at, about)
+            return Event("offsets_rebuilt", "critical", pipeline, text, at, about)
         case RecoveryLevel.LATEST:
             text = f"{level.label}: skipped to the end of Kafka's log; what lies between is a gap. {why}"
-            return Event("skipped_to_latest", "page", pipeline, text, at, about)
+            return Event("skipped_to_latest", "critical", pipeline, text, at, about)
         case RecoveryLevel.WAIT | RecoveryLevel.RESTART | RecoveryLevel.REPAIR | RecoveryLevel.NEW_RUN:
             return None
 
@@ -33,10 +33,10 @@ def level_reached(pipeline: str, level: RecoveryLevel, why: str, *, at: datetime
 def pipeline_halted(pipeline: str, why: str, *, at: datetime) -> Event:
     """Tell that nothing more is tried: a person must act."""
     text = f"given up, nothing is written any more. {why}"
-    return Event("pipeline_halted", "page", pipeline, text, at, {})
+    return Event("pipeline_halted", "critical", pipeline, text, at, {})
 
 
 def lease_lost(pipeline: str, *, at: datetime) -> Event:
     """Tell that another supervisor took over: this one may have been paused, or two were started."""
     text = "another supervisor took the lease; this one ends its driver and exits. Was this machine paused, or cut off?"
-    return Event("lease_lost", "page", pipeline, text, at, {})
+    return Event("lease_lost", "critical", pipeline, text, at, {})

@@ -311,12 +311,12 @@ class Supervisor:
         ) is not None:
             self._notifier.tell(event)
 
-    def _note(self, supervised: SupervisedPipeline, verdict: str, reason: str, to: str) -> None:
+    def _note(self, supervised: SupervisedPipeline, decision: str, reason: str, to: str) -> None:
         """Let the driver's page show a decision. A disk that takes no note of it stops nothing."""
         known = self._decided[supervised.name]
         before = known[0]["to"] if known else "running"
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        known.appendleft({"at": at, "verdict": verdict, "reason": reason, "from": before, "to": to})
+        known.appendleft({"at": at, "decision": decision, "reason": reason, "from": before, "to": to})
         with suppress(OSError):
             self._folder.decide(self._decided)
 

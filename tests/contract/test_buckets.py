@@ -63,7 +63,7 @@ def test_each_bucket_is_in_its_state_with_what_it_holds(lake: SealedLake, run: C
     some = json.loads(run("buckets", "--json", "--state", "open", "--since", "2026-11-20T07:00Z", form=form).stdout)
     assert [b["bucket"] for b in some["pipelines"]["clicks"]["buckets"]] == [["2026-11-20T07"]]
     shown = run("buckets", form=form).stdout
-    assert "2026-11-20T04  reopened    19" in shown
+    assert "hour=2026-11-20T04  reopened    19" in shown
     assert "1 closed, 2 open, 1 reopened, 1 sealed" in shown
     assert "held back by clicks/0 unless it is idle; closed until: 2026-11-20 06:00:00 UTC" in shown
 
@@ -130,8 +130,9 @@ def test_hooks_are_listed_run_and_skipped_by_hand(tmp_path: Path, run: Callable[
         assert "0 delivered, 2 waiting" in failed.stdout
         assert "500: not today" in failed.stdout
         assert "hidden" not in failed.stdout
+        assert "  hour=2026-11-20T04" in failed.stdout
         gone = run("hooks skip", "--hook", "webhook", "--bucket", "2026-11-20T03", hooks=hooks)
-        assert (gone.exit_code, "not told of 2026-11-20T03 version 1" in gone.stdout) == (0, True)
+        assert (gone.exit_code, "not told of hour=2026-11-20T03 version 1" in gone.stdout) == (0, True)
         assert run("hooks skip", "--hook", "webhook", "--bucket", "2026-11-20T03", hooks=hooks).exit_code == 1
         server.answer = lambda _: Reply(200)
         assert run("hooks run", hooks=hooks).exit_code == 0

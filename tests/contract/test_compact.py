@@ -255,7 +255,10 @@ def test_threads_that_compact_while_the_writer_commits_keep_every_row(tmp_path: 
 
 
 @pytest.mark.parametrize("what", ["delete", "optimize"])
-def test_another_client_that_came_first_is_looked_at_again(tmp_path: Path, what: str) -> None:
+def test_another_client_that_came_first_is_looked_at_again(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "headrace")
     driver = filled(tmp_path, "delta")
     snapshot = driver.table.snapshot()
     made = compactor(driver)
@@ -269,6 +272,8 @@ def test_another_client_that_came_first_is_looked_at_again(tmp_path: Path, what:
 
     (one,) = made.carry_out(snapshot, pieces, run)
     assert one.version is None
+    (conflict,) = [line for line in caplog.messages if "rewrite_conflict" in line]
+    assert f"bucket=hour={BUCKET[0]}" in conflict
     left = list(range(8, 60)) if what == "delete" else list(range(60))
     assert offsets(driver) == left
     compacted(driver)

@@ -215,6 +215,7 @@ def test_the_verb_says_what_is_left_and_where(driver: Driver, monkeypatch: pytes
 
     text = said("--where", "id = 3", "--no-dead-letters", "--yes")
     assert "clicks: 3 rows with 1 value of id, in 3 files of 3 buckets. Of 6 files, 6 could hold some" in text
+    assert text.count(" hour=2026-11-20T") == 3, "a line for each bucket"
     assert "Dead letters were not looked at." in text
     assert "Kafka keeps the records until its own retention" in text
     keys = path.parent / "keys.csv"

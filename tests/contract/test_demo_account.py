@@ -43,7 +43,7 @@ def test_what_is_deleted_or_late_or_a_tombstone_is_not_lost(driver: Driver) -> N
     assert verification.sentence(before) == f"{sentence} + 0 lost, 0 twice"
     delete_rows.run_delete(
         driver.config, "clicks", where("id = 4"), driver.schemas, now=NOW, out=console(), with_dead_letters=True,
-        dry_run=False, as_json=True,
+        write=True, as_json=True,
     )  # fmt: skip
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
     found = verification.committed(driver.config, "clicks", ENDS, since=NOW - timedelta(hours=1))

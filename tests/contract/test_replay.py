@@ -325,7 +325,7 @@ def test_the_verbs_list_show_and_replay(driver, tmp_path, monkeypatch):
     ]
     assert len(told) == 7
     assert told[0]["decoded"]["id"] == 4
-    assert "clicks: 7 dead letters of 1 kind" in say("replay", file, "--schema-id", "2")
+    assert "clicks: 7 dead letters and 0 quarantined, of 1 kind" in say("replay", file, "--schema-id", "2")
     done = json.loads(say("replay", file, "--schema-id", "2", "--yes", "--json"))
     assert (done["chosen"], done["rows"], len(done["versions"])) == (7, 7, 1)
     assert "of 0 dead letters 0 became rows" in say("replay", file, "--reason", "nothing says this", "--yes")

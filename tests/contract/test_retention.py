@@ -194,7 +194,7 @@ def test_the_verb_shows_first_and_drops_then(driver: Driver) -> None:
     assert (told["due"][0]["rows"], told["rows_dropped"]) == (4, 0)
     assert "Nothing was changed" in said("--dry-run")
     assert "2020-02-29T12" in hours(driver)
-    assert "2020-02-29T12" in said("--yes")
+    assert "hour=2020-02-29T12" in said("--yes")
     assert "2020-02-29T12" not in hours(driver)
     audited = json.loads(CliRunner().invoke(app, ["audit", str(path), "--json"]).stdout)["pipelines"]["clicks"]
     assert audited["adds_up"]

@@ -146,6 +146,7 @@ def test_a_person_is_shown_partitions_buckets_and_what_to_do(driver: Wrong, caps
     assert "12 offsets, 10 rows in" in said
     assert "clicks/0" in said
     assert "Stop the driver, if one runs." in said
+    assert "hour=2026-11-20T" in said
 
 
 def test_a_time_means_the_newest_version_that_was_written_by_then(driver: Wrong) -> None:

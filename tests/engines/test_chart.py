@@ -60,6 +60,16 @@ def test_vacuum_deletes_only_where_the_values_say_so(values: str, deletes: bool)
         (["driver.memory=1Gi"], "at '/driver/memory': '1Gi' does not match pattern"),
         (["jobs.audit.schedule=often"], "at '/jobs/audit/schedule': 'often' does not match pattern"),
         (["autoscaler.interval=soon"], "at '/autoscaler/interval': 'soon' does not match pattern"),
+        (["podSecurityContext.runAsUser=root"], "at '/podSecurityContext/runAsUser': got string, want"),
+        (["podSecurityContext.runAsUsr=1"], "at '/podSecurityContext': additional properties 'runAsUsr' not allowed"),
+        (["securityContext.privilegd=true"], "at '/securityContext': additional properties 'privilegd' not allowed"),
+        (["commonLabels.app\\.kubernetes\\.io/name=x"], "at '/commonLabels': "),
+        (["extraContainers[0].name=logs"], "at '/extraContainers/0': missing property 'image'"),
+        (["env[0].name=A"], "additional properties 'env' not allowed"),
+        (["image.pullSecrets[0].name=a"], "at '/image': additional properties 'pullSecrets' not allowed"),
+        (["existingConfigMap=ours"], "existingConfigMap: it holds the file of the pipelines, and config gives"),
+        (["config=", "existingConfigMap=ours"], "pipelines: the chart does not see the file of existingConfigMap."),
+        (["pipelines[0]=clicks"], "pipelines: config names them itself."),
         (["image.digest=sha256:abc"], "at '/image/digest': 'sha256:abc' does not match pattern"),
         (["supervisor.lease=file"], "at '/supervisor/lease': value must be one of 'store', 'kubernetes'"),
         (["config="], "config: the file of the pipelines is missing. Give it as it is: --set-file"),
@@ -85,6 +95,65 @@ def test_a_wrong_value_is_refused_with_a_sentence_that_names_it(flags: list[str]
 def _json(flag: str) -> str:
     key, _, value = flag.partition("=")
     return f"{key}={yaml.safe_dump(value, default_style=chr(34)).strip()}" if "\n" in flag or "{" in flag else flag
+
+
+def test_a_namespace_may_choose_user_and_groups_and_the_others_stay() -> None:
+    chosen = dict(pods(rendered(CI["platform"])))
+    assert len(chosen) > 5
+    for pod in chosen.values():
+        assert pod["spec"]["securityContext"] == {
+            "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}, "supplementalGroups": [2000],
+            "fsGroupChangePolicy": "OnRootMismatch",
+        }  # fmt: skip
+    for pod in dict(pods(rendered(CI["default"]))).values():
+        assert {pod["spec"]["securityContext"][of] for of in ("runAsUser", "runAsGroup", "fsGroup")} == {10001}
+        assert all(one["securityContext"]["readOnlyRootFilesystem"] for one in pod["spec"]["containers"])
+
+
+def test_every_object_and_pod_has_the_common_labels_and_a_more_special_one_counts_before_them() -> None:
+    objects = rendered(CI["platform"])
+    teams = {
+        f"{found['kind']}/{found['metadata']['name']}": found["metadata"]["labels"].get("team") for found in objects
+    }
+    assert {name for name, team in teams.items() if team != "data"} == {"PodMonitor/clicks-headrace"}
+    assert teams["PodMonitor/clicks-headrace"] == "observability"
+    labels = {name: pod["metadata"]["labels"] for name, pod in pods(objects)}
+    assert all(found["cost-center"] == "42" for found in labels.values())
+    assert labels["StatefulSet/clicks-headrace"]["team"] == "streaming"
+    (driver,) = [found for found in objects if found["kind"] == "StatefulSet"]
+    assert "team" not in driver["spec"]["selector"]["matchLabels"], "it cannot be changed later"
+
+
+def test_the_pipelines_file_may_be_another_config_map_for_every_pod() -> None:
+    objects = rendered(CI["platform"])
+    own = [found for found in objects if found["kind"] == "ConfigMap"]
+    assert [sorted(found["data"]) for found in own] == [["executor.yaml", "overlay.yaml"]] * len(own)
+    jobs = []
+    for name, pod in pods(objects):
+        volumes = {one["name"]: one for one in pod["spec"]["volumes"]}
+        for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+            for mount in container.get("volumeMounts", []):
+                assert mount["name"] in volumes, f"{name}: {mount}"
+                if mount.get("subPath") == "pipelines.yaml":
+                    assert volumes[mount["name"]]["configMap"] == {"name": "team-pipelines"}
+                    jobs.append(name)
+    assert len(set(jobs)) >= 8, "driver, check, tests, audit, and two jobs of each pipeline"
+    (role,) = [found for found in objects if found["kind"] == "Role"]
+    assert "clicks-headrace-clicks" in role["rules"][1]["resourceNames"]
+
+
+def test_further_containers_and_secrets_of_images_reach_the_pods() -> None:
+    objects = rendered(CI["platform"])
+    found = dict(pods(objects))
+    assert [one["name"] for one in found["StatefulSet/clicks-headrace"]["spec"]["containers"]] == ["driver", "logs"]
+    for name, pod in found.items():
+        executor = name.startswith("ConfigMap/")  # Spark sets theirs
+        assert executor or pod["spec"]["imagePullSecrets"] == [{"name": "registry-credentials"}], name
+        assert {"name": "TZ", "value": "UTC"} in pod["spec"]["containers"][0]["env"], name
+    overlays = [yaml.safe_load(one["data"]["overlay.yaml"]) for one in objects if one["kind"] == "ConfigMap"]
+    assert {one["spark"]["conf"]["spark.kubernetes.container.image.pullSecrets"] for one in overlays} == {
+        "registry-credentials"
+    }
 
 
 def test_the_file_of_the_pipelines_arrives_verbatim(tmp_path: Path) -> None:

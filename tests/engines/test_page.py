@@ -5,6 +5,7 @@ HEADRACE_PICTURES names a folder for pictures of it, as `make page-picture` does
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 import pytest
@@ -145,7 +147,6 @@ def sees_what_is_told(page: Browser) -> None:
     assert "reopened" in text(page, "#pipeline-clicks .said")
     assert "rows came after it was sealed" in text(page, "#pipeline-clicks .said")
     chip = text(page, "#pipeline-countries .chips .cell")
-    assert HOSTILE in chip, "as text"
     tile = "[...document.querySelectorAll('#pipeline-clicks .tile')].find((t) => t.firstChild.textContent == '{}')"
     said = {name: page.find(f"{tile.format(name)}.innerText.split('\\n')") for name in ("dead letters", "arriving")}
     bad, quarantined = (told["totals"]["records"][name] for name in ("dead_letters", "quarantined"))
@@ -153,6 +154,7 @@ def sees_what_is_told(page: Browser) -> None:
     assert said["dead letters"][1:3] == [str(bad), beside]
     assert said["arriving"][2].startswith("committed "), said
     assert ", mean of 60 s" in said["arriving"][2]
+    assert f"country_bucket={quote(HOSTILE, safe='')}" in chip, "as text, named as its folder"
 
 
 def sees_what_was_decided(page: Browser) -> None:
@@ -186,8 +188,21 @@ def narrow_and_dark(page: Browser, scratch: Path, more: Callable[..., None]) -> 
         more(900 + width, seed=width + dark)  # it waits for commit.max_delay while the picture is taken
         page.until("document.querySelector('#pipeline-clicks .partitions h3').innerText.includes('skew')")
         assert page.find("document.documentElement.scrollWidth") == width, "nothing sticks out"
+        shows_how_much_and_how_long(page)
         name = f"page{'-dark' if dark else ''}{'-400' if width == 400 else ''}.png"
         page.picture(pictures / name, until="#pipeline-countries")
+
+
+def shows_how_much_and_how_long(page: Browser) -> None:
+    """Files and duration of a commit, and the scale of the curves, at each width."""
+    shown = "[...document.querySelectorAll('#pipeline-clicks .commits th')].filter((e) => e.offsetWidth)"
+    assert {"files", "took"} <= set(page.find(f"{shown}.map((e) => e.innerText)"))
+    table = "document.querySelector('#pipeline-clicks .commits .scroll')"
+    assert page.find(f"{table}.scrollWidth <= {table}.clientWidth"), "no column is cut"
+    scales = page.find("[...document.querySelectorAll('#pipeline-clicks .tile .scale')].map((e) => e.innerText)")
+    assert len(scales) == 2
+    assert re.fullmatch(r"0 to [\d.]+[KM]? offsets, last [\d.]+ (s|min)", scales[0]), scales
+    assert re.fullmatch(r"0 to [\d.]+[KM]?/s, last [\d.]+ (s|min)", scales[1]), scales
 
 
 def test_a_person_sees_what_was_decided_of_executors_and_why_beside_what_recovery_did(
@@ -204,12 +219,12 @@ def test_a_person_sees_what_was_decided_of_executors_and_why_beside_what_recover
         page.open(url(site))
         page.until("document.querySelectorAll('.commits tbody tr').length > 0")
         assert count(page, panel) == 0, "nobody has decided anything"
-        assert scale(url(site), 2, token="wrong", verdict="up", why="never shown")[0] == 403
-        assert scale(url(site), 1, verdict="down", why=f"1 is enough. {HOSTILE}")[0] == 202
+        assert scale(url(site), 2, token="wrong", decision="up", reason="never shown")[0] == 403
+        assert scale(url(site), 1, decision="down", reason=f"1 is enough. {HOSTILE}")[0] == 202
         page.until(f"document.querySelector('{panel} h3')?.innerText.includes('1 there; 1 asked for')", 120)
-        assert scale(url(site), 1, verdict="wait", why="1 executor stays, then 2.", right=2)[0] == 202
+        assert scale(url(site), 1, decision="wait", reason="1 executor stays, then 2.", recommended=2)[0] == 202
         page.until(f"document.querySelectorAll('{panel} li').length === 2")
-        assert text(page, f"{panel} h3").endswith("1 there; 1 asked for, 2 wanted")
+        assert text(page, f"{panel} h3").endswith("1 there; 1 asked for, 2 recommended")
         newest, first = str(page.find(f"[...document.querySelectorAll('{panel} li')].map((e) => e.innerText)"
                                       ".join('\\0')")).split("\0")  # fmt: skip
         assert newest.startswith("wait "), newest
@@ -220,7 +235,7 @@ def test_a_person_sees_what_was_decided_of_executors_and_why_beside_what_recover
         site.fill(name, 100, seed=8)
         running.until(running.recovered, 240)
         page.open(url(site))  # the new driver's
-        assert scale(url(site), 2, verdict="up", why="1 executor becomes 2, at once.")[0] == 202
+        assert scale(url(site), 2, decision="up", reason="1 executor becomes 2, at once.")[0] == 202
         page.until(f"document.querySelector('{panel} li')?.innerText.includes('1 → 2')", 120)
         page.until("document.querySelector('#pipeline-clicks .decisions.recovery')?.innerText.includes('L1 → running')")
         assert "running → L1" in text(page, "#pipeline-clicks .decisions.recovery")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +104,7 @@ def test_every_event_is_accounted_for(start, tmp_path):
     total, late, ahead, broken = numbers(PRODUCED.search(demo.said()).groups())
     assert (total, ahead, broken) == (20_000, quarantined, dead_letters)
     assert min(late, ahead, broken) > 0
+    assert re.search(r"\n  its page: http://127\.0\.0\.1:\d+/\n", demo.said())
     assert re.search(r"\n✓ commit \d is the first to carry it: the table has its column ", demo.said())
     lake = kept / "lake" / "events"
     upgraded, clicks = oracle.rows(lake, "count(referrer_campaign), count(*) FILTER (_topic = 'clicks')")[0]
@@ -138,6 +140,11 @@ def test_what_is_held_takes_events_of_ones_own_until_a_signal(start, tmp_path):
     demo = start("--events", "6000", "--keep", str(kept), "--hold")
     demo.until("\nask DuckDB\n", 400)
     assert numbers(SUM.search(demo.said()).groups())[0] == 6_000
+    page = demo.said().split("\nopen its page\n")[1].split()[0]
+    assert page in (kept / "writer.log").read_text(), "as `headrace run` prints it"
+    asked = urllib.request.Request(page, headers={"Accept": "text/html"})
+    with urllib.request.urlopen(asked, timeout=10) as answer:
+        assert b"<title>headrace</title>" in answer.read()
     look = next(line for line in demo.said().splitlines() if " explain " in line)
     told = subprocess.run(shlex.split(look), capture_output=True, text=True, check=True)
     assert "\nIts batch ended because " in told.stdout
@@ -153,7 +160,7 @@ def test_what_is_held_takes_events_of_ones_own_until_a_signal(start, tmp_path):
     assert sum(oracle.check(lake, "events").values()) == 16_010
     user, count = oracle.rows(lake, "user_id, count(*)", "GROUP BY user_id ORDER BY 2 DESC, 1 LIMIT 1")[0]
     command = [sys.executable, "-m", "writer.cli", "delete-rows", str(kept / "headrace.yaml")]
-    subprocess.run([*command, "--where", f"user_id = '{user}'", "--no-dead-letters"], check=True)
+    subprocess.run([*command, "--where", f"user_id = '{user}'", "--no-dead-letters", "--yes"], check=True)
     demo.process.send_signal(signal.SIGINT)
     assert demo.process.wait(60) == 0, demo.said()
     assert f" + {count:,} taken by delete + 0 lost, 0 twice\n" in demo.said()

@@ -18,18 +18,29 @@ MakeTopic = Callable[..., str]
 
 def test_once_carries_every_record_and_a_second_time_adds_nothing(site: Site, topic: MakeTopic) -> None:
     clicks, installs = topic(3, prefix="clicks"), topic(2, prefix="installs")
-    lake = site.pipeline("events", [clicks, installs])
+    columns = {"key": "string", "headers": "_headers", "header_columns": {"trace": "trace-id"}}
+    lake = site.pipeline("events", [clicks, installs], columns=columns)
     site.fill(clicks, 20_000, broken=12)
     site.fill(installs, 5_000, kind="installs", broken=5)
-    site.once()
+    options = {"client.rack": "rack-a", "max.partition.fetch.bytes": 300_000}
+    site.overrides["kafka"] = {"bootstrap_servers": site.bootstrap, "options": options}
+    conf = {"spark.driver.extraJavaOptions": QUICK_START, "spark.log.level": "INFO"}
+    site.overrides["spark"] = {"conf": conf}
+    said = site.once()
+    assert {"client.rack = rack-a", "max.partition.fetch.bytes = 300000"} <= {
+        line.strip() for line in said.splitlines()
+    }
+    del site.overrides["spark"]
     oracle.check(lake, "events", site.ends(clicks, installs))
     before = oracle.replay(lake)
     said = site.once()
     after = oracle.replay(lake)
     assert before.files == after.files
     assert "run_started" not in said, "an agreeing checkpoint is continued"
-    (dead,) = oracle.rows(lake.with_name("events_dead_letters"), "count(*), count(error), count(value)")
-    assert dead == (17, 17, 17)
+    (dead,) = oracle.rows(lake.with_name("events_dead_letters"), "count(*), count(error), count(value), count(headers)")
+    assert dead == (17, 17, 17, 17)
+    (beside,) = oracle.rows(lake, "count(_key), count(_headers['source']), count(trace), count(DISTINCT trace)")
+    assert beside == (25_000, 25_000, 25_000, 20_000)
     ((nested,),) = oracle.rows(lake, "count(attribution.network)")
     assert nested > 0
 

@@ -163,7 +163,7 @@ def test_a_driver_tells_at_once_of_a_gap_and_of_a_topic_that_was_created_again(s
         said += site.once(env=env)
         gap = server.asked[-1].json()
         assert len(server.asked) == 3, "two failures, then it was taken"
-        assert (gap["event"], gap["severity"], gap["pipeline"]) == ("gap_opened", "page", "events")
+        assert (gap["event"], gap["severity"], gap["pipeline"]) == ("gap_opened", "critical", "events")
         assert [(r["start"], r["end"]) for r in gap["fields"]["ranges"]] == [(200, 250)]
         site.again(name)
         site.fill(name, 50, seed=9)

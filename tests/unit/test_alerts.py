@@ -228,7 +228,7 @@ def test_every_metric_and_label_of_an_alert_exists(name: str) -> None:
 def test_an_alert_says_how_bad_it_is_and_where_to_read_on() -> None:
     for rule in RULES:
         assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
-        assert rule["labels"] in ({"severity": "page"}, {"severity": "warn"})
+        assert rule["labels"] in ({"severity": "critical"}, {"severity": "warning"})
         assert set(rule["annotations"]) == {"summary", "runbook_url"}
         assert rule["annotations"]["runbook_url"] == f"docs/RUNBOOK.md#{rule['alert'].lower()}"
     assert len(NAMED) == len(RULES)

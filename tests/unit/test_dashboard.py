@@ -23,6 +23,7 @@ QUERIES = [(panel["title"], target["expr"], target["legendFormat"]) for panel in
 LABELS = {m.name: {*m.labels} for m in (*DRIVER, *SUPERVISOR, *AUTOSCALER)} | {
     f"{m.name}{suffix}": {*m.labels} for m in DRIVER if m.kind == "histogram" for suffix in ("_sum", "_count")
 }
+PLACE = {"cluster", "namespace"}  # Prometheus adds them to what it scrapes, or none does
 KINDS = {m.name: m.kind for m in (*DRIVER, *SUPERVISOR, *AUTOSCALER)}
 
 
@@ -30,7 +31,9 @@ PLAIN = {"headrace_recovery_total"}  # few, and each is born at 1: it has no rat
 
 
 def asked(expr: str) -> str:
-    return expr.replace("$pipeline", ".*").replace("$window", "5m")
+    for variable in ("cluster", "namespace", "pipeline"):
+        expr = expr.replace(f"${variable}", ".*")
+    return expr.replace("$window", "5m")
 
 
 def by(expr: str) -> set[str] | None:
@@ -52,11 +55,12 @@ def test_it_is_what_its_script_writes() -> None:
 def test_a_panel_asks_for_metrics_and_labels_that_exist(title: str, expr: str, legend: str) -> None:
     for metric, chosen in selectors(asked(expr)):
         assert metric in LABELS, f"{title}: {metric} is no metric"
-        assert chosen <= LABELS[metric], f"{title}: {metric} has no labels {chosen - LABELS[metric]}"
+        assert chosen >= PLACE, f"{title}: {metric} of every cluster"
+        assert chosen <= LABELS[metric] | PLACE, f"{title}: {metric} has no labels {chosen - LABELS[metric]}"
         labels = by(expr)
-        assert labels is None or labels <= LABELS[metric], f"{title}: {metric} has no labels {labels}"
+        assert labels is None or PLACE < labels <= LABELS[metric] | PLACE, f"{title}: {metric} has no labels {labels}"
         shown = set(re.findall(r"{{(\w+)}}", legend))
-        assert shown <= (labels or LABELS[metric]), f"{title}: the legend names {shown}"
+        assert PLACE <= shown <= (labels or LABELS[metric] | PLACE), f"{title}: the legend names {shown}"
 
 
 @pytest.mark.parametrize(("title", "expr", "legend"), QUERIES)
@@ -67,15 +71,47 @@ def test_a_counter_is_shown_as_a_rate_and_a_gauge_as_it_is(title: str, expr: str
         assert counts == (metric in rated) or metric in PLAIN, f"{title}: {metric}"
 
 
+@pytest.mark.parametrize("place", [{}, {"cluster": "eu", "namespace": "lake"}], ids=["plain", "in a cluster"])
 @pytest.mark.parametrize(("title", "expr", "legend"), QUERIES)
-def test_a_panel_shows_something_when_its_metrics_do(title: str, expr: str, legend: str) -> None:  # noqa: ARG001
+def test_a_panel_shows_something_when_its_metrics_do(
+    title: str,
+    expr: str,
+    legend: str,  # noqa: ARG001
+    place: dict[str, str],
+) -> None:
     given: dict[str, list[float | None]] = {}
     for at, (metric, _) in enumerate(selectors(asked(expr))):
-        labels = ",".join(f'{label}="clicks"' for label in sorted(LABELS[metric]))
+        labels = ",".join(f'{label}="clicks"' for label in sorted(LABELS[metric] | {*place}))
         given[f"{metric}{{{labels}}}"] = [float((at + 2) * n) for n in range(30)]
     found = evaluate(asked(expr), series(30, given), 29 * 30.0)
     assert found, title
     assert all(math.isfinite(value) and value > 0 for value in found.values()), (title, found)
+    assert all(PLACE & dict(labels).keys() == place.keys() for labels in found), "clusters are not mixed"
+
+
+@pytest.mark.parametrize("label", ["cluster", "namespace", "pipeline"])
+def test_a_variable_chooses_within_those_before_it(label: str) -> None:
+    variables = {v["name"]: v for v in BOARD["templating"]["list"] if v["type"] == "query"}
+    chosen = variables[label]["query"]["query"]
+    assert chosen.endswith(f", {label})")
+    before = list(variables)[: list(variables).index(label)]
+    assert selectors(chosen.removeprefix("label_values(").removesuffix(f", {label})")) == [
+        ("headrace_pipeline_alive", set(before))
+    ]
+    assert variables[label]["allValue"] == ".*", "also series without the label"
+
+
+def test_values_that_stand_for_a_state_are_shown_as_words() -> None:
+    words = {
+        panel["title"]: {value: shown["text"] for m in panel["fieldConfig"]["defaults"]["mappings"]
+                         if m["type"] == "value" for value, shown in m["options"].items()}
+        for panel in PANELS
+    }  # fmt: skip
+    assert words["Alive"] == {"0": "down", "1": "alive"}
+    assert set(words["Recovery"]) == {str(level) for level in range(6)} == set(words["Recovery level"])
+    headroom = next(panel for panel in PANELS if panel["title"].startswith("Retention"))
+    (nothing,) = headroom["fieldConfig"]["defaults"]["mappings"]
+    assert nothing["options"] == {"match": "null", "result": {"text": "nothing waits", "color": "green", "index": 0}}
 
 
 def test_everything_of_the_operators_list_is_there() -> None:

@@ -17,13 +17,14 @@ from writer.config.pipelines import Config
 
 ROOT = Path(__file__).parents[2]
 CHART, DOCKER = ROOT / "helm" / "headrace", ROOT / "docker"
+OF_KUBERNETES = {"podSecurityContext", "securityContext"}  # rendered whole; the schema knows all their fields
 
 
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DOCKER / f"{name}.py")
+def script(name: str, folder: Path = DOCKER) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -38,6 +39,39 @@ def test_the_chart_and_the_image_have_the_version_of_the_project():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (version, version)
+
+
+def test_the_readme_of_the_chart_has_every_value_with_its_description():
+    made = script("chart", ROOT / "docs")
+    assert (CHART / "README.md").read_text() == made.text(), "stale: run `make reference`"
+    rows = {row.key: row for row in made.values((CHART / "values.yaml").read_text())}
+
+    def leaves(values, path=""):
+        for key, value in values.items():
+            here = f"{path}{key}"
+            yield from [here] if here in rows or not isinstance(value, dict) else leaves(value, f"{here}.")
+
+    assert list(leaves(yaml.safe_load((CHART / "values.yaml").read_text()))) == list(rows)
+    assert rows["driver.memory"].default == "1g"
+    assert rows["podSecurityContext.runAsUser"].text.startswith("the image's user")
+
+
+def test_a_value_of_the_chart_without_a_description_is_refused():
+    made = script("chart", ROOT / "docs")
+    text = "# of all\nimage:\n  tag: ''  # the version\n# -- Two lines\n# of it.\nenv: []\n"
+    assert [(row.key, row.default, row.text) for row in made.values(text)] == [
+        ("image.tag", "", "the version"), ("env", [], "Two lines of it."),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"image.digest has no description in values.yaml, line 3"):
+        made.values("image:\n  tag: ''  # x\n  digest: ''\n")
+
+
+def test_the_chart_names_the_address_of_the_project_and_has_an_icon():
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    assert (chart["home"], chart["sources"]) == (urls["Homepage"], [urls["Source"]])
+    (icon,) = re.findall(r'<link rel="icon" href="([^"]+)">', (ROOT / "writer/web/page.html").read_text())
+    assert chart["icon"] == icon, "the page's"
 
 
 def test_the_images_hold_what_the_lock_says():
@@ -72,7 +106,7 @@ def test_every_value_has_its_place_in_the_schema():
                 yield from missing(value, known, f"{path}{key}.")
 
     assert list(missing(values, schema)) == []
-    unused = [f"{s}.{k}" for s, v in values.items() if isinstance(v, dict) for k in
+    unused = [f"{s}.{k}" for s, v in values.items() if isinstance(v, dict) and s not in OF_KUBERNETES for k in
               set(schema["properties"][s].get("properties", {})) - set(v)]  # fmt: skip
     assert unused == []
 
@@ -81,7 +115,7 @@ def test_every_value_is_used_by_a_template():
     text = "".join(path.read_text() for path in CHART.glob("templates/**/*") if path.is_file())
     for section, value in yaml.safe_load((CHART / "values.yaml").read_text()).items():
         assert f".Values.{section}" in text, section
-        for key in value if isinstance(value, dict) else ():
+        for key in value if isinstance(value, dict) and section not in OF_KUBERNETES else ():
             assert re.search(rf"\b{key}\b", text), f"{section}.{key}"
 
 
@@ -100,7 +134,12 @@ def test_the_jobs_of_the_chart_that_change_tables_say_yes():
 
 @pytest.mark.parametrize("values", sorted((CHART / "ci").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_pipelines_of_the_examples_are_a_configuration(values):
-    config = yaml.safe_load(values.read_text())["config"].replace("${env:REGISTRY_URL}", "http://registry:8081")
+    given = yaml.safe_load(values.read_text())
+    assert ("config" in given) != ("existingConfigMap" in given)
+    if "existingConfigMap" in given:
+        assert given["pipelines"]
+        return
+    config = given["config"].replace("${env:REGISTRY_URL}", "http://registry:8081")
     assert Config.model_validate(yaml.safe_load(config)).pipelines
 
 

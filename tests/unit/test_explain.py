@@ -180,7 +180,7 @@ def test_every_version_of_a_table_is_explained(tmp_path):
     driver.table.grow([pa.field("more", pa.string())])
     delete_rows.run_delete(
         driver.config, "clicks", where("id = 4"), driver.schemas, now=NOON, out=Console(file=StringIO()),
-        with_dead_letters=False, dry_run=False, as_json=False,
+        with_dead_letters=False, write=True, as_json=False,
     )  # fmt: skip
     driver.table.close(driver.table.snapshot(), Closing("c", NOON, {"reason": "command"}))
     DeltaTable(driver.lake).delete("id = 6")

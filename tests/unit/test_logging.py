@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from writer.cli.write.run import _say_where_the_page_is
+
 SPEAKS = """
 import logging as stdlib
 from writer.core import logging
@@ -60,3 +62,10 @@ def test_a_warning_before_the_set_up_is_a_whole_line(caplog: pytest.LogCaptureFi
     assert [one.split(" ", 1)[1] for one in caplog.messages] == [
         "WARNING registry_unreachable pipeline=clicks error=refused"
     ]
+
+
+@pytest.mark.parametrize(("form", "printed"), [("text", "headrace: page at http://127.0.0.1:9643/\n"), ("json", "")])
+def test_run_prints_where_the_page_is_but_not_among_lines_of_json(form, printed, monkeypatch, capsys):
+    monkeypatch.setenv("HEADRACE_LOG", form)
+    _say_where_the_page_is("http://127.0.0.1:9643")
+    assert capsys.readouterr().out == printed

@@ -9,7 +9,8 @@ from hypothesis import given, strategies as st
 import bucketers
 from bucketers import Composite, EventTime, Field
 from writer.core.errors import ConfigError
-from writer.output.bucket_names import bucket_of, name_of
+from writer.output.bucket_names import bucket_of
+from writer.sealing.manifest import bucket_path
 
 HOURS, DAYS = EventTime(timedelta(hours=1)), EventTime(timedelta(days=1))
 MINUTES, BERLIN = EventTime(timedelta(minutes=15)), EventTime(timedelta(hours=1), "Europe/Berlin")
@@ -45,7 +46,7 @@ def test_of_several_columns_all_are_named():
         assert bucket_of(text, BOTH) == expected
     assert bucket_of("2026-11-20T05/country_bucket=__HIVE_DEFAULT_PARTITION__", BOTH) == ("2026-11-20T05", None)
     assert bucket_of("country_bucket=a%2Fb", Field("country")) == ("a/b",)
-    assert name_of(("2026-11-20T05", None)) == "2026-11-20T05/null"
+    assert bucket_path(BOTH.columns, ("2026-11-20T05", None)).startswith("hour=2026-11-20T05/country_bucket=__HIVE")
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,6 @@ def test_every_bucket_is_found_by_its_own_name_and_by_the_instant_it_begins_at(m
     at = moment.replace(year=2000 + moment.year % 60, tzinfo=UTC)
     found = bucketer.assign(pa.table({"x": [0]}), pa.array([at], pa.timestamp("us", "UTC")))
     (key,), (span,) = found.values, found.intervals
-    assert bucket_of(name_of(key), bucketer) == key
+    assert bucket_of(bucket_path(bucketer.columns, key), bucketer) == key
     assert bucket_of(span[0].isoformat(), bucketer) == key
     assert bucketers.interval(bucketer, key) == span

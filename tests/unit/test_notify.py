@@ -62,8 +62,8 @@ def test_a_slack_compatible_server_gets_a_text_and_the_facts_beside_it():
     told = asked.json()
     assert asked.method == "POST"
     assert asked.headers["idempotency-key"] == told["id"]
-    assert told["text"].startswith("[page] clicks: 1,000 offsets were skipped (retention): clicks/0 [5, 1005).")
-    assert (told["event"], told["severity"], told["at"]) == ("gap_opened", "page", "2026-11-20T05:00:00+00:00")
+    assert told["text"].startswith("[critical] clicks: 1,000 offsets were skipped (retention): clicks/0 [5, 1005).")
+    assert (told["event"], told["severity"], told["at"]) == ("gap_opened", "critical", "2026-11-20T05:00:00+00:00")
     assert told["fields"]["ranges"] == gap["ranges"]
 
 
@@ -152,9 +152,9 @@ def test_the_rungs_that_lose_or_guess_are_told_and_no_other(rung: RecoveryLevel)
     told = level_reached("clicks", rung, "No checkpoint agrees.", at=AT)
     assert (told is not None) == (rung >= RecoveryLevel.WALK_BACK)
     if told is not None:
-        assert told.severity == "page"
+        assert told.severity == "critical"
         assert told.fields["level"] == rung.label
 
 
 def test_a_pipeline_that_was_given_up_is_a_page():
-    assert pipeline_halted("clicks", "Six restarts failed.", at=AT).severity == "page"
+    assert pipeline_halted("clicks", "Six restarts failed.", at=AT).severity == "critical"

@@ -96,6 +96,15 @@ def test_an_assigned_record_has_event_time_unit_and_bucket(ready):
     assert first["bucket"] == {"hour": "2026-11-20T11"}
 
 
+def test_a_person_sees_a_bucket_by_its_folder(ready, capsys):
+    out, batch = tables.console(), records([event(30)])
+    look = preview.PreviewSession("clicks", ready.config, "assigned", out, NOW, as_json=False, whole=True)
+    look._records(preview.assigned(ready, batch, NOW), ready)
+    assert "hour=2026-11-20T11" in capsys.readouterr().out
+    staged_sample.show_staged(ready, batch, NOW, out, as_json=False)
+    assert "hour=2026-11-20T11" in capsys.readouterr().out
+
+
 def test_a_dead_letter_has_the_sentence_that_the_table_would_hold(ready):
     reasons = [record.get("reason", "") for record in preview.assigned(ready, records(MIXED), NOW)]
     assert reasons[3] == "no Confluent header (magic byte 0 and a 4-byte schema id)"

@@ -175,7 +175,7 @@ def test_a_failure_that_comes_again_counts_as_one_that_was_not_cured() -> None:
 def test_what_the_supervisor_decided_is_told_to_the_driver_once(made: Folder) -> None:
     driver = Folder(made.path)
     assert driver.decided() == {}
-    one = {"at": "2026-11-20T12:00:00+00:00", "verdict": "killed", "reason": "x", "from": "running", "to": "L1"}
+    one = {"at": "2026-11-20T12:00:00+00:00", "decision": "killed", "reason": "x", "from": "running", "to": "L1"}
     made.decide({"clicks": [one]})
     assert driver.decided() == {"clicks": [one]}
     assert driver.decided() == {}, "it is known"

@@ -47,7 +47,7 @@ def test_a_sound_sample_is_fine_in_every_check(tmp_path):
     seen = found(records([event(n) for n in range(100)], partitions=3), tmp_path)
     assert {check: finding.status for check, finding in seen.items()} == dict.fromkeys(source_checks.SAMPLED, "ok")
     assert seen["event_time"].message.startswith("at, timestamp: 2026-11-20 10:21:00 UTC to 2026-11-20 12:00:00 UTC")
-    assert seen["buckets"].message.startswith("3 buckets in the sample: 2026-11-20T10 to 2026-11-20T12")
+    assert seen["buckets"].message.startswith("3 buckets in the sample: hour=2026-11-20T10 to hour=2026-11-20T12")
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,6 +30,7 @@ from writer.batch.bucketing import BucketAssignment, TimeRule, assign
 from writer.batch.dead_letters import DeadLetterFile, incarnation_column
 from writer.batch.lateness import Late, LatePolicy, follow, late, late_reasons
 from writer.batch.parquet_files import Destination
+from writer.batch.record_columns import RecordColumns
 from writer.batch.spill_buffer import Stage
 from writer.batch.task_report import SPANS_MAX, Counts, Report
 from writer.core import fault_points
@@ -65,6 +67,7 @@ class TaskPlan:
     closed_until: datetime | None = None  # rows of buckets that end by then are late; None: no row is
     late: LatePolicy = "reopen"
     late_table: str | None = None  # location
+    record_columns: RecordColumns = field(default_factory=RecordColumns)
 
     def destination(self, location: str, columns: tuple[str, ...] = (), entropy_bits: int = 0) -> Destination:
         """Where files of a table go. `columns`: of its buckets."""
@@ -181,7 +184,23 @@ class RecordSteps:
             self._refuse(_at(group, decoded.failures), schema_id, _reasons(decoded.failures))
             group = group.take(decoded.taken)
         with self.clock("conform"):
-            return Group(schema_id, group, conform(decoded.rows, known, self._plan.schemas))
+            rows = conform(decoded.rows, known, self._plan.schemas)
+        return self.with_record_columns(Group(schema_id, group, rows))
+
+    def with_record_columns(self, group: Group) -> Group:
+        """Give the rows the columns of their keys and headers; a record that cannot fill them becomes no row."""
+        wanted = self._plan.record_columns
+        if set(wanted.schema.names) <= set(group.rows.column_names):  # none is wanted, or the rows of a copy have them
+            return group
+        with self.clock("conform"):
+            arrays, reasons = wanted.of(group.records)
+            rows = pa.table([*group.rows.columns, *arrays], schema=pa.schema([*group.rows.schema, *wanted.schema]))
+            if not reasons:
+                return replace(group, rows=rows)
+            keep = np.ones(rows.num_rows, dtype=bool)
+            keep[list(reasons)] = False
+            self._refuse(_at(group.records, reasons), group.schema_id, _reasons(reasons))
+            return replace(group, records=group.records.filter(keep), rows=rows.filter(keep))
 
     def _decoder(self, schema_id: int, known: WriterSchema) -> tuple[NativeDecoder | None, SingleDecoder]:
         if schema_id not in self._decoders:
@@ -235,7 +254,7 @@ class Task:
         with self._steps.clock("skip"):
             records = skip(pa.Table.from_batches([batch]), self._plan.frontier, self._counts)
             assert records.num_rows == batch.num_rows == rows.num_rows, "each record has a row, and none is known"
-        self._place(Group(None, records, rows))
+        self._place(self._steps.with_record_columns(Group(None, records, rows)))
 
     def finish(self) -> Report:
         """Complete the files. Raises AssertionError when a record is unaccounted for."""

@@ -22,7 +22,7 @@ from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError
 from writer.core.text import listed
 
-Severity = Literal["page", "warn"]
+Severity = Literal["critical", "warning"]
 _SHOWN = 5  # ranges in a text; the fields have all
 
 
@@ -45,13 +45,13 @@ def gap_opened(pipeline: str, gap: Mapping[str, Any], version: int, at: datetime
     named = listed([f"{r['topic']}/{r['partition']} [{r['start']}, {r['end']})" for r in gap["ranges"]], _SHOWN)
     text = f"{offsets:,} offsets were skipped ({gap['cause']}): {named}. Gap record {gap['id']}, version {version}."
     fields = {"gap": gap["id"], "cause": gap["cause"], "version": version, "ranges": list(gap["ranges"])}
-    return Event("gap_opened", "page", pipeline, text, at, fields)
+    return Event("gap_opened", "critical", pipeline, text, at, fields)
 
 
 def topic_recreated(pipeline: str, topic: str, before: str, found: str, at: datetime) -> Event:
     """Tell of a topic that is another one under its old name; `before`, `found`: its ids."""
     text = f"topic {topic} was deleted and created again (id {found}, before {before}); it is read from its beginning."
-    return Event("topic_recreated", "page", pipeline, text, at, {"topic": topic, "before": before, "id": found})
+    return Event("topic_recreated", "critical", pipeline, text, at, {"topic": topic, "before": before, "id": found})
 
 
 def missing_offsets(pipeline: str, offsets: int, version: int, at: datetime) -> Event:
@@ -60,12 +60,12 @@ def missing_offsets(pipeline: str, offsets: int, version: int, at: datetime) -> 
         f"{offsets:,} offsets of version {version} held no record: compaction, or marks of transactions. Where the "
         "topic has neither, records are missing."
     )
-    return Event("missing_offsets", "warn", pipeline, text, at, {"offsets": offsets, "version": version})
+    return Event("missing_offsets", "warning", pipeline, text, at, {"offsets": offsets, "version": version})
 
 
 def records_missed(pipeline: str, why: str, at: datetime) -> Event:
     """Tell that the broker holds records which a batch did not read; nothing of it was committed."""
-    return Event("records_missed", "page", pipeline, why, at)
+    return Event("records_missed", "critical", pipeline, why, at)
 
 
 _WAITING_MAX = 256  # messages; beyond it the oldest is dropped, and said to be

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from writer.config.base import Strict
+from writer.config.kafka_options import KafkaOptions, for_librdkafka
 from writer.config.security import Address, Security
 from writer.core.units import Duration
 from writer.storage.base import S3_RETRY_TIMEOUT, S3Settings
@@ -19,6 +20,9 @@ from writer.storage.base import S3_RETRY_TIMEOUT, S3Settings
 _SECRET = re.compile(
     r"(?i)((secret|access)[.]?key|(?<!_)password|session[.]?token|jaas[.]config|authenticate[.]secret|account[.]key.*)$"
 )
+
+
+_HTTP = r"^https?://."
 
 
 class Kafka(Strict):
@@ -38,11 +42,16 @@ class Kafka(Strict):
         "3.8 have tiered storage: they give up a read from it after so long",
     )
     security: Security = Security.model_validate({})
+    options: KafkaOptions = Field(
+        default_factory=dict,
+        description="settings of Kafka's consumer by their own names, such as `client.rack`, `fetch.max.bytes`; "
+        "what would break a promise is refused with the reason",
+    )
 
     @property
     def address(self) -> Address:
         """The cluster, as clients get it."""
-        return Address(self.bootstrap_servers, self.security.ours)
+        return Address(self.bootstrap_servers, {**for_librdkafka(self.options), **self.security.ours})
 
 
 class Registry(Strict):
@@ -274,3 +283,26 @@ class Notifications(Strict):
     )
     timeout: Duration = Field(timedelta(seconds=10), description="how long an answer may take")
     retry_timeout: Duration = Field(timedelta(hours=1), description="how long a message that fails is tried again")
+
+
+class OpenLineage(Strict):
+    """Lineage events of each commit, for a receiver of OpenLineage such as Marquez."""
+
+    url: str | None = Field(
+        None, pattern=_HTTP, description="of the receiver, such as http://marquez:5000; default: no event is sent"
+    )
+    api_key: SecretStr | None = Field(
+        None, description="sent as `Authorization: Bearer`; take it from `${env:NAME}` or `${file:/path}`"
+    )
+    namespace: str = Field("headrace", min_length=1, description="namespace of the jobs, which are the pipelines")
+    timeout: Duration = Field(timedelta(seconds=5), description="how long an answer may take; no batch waits for it")
+
+
+class OpenTelemetry(Strict):
+    """A trace of each batch, for a collector that takes OTLP over HTTP. OTEL_EXPORTER_OTLP_HEADERS is honoured."""
+
+    url: str | None = Field(
+        None, pattern=_HTTP,
+        description="where spans are sent, such as http://collector:4318/v1/traces; default: no span is sent",
+    )  # fmt: skip
+    timeout: Duration = Field(timedelta(seconds=5), description="how long an answer may take; no batch waits for it")

@@ -3,12 +3,14 @@
 from datetime import timedelta
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 import bucketers
 from writer.avro import wire_format
+from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import Clock
 from writer.batch.lateness import LatePolicy
+from writer.batch.record_columns import RecordColumns
 from writer.batch.sorting import Dedupe as Rule
 from writer.config.base import Strict
 from writer.core.units import Duration, Shift, Slack
@@ -137,6 +139,59 @@ class Seal(Strict):
     success_file: bool | None = Field(
         None, description="put `_SUCCESS` into the folder of a sealed bucket; default: for tables in Parquet format"
     )
+
+
+class KeyColumn(Strict):
+    """The column of the records' keys. `key: string` is short for its `type`."""
+
+    type: Literal["binary", "string"] = Field(description="type of the column")
+    name: str = Field("_key", min_length=1, description="name of the column")
+
+
+class HeaderColumn(Strict):
+    """A column of one header. A name alone is short for its `header`, as a string."""
+
+    header: str = Field(min_length=1, description="name of the header; of several with one name, the last counts")
+    type: Literal["binary", "string", "long", "double", "boolean"] = Field(
+        "string", description="type of the column, read from the header's text"
+    )
+
+
+def _short(name: str) -> BeforeValidator:
+    """Let a section be written as the one value that it cannot do without."""
+    return BeforeValidator(lambda given: {name: given} if isinstance(given, str) else given)
+
+
+class Columns(Strict):
+    """What a row holds of its record beside the value. A table that exists has it from the next commit on."""
+
+    key: Annotated[KeyColumn, _short("type")] | None = Field(
+        None, description="column of the key; default: none. A table with keys can be deleted from, and deduped, by key"
+    )
+    headers: str | None = Field(
+        None, min_length=1, description="name of a column with all headers, a map of names to bytes, such as `_headers`"
+    )
+    header_columns: dict[str, Annotated[HeaderColumn, _short("header")]] = Field(
+        default_factory=dict, description="columns of single headers: name of the column, then header and type"
+    )
+    undecodable: Literal["dead_letter", "null"] = Field(
+        "dead_letter", description="a key or a chosen header that does not have its type makes a dead letter, or null"
+    )
+
+    @model_validator(mode="after")
+    def _each_name_once(self) -> "Columns":
+        names = self.record_columns.schema.names
+        lower = [name.lower() for name in (*names, *PROVENANCE.names)]
+        if twice := [name for name in names if lower.count(name.lower()) > 1]:
+            raise ValueError(f"columns: {twice[0]!r} is the name of two columns; give each its own")
+        return self
+
+    @property
+    def record_columns(self) -> RecordColumns:
+        """What tasks get."""
+        chosen = tuple((name, one.header, one.type) for name, one in self.header_columns.items())
+        key = None if self.key is None else (self.key.name, self.key.type)
+        return RecordColumns(key, self.headers, chosen, self.undecodable == "null")
 
 
 class Dedupe(Strict):

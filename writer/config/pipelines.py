@@ -13,9 +13,21 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 import bucketers
 from writer.batch.bucketing import TimeRule
 from writer.config.base import Strict, did_you_mean
-from writer.config.connections import S3, Autoscaler, Http, Kafka, Notifications, Recovery, Registry, Spark, Supervisor
+from writer.config.connections import (
+    S3,
+    Autoscaler,
+    Http,
+    Kafka,
+    Notifications,
+    OpenLineage,
+    OpenTelemetry,
+    Recovery,
+    Registry,
+    Spark,
+    Supervisor,
+)  # fmt: skip
 from writer.config.hooks import Hooks
-from writer.config.pipeline_sections import ClockRule, Compact, Place, Seal, Wire
+from writer.config.pipeline_sections import ClockRule, Columns, Compact, Place, Seal, Wire
 from writer.core.errors import ConfigError
 from writer.core.units import Duration, Size, duration, show_duration
 from writer.storage.nesting import Parts, parts
@@ -182,6 +194,7 @@ class Pipeline(Strict):
     )
     table: Table
     wire: Wire = Wire.model_validate({})
+    columns: Columns = Columns.model_validate({})
     event_time: EventTime
     bucket: Annotated[dict[str, Any], AfterValidator(_bucketer)] = Field(
         default_factory=lambda: {"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"},
@@ -308,6 +321,8 @@ class Config(Strict):
     supervisor: Supervisor = Supervisor.model_validate({})
     autoscaler: Autoscaler = Autoscaler.model_validate({})
     notifications: Notifications = Notifications.model_validate({})
+    openlineage: OpenLineage = OpenLineage.model_validate({})
+    opentelemetry: OpenTelemetry = OpenTelemetry.model_validate({})
     pipelines: dict[str, Pipeline] = Field(min_length=1, description="pipelines by name; all run in one application")
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
 from writer.demo.progress_monitor import Watch
 from writer.demo.terminal import Screen
-from writer.demo.workload import TOPICS
+from writer.demo.workload import TOPICS, page
 from writer.table import parquet
 
 _ANSWER = timedelta(seconds=10)
@@ -45,6 +45,8 @@ def invitation(stack: Stack, workspace: Workspace) -> Iterator[Text]:
     """Return commands for another terminal: look at it, send events, query with DuckDB."""
     servers = (stack.broker.bootstrap, stack.registry.url)
     flags = ["--late", "100", "--broken", "10"]
+    if (found := page(workspace)) is not None:
+        yield Text.assemble(("open its page", "bold"), f"\n  {found}\n")
     yield Text.assemble(("look at it", "bold"), *(f"\n  {shlex.join(arguments)}" for arguments in looks(workspace)))
     yield Text()
     yield _headed("send it events", [sys.executable, "-m", "writer.demo.produce", *servers, "clicks", "10000", *flags])

@@ -3,6 +3,7 @@
 import sys
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from writer.demo.interactive import invitation, question, stay
 from writer.demo.progress_monitor import Watch
 from writer.demo.terminal import Screen
 from writer.demo.verification import Account
-from writer.demo.workload import PIPELINE, TOPICS, Flow, ProducedMessages, configuration
+from writer.demo.workload import PIPELINE, TOPICS, Flow, ProducedMessages, configuration, page
 
 _FORMATS = {"delta": "Delta", "parquet": "Parquet files"}
 DRAINED_WITHIN = timedelta(seconds=60)  # seen: 2 s
@@ -105,7 +106,7 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
         create_topics(stack.broker.bootstrap, TOPICS)
     workspace.config.write_text(configuration(events, stack, workspace), encoding="utf-8")
     watch = Watch(workspace.lake, workspace.dead_letters, PIPELINE, screen, title="the writer starts")
-    flow = Flow(events, stack, watch, screen, interruption)
+    flow = Flow(events, stack, watch, screen, interruption, partial(page, workspace))
     with interruption.later():
         writer = workspace.launch_writer()
     with screen.live():

@@ -21,6 +21,7 @@ from writer.core.offsets import Source
 from writer.demo.devstack.events import NEW_FIELD
 from writer.demo.workload import ProducedMessages
 from writer.output.tables import ruled
+from writer.sealing.manifest import bucket_path
 
 _MIB = 2**20
 _PROVENANCE = {"_topic": "VARCHAR", "_incarnation": "INT", "_partition": "INT", "_offset": "BIGINT"}
@@ -164,13 +165,14 @@ def of(
 def show(found: Account) -> RenderableType:
     """Tables of buckets and of what became no row, for a person."""
     buckets = ruled(
-        "bucket (hour, UTC)", "rows", "delayed", "files", "MiB", "first event", "last event",
+        "bucket", "rows", "delayed", "files", "MiB", "first event", "last event",
         title="The lake, as DuckDB reads it",
     )  # fmt: skip
     for b in found.buckets:
         delayed = Text(f"{b.delayed:,}", "yellow") if b.delayed else ""
         times = f"{b.first:%H:%M:%S}", f"{b.last:%H:%M:%S}"
-        buckets.add_row(b.name, f"{b.rows:,}", delayed, f"{b.files:,}", f"{b.bytes / _MIB:.2f}", *times)
+        name = bucket_path(["hour"], (b.name,))
+        buckets.add_row(name, f"{b.rows:,}", delayed, f"{b.files:,}", f"{b.bytes / _MIB:.2f}", *times)
     files, size = sum(b.files for b in found.buckets), sum(b.bytes for b in found.buckets)
     buckets.add_section()
     buckets.add_row("all", f"{found.rows:,}", f"{found.delayed:,}", f"{files:,}", f"{size / _MIB:.2f}", style="bold")

@@ -2,11 +2,13 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import yaml
 
+from writer.clients.driver_endpoint import announced
 from writer.core.offsets import Source
 from writer.core.text import plural
 from writer.demo.devstack.events import NEW_FIELD, Produced, produce
@@ -67,7 +69,12 @@ PER_EVENT = timedelta(microseconds=200)  # more for each: the writer carries 5,0
 class Flow:
     """Produces all events while the writer runs."""
 
-    def __init__(self, events: int, stack: Stack, watch: Watch, screen: Screen, interruption: Interruption) -> None:
+    def __init__(
+        self, events: int, stack: Stack, watch: Watch, screen: Screen, interruption: Interruption,
+        page: Callable[[], str | None],
+    ) -> None:  # fmt: skip
+        """`page`: the URL of the writer's page, once it answers."""
+        self._page = page
         self._events, self._stack, self._watch, self._screen = events, stack, watch, screen
         self._interruption = interruption
         now = datetime.now(UTC).replace(microsecond=0)
@@ -84,8 +91,11 @@ class Flow:
         for i in range(first):
             self._slice(i)
             writer.wait_until(self._look, within=READY_WITHIN)
-        writer.wait_until(lambda: self._look() and self._watch.started, within=READY_WITHIN)
+        writer.wait_until(
+            lambda: self._look() and self._watch.started and self._page() is not None, within=READY_WITHIN
+        )
         self._screen.done("writer started: Spark is up, the table is created")
+        self._screen.say(f"  its page: {self._page()}")
         self._watch.title = "the writer runs"
         for i in range(first, self._slices):
             pause = (PACE if self._watch.commits else PACE_FIRST) * min(1.0, self._events / PACE_EVENTS)
@@ -151,6 +161,12 @@ class Flow:
                 return
 
 
+def page(workspace: Workspace) -> str | None:
+    """Return the URL of the writer's page; None before it answers."""
+    driver = announced(str(workspace.directory / "checkpoints"), PIPELINE)
+    return None if driver is None else f"{driver.url}/"
+
+
 def configuration(events: int, stack: Stack, workspace: Workspace) -> str:
     """Return the configuration file: what a user would write, with small limits."""
     return yaml.safe_dump(
@@ -163,6 +179,7 @@ def configuration(events: int, stack: Stack, workspace: Workspace) -> str:
                 PIPELINE: {
                     "topics": list(TOPICS),
                     "table": {"location": str(workspace.lake), "format": workspace.format},
+                    "columns": {"key": "string", "headers": "_headers"},
                     "event_time": {"field": "event_time"},
                     "bucket": {"type": "event_time", "width": "1 h"},
                     "commit": {

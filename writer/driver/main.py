@@ -40,15 +40,24 @@ from writer.status.progress import Progress
 from writer.storage import disk_space
 from writer.storage.locations import store_at
 from writer.table import locations
+from writer.telemetry.receivers import Receivers
 from writer.web import endpoints, http_server, live_records
 
 _LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process ends
 
 
 def run(
-    config: Config, *, once: bool, new_run: bool, only: list[str] | None = None
+    config: Config,
+    *,
+    once: bool,
+    new_run: bool,
+    only: list[str] | None = None,
+    listening: Callable[[str], object] = lambda _: None,
 ) -> Mapping[str, BaseException | None]:
-    """Run the pipelines until they are done, fail, or a signal asks to stop. Returns what each ended with."""
+    """Run the pipelines until they are done, fail, or a signal asks to stop. Returns what each ended with.
+
+    `listening` is called with the URL where this driver answers, if it does.
+    """
     stop, asked = threading.Event(), StartRequests()
     names = only or list(config.pipelines)
     listener = {name: Progress(name) for name in names}
@@ -64,6 +73,9 @@ def run(
     # HTTP before Spark: a port that is taken is said at once.
     with stopped_by_signals(stop), serving as url, ExitStack() as after:
         after.callback(notifier.close, _LAST_WORDS)
+        after.callback(Receivers(config, listener.values()).close, _LAST_WORDS)
+        if url is not None:
+            listening(url)
         if link is not None:
             link.say(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
         started = after.enter_context(ExitStack())

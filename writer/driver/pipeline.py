@@ -78,7 +78,7 @@ class PipelineRun:
         self.needs_headers = self._found.needs_headers  # whether Spark must hand over the headers of records
         self._schemas = Schemas(
             name, schemas, self.config.topics, Meanings(name, config.registry, self._recorded),
-            bucket_columns=self._bucket_columns,
+            bucket_columns=self._bucket_columns, record_columns=self.config.columns.record_columns.schema,
             widen=self.config.schemas.widen == "in_place", unknown_id_timeout=self.config.schemas.unknown_id_timeout,
             stopping=self._draining, wire=self._found.wire,
         )  # fmt: skip

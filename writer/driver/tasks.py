@@ -168,7 +168,8 @@ class Tasks:
         for setting, value in limits.items():
             frame.sparkSession.conf.set(setting, value)  # the query's own session
         topic = [] if self._only_topic else ["topic"]
-        beside = [] if self._found.wire.header is None else ["headers"]
+        with_headers = self._found.wire.header is not None or self._settings.columns.record_columns.needs_headers
+        beside = ["headers"] if with_headers else []
         records = frame.select(*topic, "partition", "offset", "timestamp", "key", "value", *beside).coalesce(tasks)
         while True:
             carried = records.mapInArrow(partial(task.run, plan=self._plan(frozen)), "report string")

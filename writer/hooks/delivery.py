@@ -77,7 +77,7 @@ class HookDelivery:
         """Take up the newest manifest of a bucket, whether it was delivered or not. Raises ConfigError without one."""
         newest = self._seals.manifests().newest(bucket)
         if newest is None:
-            raise ConfigError(f"bucket {'/'.join(map(str, bucket))} was never sealed; there is nothing to deliver")
+            raise ConfigError(f"{self._seals.named(bucket)} was never sealed; there is nothing to deliver")
         (pending,) = self._pending([Seal(newest.table_version or 0, newest)])
         return self._changed(
             lambda box: replace(box, pending=(*(one for one in box.pending if one.id != pending.id), pending))
@@ -153,7 +153,7 @@ class HookDelivery:
         return list(found.values())
 
     def _about(self, pending: OutboxEntry) -> dict[str, object]:
-        bucket = "/".join(value or "null" for value in pending.bucket)
+        bucket = self._seals.named(pending.bucket)
         return {"pipeline": self._pipeline, "hook": self.hook.name, "bucket": bucket, "version": pending.version}
 
     def _tell(self, box: OutboxContent) -> None:

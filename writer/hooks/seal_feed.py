@@ -6,11 +6,11 @@ from functools import partial
 from urllib.parse import unquote
 
 import bucketers
-from writer.core.files import BucketFile
+from writer.core.files import BucketFile, BucketKey
 from writer.engines.table_description import TableDescription
 from writer.hooks.base import Sealed
 from writer.hooks.outbox import OutboxEntry
-from writer.sealing.manifest import Manifest, Manifests
+from writer.sealing.manifest import Manifest, Manifests, bucket_path
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.operations import WHY as RETENTION
 from writer.table.log.snapshot import PipelineSnapshot
@@ -33,6 +33,10 @@ class Seals:
 
     def __init__(self, table: PipelineTable, bucketer: bucketers.Bucketer) -> None:
         self.table, self._bucketer = table, bucketer
+
+    def named(self, bucket: BucketKey) -> str:
+        """Return the name of a bucket: the folders of its files."""
+        return bucket_path(self._bucketer.columns, bucket)
 
     def since(self, version: int, newest: int) -> list[Seal]:
         """Return what was sealed or retired after a version, oldest first.

@@ -24,6 +24,7 @@ from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey, by_bucket
 from writer.maintenance.compaction_plan import Pace, Piece, Policy, plan
 from writer.schemas.format_detection import unit_of
+from writer.sealing.manifest import bucket_path
 from writer.sealing.rules import is_closed
 from writer.sealing.sealer import Sealer
 from writer.storage.base import S3Settings
@@ -113,7 +114,7 @@ class Compactor:
                         f"a file that the table at {self._table.location} names is gone: {error}. Restore it; without "
                         "it the rows that it held are lost."
                     ) from error
-                logging.event("rewrite_conflict", pipeline=self._name, bucket=piece.files[0].bucket, reason=str(error))
+                self._conflict(piece.files[0].bucket, error)
                 return  # the generator is at its end; the next call plans again
             except UnknownColumn as error:
                 raise ConfigError(f"pipelines.{self._name}: {error}") from error
@@ -129,7 +130,7 @@ class Compactor:
             self._tell(done)
             if all(one.version is not None for one in done):
                 return
-        raise CommitFailed(f"files of bucket {bucket} at {self._table.location} change too fast to be rewritten")
+        raise CommitFailed(f"files of {self._named(bucket)} at {self._table.location} change too fast to be rewritten")
 
     def merge_open(self, run: Run) -> None:
         """Merge open buckets that have too many small files since the last call. Raises as `carry_out` does."""
@@ -175,9 +176,15 @@ class Compactor:
             version = self._table.rewrite(snapshot, Rewrite(uuid4().hex, gone, rewritten.files, taken, facts))
         except FilesGone as error:
             self._table.discard(rewritten.files)  # another entry stands where theirs might: none will name them
-            logging.event("rewrite_conflict", pipeline=self._name, bucket=bucket, reason=str(error))
+            self._conflict(bucket, error)
             return done
         return replace(done, version=version)
+
+    def _named(self, bucket: BucketKey) -> str:
+        return bucket_path(self._bucketer.columns, bucket)
+
+    def _conflict(self, bucket: BucketKey, error: Exception) -> None:
+        logging.event("rewrite_conflict", pipeline=self._name, bucket=self._named(bucket), reason=str(error))
 
     def _job(self, piece: Piece, snapshot: PipelineSnapshot, unit: str) -> Job:
         names = tuple(snapshot.state.metadata["partitionColumns"])

@@ -180,7 +180,8 @@ def opened(
         columns, recent = table.snapshot().columns(), table.recent(10)
         unit, wire = unit_of(unit, recent), wire or wire_of(recent)
     known = Schemas(
-        name, schemas, pipeline.topics, meanings, bucket_columns=buckets, widen=pipeline.schemas.widen == "in_place",
+        name, schemas, pipeline.topics, meanings, bucket_columns=buckets,
+        record_columns=pipeline.columns.record_columns.schema, widen=pipeline.schemas.widen == "in_place",
         wire=wire or CONFLUENT,
     )  # fmt: skip
     known.follow(columns)

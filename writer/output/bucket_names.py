@@ -37,11 +37,6 @@ def bucket_of(text: str, bucketer: bucketers.Bucketer) -> BucketKey:
     raise ConfigError(f"no bucket of this table is named {text!r}; they are named {_shape(bucketer)}")
 
 
-def name_of(bucket: BucketKey) -> str:
-    """Write a bucket as a person does: 2026-11-20T05, or 2026-11-20T05/DE."""
-    return "/".join("null" if value is None else value for value in bucket)
-
-
 def _value(column: str, part: str) -> str | None:
     name, equals, _ = part.partition("=")
     return hive_value(part) if equals and name.lower() == column.lower() else part

@@ -5,6 +5,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import bucketers
@@ -74,6 +75,9 @@ def machine(config: Config, drivers: list[str], places: Places, *, offline: bool
     yield _java()
     yield _jars(s3=on_s3(config.checkpoints))
     yield _http(config.http, drivers)
+    for receiver, url in (("openlineage", config.openlineage.url), ("opentelemetry", config.opentelemetry.url)):
+        if url is not None:
+            yield _receiver(receiver)
 
 
 def _checkpoints(config: Config, places: Places) -> Finding:
@@ -131,6 +135,13 @@ def _http(http: Http, drivers: list[str]) -> Finding:
                 "Set http.port to a free one (0 takes any), or http.enabled to false.",
             )  # fmt: skip
     return good("http", f"{where} is free")
+
+
+def _receiver(receiver: str) -> Finding:
+    """Look whether the package of a receiver is here; whether it answers is nothing that a batch depends on."""
+    if find_spec(receiver) is None:
+        return wrong(receiver, "its package is not installed", f"pip install 'headrace[{receiver}]'")
+    return good(receiver, "its package is installed")
 
 
 def running(config: Config, name: str, *, offline: bool) -> Finding:

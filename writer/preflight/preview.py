@@ -26,6 +26,7 @@ from writer.output.tables import Column, TextTable, cell, emit, instant, plain, 
 from writer.preflight.staged_sample import show_staged
 from writer.schemas.format_detection import RECORDS_MAX
 from writer.schemas.registry import source
+from writer.sealing.manifest import bucket_path
 
 Step = Literal["raw", "decoded", "assigned", "staged"]
 Record = dict[str, Any]  # one record as a step sees it
@@ -249,7 +250,7 @@ def _assigned_line(record: Record) -> list[str | Text]:
         return [_partition(record), f"{record['offset']:,}", why]
     came, event = record["timestamp"], record["event_time"]
     behind = "" if came is None else span((came - event).total_seconds())
-    bucket = ", ".join("null" if part is None else part for part in record["bucket"].values())
+    bucket = bucket_path(list(record["bucket"]), tuple(record["bucket"].values()))
     return [_partition(record), f"{record['offset']:,}", instant(event), behind, bucket]
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
+import bucketers
 from bucketers.arrow import column
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
 from writer.avro.wire_format import Wire
@@ -25,6 +26,7 @@ from writer.preflight.finding import Finding, doubtful, failure, good, skipped, 
 from writer.preflight.host_checks import scratch
 from writer.schemas.format_detection import MixedWire, UnclearWire
 from writer.schemas.registry import RegistryUnreachable, SchemaSource
+from writer.sealing.manifest import bucket_path
 from writer.table.log.foreign_writes import CommitFailed
 
 SAMPLED = ("wire", "decode", "event_time", "buckets", "spill")
@@ -188,7 +190,7 @@ def sampled(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> Iterat
     if timed.status == "failed":
         yield skipped("buckets", "the event times are not usable")
     else:
-        yield _buckets(walk.assigned(batch, now))
+        yield _buckets(bucketers.build(walk.config.pipelines[walk.name].bucket).columns, walk.assigned(batch, now))
     yield scratch(walk.config.pipelines[walk.name], sum(group.rows.nbytes for group in sample.groups) / sample.rows)
 
 
@@ -309,17 +311,17 @@ def _candidates(columns: pa.Schema) -> str:
     return f". Set event_time.field to one that is: {', '.join(near)}." if near else ". Set event_time.field."
 
 
-def _buckets(sample: Sample) -> Finding:
+def _buckets(columns: Sequence[str], sample: Sample) -> Finding:
     assigned = [group.assigned.buckets for group in sample.groups if group.assigned is not None]
     # cold: a sample, once a command
     hit = Counter(buckets.values[code] for buckets in assigned for code in buckets.codes.to_pylist())
     rows = sum(hit.values())
-    labels = sorted(", ".join(part or "null" for part in bucket) for bucket in hit)
+    labels = sorted(bucket_path(columns, bucket) for bucket in hit)
     ((most, number),) = hit.most_common(1)
     span = labels[0] if len(labels) == 1 else f"{labels[0]} to {labels[-1]}"
     message = f"{plural(len(hit), 'bucket')} in the sample: {span}"
     if len(hit) > 1:
-        message += f"; {number / rows:.1%} of the rows in {', '.join(part or 'null' for part in most)}"
+        message += f"; {number / rows:.1%} of the rows in {bucket_path(columns, most)}"
     if len(hit) > _BUCKETS_MANY:
         return doubtful(
             "buckets", message, "Each commit writes a file to each of them: many small files. Consider wider buckets."

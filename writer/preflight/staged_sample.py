@@ -1,7 +1,7 @@
 """Writes a sample as Parquet files to a temporary directory, to show sizes and encodings."""
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.text import Text
 
+import bucketers
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.task_report import Report
 from writer.core.files import StagedFile
@@ -21,6 +22,7 @@ from writer.core.units import show_size
 from writer.maintenance.local_pipeline import LocalPipeline
 from writer.output import tables
 from writer.output.tables import Column, TextTable, emit, instant, numbers, plain
+from writer.sealing.manifest import bucket_path
 
 
 @dataclass
@@ -99,7 +101,7 @@ def show_staged(walk: LocalPipeline, records: pa.RecordBatch, now: datetime, out
             for file in files:
                 emit(_document(table, file, found.columns_by_file[file.path]))
         return
-    _files(out, found)
+    _files(out, found, bucketers.build(walk.config.pipelines[walk.name].bucket).columns)
     if found.rows:
         out.print()
         _columns(out, found)
@@ -113,12 +115,12 @@ def show_staged(walk: LocalPipeline, records: pa.RecordBatch, now: datetime, out
     tables.sentence(out, "Written to a temporary directory and removed. Full files need fewer bytes a row.", "dim")
 
 
-def _files(out: Console, found: Staged) -> None:
+def _files(out: Console, found: Staged, columns: Sequence[str]) -> None:
     figures = numbers("rows", "size", "B/row")
     sheet = TextTable(out, [Column("bucket"), *figures, Column("first event"), Column("last event")])
     rows: list[list[str | Text]] = [
         [
-            ", ".join(part or "null" for part in file.bucket), f"{file.rows:,}", show_size(file.bytes),
+            bucket_path(columns, file.bucket), f"{file.rows:,}", show_size(file.bytes),
             f"{file.bytes / file.rows:,.1f}", instant(file.event_time_min), instant(file.event_time_max),
         ]
         for file in sorted(found.report.files, key=lambda file: file.path)

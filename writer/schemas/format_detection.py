@@ -122,8 +122,9 @@ class DetectedFormat:
         return self._unit or self._settings.event_time.unit
 
     def needs_headers(self) -> bool:
-        """Return whether Spark must read Kafka's headers, because one holds a schema id or may hold it."""
-        return self.wire.header is not None or not self.wire_known
+        """Return whether Spark must read Kafka's headers: for the table's columns, or for a schema id in them."""
+        wanted = self._settings.columns.record_columns.needs_headers
+        return wanted or self.wire.header is not None or not self.wire_known
 
     def check_time(self, columns: pa.Schema) -> None:
         """Raise ConfigError when the event-time field is no time by the schemas that are known so far."""

@@ -50,12 +50,13 @@ class Schemas:
         meanings: Meanings,
         *,
         bucket_columns: Sequence[str],
+        record_columns: pa.Schema,
         widen: bool,
         unknown_id_timeout: timedelta | None = None,
         stopping: threading.Event | None = None,
         wire: Wire = CONFLUENT,
     ) -> None:
-        """Let columns get wider types if `widen`.
+        """Let columns get wider types if `widen`. `record_columns`: of the records' keys and headers.
 
         Wait at most `unknown_id_timeout` for an unknown id, and no longer when `stopping` is set.
         """
@@ -63,7 +64,8 @@ class Schemas:
         self.meanings, self._wire, self._source = meanings, wire, meanings.checked(by(source, wire.ids), wire.ids)
         self._unknown_id_timeout = unknown_id_timeout
         # Names that no field of a schema may take, in lower case.
-        self._reserved = frozenset(name.lower() for name in (*PROVENANCE.names, *bucket_columns))
+        self._reserved = frozenset(name.lower() for name in (*PROVENANCE.names, *bucket_columns, *record_columns.names))
+        self._record_columns = record_columns
         self._stopping = stopping or threading.Event()
         self.plan = SchemaPlan(pa.schema([]), self._reserved, widen=widen)
         self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
@@ -109,8 +111,8 @@ class Schemas:
         return bool(self._asked(partial(_knows, self._named, self._topics, wire, schema_id), schema_id))
 
     def columns(self) -> pa.Schema:
-        """Columns that the table needs, provenance included, bucket columns not."""
-        return pa.schema([*self.plan.columns, *PROVENANCE])
+        """Columns that the table needs: of values, of keys and headers, and provenance; bucket columns not."""
+        return pa.schema([*self.plan.columns, *self._record_columns, *PROVENANCE])
 
     def forget_rejected(self, now_s: float) -> None:
         """Leave ids that were rejected ASK_AGAIN ago to the next batch that meets them."""

@@ -170,6 +170,7 @@ class View:
     pause: Pause | None = None
     bucket_counts: BucketCounts | None = None  # of the buckets; None: not read
     hooks: Mapping[str, Health] = field(default_factory=dict)  # by name
+    telemetry: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by receiver: commits sent, and dropped
     committed_since_start: bool = False  # since the driver began, it committed or nothing waited
     cells: tuple[BucketState, ...] = ()  # buckets one by one, the earliest first; empty: not read
     recovery: tuple[Mapping[str, Any], ...] = ()  # what a supervisor decided, newest first

@@ -213,6 +213,11 @@ class Progress:
         """Note how the hooks are doing, all of them."""
         self._note(hooks=hooks)
 
+    def telemetry(self, receiver: str, sent: int, dropped: int) -> None:
+        """Note of how many commits a receiver got what it takes, and of how many not."""
+        with self._lock:
+            self._set(telemetry={**self._view.telemetry, receiver: (sent, dropped)})
+
     def heard(self, sample: Sample, starts: Mapping[Source, int]) -> None:
         """Set where Kafka's logs begin and end. Removes samples that are older than the window."""
         with self._lock:

@@ -291,6 +291,18 @@ CATALOGUE: tuple[Metric, ...] = (
         ("pipeline", "hook"),
     ),
     Metric(
+        "headrace_telemetry_sent_total",
+        "Commits of which a receiver (openlineage, opentelemetry) got its events or spans.",
+        named(lambda r: {receiver: sent for receiver, (sent, _) in r.view.telemetry.items()}),
+        ("pipeline", "receiver"),
+    ),
+    Metric(
+        "headrace_telemetry_dropped_total",
+        "Commits of which a receiver got nothing: it refused, did not answer, or too many waited.",
+        named(lambda r: {receiver: dropped for receiver, (_, dropped) in r.view.telemetry.items()}),
+        ("pipeline", "receiver"),
+    ),
+    Metric(
         "headrace_offset_commit_failures_total",
         "Times that the frontier could not be written to the consumer group of commit_offsets_to_group.",
         plain(lambda r: r.view.offset_commit_failures),

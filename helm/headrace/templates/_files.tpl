@@ -32,7 +32,7 @@
   "spark.driver.blockManager.port" (.Values.ports.sparkBlocks | toString)
 ) -}}
 {{- with $e.cpuLimit -}}{{- $conf = set $conf "spark.kubernetes.executor.limit.cores" . -}}{{- end -}}
-{{- with .Values.image.pullSecrets -}}
+{{- with .Values.imagePullSecrets -}}
 {{- $names := list -}}{{- range . -}}{{- $names = append $names .name -}}{{- end -}}
 {{- $conf = set $conf "spark.kubernetes.container.image.pullSecrets" (join "," $names) -}}
 {{- end -}}
@@ -73,7 +73,7 @@ kind: Pod
 metadata:
   labels:
 {{ include "headrace.selector" (list . "executor") | indent 4 }}
-{{- with $e.labels }}
+{{- with merge dict $e.labels .Values.commonLabels }}
 {{ toYaml . | indent 4 }}
 {{- end }}
 {{- with $e.annotations }}
@@ -103,7 +103,7 @@ spec:
     - name: executor
       env:
         - {name: HOME, value: /tmp}
-{{- with .Values.env }}
+{{- with .Values.extraEnv }}
 {{ toYaml . | indent 8 }}
 {{- end }}
 {{- with .Values.envFrom }}
@@ -130,7 +130,9 @@ spec:
 
 {{/* The data of the ConfigMap: the file of the pipelines as it is, and the two above. */}}
 {{- define "headrace.files" -}}
+{{- if not .Values.existingConfigMap -}}
 pipelines.yaml: {{ .Values.config | toJson }}
+{{ end -}}
 overlay.yaml: |
 {{ include "headrace.place" . | indent 2 }}
 executor.yaml: |

@@ -50,17 +50,39 @@ app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
-{{/* Called with (list . "component"). */}}
+{{/* Called with (list . "component"), and further labels, which count before commonLabels. */}}
 {{- define "headrace.labels" -}}
 {{- $top := index . 0 -}}
 {{ include "headrace.selector" . }}
+{{- with merge dict (rest (rest .) | first | default dict) $top.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 app.kubernetes.io/version: {{ $top.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $top.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 {{- end }}
 
-{{/* The pipelines' file, parsed. What makes no sense here is said before anything is installed. */}}
+{{/* The pipelines' file, parsed: of one that the chart does not see, the names of its pipelines. What makes no sense here
+is refused before anything is installed. */}}
 {{- define "headrace.config" -}}
+{{- if .Values.existingConfigMap -}}
+{{- if trim .Values.config -}}
+{{- fail "\n\nexistingConfigMap: it holds the file of the pipelines, and config gives another. Set one of them.\n" -}}
+{{- end -}}
+{{- if not .Values.pipelines -}}
+{{- fail "\n\npipelines: the chart does not see the file of existingConfigMap. Name its pipelines: --set pipelines={clicks,installs}\n" -}}
+{{- end -}}
+{{- $names := dict -}}{{- range .Values.pipelines -}}{{- $names = set $names . dict -}}{{- end -}}
+{{- toJson (dict "pipelines" $names) -}}
+{{- else -}}
+{{- include "headrace.givenConfig" . -}}
+{{- end -}}
+{{- end }}
+
+{{- define "headrace.givenConfig" -}}
+{{- if .Values.pipelines -}}
+{{- fail "\n\npipelines: config names them itself. Take the value out, or set existingConfigMap.\n" -}}
+{{- end -}}
 {{- if not (trim .Values.config) -}}
 {{- fail "\n\nconfig: the file of the pipelines is missing. Give it as it is: --set-file config=pipelines.yaml\n" -}}
 {{- end -}}
@@ -124,19 +146,19 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 {{- end -}}
 {{- end }}
 
+{{/* A security context without what is null: there the namespace decides. Called with the section of the values. */}}
+{{- define "headrace.security" -}}
+{{- $set := dict -}}
+{{- range $key, $value := . -}}{{- if not (kindIs "invalid" $value) -}}{{- $set = set $set $key $value -}}{{- end -}}{{- end -}}
+{{- toYaml $set -}}
+{{- end }}
+
 {{- define "headrace.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile: {type: RuntimeDefault}
+{{- include "headrace.security" .Values.podSecurityContext -}}
 {{- end }}
 
 {{- define "headrace.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
+{{- include "headrace.security" .Values.securityContext -}}
 {{- end }}
 
 {{/* What each of our containers is told, and the files that it reads. */}}
@@ -147,7 +169,7 @@ capabilities: {drop: [ALL]}
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
 - {name: HOME, value: /tmp}
 - {name: SPARK_LOCAL_DIRS, value: /scratch}
-{{- with .Values.env }}
+{{- with .Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
@@ -160,7 +182,7 @@ capabilities: {drop: [ALL]}
 
 {{/* Single files, so that a running pod keeps those that it began with. */}}
 {{- define "headrace.mounts" -}}
-- {name: config, mountPath: /etc/headrace/pipelines.yaml, subPath: pipelines.yaml, readOnly: true}
+- {name: {{ ternary "pipelines" "config" (not (empty .Values.existingConfigMap)) }}, mountPath: /etc/headrace/pipelines.yaml, subPath: pipelines.yaml, readOnly: true}
 - {name: config, mountPath: /etc/headrace/overlay.yaml, subPath: overlay.yaml, readOnly: true}
 - {name: config, mountPath: /etc/headrace/executor.yaml, subPath: executor.yaml, readOnly: true}
 - {name: tmp, mountPath: /tmp}
@@ -175,6 +197,10 @@ capabilities: {drop: [ALL]}
 {{- $top := index . 0 -}}
 - name: config
   configMap: {name: {{ index . 1 }}}
+{{- with $top.Values.existingConfigMap }}
+- name: pipelines
+  configMap: {name: {{ . }}}
+{{- end }}
 - name: tmp
   emptyDir: {sizeLimit: 2Gi}
 - name: scratch
@@ -216,7 +242,7 @@ spec:
   restartPolicy: {{ .restart | default "Never" }}
   serviceAccountName: {{ include "headrace.executorServiceAccount" .top }}
   automountServiceAccountToken: false
-{{- with .top.Values.image.pullSecrets }}
+{{- with .top.Values.imagePullSecrets }}
   imagePullSecrets:
 {{ toYaml . | indent 4 }}
 {{- end }}

@@ -19,10 +19,9 @@ from writer.core.files import BucketFile, BucketKey, by_bucket
 from writer.core.offsets import TopicPartition
 from writer.core.text import instant, iso, span
 from writer.core.units import shifted, show_size
-from writer.output.bucket_names import name_of
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines, time_of
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
-from writer.sealing.manifest import Manifest
+from writer.sealing.manifest import Manifest, bucket_path
 from writer.sealing.rules import Blocked, Resting, is_closed
 from writer.sealing.sealer import Sealer
 from writer.sealing.watermark import watermark
@@ -68,6 +67,10 @@ class BucketListing:
         numbers = {topic: len(ids) for topic, ids in snapshot.incarnations().items()}
         parts = self.sealer.parts(self.standing, numbers, frozenset())
         self.watermark = watermark(parts, self.sealer.policy.out_of_orderness)
+
+    def named(self, bucket: Bucket) -> str:
+        """Return the bucket's name: the folders of its files."""
+        return bucket_path(self.bucketer.columns, bucket.key)
 
     def buckets(self, since: datetime | None) -> list[Bucket]:
         """Return the buckets that end after an instant, the earliest first; those that go by no time come last."""
@@ -150,22 +153,22 @@ def _show(look: BucketListing, found: Sequence[Bucket], out: Console) -> None:
     right = numbers("rows", "files", "size", "late", "version")
     sheet = TextTable(out, [Column("bucket", width_max=60), Column("state"), *right, Column("sealed at")])
     if found:
-        sheet.add([_row(bucket) for bucket in found])
+        sheet.add([_row(look.named(bucket), bucket) for bucket in found])
     counts = Counter(bucket.state for bucket in found)
     sentence(out, ", ".join(f"{n:,} {state}" for state, n in sorted(counts.items())) or "no bucket has rows")
     for bucket in found:
         if bucket.why:
-            hanging(out, f"{name_of(bucket.key)}: ", bucket.why, "yellow")
+            hanging(out, f"{look.named(bucket)}: ", bucket.why, "yellow")
     mark, closed = look.watermark, look.standing.closed_until
     held = f", held back by {_part(mark.held_by)} unless it is idle" if mark.held_by else ""
     stands = "none yet" if mark.instant is None else instant(mark.instant)
     sentence(out, f"watermark: {stands}{held}; closed until: {'never yet' if closed is None else instant(closed)}")
 
 
-def _row(bucket: Bucket) -> list[str | Text]:
+def _row(name: str, bucket: Bucket) -> list[str | Text]:
     manifest = bucket.manifest
     return [
-        name_of(bucket.key), Text(bucket.state, _STYLES[bucket.state]),
+        name, Text(bucket.state, _STYLES[bucket.state]),
         "?" if bucket.rows is None else f"{bucket.rows:,}", f"{bucket.files:,}", show_size(bucket.bytes),
         f"{bucket.late:,}" if bucket.late else "", str(manifest.version) if manifest else "",
         instant(manifest.sealed_at) if manifest else "",

@@ -1,6 +1,7 @@
 """`headrace hooks`: lists deliveries, delivers them again, or skips them."""
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -17,9 +18,10 @@ from writer.core.text import instant, iso, span
 from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import deliveries
 from writer.hooks.outbox import OutboxContent, OutboxEntry
-from writer.output.bucket_names import bucket_of, name_of
+from writer.output.bucket_names import bucket_of
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines, duration_of, opened
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
+from writer.sealing.manifest import bucket_path
 
 _PAUSE_S = 0.5
 _SHOWN = 10  # outbox entries of a hook
@@ -67,19 +69,20 @@ def _to_dict(delivery: HookDelivery, box: OutboxContent | None) -> dict[str, Any
     }  # fmt: skip
 
 
-def _show(document: dict[str, list[dict[str, Any]]], *, as_json: bool) -> None:
+def _show(config: Config, document: dict[str, list[dict[str, Any]]], *, as_json: bool) -> None:
     now, out = datetime.now(UTC), console()
     if as_json:
         emit_whole({"at": iso(now), "pipelines": document})
         return
     for name, found in document.items():
+        columns = bucketers.build(config.pipelines[name].bucket).columns
         if not found:
             sentence(out, f"{name} has no hooks (pipelines.{name}.hooks)")
         for one in found:
-            _show_hook(name, one, now, out)
+            _show_hook(name, one, columns, now, out)
 
 
-def _show_hook(pipeline: str, document: dict[str, Any], now: datetime, out: Console) -> None:
+def _show_hook(pipeline: str, document: dict[str, Any], columns: Sequence[str], now: datetime, out: Console) -> None:
     waiting = document["waiting"]
     head = f"{pipeline}  {document['hook']}  → {document['target']}"
     state = f"{document['delivered']:,} delivered, {len(waiting):,} waiting"
@@ -89,9 +92,8 @@ def _show_hook(pipeline: str, document: dict[str, Any], now: datetime, out: Cons
     if document["position"] is None:
         sentence(out, "  never ran yet", "dim")
     if (last := document["last"]) is not None:
-        sentence(
-            out, f"  last: {name_of(last['bucket'])} version {last['version']} at {instant(last['at'])}: {last['what']}"
-        )
+        bucket = f"{bucket_path(columns, last['bucket'])} version {last['version']}"
+        sentence(out, f"  last: {bucket} at {instant(last['at'])}: {last['what']}")
     if not waiting:
         return
     sheet = TextTable(
@@ -107,7 +109,7 @@ def _show_hook(pipeline: str, document: dict[str, Any], now: datetime, out: Cons
     sheet.add(
         [
             [
-                f"  {name_of(one['bucket'])}",
+                f"  {bucket_path(columns, one['bucket'])}",
                 str(one["version"]),
                 instant(one["sealed_at"]),
                 str(one["attempts"]),
@@ -143,6 +145,7 @@ def list_(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = Fals
     """
     settings = load(config)
     _show(
+        settings,
         {
             name: [_to_dict(delivery, delivery.outbox.read()) for delivery in deliveries(name, settings)]
             for name in settings.chosen(pipeline)
@@ -171,7 +174,7 @@ def run(
     found = _chosen(settings, name, hook)
     key = None if bucket is None else bucket_of(bucket, bucketers.build(settings.pipelines[name].bucket))
     worked_off = [(delivery, _worked_off(delivery, key, within)) for delivery in found]
-    _show({name: [_to_dict(*one) for one in worked_off]}, as_json=as_json)
+    _show(settings, {name: [_to_dict(*one) for one in worked_off]}, as_json=as_json)
     raise typer.Exit(int(any(delivery.health.failures or box.pending for delivery, box in worked_off)))
 
 
@@ -189,7 +192,8 @@ def skip(
     """
     settings, name = opened(config, pipeline)
     (delivery,) = _chosen(settings, name, hook)
-    key = bucket_of(bucket, bucketers.build(settings.pipelines[name].bucket))
+    bucketer = bucketers.build(settings.pipelines[name].bucket)
+    columns, key = bucketer.columns, bucket_of(bucket, bucketer)
     delivery.take_up()
     gone: list[OutboxEntry] = []
 
@@ -204,7 +208,7 @@ def skip(
         emit_whole({"pipeline": name, "hook": hook, "bucket": list(key), "versions": versions})
     elif versions:
         shown = ", ".join(map(str, versions))
-        sentence(console(), f"{hook} is not told of {name_of(key)} version {shown}")
+        sentence(console(), f"{hook} is not told of {bucket_path(columns, key)} version {shown}")
     else:
-        sentence(console(), f"nothing of {name_of(key)} waits for {hook}")
+        sentence(console(), f"nothing of {bucket_path(columns, key)} waits for {hook}")
     raise typer.Exit(int(not versions))

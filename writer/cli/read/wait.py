@@ -11,10 +11,10 @@ from writer.cli.read.buckets import BucketListing, mark
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural
 from writer.core.units import show_duration
-from writer.output.bucket_names import bucket_of, name_of
+from writer.output.bucket_names import bucket_of
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, duration_of, opened
 from writer.output.tables import console, emit_whole, sentence
-from writer.sealing.manifest import Manifest
+from writer.sealing.manifest import Manifest, bucket_path
 from writer.storage.locations import on_s3
 
 _LOOK_EVERY_S, _LOOK_EVERY_ON_S3_S = 1.0, 5.0
@@ -41,6 +41,7 @@ def wait(
     within, out = duration_of("--timeout", timeout), console()
     look = BucketListing(name, settings, datetime.now(UTC))
     key = bucket_of(sealed, look.bucketer)
+    shown = bucket_path(look.bucketer.columns, key)
     deadline = time.monotonic() + within.total_seconds()
     pause_s = _LOOK_EVERY_ON_S3_S if on_s3(look.sealer.table.location) else _LOOK_EVERY_S
     while True:
@@ -50,7 +51,7 @@ def wait(
             return
         state, why = look.why_not(key, version)
         if state == "empty" and version == 1:
-            _empty(name, key, as_json=as_json, out=out)
+            _empty(name, key, shown, as_json=as_json, out=out)
             return
         left_s = deadline - time.monotonic()
         if left_s <= 0:
@@ -61,7 +62,7 @@ def wait(
         document = {"pipeline": name, "bucket": list(key), "state": state, "why": why, "watermark": mark(look)}
         emit_whole({**document, "manifest": None})
     else:
-        wanted = f"version {version} of {name_of(key)}" if version > 1 else name_of(key)
+        wanted = f"version {version} of {shown}" if version > 1 else shown
         sentence(out, f"{wanted} is not sealed after {show_duration(within)}; it is {state}: {why}")
     raise typer.Exit(1)
 
@@ -74,13 +75,13 @@ def _arrived(manifest: Manifest, *, as_json: bool, out: Console) -> None:
         late = f", {manifest.late:,} of them late" if manifest.late else ""
         gap = "; records that Kafka lost may be missing" if manifest.with_gap else ""
         sentence(
-            out, f"{name_of(manifest.bucket)} is sealed: version {manifest.version} at {instant(manifest.sealed_at)}, "
+            out, f"{manifest.name} is sealed: version {manifest.version} at {instant(manifest.sealed_at)}, "
             f"{plural(manifest.rows, 'row')}{late} in {plural(manifest.files, 'file')}{gap}",
         )  # fmt: skip
 
 
-def _empty(name: str, key: BucketKey, *, as_json: bool, out: Console) -> None:
+def _empty(name: str, key: BucketKey, shown: str, *, as_json: bool, out: Console) -> None:
     if as_json:
         emit_whole({"pipeline": name, "bucket": list(key), "state": "empty", "manifest": None})
     else:
-        sentence(out, f"{name_of(key)} is complete, and empty: it is closed, and no row of it came")
+        sentence(out, f"{shown} is complete, and empty: it is closed, and no row of it came")

@@ -25,6 +25,7 @@ from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.schemas.registry import SchemaSource, source
+from writer.sealing.manifest import bucket_path
 from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import CommitFailed, one_line
 
@@ -70,7 +71,7 @@ def run_delete(
         lines.emit_whole({"pipeline": name, "dry_run": not write, "request": request, **rows, **document})
     else:
         for what, looked, gone in zip((name, f"{name}, late table"), looks, done, strict=False):
-            _show(out, what, keys, looked, gone)
+            _show(out, what, keys, columns, looked, gone)
         _show_dead_letters(out, found)
         _left(out, name, delta=not main.hidden)
     return any(looked.rows for looked in looks) or bool(found and found.meant)
@@ -86,7 +87,9 @@ def _to_dict(looked: DeletionScan, done: Sequence[DeletionResult]) -> Mapping[st
     }  # fmt: skip
 
 
-def _show(out: Console, name: str, keys: Keys, looked: DeletionScan, done: Sequence[DeletionResult]) -> None:
+def _show(
+    out: Console, name: str, keys: Keys, columns: Sequence[str], looked: DeletionScan, done: Sequence[DeletionResult]
+) -> None:
     lines.sentence(
         out,
         f"{name}: {plural(looked.rows, 'row')} with {plural(keys.count, 'value')} of {', '.join(keys.fields)}, in "
@@ -97,9 +100,9 @@ def _show(out: Console, name: str, keys: Keys, looked: DeletionScan, done: Seque
         (bucket, sum(hit.rows for hit in hits), len(hits), "-") for bucket, hits in looked.buckets.items()
     ]
     if shown:
-        columns = [lines.Column("bucket", width_min=20), *lines.numbers("rows", "files", "version")]
-        lines.TextTable(out, columns).add([
-            [", ".join(value or "null" for value in bucket), f"{rows:,}", f"{files:,}", version]
+        titles = [lines.Column("bucket", width_min=20), *lines.numbers("rows", "files", "version")]
+        lines.TextTable(out, titles).add([
+            [bucket_path(columns, bucket), f"{rows:,}", f"{files:,}", version]
             for bucket, rows, files, version in shown
         ])  # fmt: skip
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+import bucketers
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.text import instant, plural
@@ -16,6 +17,7 @@ from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
+from writer.sealing.manifest import bucket_path
 from writer.table.factory import existing_table
 
 _BUCKETS_SHOWN = 20  # for a person
@@ -36,7 +38,7 @@ def _result_to_dict(done: Sequence[DroppedBucket]) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def _show(out: Console, name: str, old: Sequence[ExpiredBucket], which: str) -> None:
+def _show(out: Console, name: str, buckets_by: Sequence[str], old: Sequence[ExpiredBucket], which: str) -> None:
     if not old:
         tables.sentence(out, f"{name}: no bucket {which}.")
         return
@@ -44,7 +46,7 @@ def _show(out: Console, name: str, old: Sequence[ExpiredBucket], which: str) -> 
     columns = [tables.Column("bucket", width_min=20), *tables.numbers("rows", "files", "size")]
     tables.TextTable(out, columns).add([
         [
-            ", ".join(value or "null" for value in one.bucket),
+            bucket_path(buckets_by, one.bucket),
             "?" if any(file.rows is None for file in one.files) else f"{sum(f.rows or 0 for f in one.files):,}",
             f"{len(one.files):,}", show_size(one.bytes),
         ]
@@ -92,6 +94,7 @@ def run_retention(config: Config, names: Sequence[str], *, write: bool, now: dat
             continue
         existing_table(name, config)
         main, late = works(name, config)
+        columns = bucketers.build(config.pipelines[name].bucket).columns
         documents[name] = {"before": (now - kept_for).isoformat()}
         for what, work in (("", main), ("late table", late)):
             old = work.due(now)
@@ -103,7 +106,7 @@ def run_retention(config: Config, names: Sequence[str], *, write: bool, now: dat
             documents[name] |= {what.replace(" ", "_"): found} if what else found
             if not as_json:
                 which = f"ended by {instant(now - kept_for)} (retention {show_duration(kept_for)})"
-                _show(out, f"{name}, {what}" if what else name, old, which)
+                _show(out, f"{name}, {what}" if what else name, columns, old, which)
                 if done:
                     _verdict(out, done, delta=config.pipelines[name].table.format == "delta")
     if as_json:

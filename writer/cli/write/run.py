@@ -1,5 +1,6 @@
 """`headrace run`: runs the writer until it is stopped."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,12 @@ from writer.table.factory import main_table
 from writer.table.log.foreign_writes import reading
 
 _PARTITIONS_SHOWN = 20
+
+
+def _say_where_the_page_is(url: str) -> None:
+    """Print it for a person; among lines of JSON the event `http_listening` has it."""
+    if os.environ.get("HEADRACE_LOG") != "json":
+        typer.echo(f"headrace: page at {url}/")
 
 
 def run(
@@ -65,7 +72,9 @@ def _run(path: Path, only: list[str] | None, *, once: bool, new_run: bool) -> No
         link.begin()
     try:
         settings = load(path)
-        ended = job.run(settings, once=once, new_run=new_run, only=settings.chosen(only))
+        ended = job.run(
+            settings, once=once, new_run=new_run, only=settings.chosen(only), listening=_say_where_the_page_is
+        )
     except Exception as error:
         if link is not None:
             link.tell(None, error)

@@ -26,6 +26,7 @@ from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
+from writer.sealing.manifest import bucket_path
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import reading
 from writer.table.log.snapshot import PipelineSnapshot
@@ -111,7 +112,9 @@ def _strange(bucketer: bucketers.Bucketer, files: Sequence[BucketFile]) -> str:
     """Name buckets that the bucketer would never give."""
     if not bucketers.goes_by_time(bucketer):
         return ""
-    odd = sorted({", ".join(map(str, f.bucket)) for f in files if bucketers.interval(bucketer, f.bucket) is None})
+    odd = sorted(
+        {bucket_path(bucketer.columns, f.bucket) for f in files if bucketers.interval(bucketer, f.bucket) is None}
+    )
     if not odd:
         return ""
     more = f" and {len(odd) - _NAMED:,} more" if len(odd) > _NAMED else ""
@@ -139,7 +142,7 @@ def _compared(
         # cold: the few codes that occur in the rows of one file
         other = {found.values[code] for code in pc.unique(found.codes).to_pylist()} - {file.bucket}
         if other:
-            named, here = (", ".join(map(str, key)) for key in (min(other, key=str), file.bucket))
+            named, here = (bucket_path(bucketer.columns, key) for key in (min(other, key=str), file.bucket))
             return 0, f"Rows of its partition {here} belong to {named} as configured. Set 'bucket' to what it is."
         count += pc.sum(timed).as_py() or 0
     return count, ""

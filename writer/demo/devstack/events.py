@@ -166,9 +166,9 @@ def produce(
     for i, (what, key, record) in enumerate(made):
         value = encode(record)
         while damaged < (i + 1) * broken // n:
-            delivery.send(key, _damage(value, damaged), "broken")
+            delivery.send(key, _damage(value, damaged), "broken", i)
             damaged += 1
-        delivery.send(key, value, what)
+        delivery.send(key, value, what, i)
     return delivery.finish()
 
 
@@ -204,11 +204,12 @@ class _Delivery:
         # Not methods: through one, self would hold itself, and the producer would dial on after its last use.
         self._counting = {what: _counting(counts, self._failures) for what, counts in self._counts.items()}
 
-    def send(self, key: bytes, value: bytes, what: str) -> None:
-        """Send one value, to be counted as `what` once it is acknowledged."""
+    def send(self, key: bytes, value: bytes, what: str, number: int) -> None:
+        """Send one value, to be counted as `what` once it is acknowledged. `number`: its trace id."""
+        headers = [("source", b"headrace demo"), ("trace-id", f"{number:032x}".encode())]
         while True:
             try:
-                self._producer.produce(self._topic, value, key, on_delivery=self._counting[what])
+                self._producer.produce(self._topic, value, key, headers=headers, on_delivery=self._counting[what])
             except BufferError:  # the queue is full: let acknowledgements make room
                 self._producer.poll(0.1)
             else:

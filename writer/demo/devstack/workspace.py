@@ -161,7 +161,7 @@ class Workspace:
 
     def launch_writer(self) -> Writer:
         """Start `headrace run` on the configuration."""
-        path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        path = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {
             "PYTHONPATH": os.pathsep.join(path),  # the same headrace, in a directory of its own
             "TMPDIR": str(self._scratch),

@@ -1,0 +1,176 @@
+"""Keys and headers of records are columns: in the stream and at every other exit, in both formats."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from tests import oracle
+from tests.carried import Driver, log
+from tests.contract.test_compact import compactor
+from tests.looking import NOW, event
+from tests.skipped import filled, skipped
+from writer.audit.audit import audit
+from writer.cli.write import delete_rows
+from writer.maintenance.compaction import here
+from writer.maintenance.dead_letters import Selection
+from writer.maintenance.local_pipeline import opened
+from writer.maintenance.replay import Replaying
+from writer.maintenance.row_keys import where
+from writer.output.tables import console
+from writer.table.log.operations import Closing
+
+COLUMNS = {
+    "key": "string", "headers": "_headers",
+    "header_columns": {"trace": "trace-id", "size": {"header": "n", "type": "long"}},
+}  # fmt: skip
+OLD = NOW - timedelta(days=99)
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def started(root: Path, form: str, columns: dict[str, Any] | None = None, **settings: Any) -> Driver:
+    driver = Driver(root, form, columns=columns or {}, **settings)
+    driver.start()
+    driver.table.grow(list(driver.needed()), driver.epoch)
+    return driver
+
+
+def shown(location: str) -> list[tuple[object, ...]]:
+    found = oracle.rows(Path(location), "_offset, _key, _headers['trace-id'], trace, size", "ORDER BY 1")
+    return [tuple(bytes(value) if isinstance(value, bytearray) else value for value in row) for row in found]
+
+
+def adds_up(driver: Driver) -> None:
+    oracle.check(Path(driver.lake), "clicks")
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+
+
+def test_a_table_that_exists_has_them_from_the_next_commit_on(tmp_path: Path, form: str) -> None:
+    started(tmp_path, form).carry([log({0: event(0)})], {0: 1})
+    driver = started(tmp_path, form, COLUMNS)
+    driver.carry([log({1: event(1), 2: event(2)}, headers={1: {"trace-id": b"t", "n": b"7"}})], {0: 3})
+    assert shown(driver.lake) == [(0, None, None, None, None), (1, "k1", b"t", "t", 7), (2, "k2", None, None, None)]
+    adds_up(driver)
+    without = started(tmp_path, form)
+    without.carry([log({3: event(3)})], {0: 4})
+    assert shown(driver.lake)[-1] == (3, None, None, None, None), "a column that is not asked for any more stays"
+    adds_up(without)
+
+
+def test_what_does_not_have_its_type_is_a_dead_letter_with_its_headers(tmp_path: Path, form: str) -> None:
+    driver = started(tmp_path, form, COLUMNS)
+    driver.carry([log({0: event(0), 1: event(1)}, headers={1: {"n": b"many", "trace-id": b"t"}})], {0: 2})
+    assert shown(driver.lake) == [(0, "k0", None, None, None)]
+    found = oracle.rows(Path(driver.dead_letters), "_offset, key, error, headers[1].key, headers[2].value")
+    assert found == [(1, b"k1", "the header 'n' is no long", "n", b"t")]
+    adds_up(driver)
+    lenient = started(tmp_path, form, {**COLUMNS, "undecodable": "null"})
+    assert Replaying("clicks", lenient.config, lenient.schemas).run(Selection(), NOW).rows == 1
+    assert shown(driver.lake)[1] == (1, "k1", b"t", "t", None)
+    adds_up(lenient)
+
+
+def test_a_replayed_dead_letter_has_its_key_and_its_headers(tmp_path: Path, form: str) -> None:
+    driver = started(tmp_path, form, COLUMNS)
+    driver.carry([log({0: event(0, at=OLD)}, headers={0: {"trace-id": b"t"}})], {0: 1})
+    assert shown(driver.lake) == []
+    assert Replaying("clicks", driver.config, driver.schemas).run(Selection(), OLD).rows == 1
+    assert shown(driver.lake) == [(0, "k0", b"t", "t", None)]
+    adds_up(driver)
+
+
+def test_rows_and_dead_letters_are_deleted_by_key(tmp_path: Path, form: str) -> None:
+    driver = started(tmp_path, form, COLUMNS)
+    driver.carry([log({0: event(0), 1: event(1), 2: event(2, at=OLD), 3: event(3, at=OLD)})], {0: 4})
+    for key in ("k1", "k2"):
+        delete_rows.run_delete(
+            driver.config, "clicks", where(f"_key = '{key}'"), driver.schemas, now=NOW, out=console(),
+            with_dead_letters=True, dry_run=False, as_json=True,
+        )  # fmt: skip
+    assert [row[1] for row in shown(driver.lake)] == ["k0"]
+    assert oracle.rows(Path(driver.dead_letters), "key") == [(b"k3",)]
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+def test_late_rows_have_them_in_their_table(tmp_path: Path, form: str) -> None:
+    seal = {"late": "late_table"}
+    driver = started(tmp_path, form, COLUMNS, seal=seal)
+    driver.carry([log({0: event(0)})], {0: 1})
+    closing = Closing("c", NOW + timedelta(days=1), {"reason": "command"})
+    driver.table.close(driver.table.snapshot(), closing)
+    driver.carry([log({1: event(1)}, headers={1: {"trace-id": b"late"}})], {0: 2})
+    assert shown(str(driver.settings.late_table)) == [(1, "k1", b"late", "late", None)]
+    adds_up(driver)
+
+
+def with_gap(root: Path, form: str) -> Driver:
+    """A table that ends at 1, and a gap up to 3."""
+    driver = started(root, form, COLUMNS)
+    driver.carry([log({0: event(0)})], {0: 1})
+    skipped(driver, 3)
+    return driver
+
+
+def test_a_copy_of_such_a_table_brings_them_to_a_gap(tmp_path: Path, form: str) -> None:
+    driver, other = with_gap(tmp_path, form), started(tmp_path / "other", form, COLUMNS)
+    other.carry([log({n: event(n) for n in range(3)}, headers={2: {"trace-id": b"t", "n": b"2"}})], {0: 3})
+    filled(driver, Path(other.lake))
+    assert shown(driver.lake)[1:] == [(1, "k1", None, None, None), (2, "k2", b"t", "t", 2)]
+    adds_up(driver)
+
+
+def test_an_archive_of_records_brings_them_to_a_gap(tmp_path: Path, form: str) -> None:
+    driver = with_gap(tmp_path, form)
+    (tmp_path / "archive").mkdir()
+    records = log({1: event(1), 2: event(2)}, headers={1: {"n": b"1"}, 2: {"trace-id": b"t"}})
+    pq.write_table(pa.Table.from_batches([records]), tmp_path / "archive" / "part-0.parquet")
+    filled(driver, tmp_path / "archive")
+    assert shown(driver.lake)[1:] == [(1, "k1", None, None, 1), (2, "k2", b"t", "t", None)]
+    adds_up(driver)
+
+
+def test_a_merged_bucket_keeps_them(tmp_path: Path, form: str) -> None:
+    driver = started(tmp_path, form, COLUMNS)
+    for n in range(3):
+        driver.carry([log({n: event(n, at=NOW)}, headers={n: {"trace-id": b"t"}})], {0: n + 1})
+    before = shown(driver.lake)
+    snapshot = driver.table.snapshot()
+    (bucket,) = {file.bucket for file in driver.table.bucket_files(snapshot)}
+    pieces = compactor(driver).planned(snapshot, [bucket], open_too=True)[bucket]
+    (made,) = compactor(driver).carry_out(snapshot, pieces, here)
+    assert (made.removed, made.files, made.rows) == (3, 1, 3)
+    assert shown(driver.lake) == before
+    adds_up(driver)
+
+
+def test_preview_shows_them(tmp_path: Path) -> None:
+    driver = started(tmp_path, "delta", COLUMNS)
+    sample = opened("clicks", driver.config, driver.schemas).assigned(log({0: event(0)}, headers={0: {"n": b"7"}}), NOW)
+    (group,) = sample.groups
+    assert group.rows.select(["_key", "_headers", "trace", "size"]).to_pylist() == [
+        {"_key": "k0", "_headers": [("n", b"7")], "trace": None, "size": 7}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"key": "text"}, "columns.key.type"),
+        ({"headers": "_offset"}, "'_offset' is the name of two columns"),
+        ({"key": "string", "header_columns": {"_KEY": "k"}}, "'_key' is the name of two columns"),
+        ({"header_columns": {"n": {"header": "n", "type": "int"}}}, "columns.header_columns.n.type"),
+    ],
+)
+def test_a_column_that_cannot_be_is_a_sentence(tmp_path: Path, columns: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(problem)):
+        Driver(tmp_path, columns=columns)
