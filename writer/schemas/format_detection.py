@@ -122,7 +122,7 @@ class DetectedFormat:
         return self._unit or self._settings.event_time.unit
 
     def needs_headers(self) -> bool:
-        """Return whether Spark must read Kafka's headers: the table holds them, or one may hold a schema id."""
+        """Return whether Spark must read Kafka's headers: for the table's columns, or for a schema id in them."""
         wanted = self._settings.columns.record_columns.needs_headers
         return wanted or self.wire.header is not None or not self.wire_known
 
