@@ -95,7 +95,7 @@ def test_rows_and_dead_letters_are_deleted_by_key(tmp_path: Path, form: str) -> 
     for key in ("k1", "k2"):
         delete_rows.run_delete(
             driver.config, "clicks", where(f"_key = '{key}'"), driver.schemas, now=NOW, out=console(),
-            with_dead_letters=True, dry_run=False, as_json=True,
+            with_dead_letters=True, write=True, as_json=True,
         )  # fmt: skip
     assert [row[1] for row in shown(driver.lake)] == ["k0"]
     assert oracle.rows(Path(driver.dead_letters), "key") == [(b"k3",)]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.looking import EVENT
@@ -138,7 +139,8 @@ def learning(source: SchemaSource, recorded: dict[str, int] | None = None) -> Sc
     unknown_id_timeout = timedelta(0)
     return Schemas(
         "clicks", source, ["clicks"], Meanings("clicks", Registry(url="http://r"), lambda: recorded or {}),
-        bucket_columns=["hour"], widen=True, unknown_id_timeout=unknown_id_timeout, stopping=threading.Event(),
+        bucket_columns=["hour"], record_columns=pa.schema([]), widen=True,
+        unknown_id_timeout=unknown_id_timeout, stopping=threading.Event(),
     )  # fmt: skip
 
 

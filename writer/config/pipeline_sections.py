@@ -1,9 +1,9 @@
 """Sections of a pipeline that need a module of their own: clocks, wire format, sealing, compaction."""
 
 from datetime import timedelta
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 import bucketers
 from writer.avro import wire_format
@@ -46,9 +46,28 @@ class ClockRule(Strict):
         return Clock(self.topic, self.field, tuple(self.values), self.shift, self.zone)
 
 
-class Wire(Strict):
+class ShortForm(Strict):
+    """A section that may be written as the value of one of its keys alone."""
+
+    short: ClassVar[str]  # name of the key
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expanded(cls, raw: Any) -> Any:
+        return {cls.short: raw} if isinstance(raw, str) else raw
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
+        """Let the JSON schema take the short form, too."""
+        whole = handler(core)
+        value = handler.resolve_ref_schema(whole)["properties"][cls.short]
+        return {"anyOf": [whole, {name: value[name] for name in ("type", "enum") if name in value}]}
+
+
+class Wire(ShortForm):
     """How a record says which schema its value was written with. `wire: confluent` is short for its `format`."""
 
+    short: ClassVar[str] = "format"
     format: Literal["auto", "confluent", "apicurio", "header", "single_object", "bare"] = Field(
         "auto", description="wire format of the values; `auto` finds it in the records and keeps it (docs/TYPES.md)"
     )
@@ -61,18 +80,6 @@ class Wire(Strict):
         description="for `apicurio`: which of its ids, by default `global`; for a `header` of another name: which ids",
     )
     schema_id: int | None = Field(None, ge=1, description="for `bare`: id of the schema that all values have")
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
-        """Let the JSON schema take the short form, too."""
-        return {
-            "anyOf": [handler(core), {"type": "string", "enum": list(get_args(cls.model_fields["format"].annotation))}]
-        }
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, raw: Any) -> Any:
-        return {"format": raw} if isinstance(raw, str) else raw
 
     @model_validator(mode="after")
     def _what_the_format_needs(self) -> "Wire":
@@ -141,37 +148,34 @@ class Seal(Strict):
     )
 
 
-class KeyColumn(Strict):
+class KeyColumn(ShortForm):
     """The column of the records' keys. `key: string` is short for its `type`."""
 
+    short: ClassVar[str] = "type"
     type: Literal["binary", "string"] = Field(description="type of the column")
     name: str = Field("_key", min_length=1, description="name of the column")
 
 
-class HeaderColumn(Strict):
+class HeaderColumn(ShortForm):
     """A column of one header. A name alone is short for its `header`, as a string."""
 
+    short: ClassVar[str] = "header"
     header: str = Field(min_length=1, description="name of the header; of several with one name, the last counts")
     type: Literal["binary", "string", "long", "double", "boolean"] = Field(
         "string", description="type of the column, read from the header's text"
     )
 
 
-def _short(name: str) -> BeforeValidator:
-    """Let a section be written as the one value that it cannot do without."""
-    return BeforeValidator(lambda given: {name: given} if isinstance(given, str) else given)
-
-
 class Columns(Strict):
     """What a row holds of its record beside the value. A table that exists has it from the next commit on."""
 
-    key: Annotated[KeyColumn, _short("type")] | None = Field(
+    key: KeyColumn | None = Field(
         None, description="column of the key; default: none. A table with keys can be deleted from, and deduped, by key"
     )
     headers: str | None = Field(
         None, min_length=1, description="name of a column with all headers, a map of names to bytes, such as `_headers`"
     )
-    header_columns: dict[str, Annotated[HeaderColumn, _short("header")]] = Field(
+    header_columns: dict[str, HeaderColumn] = Field(
         default_factory=dict, description="columns of single headers: name of the column, then header and type"
     )
     undecodable: Literal["dead_letter", "null"] = Field(
