@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from autoscaler.runtime import state_store
@@ -55,6 +56,10 @@ KINDS = {
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     found = Place(str(tmp_path_factory.mktemp("existing")), "127.0.0.1:1", "http://127.0.0.1:1", "http://127.0.0.1:2")
     unpack(found, servers=False)
+    file = Path(found.root) / CONFIG
+    settings = yaml.safe_load(file.read_text())
+    settings["kafka"]["request_timeout"] = "500 ms"  # nobody answers, and each of its pipelines asks
+    file.write_text(yaml.safe_dump(settings))
     return found
 
 
