@@ -117,6 +117,7 @@ def test_the_pipeline_s_own_start_refuses_it_before_its_epoch_rises(driver: Driv
     def start(schemas: Schemas) -> PipelineRun:
         cluster = Cluster((0, 20), id_="uuid-1")
         run = PipelineRun("clicks", driver.config, schemas=schemas, cluster=cluster)  # type: ignore[arg-type]
+        run.check()
         run.start(new_run=False)
         return run
 

@@ -15,7 +15,7 @@ import bucketers
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.task_report import Report
 from writer.clients import notifications
-from writer.clients.kafka import BrokerUnreachable, Cluster, Topic, next_records
+from writer.clients.kafka import BrokerUnreachable, Cluster, next_records
 from writer.commit import batch_limits, builder
 from writer.commit.batch_limits import Endings
 from writer.commit.failed_records_limit import check as check_failed_records
@@ -87,33 +87,31 @@ class PipelineRun:
         tables = [self._table, *([self._late] if self._late else [])]
         self._tasks = Tasks(self.config, tables, self._schemas, self._found, self.progress, self._s3, pipelines)
         self.gate = Gate(self._table.store, self.progress.pipeline, self.progress.paused)
-        self._topics: Mapping[str, Topic] = {}  # as the checks of the start have found them
         self.epoch = 0  # before the start commit
         self._lease: int | None = None
         self._former: dict[str, Any] | None = None  # what the commit before this one cost; it could not say so itself
         self.error: BaseException | None = None
 
-    def check(self) -> Mapping[str, Topic]:
-        """Look at what a start needs, without Spark: topics, schemas, event time, places. Returns the topics.
+    def check(self) -> None:
+        """Look at what a start needs, without Spark: topics, schemas, event time, places.
 
         Writes nothing but probe files. Raises BrokerUnreachable, CommitFailed, ConfigError, RegistryUnreachable,
         SchemaChanged.
         """
-        self._topics = self.cluster.topics(self.config.topics)
+        self.cluster.topics(self.config.topics)
         self._schemas.begin()
         self._found.check_time(self._schemas.plan.columns)
         for place in filter(None, (self.config.table.location, self.config.dead_letters, self.config.late_table)):
             probe(store_at(place, self._s3), exclusive=True)
         self._table.check(self._bucket_columns, layout(self.config.bucket))
-        return self._topics
 
     def start(self, *, new_run: bool, once: bool = False, lease: int | None = None) -> Start:
-        """Take the pipeline over and choose the checkpoint. `lease`: epoch of the lease that a supervisor holds.
+        """Take the pipeline over, once it is checked. `lease`: epoch of the lease that a supervisor holds.
 
         Raises CheckpointUnusable, ConfigError, Fenced.
         """
         self._lease = lease
-        topics = self._topics or self.check()
+        topics = self.cluster.topics(self.config.topics)  # again: one may be another since Spark began to start
         self._make_tables()
         snapshot = self._table.snapshot()
         self._schemas.follow(snapshot.columns())
