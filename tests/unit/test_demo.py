@@ -1,9 +1,7 @@
-"""What the demo shows is what there is: numbers from a table's log, rates, lag, the panel, the account, the picture."""
+"""What the demo shows is what there is: numbers from a table's log, rates, lag, the panel, the account."""
 
-import importlib.util
 import io
 import json
-import xml.etree.ElementTree as ET
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from rich.console import Console
-from rich.text import Text
 
 import bucketers
 from tests.opened import parquet_table
@@ -381,23 +378,3 @@ def test_the_question_for_a_parquet_table_answers_too(tmp_path, capfd):
     said = capfd.readouterr().out
     assert "2026-11-20T06" in said
     assert "2026-11-20T07" not in said
-
-
-# The picture
-
-
-def test_the_picture_is_drawn_from_what_the_screen_showed():
-    place = Path(__file__).parents[2] / "docs" / "picture.py"
-    spec = importlib.util.spec_from_file_location("picture", place)
-    picture = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(picture)
-    screen = picture.Still()
-    screen.say(Text("a < b & c"))
-    with screen.live():
-        screen.show(VIEW)
-    screen.say("the end")
-    drawn = screen.svg()
-    texts = {text.text.replace("\xa0", " ") for text in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")}
-    assert {"headrace demo", "a < b & c", "the end"} <= texts
-    assert any("35,000 events, 2.1 s" in text for text in texts)
-    assert "url(http" not in drawn, "nothing is fetched when it is shown"

@@ -155,15 +155,15 @@ def _seen(value: bytes, headers: Mapping[str, bytes], wire: Wire | None) -> tupl
 
 def decoded(walk: LocalPipeline, batch: pa.RecordBatch) -> list[Record]:
     """Describe records after decode and conform: the row, or why there is none."""
-    return _told(batch, walk.decoded(batch), walk)
+    return _records(batch, walk.decoded(batch), walk)
 
 
 def assigned(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> list[Record]:
     """Describe records after assign: event time and bucket, or why there is none."""
-    return _told(batch, walk.assigned(batch, now), walk)
+    return _records(batch, walk.assigned(batch, now), walk)
 
 
-def _told(batch: pa.RecordBatch, sample: Sample, walk: LocalPipeline) -> list[Record]:
+def _records(batch: pa.RecordBatch, sample: Sample, walk: LocalPipeline) -> list[Record]:
     columns = bucketers.build(walk.config.pipelines[walk.name].bucket).columns
     found: dict[tuple[str, int, int], Record] = {}
     for group in sample.groups:  # cold: to_pylist() over a sample of some records, for a screen
