@@ -1,0 +1,195 @@
+"""A cluster of brokers in this process that answers Metadata and Fetch, and misbehaves as a test wants.
+
+What real brokers do is in tests/contract/test_kafka_reader.py; this is for what a single broker never does: leaders
+that move, replicas, throttling, old versions, answers that are cut.
+"""
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tests.kafka_batches import Raw
+from writer.core.offsets import Source
+from writer.kafka_reader.connection import BrokerAddress
+from writer.kafka_reader.protocol import NO_TAGS, Api, ErrorCode, FieldReader, array, length, text
+
+VERSIONS = {Api.FETCH: (4, 17), Api.METADATA: (0, 13), Api.API_VERSIONS: (0, 4)}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One partition of a Fetch request."""
+
+    node: int
+    topic: str
+    partition: int
+    epoch: int
+    offset: int
+    bytes_max: int
+    rack: str
+    version: int
+
+
+@dataclass
+class Given:
+    """What a broker says of a partition beside its records."""
+
+    error: int = 0
+    replica: int = -1
+    throttled_ms: int = 0
+    log_start: int = 0
+    aborted: list[tuple[int, int]] = field(default_factory=list)
+    records: bytes | None = None  # None: those of the log
+
+
+@dataclass
+class Cluster:
+    """State of the cluster; `say` decides what a broker answers to a question about a partition."""
+
+    logs: dict[Source, list[Raw]]
+    nodes: tuple[int, ...] = (1, 2)
+    leaders: dict[Source, tuple[int, int]] = field(default_factory=dict)  # node, epoch
+    topic_ids: dict[str, UUID] = field(default_factory=dict)
+    versions: Mapping[int, tuple[int, int]] = field(default_factory=lambda: VERSIONS)
+    say: Callable[[Asked], Given] = lambda _: Given()
+    garble: Callable[[bytes], bytes] = lambda answer: answer  # of each Fetch answer
+    addresses: dict[int, BrokerAddress] = field(default_factory=dict)
+    fetches: list[list[Asked]] = field(default_factory=list)
+    metadata_requests: int = 0
+    down: set[int] = field(default_factory=set)  # these close each connection
+
+    def __post_init__(self) -> None:
+        for topic in {topic for topic, _ in self.logs}:
+            self.topic_ids.setdefault(topic, UUID(int=hash(topic) % 2**64 + 1))
+        for source in self.logs:
+            self.leaders.setdefault(source, (self.nodes[0], 1))
+
+    @contextmanager
+    def running(self) -> Iterator[list[BrokerAddress]]:
+        """Serve; gives the addresses of all brokers."""
+        listeners = {node: socket.create_server(("127.0.0.1", 0)) for node in self.nodes}
+        self.addresses = {node: BrokerAddress(*one.getsockname()[:2]) for node, one in listeners.items()}
+        for node, listener in listeners.items():
+            threading.Thread(target=self._accept, args=(node, listener), daemon=True).start()
+        try:
+            yield list(self.addresses.values())
+        finally:
+            for listener in listeners.values():
+                listener.shutdown(socket.SHUT_RDWR)
+                listener.close()
+
+    def _accept(self, node: int, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(node, connection), daemon=True).start()
+
+    def _serve(self, node: int, connection: socket.socket) -> None:
+        with connection:
+            while node not in self.down and (head := _read(connection, 4)):
+                request = FieldReader(memoryview(_read(connection, struct.unpack(">i", head)[0])))
+                api, version, number = request.take("hhi")
+                request.short_text()
+                if api != Api.API_VERSIONS:
+                    request.skip_tags()
+                if node in self.down:
+                    return
+                answer = self._answer(node, api, version, request)
+                frame = struct.pack(">i", number) + (b"" if api == Api.API_VERSIONS else NO_TAGS) + answer
+                connection.sendall(struct.pack(">i", len(frame)) + frame)
+
+    def _answer(self, node: int, api: int, version: int, request: FieldReader) -> bytes:
+        if api == Api.API_VERSIONS:
+            known = [struct.pack(">hhh", one, *span) for one, span in self.versions.items()]
+            return struct.pack(">hi", 0, len(known)) + b"".join(known)
+        if api == Api.METADATA:
+            return self._metadata(version, request)
+        return self.garble(self._fetch(node, version, request))
+
+    def _metadata(self, version: int, request: FieldReader) -> bytes:
+        self.metadata_requests += 1
+        brokers = [
+            struct.pack(">i", node) + text(where.host) + struct.pack(">i", where.port) + b"\0" + NO_TAGS
+            for node, where in self.addresses.items()
+        ]
+        topics = []
+        for _ in request.count():
+            if version >= 10:
+                request.uuid()
+            name = request.text() or ""
+            request.skip_tags()
+            mine = [(p, *leader) for (topic, p), leader in self.leaders.items() if topic == name]
+            partitions = [struct.pack(">hiii", 0, *one) + b"\1\1\1" + NO_TAGS for one in mine]
+            error = 0 if mine else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topic_id = self.topic_ids.get(name, UUID(int=0)).bytes if version >= 10 else b""
+            rights = struct.pack(">i", 0)
+            topics.append(
+                struct.pack(">h", error) + text(name) + topic_id + b"\0" + array(partitions) + rights + NO_TAGS
+            )
+        tail = struct.pack(">i", 0) if version <= 10 else b""
+        return struct.pack(">i", 0) + array(brokers) + b"\0" + struct.pack(">i", 1) + array(topics) + tail + NO_TAGS
+
+    def _fetch(self, node: int, version: int, request: FieldReader) -> bytes:
+        left = request.take("iiiibii")[3]  # bytes of the answer
+        names, asked = {one: name for name, one in self.topic_ids.items()}, list[tuple[str, UUID, int, int, int, int]]()
+        for _ in request.count():
+            topic_id = request.uuid() if version >= 13 else UUID(int=0)
+            name = names.get(topic_id, "?") if version >= 13 else request.text() or ""
+            for _ in request.count():
+                partition, epoch, offset, _, _, bytes_max = request.take("iiqiqi")
+                request.skip_tags()
+                asked.append((name, topic_id, partition, epoch, offset, bytes_max))
+            request.skip_tags()
+        request.length()  # forgotten topics
+        rack = request.text() or ""
+        questions = [Asked(node, name, p, epoch, at, size, rack, version) for name, _, p, epoch, at, size in asked]
+        self.fetches.append(questions)
+        throttled_ms, topics, is_first = 0, [], True
+        for question, (name, topic_id, *_) in zip(questions, asked, strict=True):
+            given = self._given(question)
+            throttled_ms = max(throttled_ms, given.throttled_ms)
+            aborted = array(struct.pack(">qq", *one) + NO_TAGS for one in given.aborted)
+            records = given.records if given.records is not None else self._records(question, given, left, is_first)
+            left, is_first = max(left - len(records), 0), is_first and not records
+            head = struct.pack(">ihqqq", question.partition, given.error, 0, 0, given.log_start)
+            about = head + aborted + struct.pack(">i", given.replica) + length(len(records)) + records + NO_TAGS
+            topics.append((topic_id.bytes if version >= 13 else text(name)) + array([about]) + NO_TAGS)
+        return struct.pack(">ihi", throttled_ms, 0, 0) + array(topics) + NO_TAGS
+
+    def _given(self, question: Asked) -> Given:
+        leader, epoch = self.leaders.get((question.topic, question.partition), (-1, -1))
+        given = self.say(question)
+        if given != Given():
+            return given
+        if question.topic == "?":
+            return Given(ErrorCode.UNKNOWN_TOPIC_ID)
+        if question.node != leader:
+            return Given(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if question.epoch not in (-1, epoch):
+            return Given(ErrorCode.FENCED_LEADER_EPOCH if question.epoch < epoch else ErrorCode.UNKNOWN_LEADER_EPOCH)
+        return given
+
+    def _records(self, question: Asked, given: Given, left: int, is_first: bool) -> bytes:
+        """As a broker does: within both limits, but the first batch of the first partition that has one whole."""
+        if given.error or given.replica >= 0:
+            return b""
+        log = self.logs[question.topic, question.partition]
+        batches = [one.encode() for one in log if one.after > question.offset]
+        least = len(batches[0]) if batches and is_first else 0
+        return b"".join(batches)[: max(min(question.bytes_max, left), least)]
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        more = connection.recv(size - len(found))
+        if not more:
+            return b""
+        found += more
+    return found

@@ -1,0 +1,103 @@
+"""Below the native reader: fields of the protocol, addresses, logins, what is known of leaders."""
+
+import pickle
+from collections.abc import Callable
+from uuid import UUID
+
+import google_crc32c
+import pytest
+
+from writer.kafka_reader import fetch, metadata
+from writer.kafka_reader.connection import BrokerAddress, addresses
+from writer.kafka_reader.errors import AccessDenied, Corrupt, LostRecords
+from writer.kafka_reader.metadata import Leader, Metadata
+from writer.kafka_reader.protocol import FieldReader, length
+from writer.kafka_reader.security import Security
+
+
+def test_a_length_that_is_none_is_corrupt() -> None:
+    for data in (b"\xff" * 8, b"\xff\xff\xff\xff\x0f", b""):
+        with pytest.raises(Corrupt, match="an answer of a broker"):
+            FieldReader(memoryview(data)).text()
+    for count in (0, 1, 126, 127, 128, 300_000):
+        assert FieldReader(memoryview(length(count))).length() == count
+
+
+def test_what_is_known_later_stays_when_a_broker_lags() -> None:
+    brokers = {1: BrokerAddress("a", 1), 2: BrokerAddress("b", 1)}
+    new, old = Metadata(brokers, {("a", 0): Leader(2, 7)}), Metadata(brokers, {("a", 0): Leader(1, 6)})
+    assert metadata.merged(new, old).leaders == {("a", 0): Leader(2, 7)}
+    assert metadata.merged(old, new).leaders == {("a", 0): Leader(2, 7)}
+    created_again = Metadata(brokers, {("a", 0): Leader(1, 0)}, {"a": UUID(int=9)})
+    assert metadata.merged(new, created_again).leaders == {("a", 0): Leader(1, 0)}
+
+
+def test_addresses_are_read_with_brackets_around_ipv6() -> None:
+    found = addresses("kafka:9092, [::1]:9093,10.0.0.1:1")
+    assert found == [BrokerAddress("kafka", 9092), BrokerAddress("::1", 9093), BrokerAddress("10.0.0.1", 1)]
+    assert [str(one) for one in found] == ["kafka:9092", "[::1]:9093", "10.0.0.1:1"]
+    for wrong in ("kafka", "kafka:", ":9092", "::1:9092", "kafka:99999", "kafka:x"):
+        with pytest.raises(ValueError, match="is no broker: write host:port"):
+            addresses(wrong)
+
+
+def test_settings_that_the_reader_does_not_know_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"sasl\.kerberos\.service\.name"):
+        Security({"sasl.kerberos.service.name": "kafka"})
+    with pytest.raises(ValueError, match="login 'GSSAPI'"):
+        Security({"security.protocol": "sasl_ssl", "sasl.mechanism": "GSSAPI"})
+    with pytest.raises(AccessDenied, match=r"kafka.security cannot be used with /no/ca.pem"):
+        Security({"security.protocol": "ssl", "ssl.ca.location": "/no/ca.pem"}).tls()
+
+
+def test_errors_survive_pickling() -> None:
+    found = pickle.loads(pickle.dumps(LostRecords("a/0 at offset 5 is gone", "a", 0, 5)))
+    assert (str(found), found.topic, found.partition, found.offset) == ("a/0 at offset 5 is gone", "a", 0, 5)
+
+
+def test_the_checksum_is_computed_natively() -> None:
+    assert google_crc32c.implementation == "c"
+
+
+def test_a_login_over_plain_sasl_sends_user_and_password() -> None:
+    sent = list[bytes]()
+    security = Security({
+        "security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p",
+    })  # fmt: skip
+    security.log_in(lambda token: sent.append(token) or b"")
+    assert sent == [b"\0u\0p"]
+
+
+def test_a_broker_that_does_not_know_the_password_is_not_believed() -> None:
+    settings = {
+        "security.protocol": "sasl_plaintext", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "u",
+        "sasl.password": "p",
+    }  # fmt: skip
+
+    def answers(last: bytes, iterations: int = 4096, nonce: bytes = b"") -> Callable[[bytes], bytes]:
+        def exchange(token: bytes) -> bytes:
+            if token.startswith(b"n,,"):
+                return (
+                    (nonce or token.partition(b"r=")[2]) + b"x"
+                    if False
+                    else (b"r=" + (nonce or token.partition(b"r=")[2] + b"x") + b",s=c2FsdA==,i=%d" % iterations)
+                )
+            return last
+
+        return exchange
+
+    for exchange, words in (
+        (answers(b"v=AAAA"), "does not prove that it knows the password"),
+        (answers(b"e=invalid-proof"), "refuses the login"),
+        (answers(b"v=AAAA", iterations=10**9), "makes no sense"),
+        (answers(b"v=AAAA", nonce=b"another"), "makes no sense"),
+        (lambda _: b"nonsense", "makes no sense"),
+    ):
+        with pytest.raises(AccessDenied, match=words):
+            Security(settings).log_in(exchange)
+
+
+def test_the_request_puts_the_first_question_s_topic_first() -> None:
+    ask = [fetch.PartitionQuestion("b", 0, -1, 5, 10), fetch.PartitionQuestion("a", 0, -1, 5, 10)]
+    body = fetch.request_body(ask, 12, {}, wait_ms=1, bytes_max=1, rack="")
+    assert body.index(b"\x02b") < body.index(b"\x02a")

@@ -1,0 +1,108 @@
+"""The brokers of a cluster as one reader knows them: a connection to each that was asked, and the leaders."""
+
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
+from uuid import UUID
+
+from writer.core.offsets import Source
+from writer.kafka_reader import fetch, metadata
+from writer.kafka_reader.connection import BrokerAddress, Connection
+from writer.kafka_reader.errors import BrokerClosed, Unavailable
+from writer.kafka_reader.fetch import FetchAnswer, PartitionQuestion
+from writer.kafka_reader.metadata import NO_ID, Leader, Metadata
+from writer.kafka_reader.protocol import Api
+from writer.kafka_reader.security import Security
+
+
+class Cluster:
+    """Asks brokers, one request at a time. For one thread. Use it as a context manager."""
+
+    def __init__(
+        self, bootstrap: Sequence[BrokerAddress], security: Security | None = None, *, timeout_s: float = 30,
+        known: Metadata | None = None,
+    ) -> None:  # fmt: skip
+        """`timeout_s`: of a connection, and of an answer. `known`: what the driver learnt, so that nothing is asked."""
+        if not bootstrap:
+            raise ValueError("a cluster needs the address of a broker")
+        self._bootstrap, self._security, self._timeout_s = list(bootstrap), security or Security(), timeout_s
+        self._known, self._connections = known or Metadata(), dict[BrokerAddress, Connection]()
+        self._quiet_until_s = dict[int, float]()  # brokers that asked for a pause
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def known(self) -> Metadata:
+        """What the cluster said last."""
+        return self._known
+
+    def leader(self, source: Source) -> Leader | None:
+        """Return the leader of a partition, None where none is known."""
+        return self._known.leaders.get(source)
+
+    def ask_leaders(self, topics: Iterable[str]) -> Metadata:
+        """Ask any broker for the leaders of all partitions of some topics.
+
+        Raises Unavailable, AccessDenied, UnsupportedBroker, Corrupt.
+        """
+        names, failure = sorted(topics), OSError("no broker is known")
+        brokers = list(self._known.brokers.values())
+        random.shuffle(brokers)  # a cluster's load, not a secret
+        for address in dict.fromkeys([*self._connections, *brokers, *self._bootstrap]):
+            try:
+                connection = self._connection(address)
+                version = connection.version(Api.METADATA)
+                reader = connection.call(Api.METADATA, version, metadata.request_body(names, version))
+            except OSError as error:
+                self._drop(address)
+                failure = error
+                continue
+            self._known = metadata.merged(self._known, metadata.answer(reader, version))
+            return self._known
+        raise Unavailable(
+            f"no Kafka broker answers at {', '.join(map(str, self._bootstrap))} ({failure}). "
+            "Check kafka.bootstrap_servers, kafka.security and that the cluster is up."
+        ) from failure
+
+    def fetch(
+        self, node: int, questions: Sequence[PartitionQuestion], topic_ids: Mapping[str, UUID], *,
+        wait_ms: int, bytes_max: int, rack: str,
+    ) -> FetchAnswer:  # fmt: skip
+        """Ask a broker for records. Waits where it asked for a pause. Raises OSError, UnsupportedBroker, Corrupt."""
+        if (address := self._known.brokers.get(node)) is None:
+            raise BrokerClosed(f"the cluster does not say where broker {node} is")
+        time.sleep(max(0.0, self._quiet_until_s.pop(node, 0) - time.monotonic()))
+        try:
+            connection = self._connection(address)
+            version = connection.version(Api.FETCH)
+            if any(topic_ids.get(one.topic, NO_ID) == NO_ID for one in questions):
+                version = min(version, fetch.BY_ID - 1)  # a cluster without topic ids
+            body = fetch.request_body(
+                questions, version, topic_ids, wait_ms=wait_ms, bytes_max=bytes_max, rack=rack
+            )  # fmt: skip
+            found = fetch.answer(connection.call(Api.FETCH, version, body), version, topic_ids)
+        except OSError:
+            self._drop(address)
+            raise
+        if found.throttled_ms > 0:
+            self._quiet_until_s[node] = time.monotonic() + found.throttled_ms / 1000
+        return found
+
+    def close(self) -> None:
+        """Close all connections."""
+        for address in list(self._connections):
+            self._drop(address)
+
+    def _connection(self, address: BrokerAddress) -> Connection:
+        if address not in self._connections:
+            self._connections[address] = Connection(address, self._security, self._timeout_s)
+        return self._connections[address]
+
+    def _drop(self, address: BrokerAddress) -> None:
+        if (connection := self._connections.pop(address, None)) is not None:
+            connection.close()

@@ -1,0 +1,169 @@
+"""A connection to one broker: a request, then its answer, with a time limit for each."""
+
+import itertools
+import socket
+import ssl
+import struct
+import time
+from dataclasses import dataclass
+
+from writer.kafka_reader.errors import SPARK_READER, AccessDenied, BrokerClosed, UnsupportedBroker
+from writer.kafka_reader.protocol import (
+    FLEXIBLE,
+    VERSIONS,
+    Api,
+    ErrorCode,
+    FieldReader,
+    error_name,
+    request,
+    short_text,
+)
+from writer.kafka_reader.security import Security
+
+_CLIENT = "headrace"
+_BUFFER_BYTES = 2**20
+_ANSWER_BYTES_MAX = 2**30  # more than any broker sends for what is asked here
+_BYTES_PER_S_MIN = 64 * 1024  # an answer that comes more slowly than this has failed
+_TIMEOUT_MIN_S = 0.001  # a socket takes 0 for "do not wait"
+_PORT_MAX = 65_535
+_REFUSED = (ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+@dataclass(frozen=True)
+class BrokerAddress:
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> "BrokerAddress":
+        """Read `host:port`; an IPv6 address stands in brackets. Raises ValueError."""
+        host, _, port = text.strip().rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) <= _PORT_MAX or (":" in host) != host.startswith("["):
+            raise ValueError(f"{text!r} is no broker: write host:port, and an IPv6 address as [::1]:9092")
+        return cls(host.strip("[]"), int(port))
+
+
+class Connection:
+    """A connection that is open, encrypted and logged in. An answer lies in a buffer that the next one uses again."""
+
+    def __init__(self, address: BrokerAddress, security: Security, timeout_s: float) -> None:
+        """Connect, to any of the addresses that the host has. Raises OSError, AccessDenied, UnsupportedBroker."""
+        self._address, self._timeout_s = address, timeout_s
+        self._buffer, self._correlation = memoryview(bytearray(_BUFFER_BYTES)), itertools.count()
+        self._socket = _connected(address, security, timeout_s)
+        try:
+            if security.logs_in:
+                self._log_in(security)
+            self._versions = self._negotiated()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close it. May be called twice."""
+        self._socket.close()
+
+    def version(self, api: Api) -> int:
+        """Return the highest version of a request that both sides know. Raises UnsupportedBroker."""
+        theirs, (lowest, highest) = self._versions.get(api, (0, -1)), VERSIONS[api]
+        version = min(theirs[1], highest)
+        if version < max(theirs[0], lowest):
+            raise UnsupportedBroker(
+                f"the broker {self._address} knows {api.name} up to version {theirs[1]}, and the native reader needs "
+                f"{lowest} to {highest}: Kafka 2.7 or newer. Upgrade the broker, or {SPARK_READER}."
+            )
+        return version
+
+    def call(self, api: Api, version: int, body: bytes) -> FieldReader:
+        """Send a request. Returns its answer, which is valid until the next call. Raises OSError, Corrupt."""
+        number = next(self._correlation) % 2**31
+        self._socket.settimeout(self._timeout_s)
+        self._socket.sendall(request(api, version, number, _CLIENT, body))
+        deadline = time.monotonic() + self._timeout_s
+        self._receive(4, deadline)
+        size: int = struct.unpack_from(">i", self._buffer)[0]
+        if not 0 < size <= _ANSWER_BYTES_MAX:
+            raise BrokerClosed(f"{self._address} begins an answer of {size} bytes: is it a broker's plaintext port?")
+        self._fit(size)
+        self._receive(size, deadline + size / _BYTES_PER_S_MIN)
+        answer = FieldReader(self._buffer[:size])
+        if answer.one("i") != number:
+            raise BrokerClosed(f"{self._address} answers another request")
+        if api in FLEXIBLE:
+            answer.skip_tags()
+        return answer
+
+    def _fit(self, size: int) -> None:
+        """Make room for an answer; let go of the room of a much larger one."""
+        if size > len(self._buffer) or size < len(self._buffer) // 8 > _BUFFER_BYTES:
+            self._buffer = memoryview(bytearray(max(size + size // 8, _BUFFER_BYTES)))
+
+    def _receive(self, size: int, deadline: float) -> None:
+        got = 0
+        while got < size:
+            try:
+                self._socket.settimeout(max(deadline - time.monotonic(), _TIMEOUT_MIN_S))
+                more = self._socket.recv_into(self._buffer[got:size])
+            except TimeoutError as error:
+                raise TimeoutError(f"{self._address} does not answer within {self._timeout_s:g} s") from error
+            if not more:
+                raise BrokerClosed(f"{self._address} closed the connection")
+            got += more
+
+    def _negotiated(self) -> dict[int, tuple[int, int]]:
+        """Ask for the versions of requests that the broker knows: lowest and highest."""
+        answer = self.call(Api.API_VERSIONS, 0, b"")
+        if error := answer.one("h"):
+            raise UnsupportedBroker(f"{self._address} does not say which requests it knows ({error_name(error)})")
+        versions = {}
+        for _ in range(answer.one("i")):
+            api, lowest, highest = answer.take("hhh")
+            versions[api] = (lowest, highest)
+        return versions
+
+    def _log_in(self, security: Security) -> None:
+        answer = self.call(Api.SASL_HANDSHAKE, 1, short_text(security.mechanism))
+        if answer.one("h"):
+            offered = ", ".join(answer.short_text() or "" for _ in range(answer.one("i")))
+            raise AccessDenied(
+                f"{self._address} does not take {security.mechanism}; it offers {offered}: set "
+                "kafka.security.mechanism to one of them"
+            )
+        security.log_in(self._exchange)
+
+    def _exchange(self, token: bytes) -> bytes:
+        answer = self.call(Api.SASL_AUTHENTICATE, 1, struct.pack(">i", len(token)) + token)
+        error, why = answer.one("h"), answer.short_text()
+        if error in _REFUSED:
+            raise AccessDenied(f"{self._address} refuses the login ({why}): check kafka.security")
+        if error:
+            raise BrokerClosed(f"{self._address} cannot take a login now ({error_name(error)})")
+        return answer.raw(answer.one("i")).tobytes()
+
+
+def _connected(address: BrokerAddress, security: Security, timeout_s: float) -> socket.socket:
+    """Open a socket, encrypted where that is wanted. Raises OSError, AccessDenied."""
+    context = security.tls()
+    plain = socket.create_connection((address.host, address.port), timeout_s)
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return plain if context is None else context.wrap_socket(plain, server_hostname=address.host)
+    except ssl.SSLCertVerificationError as error:
+        plain.close()
+        raise AccessDenied(
+            f"the certificate of {address} is not trusted ({error.verify_message}): check kafka.security.ca_file, and "
+            "verify_hostname if the certificate has another name"
+        ) from error
+    except BaseException:
+        plain.close()
+        raise
+
+
+def addresses(bootstrap: str) -> list[BrokerAddress]:
+    """Read `host:port`, several separated by commas. Raises ValueError."""
+    return [BrokerAddress.parse(one) for one in bootstrap.split(",")]

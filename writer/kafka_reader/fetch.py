@@ -1,0 +1,99 @@
+"""The Fetch request: records of many partitions of one broker in one question, and its answer."""
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from writer.core.offsets import Source
+from writer.kafka_reader.errors import Corrupt
+from writer.kafka_reader.metadata import NO_ID
+from writer.kafka_reader.protocol import NO_TAGS, FieldReader, array, text
+
+BY_ID = 13  # version of the request that names topics by their ids
+_BYTES_MIN, _READ_COMMITTED, _CONSUMER = 1, 1, -1
+_NO_SESSION = (0, -1)
+_UNKNOWN = -1  # epoch of the last record, start of the log: only followers say them
+
+
+class PartitionQuestion(NamedTuple):
+    """From which offset records of a partition are asked for."""
+
+    topic: str
+    partition: int
+    epoch: int  # of the leader, -1 where it is not known; a broker that knows a later one refuses
+    offset: int
+    bytes_max: int
+
+
+class PartitionAnswer(NamedTuple):
+    """What a broker gives of one partition. `records` lies in the connection's buffer."""
+
+    error: int
+    high_watermark: int
+    log_start: int
+    aborted: Sequence[tuple[int, int]]  # producer and first offset of transactions that were aborted
+    preferred_replica: int  # broker to ask instead, -1: none
+    records: memoryview
+
+
+@dataclass(frozen=True)
+class FetchAnswer:
+    """What a broker gives, by partition. `error` is about the whole request."""
+
+    throttled_ms: int
+    error: int
+    by_id: bool  # topics were asked for by their ids
+    partitions: Mapping[Source, PartitionAnswer]
+
+
+def request_body(
+    questions: Iterable[PartitionQuestion], version: int, topic_ids: Mapping[str, UUID], *,
+    wait_ms: int, bytes_max: int, rack: str,
+) -> bytes:  # fmt: skip
+    """Write a request for committed records, in the order of the questions as far as topics do not mix.
+
+    A broker answers as soon as it has a byte, after `wait_ms` otherwise. It gives the first batch of the first
+    partition that has one whole, whatever its size; all else within `bytes_max`.
+    """
+    by_topic = defaultdict[str, list[bytes]](list)
+    for one in questions:
+        numbers = (one.partition, one.epoch, one.offset, _UNKNOWN, _UNKNOWN, one.bytes_max)
+        by_topic[one.topic].append(struct.pack(">iiqiqi", *numbers) + NO_TAGS)
+    topics = [
+        (topic_ids[topic].bytes if version >= BY_ID else text(topic)) + array(partitions) + NO_TAGS
+        for topic, partitions in by_topic.items()
+    ]
+    head = struct.pack(">iiiibii", _CONSUMER, wait_ms, _BYTES_MIN, bytes_max, _READ_COMMITTED, *_NO_SESSION)
+    return head + array(topics) + array([]) + text(rack) + NO_TAGS
+
+
+def answer(reader: FieldReader, version: int, topic_ids: Mapping[str, UUID]) -> FetchAnswer:
+    """Read the answer. Raises Corrupt."""
+    names = {topic_id: topic for topic, topic_id in topic_ids.items() if topic_id != NO_ID}
+    throttled_ms, error, _session = reader.take("ihi")
+    partitions = dict[Source, PartitionAnswer]()
+    for _ in reader.count():
+        topic = names.get(reader.uuid()) if version >= BY_ID else reader.text()
+        if topic is None:
+            raise Corrupt("a broker answers about a topic that it was not asked for")
+        for _ in reader.count():
+            partition, found = _partition(reader)
+            partitions[topic, partition] = found
+        reader.skip_tags()
+    return FetchAnswer(throttled_ms, error, version >= BY_ID, partitions)
+
+
+def _partition(reader: FieldReader) -> tuple[int, PartitionAnswer]:
+    partition, error, high_watermark, _stable, log_start = reader.take("ihqqq")
+    aborted = list[tuple[int, int]]()
+    for _ in reader.count():
+        producer, first = reader.take("qq")
+        aborted.append((producer, first))
+        reader.skip_tags()
+    replica = reader.one("i")
+    records = reader.raw(max(reader.length(), 0))
+    reader.skip_tags()
+    return partition, PartitionAnswer(error, high_watermark, log_start, aborted, replica, records)

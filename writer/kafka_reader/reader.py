@@ -1,0 +1,305 @@
+"""Reads ranges of partitions to their ends, from whichever brokers lead them, and accounts for each offset."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import pyarrow as pa
+
+from writer.core.backoff import Backoff
+from writer.core.offsets import OffsetRange, Source
+from writer.kafka_reader import record_batches
+from writer.kafka_reader.cluster import Cluster
+from writer.kafka_reader.columns import ColumnChoice, columns
+from writer.kafka_reader.errors import AccessDenied, Corrupt, LostRecords, ReadFailed, TopicGone, Unavailable
+from writer.kafka_reader.fetch import PartitionAnswer, PartitionQuestion
+from writer.kafka_reader.metadata import is_gone
+from writer.kafka_reader.protocol import ErrorCode, error_name
+from writer.kafka_reader.record_batches import Missing, MissingReason
+from writer.kafka_reader.record_buffer import BATCH_BYTES_MAX, RecordBuffer
+
+_NO_RIGHTS = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+_RETRIES = Backoff(first_s=0.05, max_s=2.0, jitter=0.2)
+_LEADERS_INTERVAL_S = 0.1  # between two questions, while other partitions are read
+_PARTITION_BYTES_MIN = 64 * 1024  # asked for at least, of a partition
+_PARTITIONS_MAX = 1000  # in one request
+_BYTES_PER_OFFSET_GUESS = 256  # until an answer has shown it
+_SPARE = 1.25  # asked for beyond what is expected
+
+
+@dataclass(frozen=True)
+class ReadLimits:
+    """How much is asked for and held at once, and for how long a silent cluster is waited for."""
+
+    fetch_bytes: int = 8 * 2**20  # of one answer
+    fetch_wait_ms: int = 500  # for which a broker may hold an answer back while it has no records
+    rows: int = 25_000  # of an Arrow batch, which may be larger by one record batch
+    buffer_bytes: int = 16 * 2**20  # of the records of an Arrow batch; likewise
+    record_batch_bytes_max: int = BATCH_BYTES_MAX  # of one record batch, decompressed
+    retry_timeout_s: float = 60  # without any range having moved
+
+    def __post_init__(self) -> None:
+        if min(vars(self).values()) <= 0:
+            raise ValueError(f"limits of a reader must be positive, got {self}")
+
+
+@dataclass
+class RangeEvidence:
+    """What became of each offset of a range: a record that was handed over, or a reason why it has none."""
+
+    range: OffsetRange
+    by_topic_id: bool = True  # all records were asked for by the topic's id: they are of this incarnation
+    records: int = 0
+    missing: dict[MissingReason, int] = field(default_factory=lambda: dict.fromkeys(MissingReason, 0))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all offsets of the range are accounted for."""
+        return self.records + sum(self.missing.values()) == self.range.end - self.range.start
+
+
+class _Position:
+    """How far a range has been read."""
+
+    def __init__(self, of: OffsetRange) -> None:
+        self.range, self.offset = of, of.start
+        self.source: Source = (of.part.topic, of.part.partition)
+        self.evidence = RangeEvidence(of)
+        self.replica: int | None = None  # broker that the leader named to be asked instead of itself
+        self.whole_bytes = 0  # of the next record batch, where an answer did not hold all of it
+        self.failure: ReadFailed | None = None  # the last one, since records came
+
+    @property
+    def left(self) -> int:
+        return self.range.end - self.offset
+
+    @property
+    def state(self) -> tuple[int, int | None, int]:
+        """What the next question depends on: another one may be asked at once."""
+        return self.offset, self.replica, self.whole_bytes
+
+    def at(self) -> tuple[str, int, int]:
+        """Topic, partition and offset, for an error."""
+        return (*self.source, self.offset)
+
+    def __str__(self) -> str:
+        return f"{self.range.part.name} at offset {self.offset} of [{self.range.start}, {self.range.end})"
+
+
+class RangeReader:
+    """Reads each range once, in order of offsets within a range. Iterate over it once, then look at the evidence.
+
+    A request asks a broker for as many partitions as fit into one answer. A partition that moves to another broker is
+    followed, and whatever else may pass is tried again, until nothing has come for `retry_timeout_s`.
+    """
+
+    def __init__(
+        self, cluster: Cluster, ranges: Sequence[OffsetRange], choice: ColumnChoice | None = None, *,
+        topic_ids: Mapping[str, UUID] | None = None, limits: ReadLimits | None = None, rack: str = "",
+    ) -> None:  # fmt: skip
+        """`topic_ids`: of the incarnations that the ranges are of. Without them, of those that are there now.
+
+        `rack`: where this task runs, so that a replica near to it may be read. Raises ValueError for two ranges of one
+        partition.
+        """
+        self._cluster, self._choice, self._limits = cluster, choice or ColumnChoice(), limits or ReadLimits()
+        self._positions = [_Position(one) for one in ranges]
+        self._evidence = {position.source: position.evidence for position in self._positions}
+        if len(self._evidence) < len(self._positions):
+            raise ValueError("a reader takes one range of each partition")
+        self._ids, self._rack = dict(topic_ids or {}), rack
+        self._buffer = RecordBuffer(self._limits.record_batch_bytes_max)
+        self._is_stale, self._ask_from_s = False, 0.0  # leaders are to be asked for, but not all the time
+        self._silent_since_s, self._retries = time.monotonic(), 0
+        self._bytes, self._offsets = _BYTES_PER_OFFSET_GUESS, 1  # that answers had, and that they were of
+
+    @property
+    def evidence(self) -> list[RangeEvidence]:
+        """What became of the offsets of each range, in the order of the ranges. Complete once all rows are read."""
+        return [position.evidence for position in self._positions]
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows. Raises ReadFailed: LostRecords, TopicGone, Corrupt, Unavailable and the others."""
+        self._silent_since_s = time.monotonic()
+        while pending := [position for position in self._positions if position.left]:
+            before = [position.state for position in pending]
+            self._learn_leaders(pending)
+            for node, positions in self._by_broker(pending).items():
+                for position, answer in self._asked(node, positions):
+                    yield from self._taken(node, position, answer)
+            after = [position.state for position in pending]
+            if [offset for offset, *_ in after] != [offset for offset, *_ in before]:
+                self._silent_since_s, self._retries = time.monotonic(), 0
+            else:
+                self._pause(pending, asks_differently=after != before)
+        if self._buffer.count:
+            yield self._flushed()
+        assert all(evidence.is_complete for evidence in self.evidence), self.evidence
+
+    def _learn_leaders(self, pending: Sequence[_Position]) -> None:
+        """Ask who leads, where that is not known or may have changed. Raises AccessDenied, UnsupportedBroker."""
+        cluster = self._cluster
+        is_stale = self._is_stale or any(cluster.leader(position.source) is None for position in pending)
+        if is_stale and time.monotonic() >= self._ask_from_s:
+            self._ask_from_s = time.monotonic() + _LEADERS_INTERVAL_S
+            try:
+                cluster.ask_leaders({position.source[0] for position in pending})
+            except Unavailable as error:
+                for position in pending:
+                    position.failure = error
+            else:
+                self._is_stale = False
+        for position in pending:
+            topic = position.source[0]
+            if topic in cluster.known.errors:
+                self._failed(position, cluster.known.errors[topic])
+            elif topic in cluster.known.topic_ids:
+                self._ids.setdefault(topic, cluster.known.topic_ids[topic])
+
+    def _by_broker(self, pending: Sequence[_Position]) -> dict[int, list[_Position]]:
+        """Sort ranges by the broker to ask; those without one are left out, and leaders are asked for again."""
+        found = dict[int, list[_Position]]()
+        for position in pending:
+            topic, known = position.source[0], self._cluster.known
+            leader = self._cluster.leader(position.source)
+            if leader is None or topic in known.errors:
+                self._is_stale = True
+                position.failure = position.failure or Unavailable(f"{position}: it has no leader", *position.at())
+            elif topic in known.topic_ids and self._ids[topic] != known.topic_ids[topic]:
+                self._failed(position, ErrorCode.UNKNOWN_TOPIC_ID)
+            else:
+                found.setdefault(leader.node if position.replica is None else position.replica, []).append(position)
+        return found
+
+    def _asked(self, node: int, positions: Sequence[_Position]) -> Iterator[tuple[_Position, PartitionAnswer]]:
+        """Ask a broker for records of some of these ranges. Raises UnsupportedBroker, AccessDenied, Corrupt."""
+        asked = _next_questions(positions, self._bytes / self._offsets, self._limits.fetch_bytes)
+        limits = self._limits
+        questions = [
+            PartitionQuestion(*position.source, self._epoch(position), position.offset, bytes_max)
+            for position, bytes_max in asked
+        ]
+        try:
+            found = self._cluster.fetch(
+                node, questions, self._ids, wait_ms=limits.fetch_wait_ms, bytes_max=limits.fetch_bytes, rack=self._rack
+            )
+        except OSError as error:
+            self._is_stale = True
+            for position, _ in asked:
+                position.failure = Unavailable(f"{position}: no answer of broker {node} ({error})", *position.at())
+                self._leave_replica(position)
+            return
+        self._silent_since_s += found.throttled_ms / 1000  # the pause is the broker's wish
+        for position, _ in asked:
+            if found.error:
+                self._failed(position, found.error)
+            elif (answer := found.partitions.get(position.source)) is not None:
+                position.evidence.by_topic_id &= found.by_id
+                yield position, answer
+
+    def _taken(self, node: int, position: _Position, answer: PartitionAnswer) -> Iterator[pa.RecordBatch]:
+        """Take what an answer has of a range. Yields rows when enough have come. Raises LostRecords, Corrupt."""
+        if answer.error:
+            self._refused(node, position, answer)
+            return
+        if answer.preferred_replica >= 0:
+            position.replica = answer.preferred_replica
+        before = position.offset
+        for found in record_batches.cut(answer, position.source, position.offset, position.range.end):
+            after = min(found.after, position.range.end)
+            if isinstance(found, Missing):
+                position.evidence.missing[found.reason] += after - position.offset
+            else:
+                self._buffer.add(found, position.range)
+            position.offset = after
+            if self._buffer.count >= self._limits.rows or self._buffer.size >= self._limits.buffer_bytes:
+                yield self._flushed()
+        if position.offset > before:
+            position.failure, position.whole_bytes = None, 0
+            self._bytes += len(answer.records)
+            self._offsets += position.offset - before
+        else:
+            position.whole_bytes = record_batches.incomplete_bytes(answer)
+            if position.replica == node:  # it may be behind
+                position.replica = None
+
+    def _flushed(self) -> pa.RecordBatch:
+        """Turn what the buffer holds into rows, and account for them. Raises Corrupt."""
+        rows, counts = columns(self._buffer, self._choice)
+        for kept, count in zip(self._buffer.kept, counts.tolist(), strict=True):
+            of, batch = kept.range, kept.batch
+            mine = self._evidence[of.part.topic, of.part.partition]
+            mine.records += count
+            mine.missing[MissingReason.COMPACTED] += min(batch.after, of.end) - max(batch.base, of.start) - count
+        self._buffer.clear()
+        return rows
+
+    def _refused(self, node: int, position: _Position, answer: PartitionAnswer) -> None:
+        """Act on a broker's error about a partition. Raises LostRecords, AccessDenied."""
+        if position.replica == node:
+            self._leave_replica(position)
+        elif answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            begins = f" and begins at {answer.log_start}" if answer.log_start > position.offset else ""
+            raise LostRecords(
+                f"{position}: the log does not hold it{begins}. Retention or a deletion took the records, or the log "
+                "was truncated.", *position.at(),
+            )  # fmt: skip
+        self._failed(position, answer.error)
+
+    def _failed(self, position: _Position, error: int) -> None:
+        """Remember a failure that may pass. Raises AccessDenied for one that does not."""
+        topic, name = position.source[0], error_name(error)
+        if error in _NO_RIGHTS:
+            raise AccessDenied(
+                f"{position}: {name}: give the user of kafka.security READ on topic {topic}", *position.at()
+            )
+        self._is_stale = True
+        if is_gone(error):
+            position.failure = TopicGone(
+                f"{position}: {name}: the topic, or the incarnation of it that the range is of, does not exist; it was "
+                "deleted, or created again", *position.at(),
+            )  # fmt: skip
+        else:
+            kind = Corrupt if error == ErrorCode.CORRUPT_MESSAGE else Unavailable
+            position.failure = kind(f"{position}: the broker says {name}", *position.at())
+
+    def _leave_replica(self, position: _Position) -> None:
+        """Go back to the leader, which names no replica to readers without a rack."""
+        if position.replica is not None:
+            position.replica, self._rack = None, ""
+
+    def _epoch(self, position: _Position) -> int:
+        leader = self._cluster.leader(position.source)
+        return -1 if leader is None else leader.epoch
+
+    def _pause(self, pending: Sequence[_Position], *, asks_differently: bool) -> None:
+        """Wait before the same is tried again. Raises the last failure when nothing has come for too long."""
+        silent_s = time.monotonic() - self._silent_since_s
+        if silent_s > self._limits.retry_timeout_s:
+            for position in pending:
+                if position.failure is not None:
+                    raise position.failure
+            raise Unavailable(f"{pending[0]}: brokers gave nothing for {silent_s:.0f} s", *pending[0].at())
+        if not asks_differently:
+            time.sleep(_RETRIES.random_delay_s(self._retries))
+            self._retries += 1
+
+
+def _next_questions(
+    positions: Sequence[_Position], bytes_per_offset: float, fetch_bytes: int
+) -> list[tuple[_Position, int]]:
+    """Choose the ranges that one request asks for, and how many bytes of each.
+
+    So many that they are expected to fill two answers: a few of a dense topic, all of a sparse one. First is a range
+    whose next record batch was larger than what was asked for: only the first one's is given whole in any case.
+    """
+    found, expected = list[tuple[_Position, int]](), 0.0
+    for position in sorted(positions, key=lambda one: one.whole_bytes == 0):
+        mine = position.left * bytes_per_offset * _SPARE
+        bytes_max = max(_PARTITION_BYTES_MIN, min(int(mine), fetch_bytes), position.whole_bytes)
+        found.append((position, bytes_max))
+        expected += mine
+        if expected >= 2 * fetch_bytes or len(found) == _PARTITIONS_MAX:
+            break
+    return found

@@ -1,0 +1,143 @@
+"""Cuts the bytes of an answer into record batches (format 2), and says of each offset without a record why it has none.
+
+Source: "Message Format" in Kafka's documentation. The checksum (CRC-32C) covers a batch from its attributes on. Its
+base offset stands before that: a batch must lie behind the one before it, all else about it is the broker's word.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import google_crc32c
+import numpy as np
+
+from writer.kafka_reader.errors import SPARK_READER, Corrupt, OldRecordFormat
+from writer.kafka_reader.fetch import PartitionAnswer
+
+_HEAD = struct.Struct(">qiibIhiqqqhii")
+_BEFORE_LENGTH, _BEFORE_CHECKED = 12, 21  # bytes before what the length counts, before what the checksum covers
+_FORMAT, _FORMAT_AT = 2, 16  # what is read here; where each format says which it is
+_CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
+
+
+class MissingReason(IntEnum):
+    """Why an offset has no record for a reader of committed records."""
+
+    CONTROL = 0  # the marker at the end of a transaction
+    ABORTED = 1  # a record of a transaction that was aborted
+    COMPACTED = 2  # compaction removed it, or it was never written
+
+
+class Missing(NamedTuple):
+    """Offsets from the last one up to `after` have no record."""
+
+    after: int
+    reason: MissingReason
+
+
+class Batch(NamedTuple):
+    """A record batch with records for us, still compressed."""
+
+    base: int  # offset that records' deltas are added to
+    after: int  # offset behind its last one
+    time_ms: int  # that records' deltas are added to, or the time of all of them
+    append_time: bool  # the broker's time is the time of all of them
+    record_count: int
+    codec: int
+    body: memoryview
+
+
+def cut(answer: PartitionAnswer, place: tuple[str, int], start: int, end: int) -> Iterator[Batch | Missing]:
+    """Yield the batches and missing offsets of an answer in their order, from the offset asked for up to `end`.
+
+    The last batch may be incomplete: it is left out. `place`: topic and partition, for messages. Raises Corrupt,
+    OldRecordFormat.
+    """
+    data, at, position = answer.records, 0, start
+    checked = np.frombuffer(data, np.uint8)
+    aborted = _Aborted(answer.aborted)
+    while position < end and at + _FORMAT_AT < len(data):
+        if data[at + _FORMAT_AT] != _FORMAT:
+            raise _unreadable(data[at + _FORMAT_AT], place, position)
+        if at + _HEAD.size > len(data):
+            return
+        head = _HEAD.unpack_from(data, at)
+        (base, size, _, _, crc, attributes, last, first_ms, max_ms, producer, _, _, count) = head
+        if base >= end:  # all offsets up to the end are missing
+            yield Missing(end, MissingReason.COMPACTED)
+            return
+        whole, at = at, at + _BEFORE_LENGTH + size
+        if size < _HEAD.size - _BEFORE_LENGTH or last < 0 or count < 0:
+            raise Corrupt(f"{_at(place, base)}: a record batch of {size} bytes and {count} records", *place, base)
+        if at > len(data):
+            return
+        if google_crc32c.value(checked[whole + _BEFORE_CHECKED : at]) != crc:
+            raise Corrupt(f"{_at(place, base)}: the checksum of a record batch does not fit", *place, base)
+        after = base + last + 1
+        if after <= start:  # a broker may begin with a batch that ends before what was asked for
+            continue
+        if position > start and base < position:
+            raise Corrupt(f"{_at(place, base)}: a record batch lies before the end of the one before it", *place, base)
+        if base > position:
+            yield Missing(base, MissingReason.COMPACTED)
+        position = after
+        if attributes & _CONTROL:
+            aborted.end(producer, after)
+            yield Missing(after, MissingReason.CONTROL)
+        elif attributes & _TRANSACTIONAL and aborted.has(producer, after):
+            yield Missing(after, MissingReason.ABORTED)
+        elif count == 0:
+            yield Missing(after, MissingReason.COMPACTED)
+        else:
+            append_time = bool(attributes & _LOG_APPEND_TIME)
+            time_ms, body = max_ms if append_time else first_ms, data[whole + _HEAD.size : at]
+            yield Batch(base, after, time_ms, append_time, count, attributes & _CODEC, body)
+
+
+class _Aborted:
+    """Which producers are within a transaction that will be aborted, while batches are read in order.
+
+    A transaction's first offset begins it, and the next marker of its producer ends it: a marker that commits cannot
+    come in between, because it would be of the same transaction.
+    """
+
+    def __init__(self, transactions: Sequence[tuple[int, int]]) -> None:
+        self._waiting = sorted(transactions, key=lambda one: one[1], reverse=True)
+        self._open: set[int] = set()
+
+    def has(self, producer: int, after: int) -> bool:
+        """Return whether a transactional batch of the producer that ends at `after` is aborted."""
+        self._begin(after)
+        return producer in self._open
+
+    def end(self, producer: int, after: int) -> None:
+        """Take the marker at the end of a transaction, whose records may lie before what was asked for."""
+        self._begin(after)
+        self._open.discard(producer)
+
+    def _begin(self, after: int) -> None:
+        while self._waiting and self._waiting[-1][1] < after:
+            self._open.add(self._waiting.pop()[0])
+
+
+def incomplete_bytes(answer: PartitionAnswer) -> int:
+    """Return how long the first batch of an answer is, where the answer does not hold all of it; 0 otherwise."""
+    if len(answer.records) < _HEAD.size:
+        return _HEAD.size if len(answer.records) else 0
+    size = _BEFORE_LENGTH + int(struct.unpack_from(">i", answer.records, 8)[0])
+    return size if size > len(answer.records) else 0
+
+
+def _unreadable(form: int, place: tuple[str, int], base: int) -> Exception:
+    if form in (0, 1):
+        return OldRecordFormat(
+            f"{_at(place, base)}: records of message format {form}, from before Kafka 0.11, which the native reader "
+            f"does not read: {SPARK_READER}",
+            *place, base,
+        )  # fmt: skip
+    return Corrupt(f"{_at(place, base)}: message format {form} is none", *place, base)
+
+
+def _at(place: tuple[str, int], offset: int) -> str:
+    return f"{place[0]}/{place[1]} at offset {offset}"
