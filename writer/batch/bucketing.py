@@ -39,7 +39,7 @@ class Clock:
         return pc.add(times, pa.scalar(self.shift, pa.duration("us")))
 
     def owns(self, rows: pa.Table, topics: pa.ChunkedArray | pa.Array) -> pa.BooleanArray | None:
-        """Tell of each row whether it was made by this clock; None: every row. Raises ClockFieldMissing."""
+        """Return for each row whether it was made by this clock; None: every row. Raises ClockFieldMissing."""
         of_topic = None if self.topic is None else contiguous(pc.equal(topics, self.topic))
         if self.field is None:
             return of_topic

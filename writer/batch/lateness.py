@@ -114,7 +114,7 @@ def _newest(rows: pa.Table, reached: Any) -> dict[Source, int]:
 
 
 def late_reasons(event_time: pa.Array, field: str, closed_until: datetime) -> list[str]:
-    """Say of each late row why it is a dead letter."""
+    """Return for each late row why it is a dead letter."""
     texts = event_time.cast(pa.string()).to_pylist()  # cold: late rows only
     return [
         f"late: {field} is {text}, in a bucket that was closed by {closed_until:%Y-%m-%dT%H:%M:%SZ}" for text in texts

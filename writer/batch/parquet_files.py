@@ -125,7 +125,7 @@ class Destination:
         """Close a file of `open`. Raises OSError.
 
         Where the answer to the end of an upload is lost, some stores say to its repetition that there is none such
-        any more. Then the object tells whether it is whole: nobody else writes to its name.
+        any more. Then the object shows whether it is whole: no other writer uses its name.
         """
         (filesystem, root), size = self._files, sink.tell()
         try:
@@ -189,7 +189,7 @@ class BucketFiles:
         return [file.staged(first, last) for file in self._done]
 
     def discard(self) -> None:
-        """Let go of the open file, which is removed later."""
+        """Close the open file without its rows; it is removed later."""
         self._waiting = []
         if self._file is not None:
             self._file.discard()
@@ -251,7 +251,7 @@ class OpenFile:
         return StagedFile(self._path, self._key, metadata.num_rows, self._size, statistics, first, last, counts)
 
     def discard(self) -> None:
-        """Let go of the file, whatever state it is in: a writer that is left open complains when it is collected."""
+        """Close the file, whatever state it is in: a writer that is left open complains when it is collected."""
         for each in (self._writer, self._sink):
             with suppress(OSError, pa.ArrowException):  # the storage may be why we are here
                 each.close()

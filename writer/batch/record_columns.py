@@ -1,6 +1,6 @@
 """Columns that a row gets from its Kafka record beside the value: its key and its headers. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,42 +10,67 @@ import pyarrow.compute as pc
 
 from bucketers.arrow import contiguous
 from writer.avro.wire_format import HEADERS
+from writer.batch.schema_reader import DecodedKeys, KeyPlan
 
 HEADER_MAP = pa.map_(pa.string(), pa.binary())
 TYPES: Mapping[str, pa.DataType] = {
     "binary": pa.binary(), "string": pa.string(), "long": pa.int64(), "double": pa.float64(), "boolean": pa.bool_(),
 }  # fmt: skip
+AVRO = "avro"  # type of a key that its own schema decides over
 
 
 @dataclass(frozen=True)
 class RecordColumns:
     """Which columns a table has of the keys and headers of its records; types by their names in TYPES."""
 
-    key: tuple[str, str] | None = None  # name of the column, type
+    key: tuple[str, str] | None = None  # name of the column, type, or AVRO
     headers: str | None = None  # name of the column of all headers
     chosen: tuple[tuple[str, str, str], ...] = field(default=())  # name of the column, header, type
     keep_undecodable: bool = False  # null for what does not have the type; else the record is a dead letter
+    keys: KeyPlan = field(default_factory=KeyPlan)  # for a key that is AVRO
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all columns that there may be."""
+        key = [] if self.key is None else [self.key[0]]
+        return [*key, *([] if self.headers is None else [self.headers]), *(name for name, _, _ in self.chosen)]
+
+    @property
+    def avro_key(self) -> str | None:
+        """Name of the column of a key that is read by its own Avro schema; None without one."""
+        return self.key[0] if self.key is not None and self.key[1] == AVRO else None
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns, in the order of `of`."""
-        key = [] if self.key is None else [pa.field(self.key[0], TYPES[self.key[1]])]
+        """The columns, in the order of `of`. Without that of an Avro key while no schema of one is known."""
+        key = [] if self.key is None or self.avro_key else [pa.field(self.key[0], TYPES[self.key[1]])]
+        key += list(self.keys.schemas.columns) if self.avro_key else []
         headers = [] if self.headers is None else [pa.field(self.headers, HEADER_MAP)]
         return pa.schema([*key, *headers, *(pa.field(name, TYPES[kind]) for name, _, kind in self.chosen)])
 
     @property
-    def needs_headers(self) -> bool:
-        """Whether a task needs the headers of its records."""
+    def has_headers(self) -> bool:
+        """Whether a column is of headers."""
         return self.headers is not None or bool(self.chosen)
 
-    def of(self, records: pa.Table) -> tuple[list[pa.Array], dict[int, str]]:
-        """Return an array for each column, and by position the reason why a record cannot fill them."""
+    def of(
+        self, records: pa.Table, read: Callable[[pa.Table], DecodedKeys] | None = None
+    ) -> tuple[list[pa.Array], dict[int, str]]:
+        """Return an array for each column, and by position the reason why a record cannot fill them.
+
+        `read`: decodes keys that are AVRO.
+        """
         arrays, reasons = list[pa.Array](), dict[int, str]()
-        if self.key is not None:
+        if self.avro_key:
+            assert read is not None, "keys that are Avro have a reader"
+            keys = read(records)
+            arrays += [keys.column] if self.keys.schemas.columns.names else []
+            reasons |= {at: f"the key: {why}" for at, why in keys.reasons.items()}
+        elif self.key is not None:
             array, undecodable = _typed(contiguous(records.column("key")), self.key[1])
             arrays.append(array)
             reasons |= dict.fromkeys(undecodable, f"the key is no {self.key[1]}")
-        if not self.needs_headers:
+        if not self.has_headers:
             return arrays, {} if self.keep_undecodable else reasons
         there = "headers" in records.column_names  # rows of an archive come without
         headers = records.column("headers").cast(HEADERS) if there else pa.nulls(records.num_rows, HEADERS)

@@ -279,7 +279,7 @@ class _Files:
         return int(np.clip(self._group_bytes_max() * rows.num_rows / max(rows.nbytes, 1), 1, GROUP_ROWS_MAX))
 
     def _group_bytes_max(self) -> int:
-        """Arrow data of a row group; the first of all is no larger than a file, for nobody knows yet what it takes."""
+        """Arrow data of a row group; the first is no larger than a file, for its size in memory is not known yet."""
         begun = self._done or (self._open is not None and self._open.rows)
         return GROUP_BYTES_MAX if begun else min(GROUP_BYTES_MAX, self.to.target_file_size)
 

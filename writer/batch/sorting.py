@@ -42,7 +42,7 @@ class Marks:
         np.bitwise_or.at(self._bits, numbers >> 3, np.left_shift(1, numbers & 7).astype(np.uint8))
 
     def of(self, start: int, count: int) -> np.ndarray:
-        """Tell of each row from a number on whether it is marked."""
+        """Return for each row from a number on whether it is marked."""
         first, end = start >> 3, (start + count + 7) >> 3
         return np.unpackbits(self._bits[first:end], bitorder="little")[start & 7 :][:count].astype(bool)
 

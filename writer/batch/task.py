@@ -21,16 +21,14 @@ import pyarrow.compute as pc
 import bucketers
 from bucketers.arrow import contiguous
 from writer.avro import schema
-from writer.avro.block_decoder import NativeDecoder
-from writer.avro.decode import decode
-from writer.avro.record_decoder import SingleDecoder
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
-from writer.avro.wire_format import CONFLUENT, Wire, refusals, show_id, split
+from writer.avro.wire_format import CONFLUENT, Wire, refusals, split
 from writer.batch.bucketing import BucketAssignment, TimeRule, assign
 from writer.batch.dead_letters import DeadLetterFile, incarnation_column
 from writer.batch.lateness import Late, LatePolicy, follow, late, late_reasons
 from writer.batch.parquet_files import Destination
 from writer.batch.record_columns import RecordColumns
+from writer.batch.schema_reader import DecodedKeys, Decoders, KeyReader, SchemaReader
 from writer.batch.spill_buffer import Stage
 from writer.batch.task_report import SPANS_MAX, Counts, Report
 from writer.core import fault_points
@@ -40,7 +38,6 @@ from writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
 from writer.storage.locations import store_at
 
 _T = TypeVar("_T")
-Decoders = dict[int, tuple[NativeDecoder | None, SingleDecoder]]
 REPORT = pa.schema([pa.field("report", pa.string())])
 
 
@@ -110,17 +107,20 @@ class Group:
 class RecordSteps:
     """The steps of a record up to its bucket: skip, split, decode, conform, assign. They write nothing."""
 
-    def __init__(self, plan: TaskPlan, refuse: Refuse, decoders: Decoders | None = None) -> None:
-        """`decoders`: of earlier steps with the same wire format, by schema id."""
-        self._plan, self._refuse, self._scratch = plan, refuse, scratch()
+    def __init__(
+        self, plan: TaskPlan, refuse: Refuse, decoders: Decoders | None = None, key_decoders: Decoders | None = None
+    ) -> None:
+        """`decoders`, `key_decoders`: of earlier steps with the same wire formats, by schema id."""
+        self._plan, self._refuse = plan, refuse
         self.bucketer = bucketers.build(plan.bucket)
         self.report, self.counts = Report(), defaultdict[Source, Counts](Counts)
-        self._decoders: Decoders = {} if decoders is None else decoders
+        self._values = SchemaReader(plan.schemas, plan.wire, scratch(), decoders)
+        self._keys = KeyReader(plan.record_columns.keys, scratch(), key_decoders)
 
     @property
     def unresponsive(self) -> bool:
         """A native decoder of this process is lost."""
-        return any(native is not None and native.unresponsive for native, _ in self._decoders.values())
+        return self._values.unresponsive or self._keys.unresponsive
 
     def decode(self, batch: pa.RecordBatch) -> Iterator[Group]:
         """Decode an Arrow batch of topic, partition, offset, timestamp, key, value, and headers where they are needed.
@@ -143,7 +143,7 @@ class RecordSteps:
                 self.report.unknown_schemas.add(schema_id)
             elif isinstance(known, Rejected):
                 self._refuse(group, schema_id, lambda _, why=known.reason: why)  # type: ignore[misc]
-            elif not self.report.unknown_schemas and (found := self._decoded(group, schema_id, known)) is not None:
+            elif not self.report.lacks_schemas and (found := self._decoded(group, schema_id, known)) is not None:
                 yield found
 
     def assign(self, group: Group) -> Group:
@@ -170,16 +170,14 @@ class RecordSteps:
     def _decoded(self, group: pa.Table, schema_id: int, known: WriterSchema) -> Group | None:
         """Decode records of one schema id; None where all of them are older than the id's meaning."""
         self.report.schemas.add(schema_id)
-        if (since := self._plan.schemas.since.get(schema_id)) is not None:
-            at = group.column("timestamp")
-            older = pc.fill_null(pc.less(at, pa.scalar(since, at.type)), False)
-            reason = f"schema id {show_id(schema_id)} means another schema since {since:%Y-%m-%dT%H:%M:%SZ}"
-            self._refuse(group.filter(older), schema_id, lambda _: f"{reason}, this record is older")
+        if (old := self._values.older(group.column("timestamp"), schema_id)) is not None:
+            older, why = old
+            self._refuse(group.filter(older), schema_id, lambda _: why)
             group = group.filter(pc.invert(older))
             if group.num_rows == 0:
                 return None
         with self.clock("decode"):
-            decoded = decode(contiguous(group.column("value")), *self._decoder(schema_id, known))
+            decoded = self._values.decoded(contiguous(group.column("value")), schema_id, known)
         if decoded.failures:
             self._refuse(_at(group, decoded.failures), schema_id, _reasons(decoded.failures))
             group = group.take(decoded.taken)
@@ -190,10 +188,12 @@ class RecordSteps:
     def with_record_columns(self, group: Group) -> Group:
         """Give the rows the columns of their keys and headers; a record that cannot fill them becomes no row."""
         wanted = self._plan.record_columns
-        if set(wanted.schema.names) <= set(group.rows.column_names):  # none is wanted, or the rows of a copy have them
+        if not wanted.names or not set(wanted.names).isdisjoint(
+            group.rows.column_names
+        ):  # the rows of a copy have them
             return group
         with self.clock("conform"):
-            arrays, reasons = wanted.of(group.records)
+            arrays, reasons = wanted.of(group.records, self._read_keys)
             rows = pa.table([*group.rows.columns, *arrays], schema=pa.schema([*group.rows.schema, *wanted.schema]))
             if not reasons:
                 return replace(group, rows=rows)
@@ -202,13 +202,11 @@ class RecordSteps:
             self._refuse(_at(group.records, reasons), group.schema_id, _reasons(reasons))
             return replace(group, records=group.records.filter(keep), rows=rows.filter(keep))
 
-    def _decoder(self, schema_id: int, known: WriterSchema) -> tuple[NativeDecoder | None, SingleDecoder]:
-        if schema_id not in self._decoders:
-            record = schema.parse(known.text)
-            before = self._plan.wire.header_bytes
-            native = NativeDecoder(record, scratch=self._scratch, header_bytes=before) if known.native else None
-            self._decoders[schema_id] = (native, SingleDecoder(record, header_bytes=before))
-        return self._decoders[schema_id]
+    def _read_keys(self, records: pa.Table) -> DecodedKeys:
+        found = self._keys.read(records)
+        self.report.unknown_key_schemas |= found.unknown
+        self.report.key_schemas |= found.used
+        return found
 
 
 class Task:
@@ -259,7 +257,7 @@ class Task:
     def finish(self) -> Report:
         """Complete the files. Raises AssertionError when a record is unaccounted for."""
         report = self._report
-        if report.unknown_schemas:
+        if report.lacks_schemas:
             self.abandon()
             return report
         with self._steps.clock("columnar"):
@@ -347,7 +345,7 @@ def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[
         count.offset_max = last if count.offset_max is None else max(count.offset_max, last)
         count.read += new.num_rows
         if count.spans_whole:
-            count.stood([(first, last + 1)] if last - first + 1 == new.num_rows else _spans(new.column("offset")))
+            count.add_read([(first, last + 1)] if last - first + 1 == new.num_rows else _spans(new.column("offset")))
         tombstones = new.column("value").null_count
         count.tombstones += tombstones
         kept.append(new.filter(pc.is_valid(new.column("value"))) if tombstones else new)

@@ -12,7 +12,7 @@ from writer.core.offsets import Source, Span, joined
 
 EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined")  # what a record that was read may become
 _FILES = ("files", "dead_letter_files", "late_files")  # of a report
-_SETS = ("unknown_schemas", "schemas")
+_SETS = ("unknown_schemas", "schemas", "unknown_key_schemas", "key_schemas")
 SPANS_MAX = 2048  # of a partition in one task that are remembered; more only where a log is full of missing offsets
 
 
@@ -43,7 +43,7 @@ class Counts:
             spans=joined([*self.spans, *other.spans]), spans_whole=self.spans_whole and other.spans_whole,
         )  # fmt: skip
 
-    def stood(self, found: Iterable[Span]) -> None:
+    def add_read(self, found: Iterable[Span]) -> None:
         """Add the offsets of records that were read, in order."""
         for start, end in found:
             if self.spans and self.spans[-1][1] == start:
@@ -84,6 +84,8 @@ class Report:
     counts: dict[Source, Counts] = field(default_factory=dict)
     unknown_schemas: set[int] = field(default_factory=set)
     schemas: set[int] = field(default_factory=set)  # ids by whose schemas records were decoded
+    unknown_key_schemas: set[int] = field(default_factory=set)
+    key_schemas: set[int] = field(default_factory=set)  # ids by whose schemas keys were decoded
     seconds: dict[str, float] = field(default_factory=dict)  # processor seconds by step
     value_bytes: int = 0  # of the records that were read
     record_bytes_max: float = 0.0  # mean value of the heaviest Arrow batch
@@ -94,6 +96,11 @@ class Report:
     tasks: int = 0  # whose reports were added up; the driver counts
     ranges: int = 0  # pieces in which Spark read the batch; the driver counts
     slots: int = 0  # tasks that could run at once, mean of begin and end; the driver counts
+
+    @property
+    def lacks_schemas(self) -> bool:
+        """The plan lacked schemas: nothing was staged, and the records are to be read again."""
+        return bool(self.unknown_schemas or self.unknown_key_schemas)
 
     def to_json(self) -> str:
         """Write the report as one JSON text."""

@@ -3,14 +3,15 @@
 import hmac
 import os
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from writer.config.base import Strict
+from writer.config.base import ShortForm, Strict, did_you_mean
 from writer.config.kafka_options import KafkaOptions, for_librdkafka
 from writer.config.security import Address, Security
 from writer.core.units import Duration
@@ -23,6 +24,8 @@ _SECRET = re.compile(
 
 
 _HTTP = r"^https?://."
+FULL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+Strategy = Literal["topic_name", "record_name", "topic_record_name"]
 
 
 class Kafka(Strict):
@@ -54,6 +57,50 @@ class Kafka(Strict):
         return Address(self.bootstrap_servers, {**for_librdkafka(self.options), **self.security.ours})
 
 
+class Subjects(ShortForm):
+    """How producers name the subjects of their schemas. `subjects: record_name` gives its `strategy`."""
+
+    short: ClassVar[str] = "strategy"
+    strategy: Strategy = Field(
+        "topic_name",
+        description="as the producers' `value.subject.name.strategy`: topic_name: `<topic>-value`; record_name: the "
+        "record's full name; topic_record_name: `<topic>-<full name>`",
+    )
+    records: dict[str, list[str]] = Field(
+        default_factory=dict, description="topic → full names of the records of its values, such as com.shop.Click. "
+        "record_name needs them; with topic_record_name, topics without them have all that the registry lists",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _names_of_records(self) -> "Subjects":
+        if self.records and self.strategy == "topic_name":
+            raise ValueError("strategy topic_name has no 'records'; leave them out, or name the producers' strategy")
+        if self.strategy == "record_name" and not self.records:
+            raise ValueError(
+                "strategy record_name needs 'records', as nothing in a registry says which records a topic has: "
+                "{strategy: record_name, records: {clicks: [com.shop.Click]}}"
+            )
+        for topic, names in self.records.items():
+            if not names:
+                raise ValueError(f"'records' names none of topic {topic!r}; name them, or leave the topic out")
+            for name in names:
+                if not FULL_NAME.fullmatch(name):
+                    raise ValueError(f"{name!r} is no full name of a record, such as com.shop.Click")
+        return self
+
+    def check_topics(self, topics: Iterable[str]) -> None:
+        """Raise ValueError where a topic that is read lacks records, or none is read that has some."""
+        read = set(topics)
+        if missing := sorted(read - self.records.keys()) if self.strategy == "record_name" else []:
+            raise ValueError(
+                f"registry.subjects.records names no record of topic {missing[0]!r}; record_name needs those of every "
+                "topic that is read"
+            )
+        if strange := sorted(self.records.keys() - read):
+            near = did_you_mean(strange[0], sorted(read))
+            raise ValueError(f"registry.subjects.records: no pipeline reads topic {strange[0]!r}{near}")
+
+
 class Registry(Strict):
     """Where schemas come from: a Confluent-compatible registry, or files by id."""
 
@@ -66,14 +113,24 @@ class Registry(Strict):
     ca_file: Path | None = Field(
         None, description="PEM file with the authority of the registry's certificate; default: the machine's"
     )
+    subjects: Subjects = Subjects.model_validate({})
     files: dict[int, Path] = Field(
         default_factory=dict, description="schema id, as the records carry it → .avsc file; serves without a registry"
+    )
+    key_files: dict[int, Path] = Field(
+        default_factory=dict, description="with `files`: the same of the records' keys, for `columns.key: avro`"
     )
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "Registry":
         if (self.url is None) == (not self.files):
             raise ValueError("give either 'url' or 'files'")
+        if self.url is None and "subjects" in self.model_fields_set:
+            raise ValueError("'subjects' goes with 'url'; files belong to no subject")
+        if self.key_files and self.url is not None:
+            raise ValueError("'key_files' goes with 'files'; a registry at 'url' has the schemas of keys itself")
+        if twice := [one for one, path in self.key_files.items() if self.files.get(one, path) != path]:
+            raise ValueError(f"schema id {twice[0]} has one file in 'files' and another in 'key_files'; give it one")
         if self.url is not None and not re.match(r"https?://[^/]", self.url):
             raise ValueError("'url' is no http:// or https:// URL; write it as http://registry:8081")
         if (self.user is None) != (self.password is None):
@@ -109,7 +166,7 @@ class Spark(Strict):
 
 
 class Http(Strict):
-    """What a running driver tells over HTTP: a page, /metrics, /healthz, /readyz, /rolloutz, /status, /buckets."""
+    """What a running driver answers over HTTP: a page, /metrics, /healthz, /readyz, /rolloutz, /status, /buckets."""
 
     enabled: bool = Field(True, description="serve it")
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on; 0.0.0.0 lets other machines ask")
@@ -228,8 +285,8 @@ class Autoscaler(Strict):
     token: SecretStr | None = Field(
         None,
         min_length=8,
-        description="who shows it may scale; the same for driver and autoscaler, such as ${env:HEADRACE_SCALE_TOKEN}. "
-        "Without it nobody may",
+        description="a request with this token may scale; the same for driver and autoscaler, such as "
+        "${env:HEADRACE_SCALE_TOKEN}. Without it none may",
     )
     executors_min: int = Field(1, ge=1, description="never fewer executors")
     executors_max: int = Field(100, ge=1, description="never more executors; batches are cut for so many")

@@ -86,7 +86,7 @@ def _mapping(path: Path, needs: str, fix: str) -> dict[str, Any]:
 
 
 def _fault(error: yaml.YAMLError | UnicodeDecodeError) -> str:
-    """Say where a file stops being YAML, in one line."""
+    """Return where a file stops being YAML, in one line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"

@@ -1,7 +1,8 @@
 """Sections of a pipeline that need a module of their own: clocks, wire format, sealing, compaction."""
 
+import re
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -12,11 +13,13 @@ from writer.batch.bucketing import Clock
 from writer.batch.lateness import LatePolicy
 from writer.batch.record_columns import RecordColumns
 from writer.batch.sorting import Dedupe as Rule
-from writer.config.base import Strict
+from writer.config.base import ShortForm, Strict
 from writer.core.units import Duration, Shift, Slack
 from writer.storage import locations
 
 Place = Annotated[str, AfterValidator(locations.checked)]
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ID_HEADERS = {**wire_format.ID_HEADERS, **wire_format.KEY_ID_HEADERS}
 
 
 class ClockRule(Strict):
@@ -31,7 +34,7 @@ class ClockRule(Strict):
     )
 
     @model_validator(mode="after")
-    def _says_whose_and_how(self) -> "ClockRule":
+    def _check_owner_and_rule(self) -> "ClockRule":
         if (self.shift is None) == (self.zone is None):
             raise ValueError("a clock has either 'shift' or 'zone'")
         if (self.field is None) != (not self.values):
@@ -46,30 +49,21 @@ class ClockRule(Strict):
         return Clock(self.topic, self.field, tuple(self.values), self.shift, self.zone)
 
 
-class ShortForm(Strict):
-    """A section that may be written as the value of one of its keys alone."""
+class Scheduling(Strict):
+    """How the pipelines of a driver share its task slots: Spark's pools, and turns where slots are fewer."""
 
-    short: ClassVar[str]  # name of the key
-
-    @model_validator(mode="before")
-    @classmethod
-    def _expanded(cls, raw: Any) -> Any:
-        return {cls.short: raw} if isinstance(raw, str) else raw
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
-        """Let the JSON schema take the short form, too."""
-        whole = handler(core)
-        value = handler.resolve_ref_schema(whole)["properties"][cls.short]
-        return {"anyOf": [whole, {name: value[name] for name in ("type", "enum") if name in value}]}
+    weight: int = Field(1, ge=1, description="time of task slots beside the other pipelines; 2: twice as much as 1")
+    min_share: int = Field(
+        0, ge=0, description="slots that its tasks get before those of others; from 1 on, its batches go first"
+    )
 
 
 class Wire(ShortForm):
-    """How a record says which schema its value was written with. `wire: confluent` is short for its `format`."""
+    """How a record says which schema its value, or its key, was written with. `wire: confluent` gives its `format`."""
 
     short: ClassVar[str] = "format"
     format: Literal["auto", "confluent", "apicurio", "header", "single_object", "bare"] = Field(
-        "auto", description="wire format of the values; `auto` finds it in the records and keeps it (docs/TYPES.md)"
+        "auto", description="wire format; `auto` finds it in the records and keeps it (docs/TYPES.md)"
     )
     header: str | None = Field(
         None, min_length=1,
@@ -79,7 +73,7 @@ class Wire(ShortForm):
         None,
         description="for `apicurio`: which of its ids, by default `global`; for a `header` of another name: which ids",
     )
-    schema_id: int | None = Field(None, ge=1, description="for `bare`: id of the schema that all values have")
+    schema_id: int | None = Field(None, ge=1, description="for `bare`: id of the schema that all have")
 
     @model_validator(mode="after")
     def _what_the_format_needs(self) -> "Wire":
@@ -90,7 +84,7 @@ class Wire(ShortForm):
                 raise ValueError(f"format {self.format!r} needs {key!r}: {type(self).model_fields[key].description}")
             if key != needed and given:
                 raise ValueError(f"format {self.format!r} has no {key!r}; leave it out")
-        if self.format == "header" and self.header not in wire_format.ID_HEADERS and self.ids is None:
+        if self.format == "header" and self.header not in _ID_HEADERS and self.ids is None:
             raise ValueError(f"which ids the Kafka header {self.header!r} carries is not known; set 'ids'")
         if self.ids is not None and self.format not in ("apicurio", "header", "bare"):
             raise ValueError(f"format {self.format!r} has no choice of 'ids'; leave it out")
@@ -109,7 +103,7 @@ class Wire(ShortForm):
             case "single_object":
                 return wire_format.Wire("single_object", "fingerprint")
             case "header":
-                return wire_format.Wire("header", self.ids or wire_format.ID_HEADERS[str(self.header)], self.header)
+                return wire_format.Wire("header", self.ids or _ID_HEADERS[str(self.header)], self.header)
             case format_:
                 return wire_format.Wire(format_, self.ids or "confluent", schema_id=self.schema_id)
 
@@ -152,8 +146,21 @@ class KeyColumn(ShortForm):
     """The column of the records' keys. `key: string` is short for its `type`."""
 
     short: ClassVar[str] = "type"
-    type: Literal["binary", "string"] = Field(description="type of the column")
+    type: Literal["binary", "string", "avro"] = Field(
+        description="type of the column; avro: the one of the key's own Avro schema, a struct for a record"
+    )
     name: str = Field("_key", min_length=1, description="name of the column")
+    wire: Wire = Wire.model_validate({})
+
+    @model_validator(mode="after")
+    def _what_avro_needs(self) -> "KeyColumn":
+        if self.type != "avro" and "wire" in self.model_fields_set:
+            raise ValueError(f"a key of type {self.type!r} has no 'wire'; leave it out, or set type: avro")
+        if self.type == "avro" and not _AVRO_NAME.fullmatch(self.name):
+            raise ValueError(
+                f"the column of an Avro key has a name of Avro's: letters, digits and _, not {self.name!r}"
+            )
+        return self
 
 
 class HeaderColumn(ShortForm):
@@ -179,16 +186,23 @@ class Columns(Strict):
         default_factory=dict, description="columns of single headers: name of the column, then header and type"
     )
     undecodable: Literal["dead_letter", "null"] = Field(
-        "dead_letter", description="a key or a chosen header that does not have its type makes a dead letter, or null"
+        "dead_letter",
+        description="a key that cannot be decoded, or a key or chosen header that does not have its type, makes "
+        "a dead letter, or null",
     )
 
     @model_validator(mode="after")
     def _each_name_once(self) -> "Columns":
-        names = self.record_columns.schema.names
+        names = self.record_columns.names
         lower = [name.lower() for name in (*names, *PROVENANCE.names)]
         if twice := [name for name in names if lower.count(name.lower()) > 1]:
             raise ValueError(f"columns: {twice[0]!r} is the name of two columns; give each its own")
         return self
+
+    @property
+    def avro_key(self) -> KeyColumn | None:
+        """The column of a key that is read by its own Avro schema; None without one."""
+        return self.key if self.key is not None and self.key.type == "avro" else None
 
     @property
     def record_columns(self) -> RecordColumns:

@@ -27,7 +27,7 @@ from writer.config.connections import (
     Supervisor,
 )  # fmt: skip
 from writer.config.hooks import Hooks
-from writer.config.pipeline_sections import ClockRule, Columns, Compact, Place, Seal, Wire
+from writer.config.pipeline_sections import ClockRule, Columns, Compact, Place, Scheduling, Seal, Wire
 from writer.core.errors import ConfigError
 from writer.core.units import Duration, Size, duration, show_duration
 from writer.storage.nesting import Parts, parts
@@ -71,7 +71,7 @@ def _bucketer(spec: Any) -> dict[str, Any]:
 
 
 def layout(spec: dict[str, Any]) -> str:
-    """Say in words how a bucket specification maps rows to buckets: what a table remembers of it."""
+    """Return in words how a bucket specification maps rows to buckets: what a table remembers of it."""
     shown = (
         f"{k} {show_duration(v) if isinstance(v, timedelta) else v}"
         for k, v in spec.items()
@@ -114,6 +114,12 @@ class Commit(Strict):
         timedelta(minutes=10), description="a record waits at most this long for its commit to begin"
     )
     max_records: int = Field(5_000_000, ge=1, description="at most this many offsets in one commit")
+    max_records_per_second: int | None = Field(
+        None, ge=1, description="at most this many records a second, over time; `headrace limit` sets another at once"
+    )
+    max_bytes_per_second: Size | None = Field(
+        None, description="at most so much a second of the records' values, over time, such as `10 MB`"
+    )
     min_records: int | None = Field(
         None, ge=1, description="commit at once from this many on; default: enough for one file"
     )
@@ -203,6 +209,7 @@ class Pipeline(Strict):
     commit: Commit = Commit.model_validate({})
     roll: Roll = Roll.model_validate({})
     memory: Memory = Memory.model_validate({})
+    scheduling: Scheduling = Scheduling.model_validate({})
     schemas: Schemas = Schemas.model_validate({})
     limits: Limits = Limits.model_validate({})
     retention: Duration | None = Field(
@@ -281,7 +288,7 @@ class Pipeline(Strict):
 
     @property
     def compacts_at_seal(self) -> bool:
-        """Rewrite a bucket before it is sealed: where readers see all files of a commit at once, if nobody says."""
+        """Rewrite a bucket before it is sealed: by default where readers see all files of a commit at once."""
         wanted = self.compact.at_seal
         return self.table.format == "delta" if wanted is None else wanted
 
@@ -326,6 +333,11 @@ class Config(Strict):
     pipelines: dict[str, Pipeline] = Field(min_length=1, description="pipelines by name; all run in one application")
 
     @model_validator(mode="after")
+    def _records_of_topics(self) -> "Config":
+        self.registry.subjects.check_topics(topic for pipeline in self.pipelines.values() for topic in pipeline.topics)
+        return self
+
+    @model_validator(mode="after")
     def _names_and_places(self) -> "Config":
         for name in self.pipelines:
             if not _NAME.match(name):
@@ -337,8 +349,10 @@ class Config(Strict):
             for place in filter(None, (pipeline.table.location, pipeline.dead_letters, pipeline.late_table)):
                 at = parts(place)
                 if at in owners:
-                    who = f"pipelines {owners[at]!r} and {name!r}" if owners[at] != name else f"pipeline {name!r}"
-                    raise ValueError(f"{who} would write two tables to {place}; give each its own location")
+                    owners_named = (
+                        f"pipelines {owners[at]!r} and {name!r}" if owners[at] != name else f"pipeline {name!r}"
+                    )
+                    raise ValueError(f"{owners_named} would write two tables to {place}; give each its own location")
                 owners[at] = name
         groups: dict[str, str] = {}
         for name, pipeline in self.pipelines.items():
@@ -347,6 +361,17 @@ class Config(Strict):
                 raise ValueError(
                     f"pipelines {other!r} and {name!r} would both mirror their offsets to group {group!r}; "
                     "give each its own"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _pools_are_ours(self) -> "Config":
+        equal = Scheduling.model_validate({})
+        shares = [name for name, pipeline in self.pipelines.items() if pipeline.scheduling != equal]
+        for key in ("spark.scheduler.mode", "spark.scheduler.allocation.file"):
+            if shares and self.spark.conf.get(key, "FAIR").upper() != "FAIR":
+                raise ValueError(
+                    f"spark.conf sets {key}, so pipelines.{shares[0]}.scheduling would not count; leave one of them out"
                 )
         return self
 

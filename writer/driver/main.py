@@ -18,6 +18,7 @@ from writer.core import logging
 from writer.core.errors import HeadraceError
 from writer.core.signals import stopped_by_signals
 from writer.driver import supervisor_channel
+from writer.driver.batch_queue import BatchQueue
 from writer.driver.pipeline import PipelineRun
 from writer.driver.pipeline_runner import PipelineRunner, StartRequests, watch
 from writer.driver.seal_loop import Closer, Rounds, Seals, Step, seal_due
@@ -77,13 +78,14 @@ def run(
         if url is not None:
             listening(url)
         if link is not None:
-            link.say(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
+            link.announce(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
         started = after.enter_context(ExitStack())
-        spark = _started_once(config, len(names), executor_manager, started)
-        begin = partial(_begin, spark, config, url, notifier, orders, once, pipelines=len(names))
-        tell = {} if link is None else {"tell": link.tell}
+        spark = _started_once(config, names, executor_manager, started)
+        queue = BatchQueue({name: config.pipelines[name].scheduling for name in names})
+        begin = partial(_begin, spark, config, url, notifier, orders, once, queue=queue, pipelines=len(names))
+        report = {} if link is None else {"report": link.report}
         running = {
-            name: PipelineRunner(listener[name], begin, waits=not once, stop_timeout=config.stop_timeout, **tell)
+            name: PipelineRunner(listener[name], begin, waits=not once, stop_timeout=config.stop_timeout, **report)
             for name in names
         }
         try:
@@ -105,7 +107,7 @@ def run(
 
 
 def _started_once(
-    config: Config, pipelines: int, executor_manager: ExecutorManager, started: ExitStack
+    config: Config, pipelines: Sequence[str], executor_manager: ExecutorManager, started: ExitStack
 ) -> Callable[[], Any]:
     """Return what starts Spark when it is first asked for: by a pipeline whose checks found nothing wrong."""
 
@@ -120,7 +122,7 @@ def _started_once(
 
 
 def _executor_manager(config: Config, listener: Mapping[str, Progress]) -> ExecutorManager:
-    """Return who keeps as many executors as are wanted. Where they are kept in mind: beside each pipeline's runs."""
+    """Return the executor manager. It stores the number of executors beside each pipeline's runs."""
     spark = config.spark
 
     def between_batches() -> bool:
@@ -144,26 +146,27 @@ def _beat(link: supervisor_channel.Folder | None, stop: threading.Event, listene
     for name, decisions in link.decided().items():
         if name in listener:
             listener[name].recovered(tuple(decisions))
-    if not stop.is_set() and link.forsaken():
+    if not stop.is_set() and link.is_orphaned():
         logging.warning("supervisor_lost", reason="its lock is free")
         stop.set()
 
 
 def _begin(
     session_of: Callable[[], Any], config: Config, url: str | None, notifier: notifications.Notifier,
-    orders: supervisor_channel.Orders, once: bool, r: PipelineRunner, new_run: bool, *, pipelines: int = 1,
+    orders: supervisor_channel.Orders, once: bool, r: PipelineRunner, new_run: bool, *,
+    queue: BatchQueue | None = None, pipelines: int = 1,
 ) -> None:  # fmt: skip
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers.
 
     `session_of` returns the Spark session, which may have to start: what can be checked without it is checked first.
-    `pipelines`: how many the driver runs.
+    `pipelines`: how many the driver runs; `queue`: where their batches wait.
     """
     name = r.progress.pipeline
     locations.check(name, config)
     cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
     pipeline = PipelineRun(
         name, config, schemas=source(config.registry), cluster=cluster, progress=r.progress, notifier=notifier,
-        pipelines=pipelines,
+        queue=queue, pipelines=pipelines,
     )  # fmt: skip
     r.pipeline = pipeline
     try:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -24,18 +25,20 @@ from writer.config.pipelines import Config, layout
 from writer.core import fault_points, logging
 from writer.core.errors import Draining, Fenced, LogMoved
 from writer.core.offsets import OffsetRange, Source, TopicPartition
+from writer.driver.batch_queue import BatchQueue
+from writer.driver.commit_report import CommitReport, rounded
 from writer.driver.tasks import BatchDecision, Tasks
 from writer.offsets import start_decision, start_offsets
 from writer.offsets.run_record import RunRecorder
 from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Offsets, Resume
 from writer.scaling.spark_settings import records_per_range
-from writer.schemas.format_detection import DetectedFormat, unit_of, wire_of
+from writer.schemas.format_detection import DetectedFormat, unit_of
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import Meanings
 from writer.schemas.tracker import Schemas
-from writer.status.model import Totals, without_records
 from writer.status.pause import Gate
 from writer.status.progress import Progress
+from writer.status.rate_limit import Throttle
 from writer.storage.locations import store_at
 from writer.storage.probe import probe
 from writer.table.factory import all_tables
@@ -60,13 +63,12 @@ class PipelineRun:
 
     def __init__(
         self, name: str, config: Config, *, schemas: SchemaSource, cluster: Cluster, progress: Progress | None = None,
-        notifier: notifications.Notifier | None = None, pipelines: int = 1,
+        notifier: notifications.Notifier | None = None, queue: BatchQueue | None = None, pipelines: int = 1,
     ) -> None:  # fmt: skip
-        """`pipelines`: how many the driver runs, this one among them."""
+        """`pipelines`: how many the driver runs, this one among them; `queue`: where their batches wait."""
         self.name, self.config, self._kafka = name, config.pipelines[name], config.kafka
         self.progress = progress or Progress(name)
         self.cluster, self._notifier = cluster, notifier or notifications.Notifier()
-        self._notified_without_records = False
         self._s3, self._cut = config.s3.settings, records_per_range(config, self.config.commit.max_records)
         self._tables = all_tables(name, config)
         self._table = self._tables.main
@@ -78,18 +80,21 @@ class PipelineRun:
         self.needs_headers = self._found.needs_headers  # whether Spark must hand over the headers of records
         self._schemas = Schemas(
             name, schemas, self.config.topics, Meanings(name, config.registry, self._recorded),
-            bucket_columns=self._bucket_columns, record_columns=self.config.columns.record_columns.schema,
+            bucket_columns=self._bucket_columns, record_columns=self.config.columns.record_columns,
             widen=self.config.schemas.widen == "in_place", unknown_id_timeout=self.config.schemas.unknown_id_timeout,
-            stopping=self._draining, wire=self._found.wire,
+            stopping=self._draining, wire=self._found.wire, key_wire=self._found.key_wire,
         )  # fmt: skip
         self._busy = threading.Lock()
         self._late = None if self.config.late_table is None else self._tables.side(self.config.late_table)
         tables = [self._table, *([self._late] if self._late else [])]
-        self._tasks = Tasks(self.config, tables, self._schemas, self._found, self.progress, self._s3, pipelines)
-        self.gate = Gate(self._table.store, self.progress.pipeline, self.progress.paused)
+        turn = None if queue is None else partial(queue.turn, name, stopping=self._draining)
+        self._tasks = Tasks(self.config, tables, self._schemas, self._found, self.progress, self._s3, pipelines, turn)
+        self._throttle = Throttle(self._table.store, name, self.config.commit, self.progress.limited)
+        self.gate = Gate(self._table.store, name, self.progress.paused, self._throttle.look)
+        self._report = CommitReport(name, self.progress, self._notifier)
+        self.progress.scheduled(self.config.scheduling)
         self.epoch = 0  # before the start commit
         self._lease: int | None = None
-        self._former: dict[str, Any] | None = None  # what the commit before this one cost; it could not say so itself
         self.error: BaseException | None = None
 
     def check(self) -> None:
@@ -125,14 +130,15 @@ class PipelineRun:
             logging.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
         self._tables.apply_side_files()
         self._tasks.learn(recent)
+        self._throttle.begin(recent)
         self._found.keep_unit(unit_of("auto", recent))
         self._tasks.grow(self.epoch)
         run = self._run_id = self._run(decision)
         self._observed.begin(run, decision.reason if isinstance(decision, NewRun) else None, now.offsets)
         for topic, (before, found) in start_decision.reborn(snapshot.incarnations(), now.topic_ids).items():
-            self._notifier.tell(notifications.topic_recreated(self.name, topic, before, found, datetime.now(UTC)))
+            self._notifier.send(notifications.topic_recreated(self.name, topic, before, found, datetime.now(UTC)))
         gap = self._record_gap(now.lost)
-        self._endings = self._endings_of(decision, once=once)
+        self._endings = self._endings_of(decision, recent, once=once)
         self.progress.admitted(self._schemas.plan.schemas)
         begun = self._table.snapshot()
         self.progress.started(
@@ -162,32 +168,34 @@ class PipelineRun:
             self._late.create(columns, self._bucket_columns, layout(self.config.bucket))
 
     def _find_wire(self, recent: Sequence[Mapping[str, Any]]) -> None:
-        """Find the wire format: from earlier batches, else from waiting records."""
-        self._found.keep_wire(wire_of(recent), self._schemas)
+        """Find the wire formats: from earlier batches, else from waiting records."""
+        self._found.keep_wires(recent, self._schemas)
         begin = self._standing.offsets
-        ends = {} if self._found.wire_known else self.cluster.latest(begin)
+        ends = {} if self._found.wires_known else self.cluster.latest(begin)
         waiting = {source: (min(begin[source], end), end) for source, end in ends.items()}
-        self._found.look_for_wire(waiting, self._schemas)
+        self._found.look_for_wires(waiting, self._schemas)
 
     def _why_anew(self, snapshot: PipelineSnapshot, *, asked: bool) -> str:
-        """Say why no checkpoint is continued; empty where one may be."""
+        """Return why no checkpoint is continued; empty where one may be."""
         if self._standing.incarnations != snapshot.incarnations():
             changed = "a topic is new, or was deleted and created again"
             return changed if snapshot.epoch else "the pipeline's first start"
         lost = "Kafka lost what comes after the frontier" if self._standing.lost else ""
         return "asked for by --new-run" if asked else lost
 
-    def _endings_of(self, decision: Resume | NewRun, *, once: bool) -> Endings:
+    def _endings_of(self, decision: Resume | NewRun, recent: Sequence[Mapping[str, Any]], *, once: bool) -> Endings:
         """When batches end from now on."""
         planned = self._checkpoints.planned(decision.run) if isinstance(decision, Resume) else None
         limits = batch_limits.limits(
-            self.config.commit, self.config.roll.target_file_size, self._tasks.bytes_per_row, once=once, cut=self._cut
-        )
+            self.config.commit, self.config.roll.target_file_size, self._tasks.bytes_per_row, once=once, cut=self._cut,
+            rate_limit=self._throttle.limit, value_bytes_each=builder.value_bytes_each(recent),
+        )  # fmt: skip
         return Endings(limits, None if planned is None else planned.end, time.monotonic())
 
-    def min_offsets(self) -> int:
-        """Offsets that make a batch worth committing before its delay is over, as of this start."""
-        return self._endings.limits.records_min or 1
+    @property
+    def limits(self) -> batch_limits.Limits:
+        """When batches end, as of this start."""
+        return self._endings.limits
 
     def drain(self) -> bool:
         """Stop after the batch that is running. True when none is."""
@@ -231,6 +239,7 @@ class PipelineRun:
         """Carry one micro-batch from Kafka into the table. Called by Spark; what it raises ends the query."""
         try:
             with self._busy:
+                self._throttle.hold(self._draining)
                 self.gate.hold(self._draining)
                 self._process(frame, batch_id)
         except BaseException as error:
@@ -260,20 +269,28 @@ class PipelineRun:
             self._observed.done(batch_id, None)
             return
         waiting = {(r.part.topic, r.part.partition): (r.start, r.end) for r in committing}
-        self._found.look_for_wire(waiting, self._schemas)
+        self._found.look_for_wires(waiting, self._schemas)
         self.progress.entered("tasks", offsets=sum(r.end - r.start for r in committing))
         fault_points.point("before_stage", self.name)
         starts = {source: begin for source, (begin, _) in waiting.items()}
         frozen = BatchDecision(now, self.epoch, starts, self._standing.numbers, snapshot.closed_until)
         held = {} if self._lease is None else {"lease": self._lease}
-        about = {"run": self._run_id, "batch": batch_id, "started": now.isoformat(), **held, **why}
+        about = {
+            "run": self._run_id,
+            "batch": batch_id,
+            "started": now.isoformat(),
+            **held,
+            **why,
+            **self._throttle.facts(),
+        }
         version, planned = self._carry(frame, snapshot, frozen, committing, about)
         self.progress.entered("redo")
         fault_points.point("before_redo")
         self._tables.apply_side_files()
         self._found.keep_unit(planned.facts["time_unit"])
         self._tasks.learn([planned.facts])
-        self._tell_commit(version, planned, time.monotonic() - began)
+        self._report.committed(version, planned, time.monotonic() - began)
+        self._throttle.committed(planned.facts)
         try:
             self._tables.tidy(planned.side_files)
         except CommitFailed as error:
@@ -286,23 +303,25 @@ class PipelineRun:
     ) -> tuple[int, Batch]:  # fmt: skip
         """Run the tasks and commit what they staged; repeat if buckets of theirs were closed meanwhile."""
         report = None
+        # A pipeline at its rate limit needs no more slots, and larger files.
+        behind = about["reason"] == "backlog" and not self.limits.rate_limit
         while True:
             if report is None:
-                report = self._tasks.run(frame, frozen, committing, behind=about["reason"] == "backlog")
+                report = self._tasks.run(frame, frozen, committing, behind=behind)
                 fault_points.point("after_stage")
                 self._same_topics()
                 self._check_account(report, committing)
-                phases = _rounded(self.progress.entered("commit"))
+                phases = rounded(self.progress.entered("commit"))
             facts = {
-                **about, "tasks": report.tasks, "phases": phases, "former": self._former,
+                **about, "tasks": report.tasks, "phases": phases, "former": self._report.former,
                 "assembled": datetime.now(UTC).isoformat(),
-                "wire": self._found.wire.facts() if self._found.wire_known else None,
+                **self._found.facts(),
             }  # fmt: skip
             seen = {r.part: at for r in committing if (at := snapshot.seen(r.part)) is not None}
             planned = builder.batch(
                 report, committing, epoch=self.epoch, settled=self._tables.settled,
                 side=builder.side_files(self.config, report), seen=seen, closed_until=frozen.closed_until, facts=facts,
-                meanings=self._schemas.confirm(report.schemas, time.monotonic()),
+                meanings=self._schemas.confirm(report, time.monotonic()),
             )  # fmt: skip
             builder.check_age(frozen.now, datetime.now(UTC), self.config.table.orphan_retention)
             try:  # on what was read first: all that happened since is looked at
@@ -326,25 +345,6 @@ class PipelineRun:
         with suppress(OSError):
             self._tables.discard(report.files, builder.side_files(self.config, report))
 
-    def _tell_commit(self, version: int, planned: Batch, seconds: float) -> None:
-        """Report the commit to the progress and the log."""
-        facts = planned.facts
-        ends = {(r.part.topic, r.part.partition): r.end for r in planned.ranges}
-        spent = self.progress.committed(version, facts, ends, {file.bucket for file in planned.files})
-        self._former = {"version": version, "phases": _rounded({k: spent[k] for k in ("commit", "redo")})}
-        sums = Totals()
-        sums.add(facts)
-        logging.event(
-            "batch_committed", pipeline=self.name, batch=facts["batch"], version=version,
-            **sums.records, late_rows=sums.late_rows, files=len(planned.files), bytes=facts["bytes"],
-            seconds=round(seconds, 1),
-        )  # fmt: skip
-        if missing := without_records(facts):
-            logging.event("offsets_without_records", pipeline=self.name, version=version, offsets=missing)
-            if not self._notified_without_records:  # once a start: transactions leave some in each commit
-                self._notifier.tell(notifications.missing_offsets(self.name, missing, version, datetime.now(UTC)))
-            self._notified_without_records = True
-
     def _why(self, batch_id: int, start: Offsets, end: Offsets) -> dict[str, Any]:
         """Return why Spark ended the batch here, and its limits."""
         ends = None
@@ -358,13 +358,13 @@ class PipelineRun:
         try:
             check_without_records(next_records(kafka.address, kafka.request_timeout, asked))
         except RecordsMissed as error:
-            self._notifier.tell(notifications.records_missed(self.name, str(error), datetime.now(UTC)))
+            self._notifier.send(notifications.records_missed(self.name, str(error), datetime.now(UTC)))
             raise
         late = sum(report.late.beyond) if self.config.seal.late == "dead_letter" else 0
         check_failed_records(self.name, report, self.config.limits, late=late)
 
     def _record_gap(self, lost: Sequence[OffsetRange]) -> Gap | None:
-        """Put down what Kafka holds no longer, before anything is read beyond it."""
+        """Record what Kafka holds no longer, before anything is read beyond it."""
         if not lost:
             return None
         now = datetime.now(UTC)
@@ -374,7 +374,7 @@ class PipelineRun:
         about = {"run": self._run_id, "at": now.isoformat(), "hints": hints, "topic_ids": ids}
         gap = Gap(uuid4().hex, self.epoch, lost, "retention", about)
         version = open_gap(self._table, self.name, snapshot, gap)
-        self._notifier.tell(notifications.gap_opened(self.name, entry_facts(gap), version, now))
+        self._notifier.send(notifications.gap_opened(self.name, entry_facts(gap), version, now))
         return gap
 
     def _run(self, decision: Resume | NewRun) -> int:
@@ -393,7 +393,3 @@ class PipelineRun:
 
     def _part(self, topic: str, partition: int) -> TopicPartition:
         return TopicPartition(topic, self._standing.numbers[topic], partition)
-
-
-def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
-    return {phase: round(spent, 3) for phase, spent in seconds.items()}

@@ -32,15 +32,15 @@ class PipelineRunner:
         *,
         waits: bool = True,
         stop_timeout: timedelta = timedelta.max,
-        tell: Callable[[View, BaseException | None], None] | None = None,
+        report: Callable[[View, BaseException | None], None] | None = None,
     ) -> None:
         """`begin` makes the next start (its flag: leave Spark's checkpoint aside); sets `pipeline`, `query`, `cancel`.
 
         `waits`: the start of a pipeline that is paused is made when the pause is over; else it fails.
         `stop_timeout`: a batch that takes longer after a stop was asked for is cancelled.
-        `tell`: a supervisor, who is told how it ended.
+        `report`: is called with how it ended, for a supervisor.
         """
-        self.progress, self._begin, self._waits, self._tell = progress, begin, waits, tell
+        self.progress, self._begin, self._waits, self._report = progress, begin, waits, report
         self._stop_timeout_s = stop_timeout.total_seconds()
         self._new_run = False  # for a start that was held
         self.pipeline: PipelineRun | None = None
@@ -96,11 +96,11 @@ class PipelineRunner:
         return self._ended(stopping=stopping)
 
     def fail(self) -> None:
-        """Say what it ended with."""
+        """Report and log the error that it ended with."""
         self._judge()
         self.shown.close()
-        if self._tell is not None:
-            self._tell(self.progress.view(), self.error)
+        if self._report is not None:
+            self._report(self.progress.view(), self.error)
         self.progress.failed(sentence(self.error))
         code, name = exit_code(self.error), self.progress.pipeline
         logging.error("pipeline_failed", pipeline=name, exit_code=code, error=sentence(self.error))
@@ -137,12 +137,12 @@ class PipelineRunner:
     def _ended(self, *, stopping: bool) -> bool:
         if self.error is None or isinstance(self.error, Draining):
             self.error = None
-            if self._tell is not None:  # a supervisor drains it also when another one has taken over
+            if self._report is not None:  # a supervisor drains it also when another one has taken over
                 self._judge()
         if self.error is None:
             self.shown.close()
-            if self._tell is not None:
-                self._tell(self.progress.view(), None)
+            if self._report is not None:
+                self._report(self.progress.view(), None)
             self.progress.stopped()
             logging.event("pipeline_stopped", pipeline=self.progress.pipeline)
             return True
@@ -160,7 +160,7 @@ class PipelineRunner:
         text = restart_policy.causes(self.error)
         unsaid = (
             not isinstance(self.error, HeadraceError)
-            and disk_space.says_full(text)
+            and disk_space.is_disk_full(text)
             and not restart_policy.of_task(text)
         )
         if full := disk_space.full_of(self.places) if unsaid else "":
@@ -171,7 +171,7 @@ class PipelineRunner:
             self.error = Fenced(f"pipeline {name!r} was started again: another writer runs. Stop one of them.{why}")
 
     def _log_changed(self) -> str:
-        """Say why another start may go on where this one failed; empty when it would fail in the same way."""
+        """Return why another start may go on where this one failed; empty when it would fail in the same way."""
         if isinstance(self.error, LogMoved | TopicMissing):
             return sentence(self.error)
         if isinstance(self.error, BrokerUnreachable) and self._restarts_s:

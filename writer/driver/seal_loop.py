@@ -47,7 +47,7 @@ class Closer:
             sealer.close(standing, decision.until, decision.reason, now)
 
     def decide(self, sealer: Sealer, now: datetime, *, keep: bool = True) -> tuple[BucketSnapshot, Close | Ask | Hold]:
-        """Say what is to be closed, from the table and, where its answer matters, from Kafka.
+        """Return what is to be closed, from the table and, where its answer matters, from Kafka.
 
         `keep`: as `Sealer.follow` has it. Raises BrokerUnreachable, CommitFailed, OSError.
         """

@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,11 @@ _JAVA_OPTIONS, _REDACTED = "spark.driver.extraJavaOptions", "spark.redaction.reg
 _ADDED = {_JAVA_OPTIONS: " ", _REDACTED: "|"}  # those of the file are added, they do not replace ours
 
 
-def session(config: Config, pipelines: int = 1) -> Any:
-    """Start Spark with the settings that the data plane needs; those of the file come last."""
+def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
+    """Start Spark with the settings that the data plane needs; those of the file come last.
+
+    `pipelines`: those that will run, for their pools.
+    """
     java = java_artifacts.java(17)
     os.environ.setdefault("JAVA_HOME", str(java.parent.parent))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers see what the driver sees
@@ -35,7 +39,7 @@ def session(config: Config, pipelines: int = 1) -> Any:
         "spark.jars": ",".join(
             str(jar)
             for jar in java_artifacts.spark_jars(
-                say=lambda line: logging.event("fetching", what=line), s3=on_s3(config.checkpoints)
+                progress=lambda line: logging.event("fetching", what=line), s3=on_s3(config.checkpoints)
             )
         ),
         "spark.scheduler.mode": "FAIR",
@@ -58,11 +62,15 @@ def session(config: Config, pipelines: int = 1) -> Any:
     if config.spark.master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     builder = SparkSession.builder.appName("headrace").master(config.spark.master)
-    for key, value in (settings | config.spark.conf).items():
-        ours = f"{settings[key]}{_ADDED[key]}" if key in _ADDED and key in config.spark.conf else ""
-        builder = builder.config(key, ours + value)
-    logging.event("spark_starting", master=config.spark.master, pipelines=pipelines)
-    return builder.getOrCreate()
+    logging.event("spark_starting", master=config.spark.master, pipelines=len(pipelines))
+    with tempfile.TemporaryDirectory(prefix="headrace-pools-") as folder:  # Spark reads it once, when it starts
+        allocation = Path(folder) / "pools.xml"
+        allocation.write_text(spark_settings.pools({name: config.pipelines[name].scheduling for name in pipelines}))
+        settings["spark.scheduler.allocation.file"] = f"file://{allocation}"  # Hadoop decodes no %20
+        for key, value in (settings | config.spark.conf).items():
+            ours = f"{settings[key]}{_ADDED[key]}" if key in _ADDED and key in config.spark.conf else ""
+            builder = builder.config(key, ours + value)
+        return builder.getOrCreate()
 
 
 def s3a(s3: S3Settings) -> dict[str, str]:
@@ -96,7 +104,7 @@ def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, on
         **kafka_options.for_spark(config.kafka.options),
         "kafka.fetch.max.wait.ms": str(config.kafka.fetch_max_wait // timedelta(milliseconds=1)),
         **kafka_timeouts(config.kafka.request_timeout),
-        "maxOffsetsPerTrigger": str(settings.commit.max_records),
+        "maxOffsetsPerTrigger": str(pipeline.limits.records_max),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
     }
     cut = spark_settings.records_per_range(config, settings.commit.max_records)
@@ -105,7 +113,7 @@ def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, on
     if pipeline.needs_headers():
         options["includeHeaders"] = "true"
     if not once:  # without a minimum, maxTriggerDelay does nothing; with one, `--once` would leave the tail unread
-        options["minOffsetsPerTrigger"] = str(pipeline.min_offsets())
+        options["minOffsetsPerTrigger"] = str(pipeline.limits.records_min or 1)
         options["maxTriggerDelay"] = f"{int(settings.commit.max_delay.total_seconds() * 1000)}ms"
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pipeline.name)
     stream = spark.readStream.format("kafka").options(**options).load().writeStream

@@ -1,6 +1,6 @@
 """Messages between a driver and its supervisor: small files in a folder of their own.
 
-HEADRACE_SUPERVISED names the folder; without it a driver tells nobody. It is on this machine's disk, whatever the
+HEADRACE_SUPERVISED names the folder; without it a driver writes nothing. It is on this machine's disk, whatever the
 storage is doing.
 
 orders.json          supervisor → driver, read once: which pipelines to start and how, their leases, the token for HTTP
@@ -8,7 +8,7 @@ driver.json          driver → supervisor: process id, and the URL where it ans
 heartbeat            touched by the driver's main thread
 words/<pipeline>     driver → supervisor: how a pipeline ended, with the whole text of the causes
 last.json            the same of the driver itself, when it failed beside its pipelines
-decided.json         supervisor → driver: what it decided of late, by pipeline, for who looks at the driver's page
+decided.json         supervisor → driver: what it decided of late, by pipeline, for the driver's page
 threads.txt          stacks of all threads, written on SIGUSR1
 supervisor.lock      locked for as long as the supervisor lives
 """
@@ -51,7 +51,7 @@ class Orders:
     """The supervisor's instructions for a driver's start."""
 
     pipelines: Mapping[str, Order] = field(default_factory=dict)
-    token: str = ""  # who shows it may start pipelines over HTTP
+    token: str = ""  # a request with it may start pipelines over HTTP
 
     def of(self, pipeline: str) -> Order:
         """Return the order for a pipeline; one that is not named is started."""
@@ -79,7 +79,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._beaten_s = float("-inf")
-        self._told_ns = 0  # when what the supervisor decided was last written
+        self._decided_ns = 0  # when what the supervisor decided was last written
 
     # --- the driver's side ---------------------------------------------------------------------------------------
 
@@ -89,17 +89,17 @@ class Folder:
         return Orders({name: Order(**order) for name, order in raw["pipelines"].items()}, raw["token"])
 
     def begin(self) -> None:
-        """Say which process this is, and write all stacks when SIGUSR1 asks for them."""
-        self.say(pid=os.getpid())
+        """Write which process this is, and all stacks when SIGUSR1 asks for them."""
+        self.announce(pid=os.getpid())
         faulthandler.register(DUMP_ON, file=(self.path / THREADS).open("w", encoding="utf-8"), all_threads=True)
         self.beat()
 
-    def say(self, *, pid: int, url: str | None = None, certificate: str = "") -> None:
-        """Say where this driver is; `certificate`: path of the one that it serves HTTPS with."""
+    def announce(self, *, pid: int, url: str | None = None, certificate: str = "") -> None:
+        """Write where this driver is; `certificate`: path of the one that it serves HTTPS with."""
         self._write("driver.json", {"pid": pid, "url": url, "certificate": certificate})
 
     def beat(self) -> None:
-        """Say that the main thread lives; at most once a second."""
+        """Show that the main thread lives; at most once a second."""
         if time.monotonic() - self._beaten_s >= _BEAT_S:
             self._beaten_s = time.monotonic()
             (self.path / "heartbeat").touch()
@@ -110,13 +110,13 @@ class Folder:
             at_ns = (self.path / _DECIDED).stat().st_mtime_ns
         except FileNotFoundError:
             return {}
-        if at_ns == self._told_ns:
+        if at_ns == self._decided_ns:
             return {}
-        self._told_ns = at_ns
+        self._decided_ns = at_ns
         return self._read(_DECIDED) or {}
 
-    def tell(self, view: View | None, error: BaseException | None) -> None:
-        """Leave last words: of a pipeline, or of the driver itself (no view). No error: it ended well."""
+    def report(self, view: View | None, error: BaseException | None) -> None:
+        """Write an exit report: of a pipeline, or of the driver itself (no view). No error: it ended well."""
         report = ExitReport(
             pipeline="" if view is None else view.pipeline,
             exit_code=exit_code(error),
@@ -130,7 +130,7 @@ class Folder:
         )
         self._write(f"words/{report.pipeline}" if report.pipeline else _LAST, asdict(report))
 
-    def forsaken(self) -> bool:
+    def is_orphaned(self) -> bool:
         """Return whether the supervisor is gone: its lock is free."""
         with (self.path / "supervisor.lock").open("a") as lock:
             try:
@@ -168,8 +168,8 @@ class Folder:
             return (self.path / "heartbeat").stat().st_mtime
         return None
 
-    def heard(self) -> dict[str, ExitReport]:
-        """Take the last words that are there, by pipeline; those of the driver itself under an empty name."""
+    def exit_reports(self) -> dict[str, ExitReport]:
+        """Take the exit reports that are there, by pipeline; that of the driver itself under an empty name."""
         found = {}
         for path in (self.path / _LAST, *sorted((self.path / "words").glob("[!.]*"))):
             document = self._read(str(path.relative_to(self.path)))

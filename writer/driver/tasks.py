@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -132,14 +133,26 @@ def usable_slots(slots: int, pipelines: int) -> int:
     return max(1, slots - 1) if pipelines > 1 else slots
 
 
+Turn = Callable[[int, Callable[[], object]], AbstractContextManager[Callable[[float], None]]]
+
+
+@contextmanager
+def _at_once(_slots: int, _on_wait: Callable[[], object]) -> Iterator[Callable[[float], None]]:
+    yield lambda _: None
+
+
 class Tasks:
     """Runs the tasks of one batch after the other, and remembers how large records and rows are."""
 
     def __init__(
         self, settings: config.Pipeline, tables: Sequence[PipelineTable], schemas: Schemas, found: DetectedFormat,
-        progress: Progress, s3: S3Settings | None, pipelines: int = 1,
+        progress: Progress, s3: S3Settings | None, pipelines: int = 1, turn: Turn | None = None,
     ) -> None:  # fmt: skip
-        """`tables`: the table, and the one of its late rows, where they go there. `pipelines`: of the driver."""
+        """`tables`: the table, and the one of its late rows, where they go there. `pipelines`: of the driver.
+
+        `turn` waits, with Spark's slots and what to call then, until the tasks may run; None: they always may.
+        """
+        self._turn = turn or _at_once
         self._settings, self._tables, self._schemas, self._found = settings, tables, schemas, found
         self._progress, self._s3, self._pipelines = progress, s3, pipelines
         self._bucketer = bucketers.build(settings.bucket)
@@ -168,21 +181,23 @@ class Tasks:
         for setting, value in limits.items():
             frame.sparkSession.conf.set(setting, value)  # the query's own session
         topic = [] if self._only_topic else ["topic"]
-        with_headers = self._found.wire.header is not None or self._settings.columns.record_columns.needs_headers
-        beside = ["headers"] if with_headers else []
+        beside = ["headers"] if self._found.reads_headers() else []
         records = frame.select(*topic, "partition", "offset", "timestamp", "key", "value", *beside).coalesce(tasks)
         while True:
             carried = records.mapInArrow(partial(task.run, plan=self._plan(frozen)), "report string")
-            rows = carried.collect()
-            report = builder.merged(Report.from_json(row.report) for row in rows)
-            if not report.unknown_schemas:
+            with self._turn(before, partial(self._progress.entered, "queue")) as took:
+                self._progress.entered("tasks")
+                rows = carried.collect()
+                report = builder.merged(Report.from_json(row.report) for row in rows)
+                took(sum(report.took_s))
+            if not report.lacks_schemas:
                 builder.check_handed_over(report, handed_over(carried))
                 report.ranges, report.slots = ranges(carried), round((before + slots(frame.sparkSession)) / 2)
                 read = sum(counts.read for counts in report.counts.values())
                 self._record_bytes = report.value_bytes / read if read else self._record_bytes
                 self._record_bytes_max = max(self._record_bytes_max, report.record_bytes_max)
                 return report
-            self._schemas.learn(report.unknown_schemas)
+            self._schemas.learn_from(report)
             self._progress.admitted(self._schemas.plan.schemas)
             self.grow(frozen.epoch)
 
@@ -203,7 +218,8 @@ class Tasks:
         settings, found = self._settings, self._found
         return build_task_plan(
             settings, self._s3, self._schemas.plan, found.wire, found.unit, now=frozen.now,
-            prefix=f"{frozen.epoch:06d}", incarnations=frozen.incarnations, frontier=frozen.starts,
+            record_columns=self._schemas.record_columns, prefix=f"{frozen.epoch:06d}",
+            incarnations=frozen.incarnations, frontier=frozen.starts,
             topic=self._only_topic, hidden=self._tables[0].hidden,
             closed_until=frozen.closed_until if settings.seal.enabled and isinstance(self._bucketer, Timed) else None,
         )  # fmt: skip

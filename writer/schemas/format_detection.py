@@ -4,14 +4,14 @@ The wire format is found in a sample of them, and refused where it would be a gu
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.avro.wire_format import CONFLUENT, Wire, each, recognised
+from writer.avro.wire_format import CONFLUENT, Part, Wire, each, keys_as_values, recognised
 from writer.batch.bucketing import times_of
 from writer.clients import kafka_sample
 from writer.config import pipelines
@@ -25,6 +25,8 @@ RECORDS_MAX = 100  # of a sample: half of them the oldest, half the newest
 _ENOUGH = 20  # fewer unrecognised values may be a producer's first attempts; so many are a topic
 _MOST = 0.9  # of the values whose schema is known; the others are strays
 _IDS_ASKED = 8  # for each format: what is no id is another one in each value
+SETTINGS: Mapping[Part, str] = {"value": "wire", "key": "columns.key.wire"}
+_FACTS: Mapping[Part, str] = {"value": "wire", "key": "key_wire"}  # as commits store them
 Knows = Callable[[Wire, int], bool]
 
 
@@ -53,15 +55,15 @@ def looked_at(kafka: Kafka, held: Mapping[Source, Span]) -> pa.Table:
     return pa.Table.from_batches([kafka_sample.read(kafka, oldest), kafka_sample.read(kafka, newest)])
 
 
-def judge(records: pa.Table, knows: Knows) -> Verdict:
-    """Find the wire format of records (schema `sample.RECORDS`). Raises UnclearWire. Pure but for `knows`.
+def judge(records: pa.Table, knows: Knows, part: Part = "value") -> Verdict:
+    """Find the wire format of records' values or keys (schema `sample.RECORDS`). Raises UnclearWire.
 
     A record speaks for the one format that it can be seen to have, and counts when `knows` its schema id. Where no
     record counts, the only format that most values show is taken, but not for good; and where there are too few values
-    to tell, it is Confluent's, until there are more.
+    to tell, it is Confluent's, until there are more. Pure but for `knows`.
     """
-    values = records.filter(pc.is_valid(records.column("value")))
-    seen = [found for value, headers in each(values) if (found := recognised(value, headers)) is not None]
+    values = records.filter(pc.is_valid(records.column("value"))) if part == "value" else keys_as_values(records)
+    seen = [found for value, headers in each(values) if (found := recognised(value, headers, part)) is not None]
     asked = {
         pair: knows(*pair)
         for wire in {wire for wire, _ in seen}
@@ -69,31 +71,32 @@ def judge(records: pa.Table, knows: Knows) -> Verdict:
     }
     shown = Counter(wire for wire, _ in seen)
     known = Counter(pair[0] for pair in seen if asked.get(pair))
-    message = _said(values.num_rows, shown)
+    message, setting = _message(values.num_rows, shown, part), SETTINGS[part]
     if known:
         ((wire, most), *_) = known.most_common(1)
         if most < _MOST * known.total():
             raise MixedWire(
-                f"{message}. One pipeline reads one format: set `wire` to the one that is meant, and the others become "
-                "dead letters; or give them pipelines of their own."
+                f"{message}. One pipeline reads one format: set `{setting}` to the one that is meant, and the others "
+                "become dead letters; or give them pipelines of their own."
             )
         return Verdict(wire, True, message)
     if len(shown) == 1 and 2 * shown.total() >= values.num_rows:
         return Verdict(next(iter(shown)), False, f"{message}, with schema ids that the registry does not know")
     if values.num_rows >= _ENOUGH:
         raise UnclearWire(
-            f"{message}, and no schema that they name is known. If they are Avro without any header, set `wire` to "
-            "{format: bare, schema_id: …}; to take all that is not Confluent's for dead letters, set `wire: confluent`."
+            f"{message}, and no schema that they name is known. If they are Avro without any header, set `{setting}` "
+            "to {format: bare, schema_id: …}; to take all that is not Confluent's for dead letters, set "
+            f"`{setting}: confluent`."
         )
     return Verdict(CONFLUENT, False, message)
 
 
-def _said(values: int, shown: Counter[Wire]) -> str:
+def _message(values: int, shown: Counter[Wire], part: Part) -> str:
     if not values:
-        return "there are no values to look at"
+        return f"there are no {part}s to look at"
     if not shown:
-        return f"none of {values:,} values has a wire format that can be seen"
-    return ", ".join(f"{count:,} of {values:,} values have a {wire.words}" for wire, count in shown.most_common())
+        return f"none of {values:,} {part}s has a wire format that can be seen"
+    return ", ".join(f"{count:,} of {values:,} {part}s have a {wire.words}" for wire, count in shown.most_common())
 
 
 def unit_of(configured: str, recent: Iterable[Mapping[str, Any]]) -> str:
@@ -102,9 +105,47 @@ def unit_of(configured: str, recent: Iterable[Mapping[str, Any]]) -> str:
     return found if configured == "auto" else configured
 
 
-def wire_of(recent: Iterable[Mapping[str, Any]]) -> Wire | None:
-    """Return the wire format that commits have stored; None if none has."""
-    return next((Wire(**facts["wire"]) for facts in recent if facts.get("wire")), None)
+def wire_of(recent: Iterable[Mapping[str, Any]], part: Part = "value") -> Wire | None:
+    """Return the wire format of values or keys that commits have stored; None if none has."""
+    name = _FACTS[part]
+    return next((Wire(**facts[name]) for facts in recent if facts.get(name)), None)
+
+
+@dataclass
+class DetectedWire:
+    """The wire format of a pipeline's values, or of its keys."""
+
+    pipeline: str
+    part: Part
+    wire: Wire
+    known: bool  # for good
+
+    @classmethod
+    def begun(cls, pipeline: str, part: Part, fixed: Wire | None) -> "DetectedWire":
+        """Begin with what the configuration says. `fixed`: None where the format is to be detected."""
+        return cls(pipeline, part, fixed or CONFLUENT, fixed is not None)
+
+    def keep(self, found: Wire | None, schemas: Schemas) -> None:
+        """Keep the format that earlier batches were read by; `auto` does not decide otherwise later."""
+        if found is None or self.known:
+            return
+        self.wire, self.known = found, True
+        schemas.read_by(self.wire)
+
+    def look(self, records: pa.Table, schemas: Schemas) -> None:
+        """Look for the format in a sample, until one shows it. Raises UnclearWire."""
+        if self.known or (self.part == "key" and records.column("key").null_count == records.num_rows):
+            return
+        try:
+            verdict = judge(records, schemas.knows, self.part)
+        except UnclearWire as error:
+            raise UnclearWire(f"pipelines.{self.pipeline}.{SETTINGS[self.part]}: {error}") from error
+        if verdict.wire != self.wire:
+            schemas.read_by(verdict.wire)
+        self.wire, self.known = verdict.wire, verdict.sure
+        log = logging.event if verdict.sure else logging.warning
+        event = "wire_format_found" if verdict.sure else "wire_format_assumed"
+        log(event, pipeline=self.pipeline, wire=verdict.wire.format, records=verdict.message)
 
 
 class DetectedFormat:
@@ -112,9 +153,31 @@ class DetectedFormat:
 
     def __init__(self, pipeline: str, settings: pipelines.Pipeline, kafka: Kafka) -> None:
         self._pipeline, self._settings, self._kafka = pipeline, settings, kafka
-        self.wire: Wire = settings.wire.fixed or CONFLUENT
-        self.wire_known = settings.wire.fixed is not None
+        self._values = DetectedWire.begun(pipeline, "value", settings.wire.fixed)
+        self._keys: DetectedWire | None = None
+        if settings.columns.avro_key is not None:
+            self._keys = DetectedWire.begun(pipeline, "key", settings.columns.avro_key.wire.fixed)
         self._unit: str | None = None
+
+    @property
+    def wire(self) -> Wire:
+        """Wire format of the values; a guess unless it is known."""
+        return self._values.wire
+
+    @property
+    def key_wire(self) -> Wire:
+        """Wire format of keys that are Avro; a guess unless it is known."""
+        return CONFLUENT if self._keys is None else self._keys.wire
+
+    @property
+    def wires_known(self) -> bool:
+        """Whether no wire format is to be looked for."""
+        return self._values.known and (self._keys is None or self._keys.known)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the wire formats as a commit stores them."""
+        both = [one for one in (self._values, self._keys) if one is not None]
+        return {_FACTS[one.part]: one.wire.facts() if one.known else None for one in both}
 
     @property
     def unit(self) -> str:
@@ -123,8 +186,12 @@ class DetectedFormat:
 
     def needs_headers(self) -> bool:
         """Return whether Spark must read Kafka's headers: for the table's columns, or for a schema id in them."""
-        wanted = self._settings.columns.record_columns.needs_headers
-        return wanted or self.wire.header is not None or not self.wire_known
+        return self.reads_headers() or not self.wires_known
+
+    def reads_headers(self) -> bool:
+        """Return whether a task needs the headers of its records."""
+        wanted = self._settings.columns.record_columns.has_headers
+        return wanted or self.wire.header is not None or self.key_wire.header is not None
 
     def check_time(self, columns: pa.Schema) -> None:
         """Raise ConfigError when the event-time field is no time by the schemas that are known so far."""
@@ -143,24 +210,21 @@ class DetectedFormat:
             self._unit = found
             logging.event("event_time_unit_detected", pipeline=self._pipeline, field=rule.field, unit=found)
 
-    def keep_wire(self, found: Wire | None, schemas: Schemas) -> None:
-        """Keep the wire format that earlier batches were read by; `auto` does not decide otherwise later."""
-        if found is None or self.wire_known:
-            return
-        self.wire, self.wire_known = found, True
-        schemas.read_by(self.wire)
+    def keep_wires(self, recent: Sequence[Mapping[str, Any]], schemas: Schemas) -> None:
+        """Keep the wire formats that earlier batches were read by; `auto` does not decide otherwise later."""
+        for one, known in self._each(schemas):
+            one.keep(wire_of(recent, one.part), known)
 
-    def look_for_wire(self, waiting: Mapping[Source, Span], schemas: Schemas) -> None:
-        """Look for the wire format among the records that wait, until one shows it. Raises UnclearWire."""
-        if self.wire_known or not any(start < end for start, end in waiting.values()):
+    def look_for_wires(self, waiting: Mapping[Source, Span], schemas: Schemas) -> None:
+        """Look for the wire formats among the records that wait, until these show them. Raises UnclearWire."""
+        if self.wires_known or not any(start < end for start, end in waiting.values()):
             return
-        try:
-            verdict = judge(looked_at(self._kafka, waiting), schemas.knows)
-        except UnclearWire as error:
-            raise UnclearWire(f"pipelines.{self._pipeline}.wire: {error}") from error
-        if verdict.wire != self.wire:
-            schemas.read_by(verdict.wire)
-        self.wire, self.wire_known = verdict.wire, verdict.sure
-        tell = logging.event if verdict.sure else logging.warning
-        event = "wire_format_found" if verdict.sure else "wire_format_assumed"
-        tell(event, pipeline=self._pipeline, wire=verdict.wire.format, records=verdict.message)
+        records = looked_at(self._kafka, waiting)
+        for one, known in self._each(schemas):
+            one.look(records, known)
+
+    def _each(self, schemas: Schemas) -> list[tuple[DetectedWire, Schemas]]:
+        found = [(self._values, schemas)]
+        if self._keys is not None and schemas.keys is not None:
+            found.append((self._keys, schemas.keys))
+        return found

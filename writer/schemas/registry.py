@@ -3,11 +3,11 @@
 import json
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar, runtime_checkable
 from urllib.parse import quote, unquote, urlsplit
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -19,12 +19,13 @@ from writer.avro.wire_format import Ids, is_guid, show_id
 from writer.clients.http import RequestFailed, ask, login as login_header
 from writer.config.connections import Registry
 from writer.core.errors import ConfigError, HeadraceError
+from writer.schemas.registry_answers import AVRO, SHOWN, inlined, listed, names_absence, whole
+from writer.schemas.subjects import DEFAULT_GROUP, Subjects, fits, in_apicurio, oldest_first
 
 _NOT_FOUND = 404
+_T = TypeVar("_T")
 _ANSWER_WITHIN_S = 10
 _PAGE = 500  # versions of a schema in one answer
-_SHOWN = 80  # characters of an answer that is none, in a message
-_AVRO = (None, "", "AVRO")  # types of a schema as an answer has them; Avro is left out
 _USER = re.compile(r"(?<=://)\S*@")  # to the last @: one may stand in a password, as may a slash
 
 
@@ -46,6 +47,14 @@ class SchemaSource(Protocol):
         """Schemas registered for a topic's values, by id, oldest first. Raises RegistryUnreachable."""
 
 
+@runtime_checkable
+class HasKeys(Protocol):
+    """A source that has other schemas for keys than for values."""
+
+    def of_keys(self) -> SchemaSource:
+        """Return the same source, whose `known` schemas are those of a topic's keys."""
+
+
 @dataclass(frozen=True)
 class Login:
     """The login for a registry, and the authority of its certificate."""
@@ -57,8 +66,8 @@ class Login:
     @property
     def confluents(self) -> dict[str, str]:
         """Settings of Confluent's client."""
-        who = {} if self.user is None else {"basic.auth.user.info": f"{self.user}:{self.password}"}
-        return who if self.ca is None else {**who, "ssl.ca.location": str(self.ca)}
+        login = {} if self.user is None else {"basic.auth.user.info": f"{self.user}:{self.password}"}
+        return login if self.ca is None else {**login, "ssl.ca.location": str(self.ca)}
 
     def check(self) -> ssl.SSLContext:
         """Return what a certificate is checked by. Raises ConfigError for an authority that cannot be read."""
@@ -71,11 +80,16 @@ class Login:
 
 
 class ConfluentRegistry:
-    """The Confluent API, as Confluent, Apicurio, Karapace and Redpanda serve it. Subjects are `<topic>-value`."""
+    """The Confluent API, as Confluent, Apicurio, Karapace and Redpanda serve it."""
 
-    def __init__(self, url: str, core_url: str | None = None, login: "Login | None" = None) -> None:
-        """Ask at `url`. `core_url`: where an Apicurio registry serves its own API, if it is not beside `url`."""
-        self._url, self._core_url = url, core_url
+    def __init__(
+        self, url: str, core_url: str | None = None, login: "Login | None" = None, subjects: Subjects | None = None
+    ) -> None:
+        """Ask at `url`. `core_url`: where an Apicurio registry serves its own API, if it is not beside `url`.
+
+        `subjects`: of the topics, by default those of their names.
+        """
+        self._url, self._core_url, self.subjects = url, core_url, subjects or Subjects()
         self.login = login or Login()
         if self.login.ca is not None:
             self.login.check()
@@ -96,11 +110,31 @@ class ConfluentRegistry:
         except Exception as error:
             raise self._unreachable(error) from error
 
+    def of_keys(self) -> "ConfluentRegistry":
+        """Return the same registry, asked for the schemas of keys."""
+        return ConfluentRegistry(self._url, self._core_url, self.login, self.subjects.of_keys())
+
     def known(self, topic: str) -> dict[int, str]:
-        """Every version of the topic's value schema, oldest first; empty when the subject does not exist."""
+        """Every version of the topic's schemas, oldest first; empty when none of the subjects exists."""
+        subjects = self.subjects.named(topic)
+        if subjects is None:
+            subjects = self.subjects.among(topic, [(DEFAULT_GROUP, name) for name in self._listed(f"{topic}-")])
+        found: dict[int, str] = {}
+        for subject in subjects:
+            found |= {i: text for i, text in self._versions(subject.name).items() if fits(subject, text)}
+        return oldest_first(found, subjects)
+
+    def _listed(self, prefix: str) -> list[str]:
+        """Return the names of all subjects, or of those with the prefix where the registry can tell them apart."""
         try:
-            versions = sorted(_listed(self._client.get_versions(f"{topic}-value")))
-            found = [self._client.get_version(f"{topic}-value", version) for version in versions]
+            return listed(self._client.get_subjects(prefix), "subjects")
+        except Exception as error:
+            raise self._unreachable(error) from error
+
+    def _versions(self, subject: str) -> dict[int, str]:
+        try:
+            versions = sorted(listed(self._client.get_versions(subject), "versions"))
+            found = [self._client.get_version(subject, version) for version in versions]
             return {int(v.schema_id): self._flattened(v.schema) for v in found}
         except SchemaRegistryError as error:
             if _is_absence(error):
@@ -125,10 +159,10 @@ class ConfluentRegistry:
     def _flattened(self, schema: object) -> str:
         kind, references = schema.schema_type, schema.references or []  # type: ignore[attr-defined]
         text = whole(schema.schema_str, kind)  # type: ignore[attr-defined]
-        if not references or kind not in _AVRO:
+        if not references or kind not in AVRO:
             return text
         parts = {r.name: self._flattened(self._client.get_version(r.subject, r.version).schema) for r in references}
-        return json.dumps(_inlined(json.loads(text), {name: json.loads(part) for name, part in parts.items()}))
+        return json.dumps(inlined(json.loads(text), {name: json.loads(part) for name, part in parts.items()}))
 
     def _unreachable(self, error: Exception) -> RegistryUnreachable:
         self._client.clear_caches()  # what it took for an answer
@@ -150,10 +184,11 @@ class ConfluentRegistry:
 class ApicurioRegistry:
     """Apicurio's own API, version 3, for ids that its serializers write.
 
-    Artifacts are `<topic>-value` of the default group: what Confluent's API calls the subject.
+    What Confluent's API calls a subject is an artifact of the default group. Apicurio's serializers that name artifacts
+    after records put them into the group of the record's namespace.
     """
 
-    def __init__(self, core_url: str, ids: Ids, login: Login | None = None) -> None:
+    def __init__(self, core_url: str, ids: Ids, login: Login | None = None, subjects: Subjects | None = None) -> None:
         """Ask at `core_url`, such as http://registry:8080/apis/registry/v3, by `global` or `content` ids."""
         address = urlsplit(core_url.rstrip("/"))
         self._url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
@@ -162,7 +197,7 @@ class ApicurioRegistry:
         if address.username is not None:
             user, password = unquote(address.username), unquote(address.password or "")
         self._headers, self._trust = login_header(user, SecretStr(password), None), known.check()
-        self._ids = ids
+        self._ids, self._subjects = ids, subjects or Subjects()
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's JSON text by id, references put in its place."""
@@ -176,18 +211,34 @@ class ApicurioRegistry:
         return text
 
     def known(self, topic: str) -> dict[int, str]:
-        """Every version of the topic's value schema, oldest first; empty when there is no such artifact."""
+        """Every version of the topic's schemas, oldest first; empty when there is no such artifact."""
+        named = self._subjects.named(topic)
+        subjects = self._subjects.among(topic, self._artifacts()) if named is None else in_apicurio(named)
         found: dict[int, str] = {}
-        path = f"groups/default/artifacts/{quote(f'{topic}-value', safe='')}/versions"
-        page: list[dict[str, int]] = []
-        at = 0
-        while at == 0 or page:
-            page = self._versions(f"{path}?order=asc&orderby=globalId&limit={_PAGE}&offset={at}")
-            for version in page:
+        for one in subjects:
+            path = f"groups/{quote(one.group, safe='')}/artifacts/{quote(one.name, safe='')}/versions"
+            for version in self._paged(f"{path}?order=asc&orderby=globalId", self._versions):
                 text = self._text(version["global"])
-                found |= {} if text is None else {version[self._ids]: text}
+                found |= {} if text is None or not fits(one, text) else {version[self._ids]: text}
+        return oldest_first(found, subjects)
+
+    def _paged(self, path: str, read: Callable[[str], list[_T]]) -> Iterator[_T]:
+        """Yield what all pages of an answer hold."""
+        at = 0
+        while page := read(f"{path}&limit={_PAGE}&offset={at}"):
+            yield from page
             at += _PAGE
-        return found
+
+    def _artifacts(self) -> list[tuple[str, str]]:
+        """Return group and name of every artifact."""
+        return list(self._paged("search/artifacts?order=asc&orderby=name", self._artifacts_of))
+
+    def _artifacts_of(self, path: str) -> list[tuple[str, str]]:
+        text, _ = self._asked(path) or ('{"artifacts": []}', None)
+        try:
+            return [(one.get("groupId") or DEFAULT_GROUP, one["artifactId"]) for one in json.loads(text)["artifacts"]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._unreachable(ValueError(f"it sent no list of artifacts: {text[:SHOWN]}")) from error
 
     def _text(self, global_id: int) -> str | None:
         """Return a schema's text; None when there is no such id."""
@@ -205,7 +256,7 @@ class ApicurioRegistry:
                 {ids: int(one[f"{ids}Id"]) for ids in ("global", "content")} for one in json.loads(text)["versions"]
             ]
         except (ValueError, KeyError, TypeError) as error:
-            raise self._unreachable(ValueError(f"it sent no list of versions: {text[:_SHOWN]}")) from error
+            raise self._unreachable(ValueError(f"it sent no list of versions: {text[:SHOWN]}")) from error
 
     def _asked(self, path: str) -> tuple[str, str | None] | None:
         """Return the answer and the type of the artifact in it, if it has one; None when there is no such thing."""
@@ -214,7 +265,7 @@ class ApicurioRegistry:
                 f"{self._url}/{path}", headers=self._headers, timeout_s=_ANSWER_WITHIN_S, trust=self._trust,
                 redirects=True,
             )  # fmt: skip
-            if answer.status == _NOT_FOUND and _names_absence(answer.body):
+            if answer.status == _NOT_FOUND and names_absence(answer.body):
                 return None
             if answer.ok:
                 return answer.body.decode(), answer.headers.get("x-registry-artifacttype")
@@ -232,16 +283,24 @@ class ApicurioRegistry:
 class SchemaFiles:
     """Schemas in files, by the id in the records' header."""
 
-    def __init__(self, files: Mapping[int, Path]) -> None:
+    def __init__(
+        self, files: Mapping[int, Path], keys: Mapping[int, Path] | None = None, section: str = "registry.files"
+    ) -> None:
+        """`keys`: files of the schemas of keys. `section`: of the configuration, which names the files."""
+        self._keys, self._section = keys or {}, section
         try:
             self._texts = {schema_id: path.read_text(encoding="utf-8") for schema_id, path in files.items()}
         except OSError as error:
-            raise ConfigError(f"registry.files: cannot read {error.filename}: {error.strerror}") from error
+            raise ConfigError(f"{self._section}: cannot read {error.filename}: {error.strerror}") from error
+
+    def of_keys(self) -> "SchemaFiles":
+        """Return the files of the schemas of keys. Raises ConfigError."""
+        return SchemaFiles(self._keys, section="registry.key_files")
 
     def schema(self, schema_id: int) -> str:
         """Return the file's text."""
         if schema_id not in self._texts:
-            raise SchemaNotFound(f"schema id {schema_id} is not in registry.files")
+            raise SchemaNotFound(f"schema id {schema_id} is not in {self._section}")
         return self._texts[schema_id]
 
     def known(self, topic: str) -> dict[int, str]:  # noqa: ARG002 - files belong to no topic
@@ -280,9 +339,15 @@ class ByFingerprint:
 def source(config: Registry) -> SchemaSource:
     """Open the configured source of schemas."""
     if config.url is None:
-        return SchemaFiles(config.files)
+        return SchemaFiles(config.files, config.key_files)
     password = "" if config.password is None else config.password.get_secret_value()
-    return ConfluentRegistry(config.url, config.core_url, Login(config.user, password, config.ca_file))
+    login = Login(config.user, password, config.ca_file)
+    return ConfluentRegistry(config.url, config.core_url, login, subjects(config))
+
+
+def subjects(config: Registry) -> Subjects:
+    """Return the subjects that the configuration names."""
+    return Subjects(config.subjects.strategy, config.subjects.records)
 
 
 def by(schemas: SchemaSource, ids: Ids) -> SchemaSource:
@@ -293,32 +358,14 @@ def by(schemas: SchemaSource, ids: Ids) -> SchemaSource:
         case _, "fingerprint":
             return ByFingerprint(schemas)
         case ConfluentRegistry(), _:
-            return ApicurioRegistry(schemas.core_url, ids, schemas.login)
+            return ApicurioRegistry(schemas.core_url, ids, schemas.login, schemas.subjects)
         case _:
             return schemas  # files: their numbers are whatever ids the records carry
 
 
-def whole(text: object, kind: str | None = None) -> str:
-    """Return a schema's text as a registry sent it. Raises ValueError for nothing, for a part, and for a proxy's page.
-
-    `kind`: type of the schema, as the answer names it. What is no Avro is whole as it is: the parser refuses it.
-    """
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError("it sent no schema")
-    if kind in _AVRO:
-        try:
-            empty = not json.loads(text)
-        except ValueError:
-            raise ValueError(f"it sent no whole schema, but {text[:_SHOWN]!r}") from None
-        if empty:
-            raise ValueError(f"it sent an empty schema, {text[:_SHOWN]}")
-    return text
-
-
-def _listed(versions: object) -> list[int]:
-    if not isinstance(versions, list):
-        raise ValueError(f"it sent no list of versions, but {str(versions)[:_SHOWN]!r}")  # noqa: TRY004 - of an answer
-    return versions
+def of_keys(schemas: SchemaSource) -> SchemaSource:
+    """Return the same source, asked for the schemas of keys. Raises ConfigError."""
+    return schemas.of_keys() if isinstance(schemas, HasKeys) else schemas
 
 
 def _is_absence(error: SchemaRegistryError) -> bool:
@@ -326,27 +373,6 @@ def _is_absence(error: SchemaRegistryError) -> bool:
     return bool(error.http_status_code == _NOT_FOUND and (error.error_code or 0) // 100 == _NOT_FOUND)
 
 
-def _names_absence(content: bytes) -> bool:
-    """Tell Apicurio's 404, such as ArtifactNotFoundException, from that of any path, NotFoundException."""
-    try:
-        found = json.loads(content)
-    except ValueError:
-        return False
-    name = str(found.get("name")) if isinstance(found, dict) else ""
-    return name.removesuffix("NotFoundException") not in ("", name)
-
-
 def without_user(text: str) -> str:
     """Remove user and password from every URL in a text."""
     return _USER.sub("***@", text)
-
-
-def _inlined(schema: object, parts: dict[str, object]) -> object:
-    """Put each referenced schema where its name is first used; later uses stay names."""
-    if isinstance(schema, str):
-        return _inlined(parts.pop(schema), parts) if schema in parts else schema
-    if isinstance(schema, list):
-        return [_inlined(item, parts) for item in schema]
-    if isinstance(schema, dict):
-        return {k: _inlined(v, parts) if k in ("type", "items", "values", "fields") else v for k, v in schema.items()}
-    return schema

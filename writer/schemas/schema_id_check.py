@@ -1,13 +1,12 @@
 """Compares schemas with what their ids meant when rows were decoded. Every command that decodes uses it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlsplit
 
 from writer.avro.fingerprint import meaning
 from writer.avro.schema import UnsupportedSchema
-from writer.avro.schema_plan import SchemaPlan, WriterSchema
 from writer.avro.wire_format import Ids, show_id
 from writer.config.connections import Registry
 from writer.core.units import instant
@@ -30,15 +29,14 @@ class Meanings:
         """Return the same schemas; they raise SchemaChanged where an id means another one than it did."""
         return schemas if ids == "fingerprint" else _Checked(schemas, self, ids)
 
-    def of(self, plan: SchemaPlan, used: Iterable[int], ids: Ids) -> dict[str, int]:
-        """Return what these ids of a plan mean: name of the `txn` → fingerprint.
+    def of(self, texts: Mapping[int, str], ids: Ids) -> dict[str, int]:
+        """Return what the ids of these schemas mean: name of the `txn` → fingerprint.
 
         An id that is itself a fingerprint means the same for ever.
         """
         if ids == "fingerprint":
             return {}
-        texts = {self.name(i, ids): known.text for i in used if isinstance(known := plan.schemas[i], WriterSchema)}
-        return {name: found for name, text in texts.items() if (found := meant(text)) is not None}
+        return {self.name(i, ids): found for i, text in texts.items() if (found := meant(text)) is not None}
 
     def since(self, ids: Ids) -> dict[int, datetime]:
         """Return from when on ids have their meanings, where they had others before."""

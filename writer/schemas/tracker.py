@@ -1,27 +1,33 @@
 """The driver's schema plan: registered schemas, those of a batch, and the table's columns that follow."""
 
+import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from writer.avro.schema_plan import PROVENANCE, Rejected, SchemaPlan
-from writer.avro.wire_format import CONFLUENT, Wire, show_id
+from writer.avro.schema_plan import PROVENANCE, Rejected, SchemaPlan, WriterSchema
+from writer.avro.wire_format import CONFLUENT, Part, Wire, show_id
+from writer.batch.record_columns import RecordColumns
+from writer.batch.schema_reader import KeyPlan
+from writer.batch.task_report import Report
 from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError, Draining
-from writer.schemas.registry import RegistryUnreachable, SchemaNotFound, SchemaSource, by
+from writer.schemas.registry import RegistryUnreachable, SchemaNotFound, SchemaSource, by, of_keys
 from writer.schemas.schema_id_check import Meanings
 
 ASK_AGAIN = timedelta(minutes=5)  # before a refused schema is requested again: as long as the default timeout
 _BACKOFF = Backoff(1, 30)  # between two questions to a registry that does not answer
 _NO_GRACE = timedelta(0)
 _T = TypeVar("_T")
+_KEY_RECORD = "headrace_key"  # name of the record around a key's schema; no name of the schema is inside a namespace
 
 
 def _knows(source: SchemaSource, topics: Iterable[str], wire: Wire, schema_id: int) -> bool:
@@ -40,7 +46,10 @@ class Schemas:
     """The schema plan of one pipeline. It only grows, and is handed to the tasks batch by batch.
 
     A driver's waits for the registry and logs what it admits. A command's, without `unknown_id_timeout`, asks once.
+    Where keys are Avro, `keys` is the same for them, and follows all that is asked of this one.
     """
+
+    _part: Part = "value"
 
     def __init__(
         self,
@@ -50,41 +59,59 @@ class Schemas:
         meanings: Meanings,
         *,
         bucket_columns: Sequence[str],
-        record_columns: pa.Schema,
+        record_columns: RecordColumns,
         widen: bool,
         unknown_id_timeout: timedelta | None = None,
         stopping: threading.Event | None = None,
         wire: Wire = CONFLUENT,
+        key_wire: Wire = CONFLUENT,
     ) -> None:
         """Let columns get wider types if `widen`. `record_columns`: of the records' keys and headers.
 
         Wait at most `unknown_id_timeout` for an unknown id, and no longer when `stopping` is set.
         """
         self._pipeline, self._named, self._topics = pipeline, source, topics
-        self.meanings, self._wire, self._source = meanings, wire, meanings.checked(by(source, wire.ids), wire.ids)
+        self.meanings, self._wire, self._source = meanings, wire, self._opened(source, meanings, wire)
         self._unknown_id_timeout = unknown_id_timeout
         # Names that no field of a schema may take, in lower case.
         self._reserved = frozenset(name.lower() for name in (*PROVENANCE.names, *bucket_columns, *record_columns.names))
         self._record_columns = record_columns
+        self.keys: _KeySchemas | None = None
         self._stopping = stopping or threading.Event()
         self.plan = SchemaPlan(pa.schema([]), self._reserved, widen=widen)
         self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
+        if record_columns.avro_key is not None:
+            self.keys = _KeySchemas(
+                pipeline, of_keys(source), topics, meanings, bucket_columns=(), column=record_columns.avro_key,
+                widen=widen, unknown_id_timeout=unknown_id_timeout, stopping=self._stopping, wire=key_wire,
+            )  # fmt: skip
 
     def begin(self) -> None:
         """Admit every schema that is registered. Raises RegistryUnreachable, SchemaChanged."""
         self.plan = self._registered(self.plan)
         for schema_id in self.plan.schemas:
-            self._tell(schema_id)
+            self._log_admission(schema_id)
+        if self.keys is not None:
+            self.keys.begin()
 
     def follow(self, table: pa.Schema) -> None:
         """Let the columns that the table already has decide, and admit the schemas again on top of them."""
-        columns = [f for f in table if f.name.lower() not in self._reserved]
+        columns = [f for f in table if self._is_mine(f.name)]
         self._anew(pa.schema(columns) if columns else self.plan.columns)
+        if self.keys is not None:
+            self.keys.follow(table)
 
     def read_by(self, wire: Wire) -> None:
         """Take the schema ids of the records for those of this format from now on. Raises as `begin` does."""
-        self._wire, self._source = wire, self.meanings.checked(by(self._named, wire.ids), wire.ids)
+        self._wire, self._source = wire, self._opened(self._named, self.meanings, wire)
         self._anew(self.plan.columns)
+
+    def _opened(self, source: SchemaSource, meanings: Meanings, wire: Wire) -> SchemaSource:
+        return meanings.checked(by(source, wire.ids), wire.ids)
+
+    def _is_mine(self, column: str) -> bool:
+        """Return whether schemas decide over this column of the table."""
+        return column.lower() not in self._reserved
 
     def _anew(self, columns: pa.Schema) -> None:
         since = self.meanings.since(self._wire.ids)
@@ -100,11 +127,17 @@ class Schemas:
             try:
                 return plan.extend(self._wire.schema_id, self._source.schema(self._wire.schema_id))
             except SchemaNotFound as error:
-                raise ConfigError(f"wire.schema_id: {error}. Register the schema, or name another.") from error
+                setting = "wire" if self._part == "value" else "columns.key.wire"
+                raise ConfigError(f"{setting}.schema_id: {error}. Register the schema, or name another.") from error
         for topic in self._topics:
             for schema_id, text in self._source.known(topic).items():
                 plan = plan.extend(schema_id, text)
         return plan
+
+    @property
+    def wire(self) -> Wire:
+        """The wire format whose schema ids these are."""
+        return self._wire
 
     def knows(self, wire: Wire, schema_id: int) -> bool:
         """Return whether a schema can be had, holding the batch while the registry is down. Raises Draining."""
@@ -112,32 +145,65 @@ class Schemas:
 
     def columns(self) -> pa.Schema:
         """Columns that the table needs: of values, of keys and headers, and provenance; bucket columns not."""
-        return pa.schema([*self.plan.columns, *self._record_columns, *PROVENANCE])
+        return pa.schema([*self.plan.columns, *self.record_columns.schema, *PROVENANCE])
+
+    @property
+    def record_columns(self) -> RecordColumns:
+        """Columns of keys and headers, with all that is known of the keys' schemas."""
+        if self.keys is None:
+            return self._record_columns
+        return replace(self._record_columns, keys=KeyPlan(self.keys.plan, self.keys.wire))
 
     def forget_rejected(self, now_s: float) -> None:
         """Leave ids that were rejected ASK_AGAIN ago to the next batch that meets them."""
         rejected = [schema_id for schema_id, known in self.plan.schemas.items() if isinstance(known, Rejected)]
         self.plan = self.plan.without([schema_id for schema_id in rejected if self._is_due(schema_id, now_s)])
+        if self.keys is not None:
+            self.keys.forget_rejected(now_s)
 
-    def confirm(self, used: Iterable[int], now_s: float) -> dict[str, int]:
-        """Return what these ids mean, as a commit keeps it. Raises SchemaChanged.
+    def confirm(self, report: Report, now_s: float) -> dict[str, int]:
+        """Return what the ids mean by which records were read, as a commit keeps it. Raises SchemaChanged.
 
         Those that were last asked for ASK_AGAIN ago are asked for anew; a registry that does not answer holds nothing.
         """
+        self.ask_anew(report.schemas, now_s)
+        if self.keys is not None:
+            self.keys.ask_anew(report.key_schemas, now_s)
+        return self.meant(report)
+
+    def meant(self, report: Report) -> dict[str, int]:
+        """Return what the ids mean by which records were read, as a commit keeps it."""
+        keys = {} if self.keys is None else self.keys.meant_by(report.key_schemas)
+        return {**self.meant_by(report.schemas), **keys}
+
+    def ask_anew(self, used: Iterable[int], now_s: float) -> None:
+        """Ask for those of these ids that were last asked for ASK_AGAIN ago. Raises SchemaChanged."""
         due = [schema_id for schema_id in sorted(used) if self._is_due(schema_id, now_s)]
         self._asked_s |= dict.fromkeys(due, now_s)
         with suppress(RegistryUnreachable):
             for schema_id in due:
                 with suppress(SchemaNotFound):
                     self._source.schema(schema_id)
-        return self.meant(used)
 
-    def meant(self, used: Iterable[int]) -> dict[str, int]:
+    def meant_by(self, used: Iterable[int]) -> dict[str, int]:
         """Return what these ids mean, as a commit keeps it."""
-        return self.meanings.of(self.plan, used, self._wire.ids)
+        known = ((schema_id, self.plan.schemas[schema_id]) for schema_id in used)
+        texts = {schema_id: self._registered_text(one) for schema_id, one in known if isinstance(one, WriterSchema)}
+        return self.meanings.of(texts, self._wire.ids)
+
+    @staticmethod
+    def _registered_text(schema: WriterSchema) -> str:
+        """Return the text as the registry has it."""
+        return schema.text
 
     def _is_due(self, schema_id: int, now_s: float) -> bool:
         return now_s - self._asked_s.setdefault(schema_id, now_s) >= ASK_AGAIN.total_seconds()
+
+    def learn_from(self, report: Report) -> None:
+        """Extend the plans by schemas that a batch has met. Raises as `learn` does."""
+        self.learn(report.unknown_schemas)
+        if self.keys is not None:
+            self.keys.learn(report.unknown_key_schemas)
 
     def learn(self, ids: Iterable[int]) -> None:
         """Extend the plan by schemas that a batch has met, in the order of their ids. Raises Draining, SchemaChanged.
@@ -152,7 +218,7 @@ class Schemas:
                 self.plan = self.plan.reject(schema_id, f"schema id {show_id(schema_id)} is unknown to the registry")
             else:
                 self.plan = self.plan.extend(schema_id, text)
-            self._tell(schema_id)
+            self._log_admission(schema_id)
 
     def _asked(self, ask: Callable[[], _T], schema_id: int, unknown_id_timeout: timedelta = _NO_GRACE) -> _T | None:
         """Ask the registry, holding the batch while it is down. None: the id is still unknown after the grace."""
@@ -175,14 +241,62 @@ class Schemas:
         what = f"schema id {show_id(schema_id)}"
         raise Draining(f"pipeline {self._pipeline!r} was asked to stop while it waited for {what}")
 
-    def _tell(self, schema_id: int) -> None:
+    def _log_admission(self, schema_id: int) -> None:
         if self._unknown_id_timeout is None:
             return
-        known = self.plan.schemas[schema_id]
+        known, part = self.plan.schemas[schema_id], {} if self._part == "value" else {"part": self._part}
         if isinstance(known, Rejected):
-            logging.warning("schema_rejected", pipeline=self._pipeline, schema_id=schema_id, reason=known.reason)
+            logging.warning(
+                "schema_rejected", pipeline=self._pipeline, schema_id=schema_id, reason=known.reason, **part
+            )
             return
-        decoder = "native" if known.native else "fastavro"
+        decoder, fields = "native" if known.native else "fastavro", len(known.columns)
         logging.event(
-            "schema_admitted", pipeline=self._pipeline, schema_id=schema_id, decoder=decoder, fields=len(known.columns)
+            "schema_admitted", pipeline=self._pipeline, schema_id=schema_id, decoder=decoder, fields=fields, **part
         )
+
+
+class _KeySchemas(Schemas):
+    """The schema plan of the keys: it fills one column.
+
+    A key's schema may be of any type. It is read as that of the one field of a record, which has the same encoding.
+    """
+
+    _part: Part = "key"
+
+    def __init__(self, *given: Any, column: str, **settings: Any) -> None:
+        self._column = column
+        super().__init__(*given, record_columns=RecordColumns(), **settings)
+
+    def _opened(self, source: SchemaSource, meanings: Meanings, wire: Wire) -> SchemaSource:
+        return _Wrapped(super()._opened(source, meanings, wire), self._column)
+
+    def _is_mine(self, column: str) -> bool:
+        return column == self._column
+
+    @staticmethod
+    def _registered_text(schema: WriterSchema) -> str:
+        return json.dumps(json.loads(schema.text)["fields"][0]["type"])
+
+
+@dataclass(frozen=True)
+class _Wrapped:
+    """Schemas, each as that of the one field of a record."""
+
+    schemas: SchemaSource
+    field: str
+
+    def schema(self, schema_id: int) -> str:
+        """Return a schema's JSON text."""
+        return self._around(self.schemas.schema(schema_id))
+
+    def known(self, topic: str) -> Mapping[int, str]:
+        """Schemas registered for a topic's keys, by id."""
+        return {schema_id: self._around(text) for schema_id, text in self.schemas.known(topic).items()}
+
+    def _around(self, text: str) -> str:
+        try:
+            fields = [{"name": self.field, "type": json.loads(text)}]
+        except ValueError:
+            return text  # no Avro, such as Protobuf: rejected as it is
+        return json.dumps({"type": "record", "name": _KEY_RECORD, "fields": fields})

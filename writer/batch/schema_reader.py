@@ -1,0 +1,134 @@
+"""Decodes values and keys by the schemas of a plan, each group of them by the schema id that it names."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bucketers.arrow import contiguous
+from writer.avro import schema
+from writer.avro.block_decoder import NativeDecoder
+from writer.avro.decode import decode
+from writer.avro.record_decoder import Decoded, SingleDecoder
+from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
+from writer.avro.wire_format import CONFLUENT, Wire, keys_as_values, refusals, show_id, split
+
+Decoders = dict[int, tuple[NativeDecoder | None, SingleDecoder]]
+
+
+class SchemaReader:
+    """Decodes values behind the header of a wire format. Keeps a decoder for each schema id."""
+
+    def __init__(self, plan: SchemaPlan, wire: Wire, scratch: str, decoders: Decoders | None = None) -> None:
+        """`scratch`: folder for the native decoder. `decoders`: of an earlier reader with the same wire format."""
+        self.plan, self.wire, self._scratch = plan, wire, scratch
+        self._decoders: Decoders = {} if decoders is None else decoders
+
+    @property
+    def unresponsive(self) -> bool:
+        """A native decoder of this process is lost."""
+        return any(native is not None and native.unresponsive for native, _ in self._decoders.values())
+
+    def decoded(self, values: pa.Array, schema_id: int, known: WriterSchema) -> Decoded:
+        """Decode a block of values of one schema, headers included."""
+        return decode(values, *self._decoder(schema_id, known))
+
+    def older(self, times: pa.ChunkedArray, schema_id: int) -> tuple[pa.ChunkedArray, str] | None:
+        """Tell of each record, by its Kafka time, whether it is older than the id's meaning, and say so.
+
+        None where the id has had one meaning only.
+        """
+        since: datetime | None = self.plan.since.get(schema_id)
+        if since is None:
+            return None
+        older = pc.fill_null(pc.less(times, pa.scalar(since, times.type)), False)
+        meaning = f"schema id {show_id(schema_id)} means another schema since {since:%Y-%m-%dT%H:%M:%SZ}"
+        return older, f"{meaning}, this record is older"
+
+    def _decoder(self, schema_id: int, known: WriterSchema) -> tuple[NativeDecoder | None, SingleDecoder]:
+        if schema_id not in self._decoders:
+            record = schema.parse(known.text)
+            before = self.wire.header_bytes
+            native = NativeDecoder(record, scratch=self._scratch, header_bytes=before) if known.native else None
+            self._decoders[schema_id] = (native, SingleDecoder(record, header_bytes=before))
+        return self._decoders[schema_id]
+
+
+@dataclass(frozen=True)
+class KeyPlan:
+    """How keys that are Avro are read: each schema is that of the one field of a record, whose column they fill."""
+
+    schemas: SchemaPlan = field(default_factory=lambda: SchemaPlan(pa.schema([])))
+    wire: Wire = CONFLUENT
+
+
+class DecodedKeys(NamedTuple):
+    """The keys of some records."""
+
+    column: pa.Array  # null for a record without a key, and for one whose key is not decoded
+    reasons: dict[int, str]  # position of a record → why its key is not decoded
+    unknown: set[int]  # schema ids that the plan lacks; where there are some, the column is not to be used
+    used: set[int]  # schema ids by which keys were decoded
+
+
+class KeyReader:
+    """Decodes the keys of records by their own schemas."""
+
+    def __init__(self, plan: KeyPlan, scratch: str, decoders: Decoders | None = None) -> None:
+        """`decoders`: of an earlier reader of keys with the same wire format."""
+        self._reader = SchemaReader(plan.schemas, plan.wire, scratch, decoders)
+        self._plan = plan.schemas
+
+    @property
+    def unresponsive(self) -> bool:
+        """A native decoder of this process is lost."""
+        return self._reader.unresponsive
+
+    def read(self, records: pa.Table) -> DecodedKeys:
+        """Decode the keys of records with `key`, `timestamp` and, where the wire format needs them, `headers`."""
+        kind = self._plan.columns.field(0).type if self._plan.columns.names else pa.null()
+        found = DecodedKeys(pa.nulls(records.num_rows, kind), {}, set(), set())
+        places, pieces = list[pa.Array](), list[pa.Array]()
+        for schema_id, group in split(keys_as_values(records), self._reader.wire):
+            at = contiguous(group.column("at"))
+            known = None if schema_id is None else self._plan.schemas.get(schema_id)
+            if schema_id is None:
+                reasons = refusals(group, self._reader.wire, "key")
+                found.reasons.update(zip(at.to_pylist(), reasons, strict=True))  # cold, as all that fails
+            elif known is None:
+                found.unknown.add(schema_id)
+            elif isinstance(known, Rejected):
+                found.reasons.update(dict.fromkeys(at.to_pylist(), known.reason))
+            else:
+                place, column = self._group(group, schema_id, known, found)
+                places.append(place)
+                pieces.append(column)
+        return found._replace(column=_placed(found.column, places, pieces))
+
+    def _group(
+        self, group: pa.Table, schema_id: int, known: WriterSchema, found: DecodedKeys
+    ) -> tuple[pa.Array, pa.Array]:
+        """Decode the keys of one schema. Returns the positions of their records, and the keys."""
+        found.used.add(schema_id)
+        if (old := self._reader.older(group.column("timestamp"), schema_id)) is not None:
+            older, why = old
+            found.reasons.update(dict.fromkeys(group.filter(older).column("at").to_pylist(), why))
+            group = group.filter(pc.invert(older))
+        at = contiguous(group.column("at"))
+        decoded = self._reader.decoded(contiguous(group.column("value")), schema_id, known)
+        found.reasons.update({at[position].as_py(): why for position, why in decoded.failures.items()})
+        return at.take(decoded.taken), contiguous(conform(decoded.rows, known, self._plan).column(0))
+
+
+def _placed(nothing: pa.Array, places: list[pa.Array], pieces: list[pa.Array]) -> pa.Array:
+    """Put pieces of a column to their places; null where none comes. `nothing`: the column without any."""
+    if sum(map(len, places)) == 0:
+        return nothing
+    if len(places) == 1 and len(places[0]) == len(nothing):  # nearly always: all keys by one schema, in their order
+        return pieces[0]
+    order = np.full(len(nothing), -1)
+    order[pa.concat_arrays(places).to_numpy()] = np.arange(sum(map(len, places)))
+    return pa.concat_arrays(pieces).take(pa.array(order, mask=order < 0))

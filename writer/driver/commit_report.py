@@ -1,0 +1,44 @@
+"""Reports each commit of a pipeline: to its progress, to the log, and once a start to a person where records lack."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from writer.clients import notifications
+from writer.core import logging
+from writer.status.model import Totals, without_records
+from writer.status.progress import Progress
+from writer.table.log.operations import Batch
+
+
+def rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the wall seconds of phases as a commit has them."""
+    return {phase: round(spent, 3) for phase, spent in seconds.items()}
+
+
+class CommitReport:
+    """What is said of the commits of one start."""
+
+    def __init__(self, pipeline: str, progress: Progress, notifier: notifications.Notifier) -> None:
+        self._pipeline, self._progress, self._notifier = pipeline, progress, notifier
+        self._notified_without_records = False
+        self.former: dict[str, Any] | None = None  # what the last commit cost; it could not say so itself
+
+    def committed(self, version: int, planned: Batch, seconds: float) -> None:
+        """Report a commit. `seconds`: from Spark's call on."""
+        facts, name = planned.facts, self._pipeline
+        ends = {(r.part.topic, r.part.partition): r.end for r in planned.ranges}
+        spent = self._progress.committed(version, facts, ends, {file.bucket for file in planned.files})
+        self.former = {"version": version, "phases": rounded({k: spent[k] for k in ("commit", "redo")})}
+        sums = Totals()
+        sums.add(facts)
+        logging.event(
+            "batch_committed", pipeline=name, batch=facts["batch"], version=version,
+            **sums.records, late_rows=sums.late_rows, files=len(planned.files), bytes=facts["bytes"],
+            seconds=round(seconds, 1),
+        )  # fmt: skip
+        if missing := without_records(facts):
+            logging.event("offsets_without_records", pipeline=name, version=version, offsets=missing)
+            if not self._notified_without_records:  # once a start: transactions leave some in each commit
+                self._notifier.send(notifications.missing_offsets(name, missing, version, datetime.now(UTC)))
+            self._notified_without_records = True
