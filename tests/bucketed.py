@@ -29,6 +29,22 @@ def label(hour: datetime) -> tuple[str]:
     return (f"{hour:%Y-%m-%dT%H}",)
 
 
+class SilentTopics:
+    """A broker whose topics have no records that wait, and no new ones."""
+
+    def __init__(self, ends: dict[tuple[str, int], int]) -> None:
+        self.ends = ends
+
+    def sources(self, _: Any) -> list[tuple[str, int]]:
+        return list(self.ends)
+
+    def latest(self, _: Any) -> dict[tuple[str, int], int]:
+        return self.ends
+
+    def found(self, instants_ms: Any) -> dict[tuple[str, int], tuple[int, int]]:
+        return dict.fromkeys(instants_ms, (-1, -1))
+
+
 @dataclass
 class Lake:
     """A pipeline without Kafka and Spark: its batches are made here."""

@@ -29,16 +29,19 @@ class Died(Exception):
 
 def log(
     values: Mapping[int, bytes | None], partition: int = 0, *, came: datetime = NOW,
-    headers: Mapping[int, Mapping[str, bytes]] | None = None,
+    headers: Mapping[int, Mapping[str, bytes]] | None = None, keys: Mapping[int, bytes | None] | None = None,
 ) -> pa.RecordBatch:  # fmt: skip
-    """Records of one partition, by offset, as a task gets them; `headers`: Kafka's, of those that have some."""
+    """Records of one partition, by offset, as a task gets them; `headers`: Kafka's, of those that have some.
+
+    `keys`: of all records; by default k and the offset.
+    """
     rows = sorted(values.items())
     beside = [[{"key": k, "value": v} for k, v in (headers or {}).get(at, {}).items()] or None for at, _ in rows]
     return pa.record_batch(
         [
             pa.array(["clicks"] * len(rows), pa.string()), pa.array([partition] * len(rows), pa.int32()),
             pa.array([at for at, _ in rows], pa.int64()), pa.array([came] * len(rows), pa.timestamp("us", "UTC")),
-            pa.array([f"k{at}".encode() for at, _ in rows], pa.binary()),
+            pa.array([f"k{at}".encode() if keys is None else keys[at] for at, _ in rows], pa.binary()),
             pa.array([value for _, value in rows], pa.binary()), pa.array(beside, HEADERS),
         ],
         schema=RECORDS,
@@ -100,8 +103,9 @@ class Driver:
             closed_until=snapshot.closed_until,
             facts={
                 "run": 1, "batch": 0, "started": now.isoformat(), "wire": self._walk.wire and self._walk.wire.facts(),
+                "key_wire": self._walk.key_wire and self._walk.key_wire.facts(),
             },
-            meanings=self._walk.schemas.meant(report.schemas),
+            meanings=self._walk.schemas.meant(report),
         )  # fmt: skip
         version = self.table.commit(snapshot, planned)
         if die == "after_commit":
@@ -121,7 +125,7 @@ class Driver:
             )  # fmt: skip
             (out,) = task.run(iter(records), plan)
             report = builder.merged([Report.from_json(out["report"][0].as_py())])
-            if not report.unknown_schemas:
+            if not report.lacks_schemas:
                 return report
-            walk.schemas.learn(report.unknown_schemas)
+            walk.schemas.learn_from(report)
             self.table.grow(list(walk.schemas.columns()))

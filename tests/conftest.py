@@ -4,6 +4,7 @@ HEADRACE_TEST_SERVERS=containers takes broker and registry from a container daem
 MinIO for moto, as `make test-stores` does.
 """
 
+import gc
 import os
 import signal
 import uuid
@@ -27,7 +28,7 @@ def pytest_configure() -> None:
     # Started in the background of a script, all of this ignores SIGINT, and so would the commands that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # How long an example takes says more of the machine than of the code; what hangs ends by pytest's timeout.
-    hypothesis.settings.register_profile("check", deadline=None, max_examples=40)
+    hypothesis.settings.register_profile("check", deadline=None, max_examples=25)
     hypothesis.settings.register_profile("long", deadline=None, max_examples=1_000)
     hypothesis.settings.load_profile("check")
 
@@ -35,6 +36,16 @@ def pytest_configure() -> None:
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     config.stash[suites.IN_MAKE_SLOW] = suites.sort(items)
+
+
+def pytest_collection_finish() -> None:
+    # What collection made stays to the end: each full collection of garbage would look at all of it again.
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # nanobind reports what is left at the end of the process
 
 
 class HasBootstrap(Protocol):

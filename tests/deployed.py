@@ -54,7 +54,7 @@ def image(folder: Path, **env: str) -> Image:
     java = java_artifacts.java(17).resolve().parent.parent
     spark = Path(sys.prefix) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "pyspark"
     assert spark.is_dir()
-    jars = java_artifacts.fetch("spark-kafka", say=print)
+    jars = java_artifacts.fetch("spark-kafka", progress=print)
     mounts = [
         Mount(Path(sys.prefix), f"{HOME}/venv"), Mount(ROOT, f"{HOME}/source"), Mount(jars, f"{HOME}/jars"),
         Mount(command, f"{HOME}/bin/headrace"), Mount(ROOT / "docker" / "entrypoint.sh", f"{HOME}/entrypoint.sh"),

@@ -28,10 +28,13 @@ WIDER = {**EVENT, "fields": [*EVENT["fields"], {"name": "extra", "type": "int"}]
 
 
 class Schemas:
-    """Schemas by id, some of them under the topic's subject."""
+    """Schemas by id, some of them under the topic's subjects of values and of keys."""
 
-    def __init__(self, schemas: Mapping[int, Mapping[str, Any]], registered: Sequence[int]) -> None:
-        self._schemas, self._registered = schemas, registered
+    def __init__(self, schemas: Mapping[int, Any], registered: Sequence[int], keys: Sequence[int] = ()) -> None:
+        self._schemas, self._registered, self._keys = schemas, registered, keys
+
+    def of_keys(self) -> "Schemas":
+        return Schemas(self._schemas, self._keys)
 
     def schema(self, schema_id: int) -> str:
         if schema_id not in self._schemas:

@@ -11,15 +11,25 @@ LONG = [
     for line in Path(__file__).with_name("long.txt").read_text(encoding="utf-8").splitlines()
     if line and not line.startswith("#")
 ]
+# Without servers, but tables with a history take each of their tests a third of a second: `make slow` runs them.
+HISTORIES = tuple(
+    f"tests/{module}.py"
+    for module in (
+        "contract/test_audit", "contract/test_audit_clients", "contract/test_backfill", "contract/test_buckets",
+        "contract/test_compact", "contract/test_confirmation", "contract/test_delete", "contract/test_foreign_change",
+        "contract/test_gaps", "contract/test_lease", "contract/test_replay", "contract/test_replay_wire",
+        "contract/test_retention", "contract/test_rewind", "unit/test_existing_lake", "unit/test_late",
+    )
+)  # fmt: skip
 _LONG = re.compile("|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in LONG))
 
 
 def sort(items: list[pytest.Item]) -> list[str]:
-    """Mark tests as slow (they need servers), long (tests/long.txt) and sharded; return what `make slow` runs."""
+    """Mark tests as slow (needs servers, or of HISTORIES), long (tests/long.txt) and sharded; return `make slow`'s."""
     for item in items:
         if is_long(item.nodeid):
             item.add_marker(pytest.mark.long)
-        if _needs_servers(item):
+        if _needs_servers(item) or item.nodeid.startswith(HISTORIES):
             item.add_marker(pytest.mark.slow)
         if _is_sharded(item):
             item.add_marker(pytest.mark.sharded)

@@ -7,21 +7,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from tests import class_archive, oracle
+from tests import oracle, spark_jvm
 from tests.process import Process
+from tests.spark_jvm import QUICK_START
 from writer.demo.devstack.events import SCHEMAS, encoder, generate, produce
 
-QUICK_START = f"{class_archive.QUICK_START} -XX:SharedArchiveFile={class_archive.path()}"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
 
 
@@ -57,7 +59,7 @@ class Site:
             "kafka": {"bootstrap_servers": self.bootstrap, "request_timeout": "10 s"},
             "registry": {"url": self.registry_url},
             "checkpoints": str(self.root / "checkpoints"),
-            "spark": {"conf": {"spark.driver.extraJavaOptions": QUICK_START}},
+            "spark": {"conf": {JAVA_OPTIONS: QUICK_START}},
             "http": {"port": 0},  # any free one: several writers run on this machine
             "pipelines": self.pipelines,
             **self.overrides,
@@ -129,10 +131,17 @@ class Site:
             )  # fmt: skip
         return Writer(process, log)
 
+    def _fits_a_running_jvm(self) -> bool:
+        """Return whether nothing is configured that a JVM takes at its start alone, or keeps for its next driver."""
+        conf = self.overrides.get("spark", {}).get("conf", {})
+        return "s3" not in self.overrides and all(item == (JAVA_OPTIONS, QUICK_START) for item in conf.items())
+
     def once(self, *flags: str, env: Mapping[str, str] | None = None, code: int = 0) -> str:
         """Run the writer to its end. Asserts the exit code; returns what it said."""
-        writer = self.start("--once", *flags, env=env)
-        found = writer.wait(240)
+        shares = not env and self._fits_a_running_jvm()
+        with spark_jvm.SHARED.lent() if shares else nullcontext(cast(Mapping[str, str], {})) as jvm:
+            writer = self.start("--once", *flags, env={**jvm, **(env or {})})
+            found = writer.wait(240)
         said = writer.said()
         assert found == code, f"exit code {found}, expected {code}:\n{said}"
         return said

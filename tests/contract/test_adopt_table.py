@@ -136,7 +136,7 @@ def _file(driver: Driver, rows: pa.Table):
     return file
 
 
-def test_rows_without_offsets_that_nobody_adopted_are_a_problem(tmp_path: Path) -> None:
+def test_rows_without_offsets_that_were_not_adopted_are_a_problem(tmp_path: Path) -> None:
     foreign(tmp_path)
     adopted(config(tmp_path, start=START))
     entry = Path(tmp_path, "lake", "clicks", "_delta_log", f"{2:020}.json")

@@ -39,17 +39,17 @@ def repository(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_bundle_is_fetched_once(repository, tmp_path):
     said = []
-    first = java_artifacts.fetch("spark-kafka", say=said.append)
+    first = java_artifacts.fetch("spark-kafka", progress=said.append)
     assert first == tmp_path / "cache" / "spark-kafka-4.0.0"
     assert len(said) == 1
     repository.rename(tmp_path / "gone")
-    assert java_artifacts.fetch("spark-kafka", say=said.append) == first
+    assert java_artifacts.fetch("spark-kafka", progress=said.append) == first
     assert len(said) == 1
     assert java_artifacts.spark_jars() == sorted(first.iterdir())
     assert len(java_artifacts.spark_jars()) == 4
 
 
-FETCH = "from writer.clients import java_artifacts; print(java_artifacts.fetch('spark-kafka', say=lambda _: None))"
+FETCH = "from writer.clients import java_artifacts; print(java_artifacts.fetch('spark-kafka', progress=lambda _: None))"
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_a_killed_fetch_leaves_nothing_that_counts(tmp_path):
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert not (cache / "spark-kafka-4.0.0").exists()
-    assert len(list(java_artifacts.fetch("spark-kafka", say=lambda _: None).glob("*.jar"))) == 4
+    assert len(list(java_artifacts.fetch("spark-kafka", progress=lambda _: None).glob("*.jar"))) == 4
     assert list(cache.glob(".spark-kafka-4.0.0-*")) == []
 
 
@@ -82,7 +82,7 @@ def test_a_killed_fetch_leaves_nothing_that_counts(tmp_path):
 def test_without_a_repository_the_error_is_one_sentence_that_names_the_mends(repository, tmp_path):
     repository.rename(tmp_path / "gone")
     with pytest.raises(java_artifacts.ArtifactError) as caught:
-        java_artifacts.fetch("spark-kafka", say=lambda _: None)
+        java_artifacts.fetch("spark-kafka", progress=lambda _: None)
     message = str(caught.value)
     assert "\n" not in message
     for part in ("spark-kafka 4.0.0", "check the network", "HEADRACE_IVY_SETTINGS", "HEADRACE_CACHE", "Ivy said:"):

@@ -68,7 +68,7 @@ def test_a_table_without_commits_adds_up(driver):
     assert audited(driver).adds_up
 
 
-def test_holes_that_the_log_has_are_no_loss(driver):
+def test_missing_offsets_that_the_log_has_are_no_loss(driver):
     driver.carry([log({at: event(at) for at in (0, 1, 4, 9)})], {0: 12})
     found = audited(driver)
     assert found.adds_up, said(found)
@@ -110,7 +110,7 @@ def test_a_record_without_an_outcome_is_found(driver):
     assert "the files hold 14 rows, the account has 13" in said(found)
 
 
-def test_holes_that_nobody_looked_into_are_an_alarm(driver):
+def test_missing_offsets_without_a_reason_are_an_alarm(driver):
     last = driver.carry([log({at: event(at) for at in (0, 3)})], {0: 4})
     edit(driver, last, lambda about, _: about["ranges"][0].pop("holes"))
     assert "2 offsets gave no record" in said(audited(driver, deep=False))
@@ -167,7 +167,7 @@ def test_a_file_that_is_gone_is_a_sentence(driver):
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_letters_that_wait_for_redo_are_counted(driver, deep):
+def test_dead_letters_whose_side_files_are_not_applied_are_counted(driver, deep):
     driver.carry([log(mixed(0, 20))], {0: 20})
     with pytest.raises(Died):
         driver.carry([log(mixed(0, 40))], {0: 40}, die="after_commit")

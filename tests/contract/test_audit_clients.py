@@ -41,7 +41,7 @@ def compacted(location: str) -> tuple[Path, list[Path]]:
 
 
 @pytest.mark.parametrize("form", ["parquet"])
-def test_deep_what_readers_of_a_parquet_tables_folders_see_is_counted_whoever_wrote_it(driver):
+def test_deep_what_readers_of_a_parquet_tables_folders_see_is_counted_from_every_writer(driver):
     for end in (20, 40):
         driver.carry([log({at: event(at, at=NOW) for at in range(end)})], {0: end})
     new, old = compacted(driver.lake)
@@ -62,7 +62,7 @@ def test_deep_what_readers_of_a_parquet_tables_folders_see_is_counted_whoever_wr
 
 
 @pytest.mark.parametrize("form", ["parquet"])
-def test_letters_of_a_parquet_table_that_another_client_compacted_are_counted(driver):
+def test_dead_letters_of_a_parquet_table_that_another_client_compacted_are_counted(driver):
     for end in (20, 40):
         driver.carry([log(mixed(0, end))], {0: end})
     for path in compacted(driver.dead_letters)[1]:
@@ -123,7 +123,7 @@ def test_a_restore_is_what_an_account_does_not_survive(driver):
     assert "another client ran RESTORE" in said(found)
 
 
-def test_letters_that_another_client_adds_are_no_letters_of_ours(driver):
+def test_dead_letters_that_another_client_adds_are_not_ours(driver):
     driver.carry([log(mixed(0, 20))], {0: 20})
     dead_letters = DeltaTable(driver.dead_letters)
     write_deltalake(dead_letters, dead_letters.to_pyarrow_table().slice(0, 1), mode="append")

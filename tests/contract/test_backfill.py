@@ -82,7 +82,7 @@ def test_avro_files_are_an_archive(driver, tmp_path):
     check(driver, 72 + 100, 8)
 
 
-def test_without_offsets_rows_come_by_event_time_each_once_and_the_ticket_says_so(tmp_path, form):
+def test_without_offsets_rows_come_by_event_time_each_once_and_the_gap_record_says_so(tmp_path, form):
     driver = Driver(tmp_path, form)
     driver.start()
 
@@ -290,7 +290,7 @@ def test_archives_are_read_in_step_oldest_partition_first(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["delta"])
-def test_a_chunk_that_was_planned_before_somebody_else_filled_it_is_planned_anew(driver, tmp_path):
+def test_a_chunk_that_another_backfill_filled_meanwhile_is_planned_anew(driver, tmp_path):
     archived(tmp_path, values(0, 120))
     place = archived(tmp_path, values(0, 80), partition=1)
 

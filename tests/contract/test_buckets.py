@@ -132,7 +132,7 @@ def test_hooks_are_listed_run_and_skipped_by_hand(tmp_path: Path, run: Callable[
         assert "hidden" not in failed.stdout
         assert "  hour=2026-11-20T04" in failed.stdout
         gone = run("hooks skip", "--hook", "webhook", "--bucket", "2026-11-20T03", hooks=hooks)
-        assert (gone.exit_code, "not told of hour=2026-11-20T03 version 1" in gone.stdout) == (0, True)
+        assert (gone.exit_code, "does not get hour=2026-11-20T03 version 1" in gone.stdout) == (0, True)
         assert run("hooks skip", "--hook", "webhook", "--bucket", "2026-11-20T03", hooks=hooks).exit_code == 1
         server.answer = lambda _: Reply(200)
         assert run("hooks run", hooks=hooks).exit_code == 0

@@ -308,6 +308,14 @@ def test_columns_that_grow_meanwhile_do_no_harm(driver: Driver) -> None:
     assert driver.table.rows().to_table().column("extra").null_count == 60
 
 
+def test_the_log_names_a_bucket_by_its_folder(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+    close(driver)
+    with caplog.at_level("INFO", "headrace"):
+        compactor(driver).before_seal(BUCKET, here)
+    (line,) = [message for message in caplog.messages if "bucket_rewritten" in message]
+    assert f"bucket=hour={BUCKET[0]} " in line
+
+
 def test_a_file_that_is_gone_is_named(driver: Driver) -> None:
     (Path(driver.lake) / driver.table.bucket_files(driver.table.snapshot(), BUCKET)[0].path).unlink()
     with pytest.raises(Exception, match=r"that the table at .* names is gone"):

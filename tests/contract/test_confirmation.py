@@ -28,8 +28,9 @@ LONG_AGO = datetime(2020, 2, 29, 12, tzinfo=UTC)
 # processes.
 KEEPING = {
     "audit", "autoscaler explain", "autoscaler run", "bench", "buckets", "chaos", "ddl", "demo", "dlq list", "dlq show",
-    "doctor", "explain", "gaps list", "gaps show", "hooks list", "hooks run", "hooks skip", "init", "pause", "preview",
-    "resume", "schema plan", "simulate", "size", "status", "supervisor explain", "supervisor run", "validate", "wait",
+    "doctor", "explain", "gaps list", "gaps show", "hooks list", "hooks run", "hooks skip", "init", "limit", "pause",
+    "preview", "resume", "schema plan", "simulate", "size", "status", "supervisor explain", "supervisor run",
+    "validate", "wait",
 }  # fmt: skip
 
 

@@ -45,17 +45,17 @@ def test_a_copy_is_taken_read_and_let_go(checkpoints: Checkpoints) -> None:
     assert checkpoint_backups.backups(store) == []
 
 
-def test_a_torn_run_is_mended_once(checkpoints: Checkpoints) -> None:
+def test_a_corrupt_run_is_repaired_once(checkpoints: Checkpoints) -> None:
     frontier = {("clicks", 0): 6, ("clicks", 1): 4}
     done = repair(checkpoints, 1, frontier, AT)
     assert isinstance(done, RepairResult)
-    assert read(store_at(done.copy)).says_corrupt("offsets/2") is not None
+    assert read(store_at(done.copy)).corruption_of("offsets/2") is not None
     repaired = read(store_at(checkpoints.path(1)))
     assert (repaired.corrupt, repaired.start()) == ([], frontier)
     assert not isinstance(repair(checkpoints, 1, frontier, AT + timedelta(minutes=1)), RepairResult)
 
 
-def test_a_witness_is_kept(checkpoints: Checkpoints) -> None:
+def test_a_run_record_is_kept(checkpoints: Checkpoints) -> None:
     seen = run_record.begun(1, "test", AT, {("clicks", 0): 0}).with_batch(1, run_record.Stamp(7, 3), "an id")
     run_record.write(checkpoints.store, seen)
     assert run_record.read(checkpoints.store, 1) == seen

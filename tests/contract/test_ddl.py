@@ -117,7 +117,7 @@ def test_druid_is_told_how_the_event_time_is_meant(kind: pa.DataType, unit: str,
     assert io["inputFormat"]["flattenSpec"]["fields"][-1]["expr"] == "$.meta.at"
 
 
-def test_a_unit_that_nobody_knows_yet_is_asked_for():
+def test_a_unit_that_is_not_known_yet_is_asked_for():
     columns = pa.schema([("at", pa.int64()), ("hour", pa.string())])
     with pytest.raises(ConfigError, match=r"set pipelines\.clicks\.event_time\.unit"):
         texts(table(columns=columns), "druid", name=None, location=None)

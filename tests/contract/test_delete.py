@@ -195,7 +195,7 @@ def test_a_column_that_is_not_there_is_refused_before_anything_is_read(driver: D
         run(driver, "user = 3")
 
 
-def test_letters_of_a_schema_that_nobody_knows_are_counted_and_kept(driver: Driver, capsys) -> None:
+def test_dead_letters_of_an_unknown_schema_are_counted_and_kept(driver: Driver, capsys) -> None:
     driver.carry([log({37: b"\0\0\0\0\x09" + event(3)[5:]})], {0: 38})
     found = told(driver, capsys)
     assert (found["dead_letters"]["undecodable"], found["dead_letters"]["meant"]) == (3, 1)

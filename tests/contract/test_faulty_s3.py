@@ -62,40 +62,40 @@ def store(faults: Faults, location: str) -> Store:
 
 
 @pytest.fixture
-def supervised(faults: Faults, location: str) -> Store:
+def retrying_store(faults: Faults, location: str) -> Store:
     return store_at(location, S3Settings(faults.url, retry_timeout=timedelta(seconds=10)))
 
 
 @pytest.mark.parametrize("fault", [SLOW_DOWN, RESET, LOST])
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_passes_is_tried_again(store: Store, faults: Faults, fault: str, count: int) -> None:
+def test_what_passes_is_tried_again(retrying_store: Store, faults: Faults, fault: str, count: int) -> None:
     faults.first(fault, count)
-    store.put("a", b"one")
+    retrying_store.put("a", b"one")
     faults.first(fault, count, "GET")
-    found = store.read("a")
+    found = retrying_store.read("a")
     faults.first(fault, count, "HEAD")
     assert found is not None
-    assert (found.content, store.mark("a")) == (b"one", found.mark)
+    assert (found.content, retrying_store.mark("a")) == (b"one", found.mark)
     faults.first(fault, count, "DELETE")
-    store.delete("a")
+    retrying_store.delete("a")
     faults.first(fault, count, "GET")
-    assert list(store.list()) == []
+    assert list(retrying_store.list()) == []
     assert faults.done[fault] == 5 * count
 
 
 @pytest.mark.parametrize("fault", [LOST, SILENT])
-def test_our_own_object_whose_answer_was_lost_is_known_as_ours(store: Store, faults: Faults, fault: str) -> None:
+def test_our_own_object_whose_answer_was_lost_is_known_as_ours(retrying_store: Store, faults: Faults, fault: str) -> None:
     faults.first(fault, 1)
-    assert store.put_if_absent("log/1", b"ours")
-    assert not store.put_if_absent("log/1", b"ours")
+    assert retrying_store.put_if_absent("log/1", b"ours")
+    assert not retrying_store.put_if_absent("log/1", b"ours")
 
 
-def test_anothers_object_of_the_same_content_is_known_as_anothers(store: Store, faults: Faults) -> None:
-    assert store.put_if_absent("log/1", b"same")
+def test_anothers_object_of_the_same_content_is_known_as_anothers(retrying_store: Store, faults: Faults) -> None:
+    assert retrying_store.put_if_absent("log/1", b"same")
     faults.first(LOST, 1)
-    assert not store.put_if_absent("log/1", b"same")
+    assert not retrying_store.put_if_absent("log/1", b"same")
     faults.first(RESET, 2)
-    assert not store.put_if_absent("log/1", b"same")
+    assert not retrying_store.put_if_absent("log/1", b"same")
 
 
 def test_a_store_that_throttles_for_ever_is_a_clear_failure_within_its_patience(store: Store, faults: Faults) -> None:
@@ -180,11 +180,11 @@ def test_a_store_that_is_silent_may_be_asked_again_later(store: Store, faults: F
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_store_that_fails_now_and_then_passes_the_probe(supervised: Store, faults: Faults, seed: int) -> None:
+def test_a_store_that_fails_now_and_then_passes_the_probe(retrying_store: Store, faults: Faults, seed: int) -> None:
     faults.seeded(seed, 0.3)
-    probe(supervised, exclusive=True)
+    probe(retrying_store, exclusive=True)
     faults.calm()
-    assert list(supervised.list()) == []
+    assert list(retrying_store.list()) == []
 
 
 # ---- tables and files
@@ -209,18 +209,18 @@ def test_commits_through_a_storage_that_fails_land_once_each(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_files_are_written_whole_through_a_storage_that_fails(supervised: Store, faults: Faults, seed: int) -> None:
+def test_files_are_written_whole_through_a_storage_that_fails(retrying_store: Store, faults: Faults, seed: int) -> None:
     rows = pa.table({"id": pa.array(range(2_000_000)), "more": pa.array(range(2_000_000, 0, -1))})
-    to = Destination(supervised, ("hour",), "test", 2**30)
+    to = Destination(retrying_store, ("hour",), "test", 2**30)
     faults.seeded(seed, 0.2, (SLOW_DOWN, RESET, LOST))
     path, sink = to.open(("x",))
     pq.write_table(rows, sink, compression="none", use_dictionary=False)
     to.close(path, sink)
     faults.calm()
-    filesystem, root = supervised.files()
+    filesystem, root = retrying_store.files()
     assert pq.read_table(f"{root}/{path}", filesystem=filesystem, partitioning=None).equals(rows)
     to.remove()
-    assert list(supervised.list()) == []
+    assert list(retrying_store.list()) == []
 
 
 class Ended:

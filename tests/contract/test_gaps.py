@@ -124,7 +124,7 @@ def test_a_driver_tells_since_when_gaps_are_open_and_how_much_of_them_is_settled
         assert told() == (left, settled, NOW + timedelta(hours=3) if left[0] else None)
 
 
-def test_tickets_outlive_the_log(tmp_path):
+def test_gap_records_outlive_the_log(tmp_path):
     driver = Driver(tmp_path, interval=5)
     driver.start()
     driver.carry([log(values(0, 20))], {0: 20})

@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from fastavro import parse_schema, schemaless_writer
 from typer.testing import CliRunner
 
+from tests.servers.secured import Authority, behind_login, broker
 from writer.cli.main import app
 from writer.core.errors import HeadraceError
 from writer.demo.devstack.events import SCHEMAS, produce
@@ -101,6 +103,38 @@ def test_a_topic_or_a_registry_that_is_not_there_is_a_sentence_and_no_file(ran, 
     assert "127.0.0.1:1" in ran("init", "--topic", topic(1), "--registry-url", "http://127.0.0.1:1", code=1)
     assert "is no http:// or https:// URL" in ran("init", "--topic", "t", "--registry-url", "registry:8081", code=2)
     assert not list(tmp_path.iterdir())
+
+
+def test_it_logs_in_and_the_file_refers_to_the_passwords(registry_url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REGISTRY_PASSWORD", "registry:pass/w@rd")
+    (tmp_path / "kafka-password").write_text('kafka"pass\\word$1\n')
+    authority = Authority(tmp_path / "certificates")
+    client = authority.certificate("client").both
+    with (
+        broker(tmp_path / "broker", authority, "head race", 'kafka"pass\\word$1') as cluster,
+        behind_login(registry_url, authority, "reader", "registry:pass/w@rd") as registry,
+    ):
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([NewTopic("clicks", 2, 1)])["clicks"].result(timeout=30)
+        produce(cluster.bootstrap, registry_url, "clicks", 50, now=datetime.now(UTC), kind="clicks")
+        done = CliRunner().invoke(
+            app,
+            [
+                "init", "--topic", "clicks", "--bootstrap-servers", cluster.secured, "--security-protocol", "SASL_SSL",
+                "--sasl-mechanism", "SCRAM-SHA-256", "--username", "head race", "--password-file", "kafka-password",
+                "--ca-file", str(authority.ca), "--client-cert-file", str(client), "--registry-url", registry,
+                "--registry-username", "reader", "--registry-password-env", "REGISTRY_PASSWORD",
+                "--registry-ca-file", str(authority.ca),
+            ],
+        )  # fmt: skip
+        assert done.exit_code == 0, (done.output, done.exception)
+        page = (tmp_path / "pipelines.yaml").read_text()
+        assert "pass\\word" not in page
+        assert "pass/w@rd" not in page
+        found = json.loads(CliRunner().invoke(app, ["validate", "--json"]).stdout)
+    statuses = {check["check"]: check["status"] for check in found}
+    assert {statuses[check] for check in ("broker", "topics", "schemas", "wire", "decode", "event_time")} == {"ok"}
 
 
 def _encoded(parsed, schema_id, record):

@@ -103,7 +103,7 @@ def never(seconds: float) -> bool:
     return False
 
 
-def test_there_is_none_until_somebody_takes_it_with_the_next_epoch(leases: Callable[[], Leases]) -> None:
+def test_there_is_no_lease_until_one_is_taken_with_the_next_epoch(leases: Callable[[], Leases]) -> None:
     one, two = leases(), leases()
     assert one.look() is None
     assert one.take(1, "a")

@@ -190,7 +190,7 @@ def test_checkpoints_that_were_removed_do_not_stop_a_lake_inside_them(tmp_path: 
     assert statuses(driver.config, "clicks") == {"warning"}
 
 
-def test_the_way_out_that_docs_tables_describes_keeps_every_letter(tmp_path: Path, form: str) -> None:
+def test_the_way_out_that_docs_tables_describes_keeps_every_dead_letter(tmp_path: Path, form: str) -> None:
     lake, old, new = tmp_path / "lake", tmp_path / "lake" / "letters", tmp_path / "letters"
     before = filled(tmp_path, form, commits=2, table={"location": str(lake), "dead_letters": str(old)})
     before.carry([log({20: b"broken", 21: event(3)})], {0: 22})
@@ -234,7 +234,7 @@ def test_validate_exits_with_2_and_names_both_places(tmp_path: Path) -> None:
     assert "✓ locations" in done.stdout
 
 
-def test_a_start_is_refused_before_it_writes_and_asks_nobody(tmp_path: Path) -> None:
+def test_a_start_is_refused_before_it_writes_or_asks_a_server(tmp_path: Path) -> None:
     """Without Spark and Kafka: neither is asked before the place is known to be good."""
     config = made(tmp_path, a={"location": f"{tmp_path}/lake", "dead_letters": f"{tmp_path}/lake/letters"})
     before = tree(tmp_path)

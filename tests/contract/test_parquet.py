@@ -176,7 +176,7 @@ def _entry(table: PipelineTable, planned: Batch) -> Any:
     return ours(table.snapshot().state, planned.files, values, about)
 
 
-def test_a_writer_that_was_replaced_while_it_published_harms_nobody(location: str) -> None:
+def test_a_writer_that_was_replaced_while_it_published_harms_no_other(location: str) -> None:
     table = parquet_table(location, "events")
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 0}, IDS)
@@ -200,7 +200,7 @@ def test_a_committed_file_that_is_gone_stops_the_start_with_a_sentence(location:
         parquet_table(location, "events").begin({}, IDS)
 
 
-def test_a_file_that_is_removed_once_it_was_published_stops_nobody(location: str) -> None:
+def test_a_file_that_is_removed_once_it_was_published_stops_no_writer(location: str) -> None:
     """As old buckets are, some day, by who keeps house."""
     table = parquet_table(location, "events")
     table.create(COLUMNS, ["hour"])
@@ -295,7 +295,7 @@ def test_a_checkpoint_leads_to_the_same_state_and_leaves_every_entry(location: s
     assert parquet_table(location, "events").snapshot().frontier(PART) == 27
 
 
-def test_files_of_somebody_else_keep_a_table_from_being_made(location: str) -> None:
+def test_files_of_another_client_keep_a_table_from_being_made(location: str) -> None:
     store_at(location).put("hour=2026-11-20T05/theirs.parquet", b"PAR1")
     with pytest.raises(ConfigError, match=r"holds hour=2026-11-20T05/, which readers would take for a part"):
         parquet_table(location, "events").create(COLUMNS, ["hour"])

@@ -105,7 +105,7 @@ def test_the_times_of_today_decide(driver):
         (Selection(since=NOW), 21), (Selection(until=NOW), 0), (Selection(since=NOW, schema_id=1, partition=0), 10),
     ],
 )  # fmt: skip
-def test_letters_are_chosen(driver, selection, chosen):
+def test_dead_letters_are_chosen(driver, selection, chosen):
     assert replayed(driver, selection).chosen == chosen
     oracle.check(Path(driver.lake), "clicks")
 
@@ -159,7 +159,7 @@ def test_what_batches_found_is_not_hidden_by_starts_and_replays(driver):
     assert [facts["time_unit"] for facts in driver.table.recent(10)] == ["logical"]
 
 
-def test_of_two_replays_on_the_same_letters_one_is_overtaken(driver):
+def test_of_two_replays_of_the_same_dead_letters_one_is_overtaken(driver):
     snapshot = driver.table.snapshot()
     replayed(driver)
     late = Replay("late", snapshot.replays, [], {}, {}, {"moves": []})
@@ -167,7 +167,7 @@ def test_of_two_replays_on_the_same_letters_one_is_overtaken(driver):
         driver.table.replay(snapshot, late)
 
 
-def test_replays_at_once_carry_each_letter_once(driver):
+def test_replays_at_once_carry_each_dead_letter_once(driver):
     driver.carry([log(mixed(0, 400))], {0: 400})
     errors: list[BaseException] = []
 
@@ -263,14 +263,14 @@ def test_a_batch_that_was_committed_keeps_its_classification(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["delta"])
-def test_a_letter_table_that_another_client_compacted_is_replayed_as_well(driver):
+def test_a_dead_letter_table_that_another_client_compacted_is_replayed_as_well(driver):
     driver.carry([log(mixed(0, 90))], {0: 90})
     DeltaTable(driver.dead_letters).optimize.compact()
     replayed(driver)
     check(driver, 49 + 7 + 28 + 4, 14 + 8)
 
 
-def test_a_file_of_letters_that_is_gone_is_a_sentence(driver):
+def test_a_file_of_dead_letters_that_is_gone_is_a_sentence(driver):
     driver.carry([log(mixed(0, 90))], {0: 90})
     gone = min(Path(driver.dead_letters).rglob("*.parquet"))
     gone.unlink()

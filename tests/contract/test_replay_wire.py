@@ -57,7 +57,7 @@ def produced(wire: Wire, count: int, partition: int) -> Any:
 
 @pytest.mark.parametrize("named", FORMATS)
 @pytest.mark.parametrize("told_by", ["the configuration", "the table"])
-def test_letters_become_rows_by_the_wire_format_of_their_records(tmp_path: Path, named: str, told_by: str) -> None:
+def test_dead_letters_become_rows_by_the_wire_format_of_their_records(tmp_path: Path, named: str, told_by: str) -> None:
     wire = config(tmp_path, wire=FORMATS[named]).pipelines["clicks"].wire.fixed
     assert wire is not None
     driver = Driver(tmp_path, wire=FORMATS[named], schemas=known(wire, EVENT))

@@ -85,7 +85,7 @@ def test_delta_keeps_the_files_until_vacuum_and_parquet_removes_them_at_once(dri
         assert len(removed) == 3
 
 
-def test_files_that_a_job_of_somebody_s_own_removed_before_are_put_right(tmp_path: Path) -> None:
+def test_files_that_another_job_removed_before_are_put_right(tmp_path: Path) -> None:
     driver = Driver(tmp_path, "parquet")
     driver.start()
     driver.carry([log({at: event(at, at=NOW - at * HOUR) for at in range(4)})], {0: 4})

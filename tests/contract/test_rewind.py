@@ -112,7 +112,7 @@ def again(driver: Wrong) -> None:
 ROWS = [n for n in range(24) if n % 6 != 5]
 
 
-def test_rows_letters_and_frontier_go_back_together_and_are_read_again_once(driver: Wrong) -> None:
+def test_rows_dead_letters_and_frontier_go_back_together_and_are_read_again_once(driver: Wrong) -> None:
     assert back(driver, driver.good) == 0
     snapshot = driver.table.snapshot()
     assert (snapshot.frontier(P0), snapshot.epoch, snapshot.rewinds) == (12, 2, 1)
@@ -304,7 +304,7 @@ def test_late_rows_go_out_of_their_table(form: str, tmp_path: Path) -> None:
     sound(driver)
 
 
-def test_whoever_wrote_before_is_fenced_and_who_replays_reads_again(driver: Wrong) -> None:
+def test_an_earlier_writer_is_fenced_and_a_replay_reads_again(driver: Wrong) -> None:
     table = main_table("clicks", driver.config)
     before = table.snapshot()
     files = table.bucket_files(before)

@@ -17,6 +17,7 @@ from tests.skipped import archived, filled, only, skipped
 from tests.unit.test_standing import Cluster
 from writer.audit.audit import audit
 from writer.avro.fingerprint import meaning
+from writer.batch.task_report import Report
 from writer.cli.main import app
 from writer.cli.write import schema_accept
 from writer.clients.driver_endpoint import DriverAlive
@@ -124,7 +125,7 @@ def test_the_pipeline_s_own_start_refuses_it_before_its_epoch_rises(driver: Driv
     refused(driver, lambda: start(REBUILT))
     run = start(driver.schemas)
     assert run.epoch == 2
-    assert run._schemas.confirm([1], 0.0) == {NAME: BEFORE}
+    assert run._schemas.confirm(Report(schemas={1}), 0.0) == {NAME: BEFORE}
     accepted(driver)
     assert start(REBUILT)._schemas.plan.since == {1: NOW}
 
@@ -170,7 +171,7 @@ def moved(driver: Driver, **registry: Any) -> Config:
 def test_a_registry_at_another_address_is_another_one(delta: Driver) -> None:
     for schemas in (delta.schemas, REBUILT):
         config = moved(delta, url="http://registry-2:8081")
-        assert opened("clicks", config, schemas).schemas.meant([1]).keys() == {
+        assert opened("clicks", config, schemas).schemas.meant(Report(schemas={1})).keys() == {
             NAME.replace("127.0.0.1%3A1", "registry-2%3A8081")
         }
 
@@ -193,12 +194,12 @@ def test_a_registry_is_known_by_its_address(tmp_path: Path, url: str, named: str
 def test_each_kind_of_id_has_meanings_of_its_own_and_a_fingerprint_needs_none(delta: Driver) -> None:
     known = opened("clicks", delta.config, delta.schemas).schemas
     kinds = ("confluent", "global", "content", "fingerprint")
-    names = {ids: known.meanings.of(known.plan, [1], ids) for ids in kinds}  # type: ignore[misc]
+    names = {ids: known.meanings.of({1: json.dumps(EVENT)}, ids) for ids in kinds}  # type: ignore[misc]
     assert [list(found) for found in names.values()] == [
         [NAME], [NAME.replace("confluent", "global")], [NAME.replace("confluent", "content")], [],
     ]  # fmt: skip
     guid = 2**100
-    (name,) = known.meanings.of(known.plan.extend(guid, json.dumps(EVENT)), [guid], "confluent")
+    (name,) = known.meanings.of({guid: json.dumps(EVENT)}, "confluent")
     assert name.endswith("/confluent/00000010-0000-0000-0000-000000000000")
 
 
@@ -212,7 +213,7 @@ def test_files_are_held_against_the_log_as_a_registry_is(tmp_path: Path, form: s
         opened("clicks", driver.config, REBUILT)
 
 
-def test_a_replay_refuses_and_the_letters_stay(driver: Driver) -> None:
+def test_a_replay_refuses_and_the_dead_letters_stay(driver: Driver) -> None:
     driver.carry([log({20: value(2, WIDER, {"id": 20, "at": NOW, "note": None, "extra": 1})})], {0: 21})
     refused(driver, lambda: Replaying("clicks", driver.config, REBUILT).run(Selection(), NOW))
     changed = Schemas({1: EVENT, 2: WIDER}, [1])
@@ -265,7 +266,7 @@ def test_an_accepted_meaning_is_read_by_from_its_instant_on(driver: Driver) -> N
     assert "There is nothing to accept" in accepted(driver)
 
 
-def test_letters_of_before_stay_letters_when_they_are_replayed(driver: Driver) -> None:
+def test_earlier_dead_letters_stay_dead_letters_when_they_are_replayed(driver: Driver) -> None:
     unlucky = {at: event(at, at=NOW + timedelta(days=9)) for at in range(20, 25)}  # quarantined, and sound
     driver.carry([log(unlucky, came=NOW - timedelta(hours=1))], {0: 25})
     accepted(driver)

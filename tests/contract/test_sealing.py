@@ -1,66 +1,26 @@
-"""The life of a bucket on real tables of every format: closed, sealed, late rows, sealed again; each step once."""
+"""Buckets on real tables of every format are closed, sealed, reopened by late rows and sealed again, each once."""
 
 import json
 import threading
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
 
-from tests.bucketed import HOUR, MINUTE, NOON, PARTS, Lake, label
-from writer.clients.kafka import BrokerUnreachable
+from tests.bucketed import HOUR, MINUTE, NOON, PARTS, Lake, SilentTopics, label
 from writer.core.offsets import OffsetRange
 from writer.core.units import microseconds
-from writer.driver.seal_loop import Closer, Rounds, seal_due
+from writer.driver.seal_loop import Closer, seal_due
 from writer.sealing.idleness import Listener
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Ready, Resting
-from writer.sealing.sealer import Sealer
 from writer.sealing.unsealed import INDEX, IndexCheckpoint
-from writer.status.progress import Progress
 from writer.table.log.foreign_writes import ClosedMeanwhile, Resealed
 from writer.table.log.operations import Closing, Gap, Rewrite, Sealing, Takeover
 
 
-class Silence:
-    """A broker where nothing waits, and nobody has written for a while."""
-
-    def __init__(self, ends: dict[tuple[str, int], int]) -> None:
-        self.ends = ends
-
-    def sources(self, _: Any) -> list[tuple[str, int]]:
-        return list(self.ends)
-
-    def latest(self, _: Any) -> dict[tuple[str, int], int]:
-        return self.ends
-
-    def found(self, instants_ms: Any) -> dict[tuple[str, int], tuple[int, int]]:
-        return dict.fromkeys(instants_ms, (-1, -1))
-
-
-class Recorded(Silence):
-    """A broker that counts questions; some of its partitions have young records."""
-
-    def __init__(self, ends: dict[tuple[str, int], int], young: set[tuple[str, int]]) -> None:
-        super().__init__(ends)
-        self.young, self.asked = young, 0
-
-    def found(self, instants_ms: Any) -> dict[tuple[str, int], tuple[int, int]]:
-        self.asked += 1
-        return {source: (0, 1) if source in self.young else (-1, -1) for source in instants_ms}
-
-
-class Down(Silence):
-    """A broker that does not answer."""
-
-    def sources(self, _: Any) -> list[tuple[str, int]]:
-        raise BrokerUnreachable("no broker answers")
-
-
 def closer(ends: dict[tuple[str, int], int] | None = None) -> Closer:
-    return Closer(Listener(Silence(ends or {}), ["clicks"]), lambda: {"clicks": 1})
+    return Closer(Listener(SilentTopics(ends or {}), ["clicks"]), lambda: {"clicks": 1})
 
 
 def closed(lake: Lake, until: datetime) -> int | None:
@@ -98,7 +58,7 @@ def test_a_batch_that_was_judged_before_a_close_is_refused_and_lands_once_judged
     assert lake.rows() == 10
 
 
-def test_what_a_part_has_seen_stands_in_the_table(lake: Lake) -> None:
+def test_the_newest_event_time_of_a_partition_is_in_the_table(lake: Lake) -> None:
     assert lake.table.snapshot().seen(PARTS[0]) is None
     lake.write(NOON, seen={PARTS[0]: NOON + MINUTE, PARTS[1]: NOON})
     snapshot = lake.table.snapshot()
@@ -108,55 +68,21 @@ def test_what_a_part_has_seen_stands_in_the_table(lake: Lake) -> None:
 
 def test_a_seal_is_refused_when_its_bucket_changed_since(lake: Lake) -> None:
     lake.write(NOON)
-    looked = lake.table.snapshot()
-    said = {"bucket": list(label(NOON)), "version": 1}
+    before = lake.table.snapshot()
+    entry = {"bucket": list(label(NOON)), "version": 1}
     lake.write(NOON + HOUR)  # another bucket
-    sealing = Sealing(uuid4().hex, [{**said, "bucket": list(label(NOON - HOUR))}])
-    assert lake.table.seal(looked, sealing) == looked.version + 2
+    sealing = Sealing(uuid4().hex, [{**entry, "bucket": list(label(NOON - HOUR))}])
+    assert lake.table.seal(before, sealing) == before.version + 2
     lake.write(NOON)
     with pytest.raises(Resealed, match="changed"):
-        lake.table.seal(looked, Sealing(uuid4().hex, [said]))
+        lake.table.seal(before, Sealing(uuid4().hex, [entry]))
     now = lake.table.snapshot()
-    lake.table.seal(now, Sealing(uuid4().hex, [said]))
+    lake.table.seal(now, Sealing(uuid4().hex, [entry]))
     with pytest.raises(Resealed):  # by another process
-        lake.table.seal(now, Sealing(uuid4().hex, [said]))
+        lake.table.seal(now, Sealing(uuid4().hex, [entry]))
 
 
-@pytest.mark.parametrize(("young", "waits"), [(False, 0), (True, 0), (False, 5)])
-def test_an_idle_partition_holds_no_watermark_that_is_shown(lake: Lake, young: bool, waits: int) -> None:
-    """Nothing is due, whatever Kafka answers: no bucket has ended. The watermark is shown all the same."""
-    lake.write(NOON, seen={PARTS[0]: NOON + 40 * MINUTE, PARTS[1]: NOON + MINUTE})
-    ends = {("clicks", part.partition): lake.table.snapshot().frontier(part) or 0 for part in PARTS}
-    kafka = Recorded(
-        ends | {("clicks", 1): ends["clicks", 1] + waits}, {("clicks", 0), *([("clicks", 1)] if young else [])}
-    )
-    sealer, progress = lake.sealer(), Progress("clicks")
-    step = Closer(Listener(kafka, ["clicks"]), lambda: {"clicks": 1})
-    rounds = Rounds(sealer, {"close": step}, progress, now=lambda: NOON + 41 * MINUTE)
-    rounds.once()
-    found = progress.view().bucket_counts
-    assert found is not None
-    counts = young or waits
-    assert found.watermark.instant == NOON + (1 if counts else 40) * MINUTE - sealer.policy.out_of_orderness
-    assert (found.watermark.held_by, found.watermark.idle) == (
-        (PARTS[1], ()) if counts else (PARTS[0], (PARTS[1],))
-    )  # fmt: skip
-    assert lake.table.snapshot().closed_until is None
-    rounds.once()
-    assert kafka.asked == 1, "the answer serves for a while"
-
-
-def test_kafka_that_does_not_answer_holds_up_no_round(lake: Lake) -> None:
-    lake.write(NOON, seen={PARTS[0]: NOON + 40 * MINUTE, PARTS[1]: NOON + MINUTE})
-    progress = Progress("clicks")
-    step = Closer(Listener(Down({}), ["clicks"]), lambda: {"clicks": 1})
-    Rounds(lake.sealer(), {"close": step}, progress, now=lambda: NOON + 41 * MINUTE).once()
-    found = progress.view().bucket_counts
-    assert found is not None
-    assert (found.watermark.held_by, found.trouble) == (PARTS[1], ())
-
-
-# --- the life ---------------------------------------------------------------------------------------------------
+# --- from open to sealed ----------------------------------------------------------------------------------------
 
 
 def test_a_bucket_is_closed_sealed_reopened_by_late_rows_and_sealed_again(lake: Lake) -> None:
@@ -241,7 +167,7 @@ def test_a_gap_blocks_the_buckets_that_it_may_touch_and_no_other(lake: Lake) -> 
     assert not manifest(lake, NOON).with_gap  # type: ignore[union-attr]
 
 
-def test_a_bucket_whose_files_hold_other_rows_than_the_log_has_told_is_not_sealed(lake: Lake) -> None:
+def test_a_bucket_whose_files_hold_other_rows_than_the_log_counts_is_not_sealed(lake: Lake) -> None:
     lake.write(NOON)
     state = lake.table.snapshot().state
     stray = lake.stage(NOON, 4)
@@ -302,10 +228,10 @@ def test_a_bucket_that_retention_emptied_is_forgotten_and_may_begin_again(lake: 
     assert (found.version, found.rows, found.added) == (2, 2, -8)
 
 
-# --- what survives ----------------------------------------------------------------------------------------------
+# --- crashes and races ------------------------------------------------------------------------------------------
 
 
-def test_the_books_are_the_same_from_any_bookmark_or_none(lake: Lake) -> None:
+def test_the_unsealed_index_is_the_same_from_any_checkpoint_or_none(lake: Lake) -> None:
     sealer = lake.sealer()
     lake.write(NOON, NOON + HOUR)
     marks = [sealer.follow().unsealed]
@@ -315,9 +241,11 @@ def test_the_books_are_the_same_from_any_bookmark_or_none(lake: Lake) -> None:
     lake.write(NOON, rows=2, late=2)
     wanted = sealer.follow().unsealed
     assert wanted.buckets[label(NOON)].sealed == 1
-    bookmark = IndexCheckpoint(lake.table.store)
+    checkpoint = IndexCheckpoint(lake.table.store)
     for old in marks:
-        bookmark.put(old)
+        checkpoint.put(old)
+        (stored,) = json.loads(lake.table.store.read(INDEX).content)["buckets"][:1]  # type: ignore[union-attr]
+        assert stored["told"] is True, "its name on storage"
         assert lake.sealer().follow().unsealed == wanted
     lake.table.store.put(INDEX, b"{")
     assert lake.sealer().follow().unsealed == wanted
@@ -325,7 +253,7 @@ def test_the_books_are_the_same_from_any_bookmark_or_none(lake: Lake) -> None:
     assert lake.sealer().follow().unsealed == wanted
 
 
-def test_a_seal_whose_manifest_was_not_put_yet_is_completed_by_whoever_reads_on(lake: Lake) -> None:
+def test_a_seal_whose_manifest_was_not_put_yet_is_completed_by_the_next_reader(lake: Lake) -> None:
     lake.write(NOON)
     closed(lake, NOON + HOUR)
     sealer = lake.sealer()
@@ -333,7 +261,7 @@ def test_a_seal_whose_manifest_was_not_put_yet_is_completed_by_whoever_reads_on(
     (drawn,), _ = sealer.draw(standing, [Ready(label(NOON))], NOON + 2 * HOUR)
     version = lake.table.seal(standing.snapshot, Sealing(uuid4().hex, [drawn.to_json()]))
     assert lake.sealer().follow(keep=False).unsealed.buckets == {}
-    assert manifest(lake, NOON) is None  # who only looks puts nothing
+    assert manifest(lake, NOON) is None  # a reader that keeps nothing puts nothing
     lake.sealer().follow()
     assert manifest(lake, NOON) == drawn.standing(version)
 
@@ -347,7 +275,7 @@ def test_many_sealers_beside_a_writer_seal_each_state_once_and_no_row_is_lost(la
         try:
             while not stop.is_set():
                 closer()(sealer, NOON + 9 * HOUR)
-                seal_due(sealer, datetime.now(UTC) + HOUR)  # nobody rests
+                seal_due(sealer, datetime.now(UTC) + HOUR)  # no bucket rests
         except BaseException as error:  # noqa: BLE001 - shown below
             problems.append(error)
 
@@ -382,30 +310,3 @@ def test_many_sealers_beside_a_writer_seal_each_state_once_and_no_row_is_lost(la
         assert [one.version for one in each] == list(range(1, m.version + 1))  # type: ignore[union-attr]
         assert sum(one.added for one in each) == m.rows  # type: ignore[union-attr]
     assert last.follow().unsealed.buckets == {}
-
-
-def test_a_step_that_fails_rests_and_is_tried_again_and_the_others_go_on(lake: Lake) -> None:
-    lake.write(NOON)
-    clock = [NOON]
-    calls: list[datetime] = []
-    progress = Progress("events")
-
-    def failing(_: Sealer, now: datetime) -> None:
-        calls.append(now)
-        if len(calls) < 3:
-            raise OSError("the disk is away")
-
-    steps: dict[str, Callable[[Sealer, datetime], None]] = {"fail": failing, "seal": seal_due}
-    rounds = Rounds(lake.sealer(), steps, progress, now=lambda: clock[0])
-    rounds.once()
-    told = progress.view().bucket_counts
-    assert told is not None
-    assert told.trouble == (("fail", "OSError: the disk is away"),)
-    assert told.open == 1
-    for seconds, expected in ((4, 1), (5, 2), (14, 2), (15, 3)):
-        clock[0] = NOON + timedelta(seconds=seconds)
-        rounds.once()
-        assert len(calls) == expected
-    told = progress.view().bucket_counts
-    assert told is not None
-    assert told.trouble == ()

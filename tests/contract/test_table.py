@@ -70,7 +70,7 @@ def gap(epoch: int, *ranges: OffsetRange) -> Gap:
     return Gap(uuid4().hex, epoch, ranges, "retention", {"run": 1, "at": "2026-11-20T05:00:00+00:00"})
 
 
-def test_a_gap_moves_the_frontier_without_files_and_keeps_its_ticket(
+def test_a_gap_moves_the_frontier_without_files_and_keeps_its_record(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)

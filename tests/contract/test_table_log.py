@@ -106,7 +106,7 @@ def test_an_own_commit_that_could_not_be_looked_up_at_once_is_not_taken_for_anot
     assert [commit.version for commit in ours(-1)] == [lake.table.snapshot().version]
 
 
-def test_a_table_is_tidied_by_entries_since_its_checkpoint_whoever_wrote_them(tmp_path: Path) -> None:
+def test_a_table_is_tidied_by_entries_since_its_checkpoint_from_every_writer(tmp_path: Path) -> None:
     """With another client's entry after each of ours, no commit of ours may ever fall on a round version."""
     lake = Lake(str(tmp_path))
     lake.table._interval = 4

@@ -294,6 +294,12 @@ def files(driver: Driver) -> None:
     assert begins(driver, Cluster((0, 9)), **settings).offsets == {("clicks", 0): 5}
 
 
+def rates(driver: Driver) -> None:
+    commit = {"max_records_per_second": 100, "max_bytes_per_second": "1 MiB"}
+    scheduling = {"weight": 3, "min_share": 1}
+    assert begins(driver, Cluster((0, 9)), commit=commit, scheduling=scheduling).offsets == {("clicks", 0): 5}
+
+
 CHANGES: dict[str, Callable[[Driver], None]] = {
     "bucket width": bucket_width, "bucket zone": bucket_zone, "bucket column or bucketer": bucket_column,
     "pipeline renamed": renamed, "`table.format`": other_format, "`table.location`": location,
@@ -305,6 +311,7 @@ CHANGES: dict[str, Callable[[Driver], None]] = {
     "`registry.url`": registry_url, "a schema in `registry.files`": registry_file,
     "`event_time.field`, `unit`, `clocks`": event_time, "`checkpoints`": checkpoints,
     "`table.entropy_bits`, `roll`, `commit`, `memory`": files,
+    "`commit.max_records_per_second`, `commit.max_bytes_per_second`, `scheduling`": rates,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Vacuum removes what nobody needs, and nothing else: on a disk and on S3, in both formats."""
+"""Vacuum removes what is not needed, and nothing else: on a disk and on S3, in both formats."""
 
 import json
 import os
@@ -211,7 +211,7 @@ def test_the_verb_shows_first_and_removes_when_told(tmp_path: Path, capsys: pyte
     assert (machine["deleted"], [place["location"] for place in machine["locations"]]) == (True, [driver.lake])
     assert len(machine["locations"][0]["objects"]) == 6
     vacuum.run_vacuum("clicks", driver.config, None, write=True, **told)
-    assert "nothing that nobody has needed for 7 d" in capsys.readouterr().out
+    assert "nothing that has been unneeded for 7 d" in capsys.readouterr().out
 
 
 def test_the_verbs_refuse_nonsense(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_the_dry_run_names_what_it_left_alone(tmp_path: Path, capsys: pytest.Cap
     vacuum.run_vacuum("clicks", driver.config, None, write=False, as_json=False, now=later())
     shown = capsys.readouterr().out
     assert f"left alone: {driver.lake}/other" in " ".join(shown.split())
-    assert "nothing that nobody has needed for 7 d" in shown
+    assert "nothing that has been unneeded for 7 d" in shown
     vacuum.run_vacuum("clicks", driver.config, None, write=False, as_json=True, now=later())
     (place,) = json.loads(capsys.readouterr().out)["locations"]
     assert place == {"location": driver.lake, "objects": [], "left_alone": ["other"]}

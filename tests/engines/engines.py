@@ -116,7 +116,7 @@ def spark_session(directory: Path) -> Iterator[Any]:
     """Run Spark with Delta's own jars until the end of the block."""
     from pyspark.sql import SparkSession
 
-    jars = [str(jar) for jar in sorted(java_artifacts.fetch(DELTA, say=print).glob("*.jar"))]
+    jars = [str(jar) for jar in sorted(java_artifacts.fetch(DELTA, progress=print).glob("*.jar"))]
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars", ",".join(jars))

@@ -74,6 +74,7 @@ def _schema(*, later: bool) -> dict[str, Any]:
 
 
 FIRST, LATER = _schema(later=False), _schema(later=True)
+OWNER = _record("Owner", id="long", region=_optional("string"))  # of the keys
 
 
 def event(i: int, *, later: bool = False) -> Row:
@@ -122,13 +123,18 @@ class Produced:
         schema = LATER if later else FIRST
         with SchemaRegistryClient({"url": registry_url}) as registry:
             schema_id = registry.register_schema(f"{topic}-value", Schema(json.dumps(schema), "AVRO"))
-        parsed, producer = parse_schema(schema), Producer({"bootstrap.servers": bootstrap})
+            key_id = registry.register_schema(f"{topic}-key", Schema(json.dumps(OWNER), "AVRO"))
+        parsed, owners = parse_schema(schema), parse_schema(OWNER)
+        producer = Producer({"bootstrap.servers": bootstrap})
         for i in numbers:
             written = event(i, later=later)
-            out = BytesIO(struct.pack(">bI", 0, schema_id))
-            out.seek(0, 2)
-            schemaless_writer(out, parsed, written)
-            producer.produce(topic, out.getvalue(), key=str(i).encode(), on_delivery=self._kept(_row(written)))
+            owner = {"id": i % 11, "region": None if i % 2 else "eu"}
+            headers = {"n": str(i % 3).encode(), "trace": b"t"} if i % 5 else {}
+            row = {**_row(written), "owner": owner, "headers": headers, "attempt": i % 3 if headers else None}
+            producer.produce(
+                topic, _encoded(schema_id, parsed, written), key=_encoded(key_id, owners, owner),
+                headers=list(headers.items()), on_delivery=self._kept(row),
+            )  # fmt: skip
         producer.flush()
 
     def _kept(self, row: Row) -> Any:
@@ -144,6 +150,13 @@ class Produced:
         ordered = sorted(self.rows, key=lambda row: row["id"])
         for at in range(0, len(ordered), WAVE):
             yield ordered[at : at + WAVE]
+
+
+def _encoded(schema_id: int, schema: Any, value: Row) -> bytes:
+    out = BytesIO(struct.pack(">bI", 0, schema_id))
+    out.seek(0, 2)
+    schemaless_writer(out, schema, value)
+    return out.getvalue()
 
 
 def _row(written: Row) -> Row:

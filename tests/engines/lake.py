@@ -32,6 +32,11 @@ _BUCKET: dict[str, Any] = {
     "parts": [{"type": "event_time", "width": "1 h"}, {"type": "field", "field": "kind"}],
 }
 
+_COLUMNS: dict[str, Any] = {
+    "key": {"type": "avro", "name": "owner"}, "headers": "headers",
+    "header_columns": {"attempt": {"header": "n", "type": "long"}},
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Lake:
@@ -61,8 +66,9 @@ def write(site: Site, topic: str, s3: ObjectServer | None = None) -> Lake:
     for pipeline, location in places.items():
         table = {"location": location, "format": pipeline.partition("-")[0]}
         site.pipeline(
-            pipeline, [topic], table=table, bucket=_BUCKET, commit={"max_delay": "1 s"}, seal={"enabled": False}
-        )
+            pipeline, [topic], table=table, bucket=_BUCKET, commit={"max_delay": "1 s"}, seal={"enabled": False},
+            columns=_COLUMNS,
+        )  # fmt: skip
     produced, writer = Produced(), None
     for wave in range(3):
         numbers = range(wave * WAVE, (wave + 1) * WAVE)

@@ -108,6 +108,13 @@ def _maps(rows: Rows, _: Dialect) -> Answer:
     return [(sum(len(row["counts"]) for row in rows), sum(row["counts"].get("k1", 0) for row in rows))]
 
 
+def _owners(rows: Rows, _: Dialect) -> Answer:
+    found: dict[str | None, list[int]] = defaultdict(list)
+    for row in rows:
+        found[row["owner"]["region"]].append(row["owner"]["id"])
+    return [(region, len(ids), sum(ids)) for region, ids in found.items()]
+
+
 def _flags(rows: Rows, _: Dialect) -> Answer:
     return _counted(rows, "flag")
 
@@ -299,6 +306,19 @@ QUESTIONS = [
         "maps",
         lambda d: f"SELECT sum({d.map_size('counts')}), sum({d.entry('counts', 'k1')}) FROM {d.table}",
         _maps,
+    ),
+    Question(
+        "a key that is a record, by a field",
+        lambda d: (
+            f"SELECT {d.path('owner.region')}, count(*), sum({d.path('owner.id', 'bigint')}) FROM {d.table}"
+            f" GROUP BY {d.path('owner.region')}"
+        ),
+        _owners,
+    ),
+    Question(
+        "headers, as a map and in a column of their own",
+        lambda d: f"SELECT sum({d.map_size('headers')}), sum({d.column('attempt')}) FROM {d.table}",
+        lambda rows, _: [(sum(len(row["headers"]) for row in rows), sum(_of(rows, "attempt")))],
     ),
     Question(
         "what is null",

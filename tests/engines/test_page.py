@@ -144,8 +144,8 @@ def sees_what_is_told(page: Browser) -> None:
     assert count(page, "#pipeline-clicks .cell") == len({cell["start"] for cell in cells["clicks"]})
     assert count(page, "#pipeline-clicks .cell.late") > 0
     page.find("document.querySelector('#pipeline-clicks .cell.reopened').click()")
-    assert "reopened" in text(page, "#pipeline-clicks .said")
-    assert "rows came after it was sealed" in text(page, "#pipeline-clicks .said")
+    assert "reopened" in text(page, "#pipeline-clicks .detail")
+    assert re.search(r" late; rows came after it was sealed", text(page, "#pipeline-clicks .detail"))
     chip = text(page, "#pipeline-countries .chips .cell")
     tile = "[...document.querySelectorAll('#pipeline-clicks .tile')].find((t) => t.firstChild.textContent == '{}')"
     said = {name: page.find(f"{tile.format(name)}.innerText.split('\\n')") for name in ("dead letters", "arriving")}
@@ -199,6 +199,11 @@ def shows_how_much_and_how_long(page: Browser) -> None:
     assert {"files", "took"} <= set(page.find(f"{shown}.map((e) => e.innerText)"))
     table = "document.querySelector('#pipeline-clicks .commits .scroll')"
     assert page.find(f"{table}.scrollWidth <= {table}.clientWidth"), "no column is cut"
+    lines = (
+        "[...document.querySelectorAll('#pipeline-clicks .commits td.reason')].map((e) => {"
+        "const all = document.createRange(); all.selectNodeContents(e); return all.getClientRects().length })"
+    )
+    assert set(page.find(lines)) == {1}, "a reason is one word on one line"
     scales = page.find("[...document.querySelectorAll('#pipeline-clicks .tile .scale')].map((e) => e.innerText)")
     assert len(scales) == 2
     assert re.fullmatch(r"0 to [\d.]+[KM]? offsets, last [\d.]+ (s|min)", scales[0]), scales
@@ -208,7 +213,7 @@ def shows_how_much_and_how_long(page: Browser) -> None:
 def test_a_person_sees_what_was_decided_of_executors_and_why_beside_what_recovery_did(
     site: Site, topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """Whoever has the token may send any reason: it is put in as text, as all else."""
+    """A client with the token may send any reason: it is inserted as text."""
     name, panel = topic(1), "#pipeline-clicks .decisions.autoscaler"
     site.pipeline("clicks", [name], commit={"max_delay": "1 s"})
     on_cluster(site, "local-cluster[2,1,1024]", executors_max=2)
@@ -218,13 +223,13 @@ def test_a_person_sees_what_was_decided_of_executors_and_why_beside_what_recover
         page.look(1280)
         page.open(url(site))
         page.until("document.querySelectorAll('.commits tbody tr').length > 0")
-        assert count(page, panel) == 0, "nobody has decided anything"
+        assert count(page, panel) == 0, "there is no decision yet"
         assert scale(url(site), 2, token="wrong", decision="up", reason="never shown")[0] == 403
         assert scale(url(site), 1, decision="down", reason=f"1 is enough. {HOSTILE}")[0] == 202
-        page.until(f"document.querySelector('{panel} h3')?.innerText.includes('1 there; 1 asked for')", 120)
+        page.until(f"document.querySelector('{panel} h3')?.innerText.includes('1 registered; 1 requested')", 120)
         assert scale(url(site), 1, decision="wait", reason="1 executor stays, then 2.", recommended=2)[0] == 202
         page.until(f"document.querySelectorAll('{panel} li').length === 2")
-        assert text(page, f"{panel} h3").endswith("1 there; 1 asked for, 2 recommended")
+        assert text(page, f"{panel} h3").endswith("1 registered; 1 requested, 2 recommended")
         newest, first = str(page.find(f"[...document.querySelectorAll('{panel} li')].map((e) => e.innerText)"
                                       ".join('\\0')")).split("\0")  # fmt: skip
         assert newest.startswith("wait "), newest

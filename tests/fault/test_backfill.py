@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests import oracle
 from tests.writing import Site, Writer
 from writer.audit.audit import audit
-from writer.clients.driver_endpoint import DriverAlive, nobody_runs
+from writer.clients.driver_endpoint import DriverAlive, check_no_driver
 from writer.config.loader import load
 from writer.table.factory import main_table
 from writer.table.gap_records import gap_records
@@ -83,7 +83,7 @@ def test_a_skip_beside_a_live_stream_is_filled_from_kafka_and_the_audit_is_clean
     writer = live(site, name, lake)
     assert f"{waiting:,} of {waiting:,} offsets are there" in headrace(site, "backfill", "--dry-run")
     with pytest.raises(DriverAlive, match="a driver of pipeline 'events' runs"):
-        nobody_runs(load(site.config), "events", "Stop it.")
+        check_no_driver(load(site.config), "events", "Stop it.")
     stop = threading.Event()
     feeding = threading.Thread(target=_feed, args=(site, name, stop))
     feeding.start()

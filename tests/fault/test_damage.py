@@ -200,7 +200,7 @@ def _respond(workspace: Ground, place: Place, level: RecoveryLevel | None, *, ha
             code, text = place.carry(workspace.spark)
             assert code == 0, text
             return "L2"
-        assert "torn" in done.reason or "missing" in done.reason or "nothing in it" in done.reason
+        assert "corrupt" in done.reason or "missing" in done.reason or "nothing in it" in done.reason
     code, text = place.carry(workspace.spark, new_run=True)
     assert code == 0, text
     return f"{said}L3"

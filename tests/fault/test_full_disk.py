@@ -63,7 +63,7 @@ def test_of_a_place_that_has_room_nothing_is_told(tmp_path):
     assert disk_space.full_of({str(tmp_path / "none" / "there"): "Make room."}) == ""
     assert disk_space.full_of({"s3://bucket/place": "Make room."}) == ""
     assert disk_space.full_of({}) == ""
-    assert disk_space.says_full("java.io.IOException: No space left on device")
+    assert disk_space.is_disk_full("java.io.IOException: No space left on device")
     assert disk_space.full(str(tmp_path), "Object at location /x not found") is None
     assert disk_space.full("s3://bucket/place", "No space left on device") is None
 

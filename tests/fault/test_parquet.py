@@ -44,7 +44,9 @@ def _by_spark(location: str) -> tuple[int, int]:
     """Count rows and buckets as Spark does, told nothing but where to look."""
     from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", value=False).getOrCreate()
+    # A JVM in which a driver ran before keeps its settings; the file of its pools is gone.
+    builder = SparkSession.builder.master("local[1]").config("spark.scheduler.mode", "FIFO")
+    spark = builder.config("spark.ui.enabled", value=False).getOrCreate()
     try:
         found = spark.read.parquet(location)
         return found.count(), found.select("hour").distinct().count()

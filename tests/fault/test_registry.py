@@ -113,7 +113,7 @@ def test_a_batch_with_a_new_schema_waits_while_answers_are_none(
 
 @pytest.mark.cell("the registry has forgotten its ids", "in the middle of a run, and at a start")
 @pytest.mark.parametrize("form", FORMATS)
-def test_ids_that_the_registry_lost_stop_a_start_and_its_letters_become_rows_again(
+def test_ids_that_the_registry_lost_stop_a_start_and_its_dead_letters_become_rows_again(
     site: Site, registry: Registry, topic: MakeTopic, tmp_path: Path, form: str
 ) -> None:
     name = topic(2)
@@ -148,7 +148,7 @@ def test_ids_that_the_registry_lost_stop_a_start_and_its_letters_become_rows_aga
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_ids_that_mean_other_schemas_stop_a_start_until_somebody_accepts_them(
+def test_ids_that_mean_other_schemas_stop_a_start_until_they_are_accepted(
     site: Site, registry: Registry, topic: MakeTopic, tmp_path: Path, form: str
 ) -> None:
     name = topic(2)

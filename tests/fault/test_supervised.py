@@ -43,7 +43,7 @@ with said.open("a") as out:
 errors = {"crash": RuntimeError("torn"), "refuse": CheckpointUnusable("torn"), "wrong": ConfigError("no such field"),
           "fenced": Fenced("another writer runs"), "done": None}
 if now == "driver":
-    link.tell(None, errors["wrong"])
+    link.report(None, errors["wrong"])
     sys.exit(2)
 codes = [0]
 for name, end in now.items():
@@ -51,19 +51,19 @@ for name, end in now.items():
         continue
     if end == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    link.tell(Progress(name).view(), errors[end])
+    link.report(Progress(name).view(), errors[end])
     codes.append(0 if errors[end] is None else getattr(errors[end], "exit_code", 1))
 sys.exit(max(codes))
 """
 
 
-class Told:
+class SentEvents:
     """Notes what people would be told."""
 
     def __init__(self) -> None:
         self.events: list[notifications.Event] = []
 
-    def tell(self, event: notifications.Event) -> None:
+    def send(self, event: notifications.Event) -> None:
         self.events.append(event)
 
     def close(self, within: timedelta) -> bool:  # noqa: ARG002 - nothing waits
@@ -74,7 +74,7 @@ class Play:
     """A supervisor over drivers of a script."""
 
     def __init__(self, root: Path, starts: Sequence[Any], names: Sequence[str] = ("clicks",)) -> None:
-        self.script, self.told = root / "script.json", Told()
+        self.script, self.sent = root / "script.json", SentEvents()
         self.script.write_text(json.dumps(list(starts)))
         one = config(root)
         pipelines = dict.fromkeys(names, one.pipelines["clicks"])
@@ -89,7 +89,7 @@ class Play:
             try:
                 return Supervisor(
                     self.config, self.supervised_pipelines, [sys.executable, "-c", DRIVER, str(self.script)],
-                    folder=folder, held=held, notifier=self.told, actions=actions or {}, stop=threading.Event(),
+                    folder=folder, held=held, notifier=self.sent, actions=actions or {}, stop=threading.Event(),
                     before=before, jitter=lambda: 0.0,
                 ).run()  # fmt: skip
             finally:
@@ -117,7 +117,7 @@ def test_what_no_start_can_change_is_given_up_with_its_exit_code_and_told(tmp_pa
     play = Play(tmp_path, [{"clicks": end}])
     assert play.run() == code
     assert len(play.orders) == 1
-    assert [event.kind for event in play.told.events] == ["pipeline_halted"]
+    assert [event.kind for event in play.sent.events] == ["pipeline_halted"]
 
 
 def test_a_driver_that_fails_before_its_pipelines_speaks_for_all_of_them(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_what_is_found_before_a_start_is_treated_before_it(tmp_path: Path) -> No
     assert [one["clicks"] for one in play.orders] == [[True, False, 1]], "no driver failed at it"
 
 
-def test_a_hand_that_refuses_gives_way_to_the_next_rung(tmp_path: Path) -> None:
+def test_an_action_that_refuses_gives_way_to_the_next_level(tmp_path: Path) -> None:
     def refuse(_: str) -> str:
         raise Refusal("the batch may be committed")
 
@@ -173,4 +173,4 @@ def test_who_loses_its_lease_ends_and_says_so(tmp_path: Path) -> None:
         other.take(seen.epoch + 1, "another")
 
     assert play.run(before=stolen) == 4
-    assert [event.kind for event in play.told.events] == ["lease_lost"]
+    assert [event.kind for event in play.sent.events] == ["lease_lost"]

@@ -53,7 +53,9 @@ def stopped_within_s(writer: Writer) -> float:
     return took_s
 
 
-def test_a_topic_that_is_deleted_under_its_tasks_ends_them_and_holds_up_nobody(site: Site, topic: MakeTopic) -> None:
+def test_a_topic_that_is_deleted_under_its_tasks_ends_them_and_holds_up_no_other_pipeline(
+    site: Site, topic: MakeTopic
+) -> None:
     gone, stays, flag, held = topic(4), topic(1), site.root / "before", site.root / "held"
     impatient(site, lag_interval="5 s")  # mostly, the tasks ask for the topic by then
     lake = site.pipeline("gone", [gone], commit={"max_delay": "1 s"}, roll=ALL_SLOTS)

@@ -101,7 +101,7 @@ def fetched(bundle: str, name: str) -> Path:
 
 
 def free_port() -> int:
-    """Find a port that nobody listens on."""
+    """Find a port on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

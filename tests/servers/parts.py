@@ -58,7 +58,7 @@ _AVRO = "extensions-core/avro-extensions/src/main/java"  # the Parquet extension
 
 def trino() -> Path:
     """Return Trino's home: `lib` and two plugins."""
-    return _only(java_artifacts.fetch(TRINO, say=_say))
+    return _only(java_artifacts.fetch(TRINO, progress=_say))
 
 
 def presto() -> Path:
@@ -75,7 +75,7 @@ def presto() -> Path:
             old.unlink()
         shutil.rmtree(asm)
 
-    return _only(java_artifacts.made(PRESTO, make, say=_say))
+    return _only(java_artifacts.made(PRESTO, make, progress=_say))
 
 
 def druid() -> Path:
@@ -97,7 +97,7 @@ def druid() -> Path:
         _javac([str(Path(__file__).with_name("DruidOneJvm.java"))], work / "main", [])
         shutil.rmtree(source)
 
-    return java_artifacts.made(DRUID, make, say=_say)
+    return java_artifacts.made(DRUID, make, progress=_say)
 
 
 def _druid_jars() -> dict[str, tuple[Module, ...]]:

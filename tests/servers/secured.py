@@ -3,7 +3,7 @@
 import base64
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -81,11 +81,13 @@ class SecuredBroker:
 
 
 @contextmanager
-def broker(folder: Path, authority: Authority, user: str, password: str) -> Iterator[SecuredBroker]:
-    """Run a real broker with one SCRAM user."""
+def broker(
+    folder: Path, authority: Authority, user: str, password: str, overrides: Mapping[str, str] | None = None
+) -> Iterator[SecuredBroker]:
+    """Run a real broker with one SCRAM user. `overrides`: lines of server.properties."""
     (port,) = free_ports(1)
     shown = authority.certificate("broker")
-    found = Broker(folder)
+    found = Broker(folder, overrides=overrides)
     found._settings |= {
         "listeners": f"PLAINTEXT://127.0.0.1:{found.port},SASL_SSL://127.0.0.1:{port},"
         f"CONTROLLER://127.0.0.1:{found.controller_port}",
@@ -123,7 +125,7 @@ def behind_login(url: str, authority: Authority, user: str, password: str) -> It
     class Door(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.headers.get("Authorization") != wanted:
-                self._send(401, "application/json", b'{"error_code":401,"message":"who are you?"}')
+                self._send(401, "application/json", b'{"error_code":401,"message":"a login is needed"}')
                 return
             length = int(self.headers.get("Content-Length") or 0)
             connection = HTTPConnection(address.netloc, timeout=20)
@@ -133,7 +135,7 @@ def behind_login(url: str, authority: Authority, user: str, password: str) -> It
                 answer = connection.getresponse()
                 self._send(answer.status, answer.headers.get("Content-Type", "application/json"), answer.read())
             except OSError:
-                self._send(502, "text/plain", b"nobody is behind this door")
+                self._send(502, "text/plain", b"the registry does not answer")
             finally:
                 connection.close()
 

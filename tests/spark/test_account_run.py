@@ -47,7 +47,7 @@ def transactions(site: Site, topic: str, values: list[bytes], *, each: int, abor
     return committed
 
 
-def test_holes_of_transactions_are_looked_up_and_no_loss(site: Site, topic: MakeTopic) -> None:
+def test_missing_offsets_of_transactions_are_looked_up_and_no_loss(site: Site, topic: MakeTopic) -> None:
     name, other = topic(1), topic(1)
     site.fill(other, 50)
     values = _values(site, other)
@@ -78,7 +78,7 @@ def _values(site: Site, topic: str) -> list[bytes]:
     return found
 
 
-def test_a_poisoned_topic_stops_with_exit_5_and_commits_nothing(site: Site, topic: MakeTopic) -> None:
+def test_a_topic_of_broken_records_stops_with_exit_5_and_commits_nothing(site: Site, topic: MakeTopic) -> None:
     name = topic(1)
     lake = site.pipeline("events", [name], limits={"failed_ratio_max": 0.2, "failed_records_min": 50})
     site.fill(name, 100)
@@ -96,7 +96,7 @@ def test_a_poisoned_topic_stops_with_exit_5_and_commits_nothing(site: Site, topi
     assert audited(site)["records"]["dead_letters"] == 60
 
 
-def test_letters_of_a_schema_that_came_late_are_replayed_beside_the_writer(site: Site, topic: MakeTopic) -> None:
+def test_dead_letters_of_a_schema_that_came_late_are_replayed_beside_the_writer(site: Site, topic: MakeTopic) -> None:
     name = topic(1)
     lake = site.pipeline("events", [name], commit={"max_delay": "2 s"})
     site.fill(name, 200, broken=3)

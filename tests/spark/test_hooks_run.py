@@ -43,7 +43,9 @@ def versions(asked: list[Asked]) -> dict[str, list[int]]:
     return found
 
 
-def test_each_sealed_version_is_told_whoever_is_away_or_dies(site: Site, topic: Callable[..., str]) -> None:
+def test_each_sealed_version_is_delivered_when_a_server_is_away_or_a_driver_dies(
+    site: Site, topic: Callable[..., str]
+) -> None:
     name = topic(2)
     with scripted(lambda _: Reply(503)) as server:
         hook = {"type": "webhook", "url": server.url, "timeout": "5 s"}

@@ -71,7 +71,7 @@ def test_wrong_data_is_taken_back_though_killed_and_a_corrected_writer_reads_it_
     assert json.loads(say("rewind", config, "--to", str(version_of(lake) - 1), "--json"))["refused"] == []
 
 
-def test_beside_a_live_driver_it_is_refused_and_a_driver_that_nobody_sees_is_fenced(
+def test_beside_a_live_driver_it_is_refused_and_a_driver_that_is_not_seen_is_fenced(
     site: Site, topic: MakeTopic
 ) -> None:
     name = topic(1)

@@ -79,7 +79,7 @@ def test_the_autoscaler_asks_the_driver_and_dies_without_harm(site: Site, topic:
             [sys.executable, "-m", "writer.cli", "status", str(site.config)],
             capture_output=True, text=True, timeout=120, check=True,
         )  # fmt: skip
-        assert re.search(r"^  executors +1 there; 1 asked for$", done.stdout, re.MULTILINE), done.stdout
+        assert re.search(r"^  executors +1 registered; 1 requested$", done.stdout, re.MULTILINE), done.stdout
         assert re.search(
             r"^  autoscaler +(hold|stay|wait|blocked), at .* UTC: 1 executor stays", done.stdout, re.MULTILINE
         )

@@ -65,7 +65,7 @@ def audit(lake: Path) -> None:
     assert leases == sorted(leases)
 
 
-def test_a_checkpoint_that_is_torn_becomes_a_new_run_by_itself_while_another_pipeline_goes_on(
+def test_a_corrupt_checkpoint_becomes_a_new_run_by_itself_while_another_pipeline_goes_on(
     site: Site, topic: MakeTopic, start: Start
 ) -> None:
     names = [topic(1), topic(2)]
@@ -89,7 +89,7 @@ def test_a_checkpoint_that_is_torn_becomes_a_new_run_by_itself_while_another_pip
         oracle.check(lake, pipeline, site.ends(name))
 
 
-def test_a_plan_that_is_torn_before_anything_of_it_was_committed_is_mended_in_place(
+def test_a_plan_that_is_corrupt_before_anything_of_it_was_committed_is_repaired_in_place(
     site: Site, topic: MakeTopic, start: Start
 ) -> None:
     name = topic(2)

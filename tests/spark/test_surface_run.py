@@ -123,7 +123,7 @@ def test_a_running_writer_tells_what_the_lake_holds_and_why_it_committed(site: S
         consumer.close()
 
 
-def test_a_killed_driver_leaves_a_file_that_misleads_nobody_and_its_batch_is_read_again(
+def test_a_killed_driver_leaves_a_file_that_misleads_no_command_and_its_batch_is_read_again(
     site: Site, topic: MakeTopic
 ) -> None:
     name = topic(1)

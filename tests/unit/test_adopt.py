@@ -119,7 +119,7 @@ def test_a_map_that_does_not_apply_is_refused():
     assert moves(KNOWN, topic("clicks", "b"), AdoptionRequest()) == []
 
 
-def test_names_that_nobody_knows_are_refused():
+def test_names_that_are_not_known_are_refused():
     topics = topic("clicks", "z")
     refused(
         "the table knows no topic 'click'; it knows clicks, installs", topics, {}, AdoptionRequest({"click": "clicks"})

@@ -106,8 +106,8 @@ def test_explain_asks_everybody_where_it_is_given_a_configuration(tmp_path):
     path.write_text(json.dumps({**file(tmp_path), "spark": {"master": "spark://host:7077"}}))
     page = ran("explain", str(path), "--save", str(kept))
     assert "hold: 1 executor stays: clicks fails: no Kafka broker answers at 127.0.0.1:1" in page
-    assert "blind (hold): nobody has told which executors there are." in page
-    assert "blind (hold): Kafka has not told what waits or arrives of clicks." in page
+    assert "blind (hold): it is not known which executors there are." in page
+    assert "blind (hold): Kafka has not answered what waits or arrives of clicks." in page
     assert ran("explain", "--facts", str(kept)) == page
     assert "give either" in refusal("explain", str(path), "--facts", str(kept))
 
@@ -123,7 +123,7 @@ def test_a_driver_without_executors_is_not_taken_for_one_that_is_out_of_reach(tm
     progress, now = Progress("clicks"), datetime.now(UTC)
     progress.started(epoch=3, run=1, frontier={("clicks", 0): 9}, limits={}, buckets=[], recent=[])
     progress.running()
-    progress.heard(Sample(now, {("clicks", 0): 9}), {("clicks", 0): 0})
+    progress.sampled(Sample(now, {("clicks", 0): 9}), {("clicks", 0): 0})
     progress.measured(timedelta(seconds=15), (Sample(now - timedelta(minutes=10), {("clicks", 0): 0}),))
     manager = ExecutorManager(
         "local[*]", Autoscaler(), refusal=why_not("local[*]", {}), cpus_per_task=1, stores=[], boundary=lambda: True

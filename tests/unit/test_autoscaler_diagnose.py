@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.decision.capacity import ranges_max
-from autoscaler.decision.decide import Blocked, Down, Hold, Stay, Up
+from autoscaler.decision.decide import Blocked, Down, Hold, Stay, Up, Wait
 from autoscaler.decision.facts import Partition
 from autoscaler.decision.history import Block, Memory, Want
 from autoscaler.decision.policy import Policy
@@ -126,6 +126,22 @@ def test_many_partitions_give_a_full_batch_tasks_beyond_its_files():
     assert ranges_max(one) == 5
     assert ranges_max(replace(one, records_per_task=100_000.0)) == 50
     assert ranges_max(replace(one, partitions_per_task=None)) == 2
+
+
+def test_a_pipeline_at_its_rate_limit_asks_for_no_executors_and_its_lag_keeps_none():
+    late = tuple(Partition("clicks", i, 100_000, lag_s=7_200.0) for i in range(480))
+    behind = replace(SHORT, partitions=late)
+    assert isinstance(decided(facts(behind)), Up)
+    limited = decided(facts(replace(behind, rate_limit_per_s=50_000.0)))
+    assert isinstance(limited, Stay)
+    (note,) = limited.symptoms
+    assert (note.kind, note.effect) == ("rate_limited", "note")
+    (load,) = limited.sums.loads
+    assert (load.need.up, load.need.target, load.need.late_s) == (50_000, 50_000, 0)
+    little = decided(facts(replace(behind, rate_limit_per_s=1_000.0), executors=20), Memory(desired=20))
+    assert isinstance(little, Wait), "fewer executors carry what it may commit"
+    free = decided(facts(replace(pipeline(60_000), rate_limit_per_s=1e6)))
+    assert not free.symptoms, "a limit beyond what comes says nothing"
 
 
 def test_a_partition_that_stands_still_is_named_and_asks_for_nothing():

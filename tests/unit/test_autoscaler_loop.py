@@ -85,7 +85,7 @@ def test_a_new_process_goes_on_with_what_the_one_before_decided():
     assert world.done == [("keep", 7), ("ask", 7)]
 
 
-def test_nothing_is_asked_of_nobody_nor_before_anything_was_decided():
+def test_nothing_is_requested_without_a_driver_nor_before_a_decision():
     world = World(replace(LATE, executors=None))
     world.tick()
     assert [one for one in world.done if one[0] == "ask"] == []
@@ -113,7 +113,7 @@ def test_a_refusal_is_shown_until_it_is_taken(caplog: pytest.LogCaptureFixture):
     assert world.loop.shown.refused is None
 
 
-def test_a_storage_that_fails_keeps_nobody_from_scaling():
+def test_a_storage_that_fails_does_not_stop_scaling():
     world = World()
 
     def fails(_: AutoscalerState) -> None:

@@ -39,8 +39,10 @@ def told(*commits: dict[str, Any], **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read(said: dict[str, Any], lag: LagSample | None = None, stood: Frontiers | None = None, **more: Any) -> Pipeline:
-    return pipeline("clicks", said, lag or sample(), stood or {}, POLICY, NOW, **more)
+def read(
+    said: dict[str, Any], lag: LagSample | None = None, frontiers: Frontiers | None = None, **more: Any
+) -> Pipeline:
+    return pipeline("clicks", said, lag or sample(), frontiers or {}, POLICY, NOW, **more)
 
 
 def test_lag_is_that_of_the_sample() -> None:
@@ -55,6 +57,22 @@ def test_limits_say_how_many_ranges_and_tasks_a_full_batch_has():
     assert (found.records_max, found.min_partitions, found.records_per_task) == (1_000, 4, 50)
     assert found.partitions_per_task == 100
     assert (found.delay_max_s, found.headroom_s, found.arriving_per_s) == (60, 3_600, 1_000 / 600)
+
+
+def test_a_rate_limit_in_bytes_goes_by_the_mean_of_the_values():
+    totals = {"records": {"read": 1_000}, "value_bytes": 50_000}
+    limit = {"records_per_second": 300, "bytes_per_second": 10_000}
+    assert read(told(rate_limit=None)).rate_limit_per_s is None
+    assert read(told(rate_limit=limit, totals=totals)).rate_limit_per_s == 200
+    assert read(told(rate_limit={**limit, "bytes_per_second": 10**6}, totals=totals)).rate_limit_per_s == 300
+    unknown = {"records": {"read": 0}, "value_bytes": 0}
+    assert read(told(rate_limit=limit, totals=unknown)).rate_limit_per_s == 300
+
+
+def test_a_batch_that_waited_for_others_did_not_take_longer():
+    queued = commit(7, 5.0)
+    (one,) = batches([{**queued, "phases": {**queued["phases"], "queue": 90.0}}])
+    assert one.seconds == 10.0
 
 
 def test_a_batch_is_what_its_commit_says():
@@ -83,13 +101,13 @@ def test_two_tasks_show_no_skew():
 
 
 def test_a_partition_that_stands_still_counts_the_commits_since() -> None:
-    stood = moved({}, [commit(3, 60)], sample())
+    frontiers = moved({}, [commit(3, 60)], sample())
     for version in (4, 5):
-        stood = moved(stood, [commit(version, 10), commit(version - 1, 20)], sample())
+        frontiers = moved(frontiers, [commit(version, 10), commit(version - 1, 20)], sample())
     said = told(commit(5, 10), commit(4, 20), commit(3, 60))
-    assert read(said, stood=stood).partitions[0].batches_unmoved == 2
+    assert read(said, frontiers=frontiers).partitions[0].batches_unmoved == 2
     later = told(commit(6, 5))
-    assert read(later, stood=moved(stood, later["commits"], sample(950))).partitions[0].batches_unmoved == 0
+    assert read(later, frontiers=moved(frontiers, later["commits"], sample(950))).partitions[0].batches_unmoved == 0
 
 
 def test_a_failure_a_pause_and_recovery_are_passed_on() -> None:
@@ -104,7 +122,7 @@ SAID = {
 }  # fmt: skip
 
 
-def test_executors_that_nobody_wanted_yet_are_those_that_are_there():
+def test_before_a_request_the_executors_are_those_that_are_registered():
     found = executors(SAID, POLICY)
     assert found is not None
     assert (found.wanted, found.registered, found.draining, found.slots, found.quota) == (3, 3, 1, 2, None)

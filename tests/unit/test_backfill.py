@@ -98,7 +98,7 @@ def test_instants_lie_between_the_first_and_the_last_record():
     assert instants(NOON, NOON, 1_000, 100) == []
 
 
-def test_a_ticket_is_named_by_its_beginning_and_only_open_ones_are_chosen():
+def test_a_gap_record_is_named_by_its_beginning_and_only_open_ones_are_chosen():
     gap = parse_gap(3, {"kind": "gap", "id": "abcdef", "cause": "latest", "ranges": []})
     other = parse_gap(4, {"kind": "gap", "id": "abcxyz", "cause": "latest", "ranges": []})
     lost = parse_gap(5, {"kind": "lost", "gap": "abcxyz", "by": "a", "reason": "r", "left": 0})
@@ -113,7 +113,7 @@ def test_a_ticket_is_named_by_its_beginning_and_only_open_ones_are_chosen():
         chosen(gap_records, BackfillRequest(("abc",)))
 
 
-def test_a_ticket_is_what_its_entries_say_however_they_are_kept():
+def test_a_gap_record_is_what_its_entries_say_however_they_are_stored():
     ranges = [{**vars(P0), "start": 10, "end": 50}]
     hints = [{"from": None, "until": NOON.isoformat()}]
     opened = parse_gap(3, {"kind": "gap", "id": "g", "cause": "retention", "ranges": ranges, "hints": hints,
@@ -134,7 +134,7 @@ def test_a_ticket_is_what_its_entries_say_however_they_are_kept():
     assert parse_gap(5, {"kind": "batch"}) is None
 
 
-def test_a_fill_that_leaves_nothing_ends_its_ticket():
+def test_a_fill_that_leaves_nothing_ends_its_gap_record():
     with pytest.raises(ValueError, match="ends its gap record"):
         Fill("x", "g", 0, 5, 0, done=False)
     with pytest.raises(ValueError, match="at least nothing"):

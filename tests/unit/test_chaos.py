@@ -62,13 +62,13 @@ def test_damage_changes_what_is_there(run: Path, kind: str) -> None:
     assert content() != before
 
 
-def test_torn_offsets_are_not_believed(run: Path) -> None:
+def test_corrupt_offsets_are_not_believed(run: Path) -> None:
     damage(run, "newest offsets zeroed", Random(1))
     with pytest.raises(CheckpointUnusable, match=r"offsets/2 (cannot be read|has version)"):
         Checkpoints(str(run.parents[1]), "events").planned(1)
 
 
-def test_edited_offsets_are_believed_by_whoever_reads_only_them(run: Path) -> None:
+def test_edited_offsets_are_believed_by_a_reader_of_offsets_only(run: Path) -> None:
     before = Checkpoints(str(run.parents[1]), "events").ends(1, 2)
     damage(run, "offsets edited", Random(1))
     after = Checkpoints(str(run.parents[1]), "events").ends(1, 2)
@@ -92,7 +92,7 @@ def test_all_held_once_is_clean() -> None:
     assert (verdict.produced, verdict.held) == (10, 10)
 
 
-def test_a_hole_is_lost_and_said() -> None:
+def test_a_missing_offset_is_lost_and_reported() -> None:
     verdict = judge({("t", 1): Life("t", {0: 10})}, {("t", 1, 0): PartitionOffsets(7, [(0, 4), (7, 10)])})
     assert (verdict.lost, verdict.clean) == (3, False)
     assert verdict.said == ["t/0 (life 1): offsets [4, 7) are nowhere in the lake"]
@@ -103,7 +103,7 @@ def test_an_offset_that_is_there_twice_is_said() -> None:
     assert (verdict.twice, verdict.clean) == (2, False)
 
 
-def test_rows_that_nobody_produced_are_said() -> None:
+def test_rows_that_were_not_produced_are_reported() -> None:
     life = {("t", 1): Life("t", {0: 10})}
     assert judge(life, {("t", 1, 0): PartitionOffsets(11, [(0, 11)])}).unknown == 1
     assert (
@@ -118,7 +118,7 @@ def test_what_retention_took_is_no_loss_and_the_rest_is() -> None:
     assert (verdict.taken, verdict.lost) == (3, 1)
 
 
-def test_the_end_of_a_deleted_topic_is_no_loss_and_a_hole_before_it_is() -> None:
+def test_the_end_of_a_deleted_topic_is_no_loss_and_a_missing_offset_before_it_is() -> None:
     life = Life("t", {0: 10, 1: 10}, deleted=True)
     held = {("t", 1, 0): PartitionOffsets(6, [(0, 6)]), ("t", 1, 1): PartitionOffsets(5, [(0, 2), (3, 6)])}
     verdict = judge({("t", 1): life}, held)

@@ -219,8 +219,9 @@ def test_a_plan_of_tasks_is_what_the_configuration_says() -> None:
     ).pipelines["clicks"]  # fmt: skip
     schemas = SchemaPlan(pa.schema([("id", pa.int64())]))
     plan = build_task_plan(
-        settings, None, schemas, CONFLUENT, "ms", now=NOON, prefix="7", incarnations={"clicks": 2}, hidden=True
-    )
+        settings, None, schemas, CONFLUENT, "ms", now=NOON, prefix="7", incarnations={"clicks": 2}, hidden=True,
+        record_columns=settings.columns.record_columns,
+    )  # fmt: skip
     assert (plan.table, plan.dead_letters, plan.late, plan.late_table) == ("/lake", "/dead", "late_table", "/late")
     assert (plan.budget, plan.target_file_size, plan.bucket) == (3 * 2**20, 2 * 2**20, settings.bucket)
     assert (plan.time_rule, plan.schemas, plan.frontier) == (settings.event_time.rule("ms"), schemas, {})

@@ -169,8 +169,8 @@ def test_without_a_terminal_each_commit_is_a_line_and_nothing_moves(screen):
 
 
 def test_tables_in_a_pipe_have_no_blanks_at_their_ends_and_long_lines_are_whole(screen):
-    screen.say(verification.show(verification.of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
-    screen.say("x" * 300)
+    screen.write(verification.show(verification.of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
+    screen.write("x" * 300)
     lines = screen.console.file.getvalue().splitlines()
     assert lines[0] == "The lake, as DuckDB reads it"
     assert lines[-1] == "x" * 300
@@ -189,7 +189,7 @@ def test_where_only_ascii_can_be_written_ascii_is_written():
     screen = Screen(Console(file=out, width=100))
     screen.done("well")
     screen.done("badly", good=False)
-    screen.say(verification.show(verification.of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
+    screen.write(verification.show(verification.of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
     out.flush()
     assert out.buffer.getvalue().decode("ascii").startswith("ok well ")
 

@@ -15,10 +15,10 @@ def test_the_picture_is_drawn_from_what_the_screen_showed():
     picture = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(picture)
     screen = picture.Still()
-    screen.say(Text("a < b & c"))
+    screen.write(Text("a < b & c"))
     with screen.live():
         screen.show(VIEW)
-    screen.say("the end")
+    screen.write("the end")
     drawn = screen.svg()
     texts = {text.text.replace("\xa0", " ") for text in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")}
     assert {"headrace demo", "a < b & c", "the end"} <= texts

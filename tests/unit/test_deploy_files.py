@@ -154,7 +154,7 @@ def test_the_commands_that_chart_and_images_run_are_commands():
     assert found - get_command(app).commands.keys() == set()
 
 
-def test_an_image_in_which_somebody_else_owns_a_name_is_refused(monkeypatch, tmp_path):
+def test_an_image_in_which_another_package_owns_a_name_is_refused(monkeypatch, tmp_path):
     owners = script("owners")
     monkeypatch.setattr(owners, "packages_distributions", dict)
     monkeypatch.setattr(owners, "OURS", ("json",))

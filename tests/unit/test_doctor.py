@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from tests.unit.test_checkpoint import Run
 from writer.cli.main import app
+from writer.clients import kafka
 from writer.core.errors import ConfigError
 
 ID = "a76f7e84-306b-4262-ab49-81df29c41119"
@@ -66,6 +67,34 @@ def test_what_names_no_checkpoint_is_a_mistake_of_configuration(words, said):
     with pytest.raises(ConfigError, match=said) as error:
         told(*words)
     assert error.value.exit_code == 2
+
+
+def test_pipelines_share_one_wait_for_a_silent_broker(tmp_path, monkeypatch):
+    questions: list[str] = []
+
+    class Silent(kafka.AdminClient):
+        def __getattribute__(self, name):
+            if name.startswith(("list_", "describe_")):
+                questions.append(name)
+            return super().__getattribute__(name)
+
+    monkeypatch.setattr(kafka, "AdminClient", Silent)
+    rest = {"event_time": {"field": "at"}}
+    config = {
+        "kafka": {"bootstrap_servers": "127.0.0.1:1", "request_timeout": "1 s"},
+        "registry": {"url": "http://127.0.0.1:1"},
+        "checkpoints": str(tmp_path / "checkpoints"),
+        "pipelines": {
+            name: {"topics": [name], "table": {"location": str(tmp_path / name)}, **rest}
+            for name in ("clicks", "installs")
+        },
+    }
+    (tmp_path / "pipelines.yaml").write_text(json.dumps(config))
+    found = told(tmp_path / "pipelines.yaml", "--json")
+    assert found.exit_code in (0, 1), found.output
+    for one in json.loads(found.output):
+        assert any("no Kafka broker answers at 127.0.0.1:1" in check["message"] for check in one["checks"]), one
+    assert questions == ["list_topics"]
 
 
 def test_nothing_is_changed(run):

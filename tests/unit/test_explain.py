@@ -232,7 +232,7 @@ def test_the_page_tells_why_what_and_at_what_cost(config, written):
         "rows 990 99.2%", "dead letters 7 0.7%", "read 998", "offsets without a record 2",
         "skip 0.100 20.0% 100.20", "decode 0.300 60.0% 300.60", "all, in 2 tasks 0.500 501.00",
         "wait 12.000 between the batch before and this one",
-        "commit - the table's commit; the next commit of the same start will tell",
+        "commit - the table's commit; known with this start's next commit",
         "read 194.9 KiB of values, 200.0 bytes/record", "written 3 files, 48.3 KiB, 50.0 bytes/row, 1 bucket",
         "dead letters 1 file, 2.0 KiB", "event times from 2026-11-20 10:00:00 UTC to 2026-11-20 11:00:00 UTC",
     ):  # fmt: skip

@@ -62,7 +62,7 @@ def test_a_driver_is_ready_once_its_query_runs_and_healthy_before(url, progress)
 def test_a_start_is_proven_by_its_first_commit_and_stays_so(url, progress):
     assert get(url, "/rolloutz")[::2] == (503, "pipeline clicks is starting\n")
     begun(progress)
-    progress.heard(Sample(NOON, {("clicks", 0): 5}), {("clicks", 0): 0})
+    progress.sampled(Sample(NOON, {("clicks", 0): 5}), {("clicks", 0): 0})
     assert get(url, "/readyz")[0] == 200
     assert get(url, "/rolloutz")[::2] == (503, "pipeline clicks has records waiting and no commit yet\n")
     progress.began(0, "look")
@@ -71,17 +71,17 @@ def test_a_start_is_proven_by_its_first_commit_and_stays_so(url, progress):
     progress.began(1, "look")
     progress.committed(1, facts(), {("clicks", 0): 5}, [])
     assert get(url, "/rolloutz")[::2] == (200, "ok\n")
-    progress.heard(Sample(NOON, {("clicks", 0): 9}), {("clicks", 0): 0})
+    progress.sampled(Sample(NOON, {("clicks", 0): 9}), {("clicks", 0): 0})
     assert get(url, "/rolloutz")[0] == 200
     progress.failed("the disk is full")
     assert get(url, "/rolloutz")[0] == 503
 
 
 def test_a_start_is_proven_where_nothing_waits_and_where_nothing_is_to_be_committed(url, progress):
-    progress.heard(Sample(NOON, {("clicks", 0): 0}), {})
+    progress.sampled(Sample(NOON, {("clicks", 0): 0}), {})
     assert get(url, "/rolloutz")[0] == 503, "it has not begun"
     begun(progress)
-    progress.heard(Sample(NOON, {("clicks", 0): 8, ("clicks", 1): 0}), {("clicks", 0): 8})
+    progress.sampled(Sample(NOON, {("clicks", 0): 8, ("clicks", 1): 0}), {("clicks", 0): 8})
     assert get(url, "/rolloutz")[::2] == (200, "ok\n"), "what Kafka no longer holds does not wait"
 
 
@@ -166,7 +166,7 @@ def test_a_post_from_another_machine_is_refused(progress, monkeypatch):
     assert asked == []
 
 
-def test_posts_are_answered_by_whoever_knows_the_path_and_status_says_more(progress):
+def test_posts_are_answered_by_the_handler_of_the_path_and_status_says_more(progress):
     def scale(path: str, authorization: str) -> http_server.Answer | None:
         return (HTTPStatus.OK, "text/plain", authorization.encode()) if path == "/scale?executors=2" else None
 
@@ -195,14 +195,14 @@ def test_who_has_the_token_may_start_a_pipeline_that_has_ended(progress):
     assert asked == [("clicks", False), ("clicks", True)]
 
 
-def test_without_a_supervisor_nobody_has_the_token(progress):
+def test_without_a_supervisor_no_client_has_the_token(progress):
     progress.failed("the disk is full")
     board = {"clicks": progress}
     with serving(ANY, board, starts(board, "", lambda *_: None)) as url:
         assert post(url, "/pipelines/clicks/start", "")[0] == 403
 
 
-def test_a_client_that_says_nothing_holds_nobody_up(url):
+def test_a_silent_client_holds_up_no_other(url):
     host, port = urlsplit(url).netloc.split(":")
     with ExitStack() as silent:
         for _ in range(5):
@@ -276,7 +276,7 @@ def test_an_older_driver_does_not_take_away_the_file_of_a_newer_one(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"url": "x"}'])
-def test_a_file_that_cannot_be_read_announces_nobody(tmp_path, text):
+def test_a_file_that_cannot_be_read_announces_no_driver(tmp_path, text):
     (tmp_path / "clicks").mkdir()
     (tmp_path / "clicks" / "driver.json").write_text(text)
     assert announced(str(tmp_path), "clicks") is None

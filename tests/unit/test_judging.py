@@ -80,6 +80,9 @@ def test_a_driver_whose_main_thread_is_silent_hangs_and_one_that_starts_has_long
         (PipelineHealth("running", 5_000.0, 1, 7, None, 90_000.0), False),  # Kafka has not said
         (PipelineHealth("paused", 5_000.0, 1, 7, 10, 90_000.0), False),
         (PipelineHealth("running", 1_801.0, 1, None, 10, None), True),
+        (PipelineHealth("running", 5_000.0, 1, 7, 10, 3_000.0, free_s=-600.0), False),  # its rate limit holds the batch
+        (PipelineHealth("running", 5_000.0, 1, 7, 10, 3_000.0, free_s=60.0), False),  # which has begun a minute ago
+        (PipelineHealth("running", 5_000.0, 1, 7, 10, 3_000.0, free_s=1_801.0), True),
     ],
 )
 def test_a_driver_that_commits_nothing_while_records_wait_hangs(one: PipelineHealth, hangs: bool) -> None:
@@ -100,4 +103,5 @@ def test_what_kafka_said_three_intervals_ago_is_not_waiting(age_s: float, waitin
         "lag": lag.to_json(NOON),
     }  # fmt: skip
     assert seen(told, 9.0, NOON) == PipelineHealth("running", 9.0, 2, 4, waiting, 1.5)
+    assert seen({**told, "rate_limit": {"next_batch_in_seconds": -4.0}}, 9.0, NOON).free_s == 4.0
     assert not seen({**told, "last_commit": None, "lag": LagSample().to_json(NOON)}, 9.0, NOON).well

@@ -110,7 +110,7 @@ def test_who_releases_leaves_the_epoch_and_a_name() -> None:
         assert releasing(found, 4, "a", NOW) is None
 
 
-def test_a_lease_that_somebody_else_made_is_one_of_epoch_0() -> None:
+def test_a_lease_that_another_client_made_is_one_of_epoch_0() -> None:
     assert seen({"metadata": {"uid": "u", "resourceVersion": "1"}}) == LeaseRecord(0, "", ("u", "1"), released=True)
 
 
@@ -135,7 +135,7 @@ def leases(url: str, folder: Path) -> KubernetesLeases:
     return KubernetesLeases(Api(url, account(folder)), ABOUT)
 
 
-def test_a_label_from_somebody_else_loses_no_lease(api: tuple[LeaseApi, str], tmp_path: Path) -> None:
+def test_a_label_from_another_client_loses_no_lease(api: tuple[LeaseApi, str], tmp_path: Path) -> None:
     one = leases(api[1], tmp_path)
     assert one.take(4, "a")
     touched = api[0].objects["headrace-clicks"]

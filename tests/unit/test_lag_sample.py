@@ -108,7 +108,7 @@ def heard(progress: Progress, age_s: float) -> None:
     """Let the driver's thread have asked Kafka some seconds ago, every two seconds, and five minutes before."""
     asked = datetime.now(UTC) - timedelta(seconds=age_s)
     earlier = tuple(Sample(asked - timedelta(seconds=ago), {A: 100 - ago // 10}) for ago in (600, 120))
-    progress.heard(Sample(asked, {A: 100}), {A: 0})
+    progress.sampled(Sample(asked, {A: 100}), {A: 0})
     progress.measured(timedelta(seconds=2), earlier)
 
 

@@ -60,7 +60,7 @@ def test_actions_that_we_do_not_know_are_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b'{"txn":{"appId', b"\xff\xfe", b"5\n", b"[]\n", b'"text"\n', b"\x00" * 64])
-def test_a_torn_entry_is_told_by_its_path_and_nothing_is_written_after_it(tmp_path: Path, content: bytes) -> None:
+def test_a_corrupt_entry_is_named_by_its_path_and_nothing_is_written_after_it(tmp_path: Path, content: bytes) -> None:
     log = create(tmp_path)
     before = log.state()
     corrupt = tmp_path / "_delta_log" / f"{1:020}.json"
@@ -86,7 +86,7 @@ def test_a_wrong_last_checkpoint_costs_nothing(tmp_path: Path, content: str) -> 
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -8])
-def test_a_torn_checkpoint_is_passed_over_while_the_entries_are_there(tmp_path: Path, keep: int) -> None:
+def test_a_corrupt_checkpoint_is_passed_over_while_the_entries_are_there(tmp_path: Path, keep: int) -> None:
     log = create(tmp_path)
     grown(log, moved("a", 1))
     checkpointed(tmp_path)
@@ -96,7 +96,7 @@ def test_a_torn_checkpoint_is_passed_over_while_the_entries_are_there(tmp_path: 
     assert facts(log_at(tmp_path).state()) == facts(state)
 
 
-def test_a_torn_checkpoint_whose_entries_are_gone_is_refused(tmp_path: Path) -> None:
+def test_a_corrupt_checkpoint_whose_entries_are_gone_is_refused(tmp_path: Path) -> None:
     """Else the writer would go on at the end of the older checkpoint, where no reader looks."""
     log = create(tmp_path)
     checkpointed(tmp_path)
@@ -197,7 +197,7 @@ def test_a_clean_up_below_a_follower_is_seen(tmp_path: Path) -> None:
     assert [version for version, _ in log.since(-1)] == [last.version]
 
 
-def test_nothing_is_put_into_a_hole_that_a_clean_up_left(tmp_path: Path) -> None:
+def test_nothing_is_put_at_a_version_that_a_clean_up_removed(tmp_path: Path) -> None:
     """Below the newest checkpoint an entry is free to be written, and nobody would ever read it."""
     log, other = create(tmp_path), log_at(tmp_path)
     stale = log.state()
@@ -301,7 +301,7 @@ def test_without_hard_links_a_start_says_so(tmp_path: Path, monkeypatch: pytest.
         log.append(log.state(), [SAID])
 
 
-def test_a_draft_that_a_dead_writer_left_harms_nobody_and_is_swept(tmp_path: Path) -> None:
+def test_a_draft_that_a_dead_writer_left_does_no_harm_and_is_swept(tmp_path: Path) -> None:
     log = create(tmp_path)
     left = [tmp_path / "_delta_log" / f".{n:020}.json.{uuid4().hex}.tmp" for n in (1, 2)]
     for draft in left:

@@ -91,7 +91,7 @@ def act(action: str, log: Log, location: Path, numbers: Iterator[int]) -> None:
 
 @settings(max_examples=share(30))
 @given(st.lists(st.sampled_from(OURS + THEIRS), min_size=1, max_size=10), st.sampled_from([0, 30]))
-def test_delta_rs_and_we_see_the_same_table_whoever_writes(actions: list[str], days_kept: int) -> None:
+def test_delta_rs_and_we_see_the_same_table_from_every_writer(actions: list[str], days_kept: int) -> None:
     with tempfile.TemporaryDirectory() as root:
         location = Path(root) / "lake ü"
         kept = {"delta.logRetentionDuration": f"interval {days_kept} days"}

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from writer.cli.write.run import _say_where_the_page_is
+from writer.cli.write.run import _print_page_url
 
 SPEAKS = """
 import logging as stdlib
@@ -67,5 +67,5 @@ def test_a_warning_before_the_set_up_is_a_whole_line(caplog: pytest.LogCaptureFi
 @pytest.mark.parametrize(("form", "printed"), [("text", "headrace: page at http://127.0.0.1:9643/\n"), ("json", "")])
 def test_run_prints_where_the_page_is_but_not_among_lines_of_json(form, printed, monkeypatch, capsys):
     monkeypatch.setenv("HEADRACE_LOG", form)
-    _say_where_the_page_is("http://127.0.0.1:9643")
+    _print_page_url("http://127.0.0.1:9643")
     assert capsys.readouterr().out == printed

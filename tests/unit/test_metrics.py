@@ -39,8 +39,8 @@ def board():
     progress.started(epoch=2, run=1, frontier={A: 0, B: 50}, limits={}, buckets=[], recent=[])
     progress.running()
     progress.admitted({1: Rejected("no")})
-    progress.heard(Sample(NOON - timedelta(seconds=20), {A: 100, B: 50}), {A: 0, B: 10})
-    progress.heard(Sample(NOON - timedelta(seconds=10), {A: 200, B: 50}), {A: 0, B: 10})
+    progress.sampled(Sample(NOON - timedelta(seconds=20), {A: 100, B: 50}), {A: 0, B: 10})
+    progress.sampled(Sample(NOON - timedelta(seconds=10), {A: 200, B: 50}), {A: 0, B: 10})
     progress.kept({"clicks": timedelta(hours=1)})
     committed(progress)
     return {"clicks": progress}

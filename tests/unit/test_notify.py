@@ -55,9 +55,9 @@ def test_a_slack_compatible_server_gets_a_text_and_the_facts_beside_it():
         {"topic": "clicks", "incarnation": 1, "partition": 0, "start": 5, "end": 1_005},
     ]}  # fmt: skip
     with scripted(answering(200)) as script:
-        tells = notifier(f"{script.url}/services/T0/secret")
-        tells.tell(gap_opened("clicks", gap, 12, AT))
-        assert tells.close(SOON)
+        sender = notifier(f"{script.url}/services/T0/secret")
+        sender.send(gap_opened("clicks", gap, 12, AT))
+        assert sender.close(SOON)
     (asked,) = script.asked
     told = asked.json()
     assert asked.method == "POST"
@@ -69,27 +69,27 @@ def test_a_slack_compatible_server_gets_a_text_and_the_facts_beside_it():
 
 def test_a_server_that_fails_first_gets_the_same_message_again_and_the_order_stays():
     with scripted(answering(503, 429, 500)) as script:
-        tells = notifier(script.url)
+        sender = notifier(script.url)
         for number in (1, 2, 3):
-            tells.tell(event(number))
-        assert tells.close(SOON)
+            sender.send(event(number))
+        assert sender.close(SOON)
     assert sent(script) == [1, 1, 1, 1, 2, 3]
     assert len({asked.json()["id"] for asked in script.asked[:4]}) == 1
 
 
 def test_a_message_that_is_refused_is_logged_and_does_not_hold_up_the_next(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, "headrace"), scripted(answering(404)) as script:
-        tells = notifier(f"{script.url}/services/secret")
-        tells.tell(event(1))
-        tells.tell(event(2))
-        assert tells.close(SOON)
+        sender = notifier(f"{script.url}/services/secret")
+        sender.send(event(1))
+        sender.send(event(2))
+        assert sender.close(SOON)
     assert sent(script) == [1, 2]
     assert "notification_dropped pipeline=clicks kind=missing_offsets" in caplog.text
     assert "404" in caplog.text
     assert "secret" not in caplog.text
 
 
-def test_nobody_waits_for_a_server_that_does_not_answer():
+def test_no_caller_waits_for_a_server_that_does_not_answer():
     held = threading.Event()
 
     def hang(_: Asked) -> Reply:
@@ -97,11 +97,11 @@ def test_nobody_waits_for_a_server_that_does_not_answer():
         return Reply()
 
     with scripted(hang) as script:
-        tells = notifier(script.url)
+        sender = notifier(script.url)
         began = time.monotonic()
         for number in range(300):
-            tells.tell(event(number))
-        assert not tells.close(timedelta(seconds=0.05))
+            sender.send(event(number))
+        assert not sender.close(timedelta(seconds=0.05))
         assert time.monotonic() - began < 5
         held.set()
 
@@ -110,33 +110,33 @@ def test_a_server_that_is_down_is_tried_until_patience_ends(caplog: pytest.LogCa
     with scripted(answering()) as script:
         url = script.url
     with caplog.at_level(logging.INFO, "headrace"):
-        tells = notifier(url, retry_timeout=timedelta(seconds=0.05))
-        tells.tell(event())
-        assert tells.close(SOON)
+        sender = notifier(url, retry_timeout=timedelta(seconds=0.05))
+        sender.send(event())
+        assert sender.close(SOON)
     assert "cannot reach" in caplog.text
 
 
 def test_the_end_of_the_process_does_not_wait_for_a_pause_that_is_longer():
     with scripted(answering(503, **{"Retry-After": "30"})) as script:
-        tells = notifier(script.url)
-        tells.tell(event())
+        sender = notifier(script.url)
+        sender.send(event())
         began = time.monotonic()
-        assert not tells.close(timedelta(seconds=0.2))
+        assert not sender.close(timedelta(seconds=0.2))
         assert time.monotonic() - began < 2
 
 
 def test_only_the_chosen_kinds_are_told():
     with scripted(answering()) as script:
-        tells = notifier(script.url, kinds=("topic_recreated",))
-        tells.tell(event())
-        tells.tell(topic_recreated("clicks", "clicks", "a", "b", AT))
-        assert tells.close(SOON)
+        sender = notifier(script.url, kinds=("topic_recreated",))
+        sender.send(event())
+        sender.send(topic_recreated("clicks", "clicks", "a", "b", AT))
+        assert sender.close(SOON)
     assert [json.loads(asked.body)["event"] for asked in script.asked] == ["topic_recreated"]
 
 
 def test_the_url_comes_from_the_environment_and_is_never_shown():
     silent = opened(Notifications(), {})
-    silent.tell(event())
+    silent.send(event())
     assert silent.close(SOON), "without a variable nothing is sent, and nothing waits"
     section = Notifications(url_env="HOOK")
     with pytest.raises(ConfigError, match="HOOK, which is not set"):
@@ -148,7 +148,7 @@ def test_the_url_comes_from_the_environment_and_is_never_shown():
 
 
 @pytest.mark.parametrize("rung", RecoveryLevel)
-def test_the_rungs_that_lose_or_guess_are_told_and_no_other(rung: RecoveryLevel):
+def test_the_levels_that_lose_or_guess_are_notified_and_no_other(rung: RecoveryLevel):
     told = level_reached("clicks", rung, "No checkpoint agrees.", at=AT)
     assert (told is not None) == (rung >= RecoveryLevel.WALK_BACK)
     if told is not None:

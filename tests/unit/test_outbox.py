@@ -61,7 +61,7 @@ def test_pauses_double_up_to_ten_minutes_and_are_never_shorter_than_asked_for():
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from(["look", "take", "deliver"])), max_size=40))
-def test_of_two_processes_neither_loses_a_parcel(tmp_path_factory: pytest.TempPathFactory, steps):
+def test_of_two_processes_neither_loses_an_outbox_entry(tmp_path_factory: pytest.TempPathFactory, steps):
     """Each looks at a box, and acts on what it saw, however old that is by then. Every entry seals something."""
     store = LocalStore(str(tmp_path_factory.mktemp("box")))
     boxes = (Outbox(store, "hook"), Outbox(store, "hook"))

@@ -181,14 +181,14 @@ def bearer(token: str) -> Headers:
     return {"Authorization": f"Bearer {token}"}
 
 
-def test_live_records_are_off_unless_somebody_switched_them_on(tmp_path: Path) -> None:
+def test_live_records_are_off_unless_they_are_switched_on(tmp_path: Path) -> None:
     for given in ({}, {"token": TOKEN}):
         with showing(tmp_path, **given) as found:
             assert ask(found, "/records?pipeline=clicks", headers=bearer(TOKEN))[0] == 404
             assert ask(found, "/records?pipeline=clicks", headers=bearer(""))[0] == 404
 
 
-def test_live_records_are_shown_to_who_has_the_token_and_to_nobody_else(tmp_path: Path) -> None:
+def test_live_records_are_shown_only_with_the_token(tmp_path: Path) -> None:
     with showing(tmp_path, expose_records=True, token=TOKEN) as found:
         for headers in ({}, bearer(""), bearer("wrong"), {"Authorization": TOKEN}, bearer(TOKEN + " ")):
             assert ask(found, "/records?pipeline=clicks", headers=headers)[0] == 403

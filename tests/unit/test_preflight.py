@@ -90,7 +90,7 @@ def test_a_run_that_is_over_is_not_held_against_the_table(run):
         ({"frontier": None, "unknown": {"table": "no answer."}}, "frontier", RecoveryLevel.WAIT),
     ],
 )
-def test_a_finding_leads_to_its_rung(run, changes, name, level):
+def test_a_finding_leads_to_its_level(run, changes, name, level):
     found = bad(facts(run, **changes))
     assert found[name][0] == level
     assert leads_to(preflight(facts(run, **changes))) == level
@@ -121,7 +121,7 @@ def test_a_planned_batch_that_is_in_the_table_is_well(run):
     assert not bad(facts(run, frontier={A: 9, B: 9}))
 
 
-def test_a_witness_tells_an_edited_file_and_another_id(run):
+def test_a_run_record_shows_an_edited_file_and_another_id(run):
     content = (run.path / "offsets/1").read_bytes()
     seen = run_record.begun(1, "test", AT, {A: 0, B: 0}).with_batch(1, run_record.Stamp(crc32(content), 5), ID)
     assert not bad(facts(run, run_record=seen))
@@ -132,7 +132,7 @@ def test_a_witness_tells_an_edited_file_and_another_id(run):
     )  # fmt: skip
 
 
-def test_a_witness_is_read_as_it_was_written(tmp_path):
+def test_a_run_record_is_read_as_it_was_written(tmp_path):
     store = LocalStore(str(tmp_path))
     seen = run_record.begun(7, "there is no checkpoint", AT, {A: 5, B: 0})
     for batch in range(25):
@@ -176,7 +176,7 @@ def corrupt(run, name, content=b""):
     [
         ("offsets/2", {A: 6, B: 4}, Remove(["offsets/2", "offsets/.2.crc"])),
         ("offsets/2", {A: 9, B: 9}, "does not prove"),
-        ("offsets/2", None, "does not tell"),
+        ("offsets/2", None, "does not show"),
         ("offsets/1", {A: 6, B: 4}, "nothing stands for it"),
         ("commits/1", {A: 6, B: 4}, "is not of the newest batch"),
         ("metadata", {A: 6, B: 4}, "nothing stands for it"),
@@ -187,7 +187,7 @@ def test_only_what_costs_nothing_is_taken_away(run, name, frontier, wanted):
     assert found == wanted or (isinstance(found, NoRepair) and str(wanted) in found.reason)
 
 
-def test_a_torn_commit_of_the_newest_batch_goes_whatever_the_table_says(run):
+def test_a_corrupt_commit_of_the_newest_batch_goes_whatever_the_table_says(run):
     run.committed(2)
     assert plan(reading(corrupt(run, "commits/2")), None) == Remove(["commits/2", "commits/.2.crc"])
 
@@ -248,7 +248,7 @@ def test_a_directory_in_the_way_is_taken_away_and_a_copy_lies_aside(run, tmp_pat
     assert checkpoints.planned(1) is not None
 
 
-def test_a_run_is_mended_once_and_a_copy_lies_aside(run, tmp_path):
+def test_a_run_is_repaired_once_and_a_copy_lies_aside(run, tmp_path):
     checkpoints = Checkpoints(str(tmp_path), "clicks")
     corrupt(run, "offsets/2", b"v1")
     done = repair(checkpoints, 1, {A: 6, B: 4}, AT)

@@ -173,7 +173,7 @@ def test_schemas_are_counted_by_decoder(progress):
 
 def test_samples_leave_after_an_hour(progress):
     for minutes in (0, 30, 59, 61):
-        progress.heard(Sample(NOON + timedelta(minutes=minutes), {A: minutes}), {A: 0})
+        progress.sampled(Sample(NOON + timedelta(minutes=minutes), {A: minutes}), {A: 0})
     assert [sample.ends[A] for sample in progress.view().logs.samples] == [30, 59, 61]
 
 

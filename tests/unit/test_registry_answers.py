@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from tests.looking import EVENT
@@ -14,6 +13,8 @@ from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from writer.avro.fingerprint import meaning
 from writer.avro.schema_plan import Rejected, WriterSchema
 from writer.avro.wire_format import CONFLUENT, Ids
+from writer.batch.record_columns import RecordColumns
+from writer.batch.task_report import Report
 from writer.config.connections import Registry
 from writer.core.errors import SchemaChanged
 from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaNotFound, SchemaSource, by
@@ -139,7 +140,7 @@ def learning(source: SchemaSource, recorded: dict[str, int] | None = None) -> Sc
     unknown_id_timeout = timedelta(0)
     return Schemas(
         "clicks", source, ["clicks"], Meanings("clicks", Registry(url="http://r"), lambda: recorded or {}),
-        bucket_columns=["hour"], record_columns=pa.schema([]), widen=True,
+        bucket_columns=["hour"], record_columns=RecordColumns(), widen=True,
         unknown_id_timeout=unknown_id_timeout, stopping=threading.Event(),
     )  # fmt: skip
 
@@ -201,13 +202,13 @@ def test_what_ids_mean_is_asked_for_anew_after_a_while_and_another_meaning_stops
     source, later_s, recorded = Source(**{"1": TEXT}), ASK_AGAIN.total_seconds(), dict[str, int]()
     schemas = learning(source, recorded)
     schemas.learn([1])
-    recorded |= schemas.confirm({1}, 100.0)
+    recorded |= schemas.confirm(Report(schemas={1}), 100.0)
     assert recorded == {"clicks/schema/r/confluent/1": meaning(TEXT)}
     source.texts["1"] = TEXT.replace("note", "remark")
-    schemas.confirm({1}, 99.9 + later_s)
+    schemas.confirm(Report(schemas={1}), 99.9 + later_s)
     assert source.asked == 1, "not yet"
     with pytest.raises(SchemaChanged, match=r"^schema id 1 at r is another schema"):
-        schemas.confirm({1}, 100.0 + later_s)
+        schemas.confirm(Report(schemas={1}), 100.0 + later_s)
     assert source.asked == 2
 
 
@@ -216,12 +217,12 @@ def test_a_registry_that_does_not_confirm_holds_no_batch(trouble: Exception) -> 
     source, later_s = Source(**{"1": TEXT, "2": TEXT}), ASK_AGAIN.total_seconds()
     schemas = learning(source)
     schemas.learn([1, 2])
-    before = schemas.confirm({1, 2}, 100.0)
+    before = schemas.confirm(Report(schemas={1, 2}), 100.0)
     source.trouble = trouble
-    assert schemas.confirm({1, 2}, 100.0 + later_s) == before
+    assert schemas.confirm(Report(schemas={1, 2}), 100.0 + later_s) == before
     asked = 2 + (1 if isinstance(trouble, RegistryUnreachable) else 2)  # one that is down is asked once
     assert source.asked == asked
-    schemas.confirm({1, 2}, 101.0 + later_s)
+    schemas.confirm(Report(schemas={1, 2}), 101.0 + later_s)
     assert source.asked == asked, "and not by the next batch"
 
 

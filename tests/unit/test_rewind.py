@@ -69,7 +69,7 @@ def test_what_cannot_be_is_said(facts: Facts, words: str) -> None:
     assert words in " ".join(plan(facts).obstacles)
 
 
-def test_a_topic_that_did_not_move_is_in_nobodys_way() -> None:
+def test_a_topic_that_did_not_move_holds_up_no_rewind() -> None:
     quiet = replace(FACTS, frontier={A: 15, B: 20, OLD: 4}, then=replace(FACTS.then, frontier={A: 10, B: 20, OLD: 4}))
     assert plan(quiet).obstacles == ()
 
@@ -86,7 +86,7 @@ def test_gaps_that_opened_since_are_over_unless_they_were_filled() -> None:
     assert "filled since" in plan(replace(open_, gap_records={"g1": filled})).obstacles[0]
 
 
-def test_dedupe_since_then_is_a_loss_that_somebody_must_accept() -> None:
+def test_dedupe_since_then_is_a_loss_that_must_be_accepted() -> None:
     assert "dedupe took 4 rows" in plan(replace(FACTS, since=Since(taken={"dedupe": 4}))).lossy
     assert plan(replace(FACTS, since=Since(taken={"delete": 4}))).lossy == ""
 

@@ -101,7 +101,7 @@ def world(tmp_path):
     return World(tmp_path, *THREE)
 
 
-def test_fewer_are_let_go_are_seen_to_go_and_nobody_is_lost(world):
+def test_fewer_are_decommissioned_are_seen_to_go_and_none_is_lost(world):
     assert world.post("executors=1")[0] == HTTPStatus.ACCEPTED
     world.executor_manager.look()
     assert world.cluster.calls == [("ask", 1), ("drain", "2"), ("drain", "1")]
@@ -198,7 +198,7 @@ def test_how_many_would_be_right_is_told_as_it_was_said_last_and_never_asked_for
         assert world.executor_manager.to_dict()["decisions"][0]["recommended"] is None
 
 
-def test_without_a_token_nobody_may_scale():
+def test_without_a_token_no_client_may_scale():
     executor_manager = ExecutorManager(
         "spark://host:7077", Autoscaler(), refusal=None, cpus_per_task=1, stores=[], boundary=lambda: True
     )  # fmt: skip

@@ -50,12 +50,12 @@ def test_a_person_sees_the_watermark_what_holds_it_and_what_is_not_sealed(found)
          "2 buckets open, next hour=2026-11-20T12, which ends 2026-11-20 13:00:00 UTC")),
         ("blocked", "hour=2026-11-20T09: its files are odd"),
         ("seal", "fails: the disk is away"),
-        ("lateness", ("50 % of rows within 4.0 s, 99 % of rows within 4 min, 99.9 % of rows within 4 min; "
+        ("lateness", ("50% of rows within 4.0 s, 99% of rows within 4 min, 99.9% of rows within 4 min; "
          "7 late rows")),
     ]  # fmt: skip
 
 
-def test_nothing_is_said_of_buckets_where_nobody_looked():
+def test_nothing_is_said_of_buckets_that_were_not_looked_at():
     empty = [0] * (len(BOUNDS_S) + 1)
     lateness = {"bounds_seconds": list(BOUNDS_S), "behind": empty, "beyond": empty}
     shown = seal_lines({"seals": None, "lateness": lateness, "totals": {"late_rows": 0}})

@@ -176,7 +176,7 @@ def test_half_a_door_is_refused(about: dict[str, object], says: str) -> None:
     assert says in refused(Http, about)
 
 
-def test_both_surfaces_listen_on_this_machine_only_unless_somebody_says_otherwise(tmp_path: Path) -> None:
+def test_both_surfaces_listen_on_this_machine_only_unless_configured(tmp_path: Path) -> None:
     found = config(tmp_path)
     assert (Http().host, found.supervisor.host) == ("127.0.0.1", "127.0.0.1")
     assert (Http().expose_records, Http().token) == (False, None)
@@ -226,7 +226,7 @@ def test_a_registry_behind_a_login_is_asked_with_it(authority: Authority, door: 
             own.schema(1)
 
 
-def test_a_registry_of_an_authority_that_nobody_knows_is_not_believed(door: str) -> None:
+def test_a_registry_of_an_unknown_authority_is_not_believed(door: str) -> None:
     found = ConfluentRegistry(door, login=Login("reader", "pass:word"))
     with pytest.raises(RegistryUnreachable, match=r"(?i)certificate"):
         found.schema(1)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.looking import config
+from writer.commit.batch_limits import Limits
 from writer.config.pipelines import Config
 from writer.driver.pipeline import Start
 from writer.driver.spark import query
@@ -31,8 +32,9 @@ def told(root, **kafka: object) -> dict[str, str]:
     given = config(root)
     given = Config.model_validate({**given.model_dump(), "kafka": {**given.kafka.model_dump(), **kafka}})
     pipeline = SimpleNamespace(
-        name="clicks", config=given.pipelines["clicks"], needs_headers=lambda: False, process=lambda *_: None
-    )
+        name="clicks", config=given.pipelines["clicks"], needs_headers=lambda: False, process=lambda *_: None,
+        limits=Limits(None, "--once", 5_000, None),
+    )  # fmt: skip
     spark = Session()
     query(spark, given, pipeline, Start(1, str(root), {("clicks", 0): 7}), once=True)  # type: ignore[arg-type]
     return spark.told

@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from writer.batch.task import Group
 from writer.cli.main import app
+from writer.cli.start.logins import logins
 from writer.config.loader import checked
 from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import Sample
@@ -19,10 +21,11 @@ NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
 OPTIONS = ("init", "--bootstrap-servers", "127.0.0.1:1", "--registry-url", "http://127.0.0.1:1")
 
 
-def written(topic="Clicks.eu", wire="confluent", field="event_time", lake="/srv/lake"):
-    begun = {"clicks": {"topics": [topic], "event_time": {"field": "?"}}}
-    config = checked(starter.settings("broker:9092", "http://registry:8081", lake, begun), "the options")
-    return starter.text(config, {"clicks": starter.TopicSummary(topic, wire, "seen", field, "times")})
+def written(topic="Clicks.eu", wire="confluent", field="event_time", lake="/srv/lake", **logins):
+    pipelines = {"clicks": {"topics": [topic], "event_time": {"field": "?"}}}
+    begun = starter.settings("broker:9092", "http://registry:8081", lake, **logins, pipelines=pipelines)
+    config = checked(begun, "the options")
+    return starter.text(begun, config, {"clicks": starter.TopicSummary(topic, wire, "seen", field, "times")})
 
 
 def test_the_file_is_a_configuration_also_with_every_key_that_stands_behind_a_comment():
@@ -84,3 +87,62 @@ def test_it_refuses_to_write_over_a_file_and_two_topics_of_one_name(tmp_path, mo
     assert str(twins) == "topics a.b and a-b would both be pipeline 'a-b'. Give one at a time."
     assert [path.name for path in tmp_path.iterdir()] == ["pipelines.yaml"]
     assert (tmp_path / "pipelines.yaml").read_text() == "mine"
+
+
+def test_a_login_is_written_as_a_reference_never_as_the_password(tmp_path, monkeypatch):
+    (tmp_path / "kafka: secret").write_text("of-kafka\n")
+    monkeypatch.setenv("REGISTRY_PASSWORD", "of-the-registry")
+    monkeypatch.chdir(tmp_path)
+    given = logins(
+        "sasl_ssl", "plain", "head race", Path("kafka: secret"), None, Path("ca.pem"), None, "reader", None,
+        "REGISTRY_PASSWORD", None,
+    )  # fmt: skip
+    page = written(security=given.security, registry=given.registry)
+    assert "of-kafka" not in page
+    assert "of-the-registry" not in page
+    raw = yaml.safe_load(page)
+    assert raw["kafka"]["security"] == {
+        "protocol": "sasl_ssl", "mechanism": "plain", "user": "head race",
+        "password": f"${{file:{tmp_path}/kafka: secret}}", "ca_file": f"{tmp_path}/ca.pem",
+    }  # fmt: skip
+    assert raw["registry"] == {
+        "url": "http://registry:8081", "user": "reader", "password": "${env:REGISTRY_PASSWORD}"
+    }  # fmt: skip
+    config = checked(raw, "the file")
+    assert config.kafka.security.password.get_secret_value() == "of-kafka"
+    assert config.registry.password.get_secret_value() == "of-the-registry"
+
+
+def test_without_a_login_the_file_has_no_section_for_it():
+    assert "security:" not in written()
+    assert logins().security == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--username", "me"], "do not fit --security-protocol plaintext. Give sasl_ssl or sasl_plaintext."),
+        (["--security-protocol", "SASL_SSL"], "needs a login. Give --username, and --password-file or --password-env."),
+        (["--security-protocol", "sasl_ssl", "--username", "me"], "--security-protocol sasl_ssl needs a login."),
+        (["--security-protocol", "ssl", "--sasl-mechanism", "PLAIN"], "do not fit --security-protocol ssl."),
+        (["--ca-file", "ca.pem"], "do not fit --security-protocol plaintext. Give ssl or sasl_ssl."),
+        (["--password-file", "a", "--password-env", "B"], "name one password twice. Give one of them."),
+        (["--password-env", "pass/word"], "not the password. Write --password-env NAME."),
+        (["--password-file", "a}b"], "has a } in its name"),
+        (["--registry-username", "me"], "--registry-username goes with --registry-password-file"),
+        (["--registry-password-env", "NONE"], "--registry-username goes with --registry-password-file"),
+    ],
+)
+def test_options_of_a_login_that_do_not_fit_are_refused_before_a_server_is_asked(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    error = CliRunner().invoke(app, [*OPTIONS, "--topic", "clicks", *words]).exception
+    assert isinstance(error, ConfigError)
+    assert message in str(error)
+    assert "pass/word" not in str(error)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_password_file_that_is_not_there_is_named(tmp_path):
+    words = ["--security-protocol", "sasl_ssl", "--username", "me", "--password-file", str(tmp_path / "none")]
+    error = CliRunner().invoke(app, [*OPTIONS, "--topic", "clicks", *words]).exception
+    assert str(error).startswith(f"the configuration wants the file {tmp_path}/none: No such file or directory.")

@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from tests.commits import LIMITS, PARTS, Lake, account, facts
+from tests.unit.test_status_executors import EXECUTORS
 from writer.cli.read.status import collect, exit_code, run_status
 from writer.clients.driver_endpoint import Driver, announce, me
 from writer.clients.kafka import BrokerUnreachable, Topic
-from writer.config.pipelines import Config
+from writer.config.pipelines import Config, Pipeline
 from writer.core.offsets import OffsetRange
 from writer.core.text import plural, span
 from writer.output.status_screen import block, line, screen
@@ -34,15 +35,18 @@ class Cluster:
 
     def __init__(self, *, ends: int = 1_000, up: bool = True, topic_id: str = "uuid-1") -> None:
         self.ends, self.up, self.topic_id = ends, up, topic_id
+        self.waits = 0  # questions that ended with the time-out
+
+    def brokers(self):
+        self._answer()
+        return 1
 
     def topics(self, names):
-        if not self.up:
-            raise BrokerUnreachable("no Kafka broker answers")
+        self._answer()
         return {name: Topic(name, self.topic_id, 2) for name in names}
 
     def sources(self, topics):
-        if not self.up:
-            raise BrokerUnreachable("no Kafka broker answers")
+        self._answer()
         assert list(topics) == ["clicks"]
         return [A, B]
 
@@ -60,6 +64,11 @@ class Cluster:
 
     def retention(self, topics):
         return dict.fromkeys(topics, timedelta(days=1))
+
+    def _answer(self) -> None:
+        if not self.up:
+            self.waits += 1
+            raise BrokerUnreachable("no Kafka broker answers")
 
     def _first(self, instant: int) -> tuple[int, int]:
         noon = int(NOON.timestamp() * 1000)
@@ -166,6 +175,20 @@ def test_without_kafka_the_table_still_tells(config, written):
     assert exit_code({"pipelines": {"clicks": found}}) == 0
 
 
+def test_pipelines_share_one_wait_for_a_silent_broker(config, written, tmp_path):
+    written.commit(0, 100)
+    other = {
+        "topics": ["installs"], "table": {"location": str(tmp_path / "other")}, "event_time": {"field": "at"},
+    }  # fmt: skip
+    pipelines = {"clicks": config.pipelines["clicks"], "installs": Pipeline.model_validate(other)}
+    both, cluster = config.model_copy(update={"pipelines": pipelines}), Cluster(up=False)
+    found = collect(both, ["clicks", "installs"], cluster, NOON)["pipelines"]
+    assert {one["error"] for one in found.values()} == {"no Kafka broker answers"}
+    assert cluster.waits == 1
+    collect(both, ["clicks", "installs"], cluster, NOON)
+    assert cluster.waits == 2, "each look asks again"
+
+
 def test_a_topic_that_was_created_again_has_no_frontier(config, written):
     written.commit(0, 100)
     found = seen(config, Cluster(topic_id="uuid-2"))
@@ -263,8 +286,8 @@ def told(progress, now=NOON):
 
 def test_a_running_pipeline_on_the_screen(progress):
     commit(progress, 0, 0, 100, ranges=[account(0, 100, rows=90, read=98, dead_letters=6, quarantined=2)])
-    progress.heard(Sample(NOON - timedelta(seconds=5), {A: 100, B: 0}), {A: 0, B: 0})
-    progress.heard(Sample(NOON, {A: 1_100, B: 0}), {A: 0, B: 0})
+    progress.sampled(Sample(NOON - timedelta(seconds=5), {A: 100, B: 0}), {A: 0, B: 0})
+    progress.sampled(Sample(NOON, {A: 1_100, B: 0}), {A: 0, B: 0})
     progress.measured(timedelta(seconds=15), (Sample(NOON - timedelta(minutes=1), {A: 0, B: 0}),))
     progress.kept({"clicks": timedelta(hours=10)})
     progress.began(1, "tasks")
@@ -286,7 +309,7 @@ def test_a_running_pipeline_on_the_screen(progress):
 
 def test_nothing_that_waits_and_nothing_that_is_broken_is_none(progress):
     commit(progress, 0, 0, 100)
-    progress.heard(Sample(NOON, {A: 100, B: 0}), {A: 0, B: 0})
+    progress.sampled(Sample(NOON, {A: 100, B: 0}), {A: 0, B: 0})
     text = shown(told(progress))
     assert re.search(r"lag +none$", text, re.MULTILINE)
     assert re.search(r"dead letters +none$", text, re.MULTILINE)
@@ -294,65 +317,16 @@ def test_nothing_that_waits_and_nothing_that_is_broken_is_none(progress):
 
 def test_what_is_not_known_is_said(progress):
     assert re.search(r"lag +not known$", shown(told(progress)), re.MULTILINE)
-    progress.heard(Sample(NOON, {A: 0, B: 0}), {A: 0, B: 0})
+    progress.sampled(Sample(NOON, {A: 0, B: 0}), {A: 0, B: 0})
     text = shown(told(progress, NOON + timedelta(minutes=5)))
     assert re.search(r"lag +none; Kafka has not answered for 5 min$", text, re.MULTILINE)
 
 
 def test_records_that_retention_takes_are_said(progress):
-    progress.heard(Sample(NOON - timedelta(hours=1), {A: 0, B: 0}), {A: 0, B: 0})
-    progress.heard(Sample(NOON, {A: 100, B: 0}), {A: 0, B: 0})
+    progress.sampled(Sample(NOON - timedelta(hours=1), {A: 0, B: 0}), {A: 0, B: 0})
+    progress.sampled(Sample(NOON, {A: 100, B: 0}), {A: 0, B: 0})
     progress.kept({"clicks": timedelta(minutes=30)})
     assert "over since 29 min 24 s: records are being lost" in shown(told(progress))
-
-
-EXECUTORS = {
-    "master": "spark://host:7077", "refused": None, "age_seconds": 0.4, "requested": None, "asked_seconds": None,
-    "registered": 2, "draining": [], "cores": 1, "cpus_per_task": 1, "short_seconds": None, "gc_share": None,
-    "failed_tasks": 0, "lost": 0, "gone": 0, "decisions": [],
-}  # fmt: skip
-WAIT = {
-    "at": "2026-11-20T12:00:00+00:00", "decision": "wait",
-    "reason": "2 executors stay until 12:01:00, then 5: …", "from": 2, "to": 2, "recommended": 5,
-}  # fmt: skip
-UP = {**WAIT, "decision": "up", "reason": "2 executors become 5, at once.", "to": 5, "recommended": None}
-
-
-@pytest.mark.parametrize(
-    ("seen", "lines"),
-    [
-        ({}, ["executors     2 there; nobody asks for more or fewer"]),
-        ({"refused": "spark.master is local[2]: …", "master": "local[2]"},
-         ["executors     none, tasks run in the driver (local[2])"]),
-        ({"refused": "spark.dynamicAllocation.enabled is true: …"},
-         ["executors     spark.dynamicAllocation.enabled is true: …"]),
-        ({"age_seconds": None}, ["executors     Spark is starting"]),
-        ({"requested": 2, "decisions": []}, ["executors     2 there; 2 asked for"]),
-        ({"requested": 2, "asked_seconds": 14.0, "decisions": [WAIT]},
-         ["executors     2 there; 2 asked for, 5 wanted",
-          "autoscaler    wait, at 2026-11-20 12:00:00 UTC: 2 executors stay until 12:01:00, then 5: …"]),
-        ({"requested": 5, "asked_seconds": 200.0, "short_seconds": 75.0, "decisions": [UP]},
-         ["executors     2 there; 5 asked for, and none came for 1 min 15 s",
-          "autoscaler    up 2 → 5, at 2026-11-20 12:00:00 UTC, silent for 3 min 20 s: 2 executors become 5, at once."]),
-        ({"requested": 2, "asked_seconds": 1.0, "draining": [{"id": "7", "seconds": 3.0}],
-          "decisions": [{**UP, "decision": "", "reason": "", "from": 3, "to": 2}]},
-         ["executors     2 there, 1 more finishes its tasks and goes; 2 asked for",
-          "autoscaler    requested 3 → 2, at 2026-11-20 12:00:00 UTC"]),
-    ],
-)  # fmt: skip
-def test_executors_are_there_asked_for_and_wanted_with_the_last_verdict_and_its_reason(progress, seen, lines):
-    pipeline = {**told(progress)["clicks"], "executors": {**EXECUTORS, **seen}}
-    text = shown({"clicks": pipeline}, width=200)
-    found = [row.strip() for row in text.splitlines() if re.match(" *(executors|autoscaler) ", row)]
-    assert found == lines
-
-
-def test_a_pipe_that_watches_is_told_how_many_executors_there_are(progress):
-    pipeline = {**told(progress)["clicks"], "executors": {**EXECUTORS, "requested": 2, "decisions": [WAIT]}}
-    assert line("clicks", pipeline, "now").endswith(
-        " executors_recommended=5 executors_requested=2 executors_registered=2 executors_draining=0"
-    )
-    assert "executors" not in line("clicks", {**pipeline, "executors": EXECUTORS}, "now"), "nobody scales"
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
@@ -366,7 +340,7 @@ def test_every_width_shows_every_line_and_none_ends_in_blanks(progress, width):
 
 def test_a_pipe_that_watches_gets_one_line_each_time(progress):
     commit(progress, 0, 0, 100)
-    progress.heard(Sample(NOON, {A: 150, B: 0}), {A: 0, B: 0})
+    progress.sampled(Sample(NOON, {A: 150, B: 0}), {A: 0, B: 0})
     pipeline = told(progress)["clicks"]
     text = line("clicks", pipeline, "2026-11-20T12:00:00Z")
     assert text == (

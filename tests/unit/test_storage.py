@@ -1,5 +1,6 @@
 """What a location and the settings of S3 become for each of those who use them."""
 
+import inspect
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +14,8 @@ from writer.driver.spark import s3a
 from writer.storage.base import S3Settings, StoreError
 from writer.storage.local import LocalStore
 from writer.storage.locations import checked, delta_options, for_spark, store_at
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +106,10 @@ def test_a_store_says_what_it_could_not_do_where_and_why(tmp_path: Path) -> None
     found = failed.value
     assert (found.operation, found.path) == ("write", f"{tmp_path}/file/a")
     assert str(found) == f"cannot write {tmp_path}/file/a: {found.answer}. {found.fix}"
+
+
+@pytest.mark.parametrize("name", ["setup.sh", "docker/Dockerfile"])
+def test_scripts_fetch_java_parts_by_the_names_of_the_parameters(name):
+    calls = re.findall(r"java_artifacts\.fetch\(\w+, (\w+)=", (ROOT / name).read_text())
+    assert calls
+    assert set(calls) <= inspect.signature(java_artifacts.fetch).parameters.keys()

@@ -47,31 +47,31 @@ def test_last_words_hold_all_causes_and_are_heard_once(made: Folder) -> None:
     progress.began(5, "look")
     error = CheckpointUnusable("offsets/5 cannot be read")
     error.__cause__ = ValueError("deep down")
-    made.tell(progress.view(), error)
-    made.tell(None, RuntimeError("no port"))
-    heard = made.heard()
-    assert sorted(heard) == ["", "clicks"]
-    words = heard["clicks"]
+    made.report(progress.view(), error)
+    made.report(None, RuntimeError("no port"))
+    reports = made.exit_reports()
+    assert sorted(reports) == ["", "clicks"]
+    words = reports["clicks"]
     assert (words.exit_code, words.epoch, words.run, words.batch) == (3, 3, 2, 5)
     assert "headrace run --new-run" in words.error
     assert "ValueError: deep down" in words.causes
-    assert (heard[""].exit_code, heard[""].error) == (1, "RuntimeError: no port")
-    assert made.heard() == {}
+    assert (reports[""].exit_code, reports[""].error) == (1, "RuntimeError: no port")
+    assert made.exit_reports() == {}
 
 
 def test_a_driver_that_ended_well_says_so(made: Folder) -> None:
-    made.tell(Progress("clicks").view(), None)
-    assert made.heard()["clicks"].exit_code == 0
-    made.tell(Progress("clicks").view(), ConfigError("no"))
+    made.report(Progress("clicks").view(), None)
+    assert made.exit_reports()["clicks"].exit_code == 0
+    made.report(Progress("clicks").view(), ConfigError("no"))
     made.prepare(Orders())
-    assert made.heard() == {}, "what an earlier driver said is gone"
+    assert made.exit_reports() == {}, "what an earlier driver said is gone"
 
 
 def test_a_driver_notices_that_its_supervisor_is_gone(made: Folder) -> None:
     with (made.path / "supervisor.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert not made.forsaken()
-    assert made.forsaken()
+        assert not made.is_orphaned()
+    assert made.is_orphaned()
 
 
 def test_without_a_supervisor_there_is_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_driver_is_seen_writes_its_stacks_and_leaves_nothing_behind() -> None:
             reap(None)
 
 
-def test_children_that_nobody_waits_for_are_reaped() -> None:
+def test_children_without_a_parent_are_reaped() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     deadline = time.monotonic() + 10
     while Path(f"/proc/{child.pid}").exists():
@@ -184,5 +184,5 @@ def test_what_the_supervisor_decided_is_told_to_the_driver_once(made: Folder) ->
 
 def test_a_driver_that_serves_https_says_by_which_certificate(made: Folder) -> None:
     assert made.certificate() == ""
-    made.say(pid=7, url="https://127.0.0.1:9643", certificate="/etc/headrace/tls.pem")
+    made.announce(pid=7, url="https://127.0.0.1:9643", certificate="/etc/headrace/tls.pem")
     assert (made.driver(), made.certificate()) == ((7, "https://127.0.0.1:9643"), "/etc/headrace/tls.pem")

@@ -33,7 +33,7 @@ __all__ = ["plan", "written"]
 
 @pytest.mark.parametrize("size", [97, 7, 5000])
 @pytest.mark.parametrize("budget", [1_000, 2**20], ids=["spilling", "ample"])
-def test_every_record_is_a_row_a_letter_or_counted(written, plan, size, budget):
+def test_every_record_is_a_row_a_dead_letter_or_counted(written, plan, size, budget):
     report = report_of(written, replace(plan, budget=budget), size)
     assert (report.spilled_bytes > 0) == (budget == 1_000)
     for source in (("clicks", 0), ("clicks", 2), ("views", 0)):

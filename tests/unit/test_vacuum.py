@@ -61,7 +61,7 @@ def test_of_manifests_the_newest_of_each_bucket_stays() -> None:
     assert {(waste.path, waste.why) for waste in found} == {(p, "manifest") for p in paths if "v10" not in p}
 
 
-def test_the_newest_runs_stay_and_a_run_that_somebody_writes_to() -> None:
+def test_the_newest_runs_stay_and_a_run_that_is_written_to() -> None:
     stored = [Stored(f"{run:06}/offsets/{n}", 2, OLD) for run in range(1, 7) for n in range(3)]
     stored += [Stored("000002/commits/9", 2, YOUNG), Stored("driver.json", 1, OLD)]
     found = list(of_checkpoints(stored, CUTOFF))

@@ -130,15 +130,15 @@ def test_many_buckets_are_a_warning(tmp_path):
     assert seen["buckets"].message.startswith("150 buckets")
 
 
-def about(schemas, tmp_path, columns=()):
+def about(schemas, columns=()):
     plan = SchemaPlan(pa.schema(list(columns)), frozenset({"_offset", "hour"}))
     for schema_id, schema in schemas.items():
         plan = plan.extend(schema_id, json.dumps(schema))
-    return list(source_checks._schemas(plan, config(tmp_path).pipelines["clicks"]))
+    return list(source_checks._schemas(plan, "clicks-value"))
 
 
-def test_each_way_to_decode_is_told(tmp_path):
-    schemas, pairs, columns = about({1: EVENT, 2: WIDER, 3: PAIR}, tmp_path)
+def test_each_way_to_decode_is_told():
+    schemas, pairs, columns = about({1: EVENT, 2: WIDER, 3: PAIR})
     assert (schemas.status, schemas.message) == ("ok", "ids 1, 2: decoded natively")
     assert (pairs.status, pairs.message.split(",")[0]) == ("warning", "id 3: decoded by fastavro")
     assert columns.message.startswith("5: id int64, at timestamp, note string, extra int32, body struct")
@@ -149,19 +149,19 @@ def test_each_way_to_decode_is_told(tmp_path):
     [("ID", "field 'ID' differs from column 'id' only in case"), ("_offset", "a name that headrace keeps for itself"),
      ("Hour", "a name that headrace keeps for itself")],
 )  # fmt: skip
-def test_a_schema_that_cannot_fill_the_table_is_told_with_the_reason(tmp_path, name, said):
-    rejected = next(f for f in about({1: EVENT, 2: field(name, "int")}, tmp_path) if f.message.startswith("rejected"))
+def test_a_schema_that_cannot_fill_the_table_is_told_with_the_reason(name, said):
+    rejected = next(f for f in about({1: EVENT, 2: field(name, "int")}) if f.message.startswith("rejected"))
     assert rejected.status == "warning"
     assert said in rejected.message
 
 
-def test_only_rejected_schemas_are_wrong(tmp_path):
-    rejected, columns = about({2: field("hour", "int")}, tmp_path)
+def test_only_rejected_schemas_are_wrong():
+    rejected, columns = about({2: field("hour", "int")})
     assert (rejected.status, columns.status) == ("failed", "not_checked")
 
 
-def test_no_schema_is_a_warning_and_names_the_subject(tmp_path):
-    none, columns = about({}, tmp_path)
+def test_no_schema_is_a_warning_and_names_the_subject():
+    none, columns = about({})
     assert (none.status, columns.status) == ("warning", "not_checked")
     assert "clicks-value" in none.message
 
@@ -223,7 +223,7 @@ def test_a_file_that_cannot_be_used_leaves_the_rest_unchecked(tmp_path, capsys):
     assert {finding["status"] for finding in shown[1:]} == {"not_checked"}
 
 
-def test_offline_asks_nobody_and_creates_nothing(tmp_path, capsys):
+def test_offline_asks_no_server_and_creates_nothing(tmp_path, capsys):
     path = written(tmp_path)
     before = tree(tmp_path)
     code, shown = run(path, capsys)
@@ -241,7 +241,7 @@ def test_schemas_from_files_are_checked_offline_too(tmp_path, capsys):
     assert [f["status"] for f in shown if f["check"] in ("registry", "schemas", "columns")] == ["ok"] * 3
 
 
-def test_nobody_answers_is_wrong_and_what_hangs_on_it_is_not_checked(tmp_path, capsys):
+def test_a_silent_server_is_wrong_and_what_hangs_on_it_is_not_checked(tmp_path, capsys):
     code, shown = run(written(tmp_path), capsys, offline=False)
     assert code == 2
     by = {f["check"]: f for f in shown}

@@ -65,7 +65,7 @@ def test_where_nothing_agrees_a_person_must_say(tmp_path, topics, held, said):
     assert said in found.reason
 
 
-def test_a_torn_checkpoint_and_one_of_other_topics_are_passed_over(tmp_path):
+def test_a_corrupt_checkpoint_and_one_of_other_topics_are_passed_over(tmp_path):
     broken = Run(tmp_path, 3).started(0, 0).planned(0, 6, 4).committed(0)
     (broken.path / "offsets/0").write_bytes(b"")
     corrupt = Candidate("torn", 3, read(LocalStore(str(broken.path))))

@@ -131,7 +131,7 @@ def test_the_end_of_the_log_is_taken_only_when_allowed_and_when_no_new_run_can_w
 
 
 @given(policies, steps)
-def test_a_rung_below_the_verdict_is_not_taken_and_a_run_is_mended_once(policy, history):
+def test_a_level_below_the_verdict_is_not_taken_and_a_run_is_repaired_once(policy, history):
     repaired: set[int | None] = set()
     for _, event, before, decision in played(policy, history):
         if isinstance(event, Healthy) and before.level is not None and decision.state.level is None:
@@ -184,7 +184,7 @@ def test_restarts_then_new_runs_then_waiting_for_a_budget():
     assert "L3: taken 3 times within 1 h" in found[6].reason
 
 
-def test_a_damage_that_can_be_mended_is_mended_once_then_left_behind():
+def test_a_damage_that_can_be_repaired_is_repaired_once_then_left_behind():
     policy, corrupt = Policy(actions=ALL), verdict(L.REPAIR)
     first = decide(policy, State(), Failed(corrupt, run=4), T0, 0.0)
     assert chosen(first) == L.REPAIR

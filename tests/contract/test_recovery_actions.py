@@ -1,4 +1,4 @@
-"""The hands of the rungs that are more than a start, on real tables: what they do, and when they refuse."""
+"""The actions of the recovery levels that are more than a start, on real tables: what they do and refuse."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ def driver(tmp_path: Path) -> Driver:
     return made
 
 
-def test_the_last_rung_skips_what_kafka_lost_and_writes_down_exactly_what(driver: Driver) -> None:
+def test_the_last_level_skips_what_kafka_lost_and_records_exactly_that(driver: Driver) -> None:
     done = actions(driver.config, lambda _: Held((50, 120), (30, 60)))[RecoveryLevel.LATEST]("clicks")  # type: ignore[arg-type,return-value]
     (gap_record,) = gap_records(driver.table, "clicks").values()
     assert gap_record.opened is not None
@@ -49,7 +49,7 @@ def test_the_last_rung_skips_what_kafka_lost_and_writes_down_exactly_what(driver
     oracle.check(Path(driver.lake), "clicks")
 
 
-def test_the_last_rung_refuses_what_a_new_run_would_read(driver: Driver) -> None:
+def test_the_last_level_refuses_what_a_new_run_would_read(driver: Driver) -> None:
     before = driver.table.snapshot().version
     for held, why in (((0, 120), "Kafka still holds the frontier"), ((0, 20), "nothing to be skipped")):
         with pytest.raises(Refusal, match=why):
@@ -57,7 +57,7 @@ def test_the_last_rung_refuses_what_a_new_run_would_read(driver: Driver) -> None
     assert driver.table.snapshot().version == before
 
 
-def test_who_has_a_frontier_is_not_walked_back_and_who_has_no_checkpoint_is_not_mended(driver: Driver) -> None:
+def test_a_table_with_a_frontier_is_not_walked_back_and_a_missing_checkpoint_is_not_repaired(driver: Driver) -> None:
     able = actions(driver.config, lambda _: Held((0, 120), (0, 60)))  # type: ignore[arg-type,return-value]
     with pytest.raises(Refusal, match="the table tells the frontier"):
         able[RecoveryLevel.WALK_BACK]("clicks")

@@ -22,7 +22,7 @@ def without_records(start: int, end: int, counts: Counts) -> MissingOffsets | No
 def counted(offsets: list[int]) -> Counts:
     counts = Counts(read=len(offsets))
     if offsets:
-        counts.stood(_spans(pa.chunked_array([offsets], pa.int64())))
+        counts.add_read(_spans(pa.chunked_array([offsets], pa.int64())))
     return counts
 
 
@@ -42,7 +42,7 @@ def test_the_spans_of_two_tasks_are_those_of_one(left, right):
     assert both.spans == counted(sorted(left | right)).spans == joined(both.spans)
 
 
-def test_a_range_without_holes_has_none():
+def test_a_range_without_missing_offsets_has_none():
     assert without_records(5, 9, counted([5, 6, 7, 8])) is None
 
 
@@ -52,7 +52,7 @@ def test_holes_are_named_and_their_cause_is_said():
     assert found.to_dict() == {"offsets": 6, "because": NONE_HELD, "spans": [[0, 1], [3, 5], [7, 10]]}
 
 
-def test_a_log_full_of_holes_is_counted_and_not_looked_up():
+def test_a_log_full_of_missing_offsets_is_counted_and_not_looked_up():
     offsets = list(range(0, 4 * SPANS_MAX, 2))
     found = without_records(0, 4 * SPANS_MAX, counted(offsets))
     assert (found.offsets, found.whole) == (2 * SPANS_MAX, False)
@@ -67,7 +67,7 @@ def test_more_records_than_offsets_are_a_bug():
         without_records(0, 4, Counts(read=3, spans=[(0, 2)]))
 
 
-def test_the_broker_is_asked_about_all_holes_or_some_from_everywhere():
+def test_the_broker_is_asked_about_all_missing_offsets_or_some_from_everywhere():
     few = MissingOffsets(SOURCE, 2, ((3, 4), (8, 9)), whole=True)
     assert missing_offsets.questions([few]) == [(SOURCE, (3, 4)), (SOURCE, (8, 9))]
     many = MissingOffsets(SOURCE, 1000, tuple((2 * i, 2 * i + 1) for i in range(1000)), whole=True)
@@ -76,7 +76,7 @@ def test_the_broker_is_asked_about_all_holes_or_some_from_everywhere():
     assert asked[-1][1][0] > 1900
 
 
-def test_a_record_in_a_hole_stops_the_batch():
+def test_a_record_at_a_missing_offset_stops_the_batch():
     missing_offsets.check({(SOURCE, (3, 5)): 5, (SOURCE, (8, 9)): None})
     with pytest.raises(RecordsMissed, match=r"offset 4 of clicks/0, but the batch read none of \[3, 5\)"):
         missing_offsets.check({(SOURCE, (3, 5)): 4, (SOURCE, (8, 9)): None})
