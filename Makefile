@@ -10,7 +10,6 @@ SHELL := bash
 # Without compiled bytecode every process of a test would compile the product, and pytest rewrite each assertion, again.
 unexport PYTHONDONTWRITEBYTECODE
 # Tests wait for servers more than they compute. Each worker has a broker and a registry of its own.
-TWO := -n 2 --dist worksteal
 THREE := -n 3 --dist worksteal
 SLOW := "slow and not long and not engines"
 STORES := $(addprefix tests/contract/test_,store.py table.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3.py
@@ -33,11 +32,11 @@ check: $(READY)
 # Real broker, registry, Spark and table: contract and crash tests.
 slow: $(READY)
 	$(BIN)/python -m tests.class_archive
-	$(BIN)/pytest -q -m $(SLOW) $(TWO) --durations 10
+	$(BIN)/pytest -q -m $(SLOW) $(THREE) --durations 10
 
 # Seconds of each slow test for tests/seconds.json, on a quiet machine: all of them, or those of ONLY (tests/BUDGET.md).
 record: $(READY)
-	$(BIN)/pytest -q -m $(SLOW) $(TWO) --store-durations --durations-path tests/seconds.json $(ONLY)
+	$(BIN)/pytest -q -m $(SLOW) $(THREE) --store-durations --durations-path tests/seconds.json $(ONLY)
 
 # What real engines, a real Kubernetes, a real browser and other stores make of it. What a part lacks, it says.
 test-engines: test-lake test-chart test-rollout test-page test-stores

@@ -28,5 +28,5 @@ fi
   { tail -3 "$log" >&2; fail "headrace itself could not be installed."; }
 "$venv/bin/python" -c 'from writer.clients import java_artifacts
 for bundle in ("spark-kafka", "kafka", "registry"):
-    java_artifacts.fetch(bundle, say=lambda line: print("setup:", line))' || fail "the Java parts could not be fetched (see above)."
+    java_artifacts.fetch(bundle, progress=lambda line: print("setup:", line))' || fail "the Java parts could not be fetched (see above)."
 touch "$venv/.ready"

@@ -58,7 +58,9 @@ def explain(
         Path | None,
         typer.Argument(help="Configuration file (YAML): ask driver, Kafka and lake now.", show_default=SHOWN),
     ] = None,
-    facts: Annotated[Path | None, typer.Option("--facts", help="Or recorded facts (JSON): nobody is asked.")] = None,
+    facts: Annotated[
+        Path | None, typer.Option("--facts", help="Or recorded facts (JSON): neither driver nor Kafka is asked.")
+    ] = None,
     pipeline: Annotated[
         list[str] | None, typer.Option("--pipeline", help="Only this pipeline of the file; may be repeated.")
     ] = None,

@@ -112,7 +112,7 @@ class Stream:
             self.sent += count
 
 
-def measure(events: int, live: float, flags: Sequence[str], directory: Path, say: Callable[[str], None]) -> Filled:
+def measure(events: int, live: float, flags: Sequence[str], directory: Path, progress: Callable[[str], None]) -> Filled:
     """Skip `events`, then fill the gap while `live` events a second come. Raises BenchFailed."""
     data = dataset("200B")
     with Stack(directory / "servers") as stack:
@@ -125,7 +125,7 @@ def measure(events: int, live: float, flags: Sequence[str], directory: Path, say
         job.log.touch()
         path = _configured(job)
         _verb("run", str(path), "--once")
-        say(f"sending {events:,} events")
+        progress(f"sending {events:,} events")
         _send(job, data, events)
         _verb("gaps", "open", str(path), "--reason", "a bench", "--yes")
         seen = Filled(FIRST + events, events, live)
@@ -138,7 +138,7 @@ def measure(events: int, live: float, flags: Sequence[str], directory: Path, say
             stream.start()
             _until(lambda: _warm(job), _STARTED_WITHIN_S, "the live writer does not catch up", process)
             seen.lag_before_s = _watched(job, process, lambda: False, seconds=2 * MAX_DELAY.total_seconds())
-            say("filling the gap")
+            progress("filling the gap")
             _filled(job, path, flags, process, seen)
             seen.events = stream.stop()
             _until(lambda: _rows(job)[0] >= seen.events, _CAUGHT_UP_WITHIN_S, "the live writer is not done", process)

@@ -118,7 +118,7 @@ def _places(table: Path) -> npt.NDArray[np.int64]:
 def main(events: int, repeats: int) -> int:
     """Measure, and say so. Returns the exit code."""
     for bundle in java_artifacts.BUNDLES:
-        java_artifacts.fetch(bundle, say=print)
+        java_artifacts.fetch(bundle, progress=print)
     clean = dataset("200B")
     sets: Sequence[DataSet] = [clean, Poisoned(clean.name, clean.about, clean.fields)]
     ratios = []

@@ -75,7 +75,7 @@ def run(job: Job, *, repartition: bool) -> None:
 
 def session(job: Job) -> Any:
     """Start Spark as its documentation and Delta's say; otherwise everything is the default."""
-    bundles = [java_artifacts.fetch(bundle, say=print) for bundle in PLAIN_BUNDLES]
+    bundles = [java_artifacts.fetch(bundle, progress=print) for bundle in PLAIN_BUNDLES]
     jars = [*java_artifacts.spark_jars(), *(jar for bundle in bundles for jar in sorted(bundle.glob("*.jar")))]
     settings = {
         "spark.jars": ",".join(map(str, jars)),

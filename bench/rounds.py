@@ -88,7 +88,7 @@ class Setting:
 class Onlooker(Protocol):
     """Who is told how far the bench is."""
 
-    def say(self, sentence: str) -> None:
+    def show_progress(self, sentence: str) -> None:
         """Take note of something slow that begins."""
 
     def begin(self, doing: str, events: int) -> None:
@@ -163,7 +163,7 @@ def play(setting: Setting, place: Place, onlooker: Onlooker, interruption: Inter
 
 def _rounds(setting: Setting, place: Place, onlooker: Onlooker, interruption: Interruption) -> list[Run]:
     for bundle in _bundles(setting):
-        java_artifacts.fetch(bundle, say=onlooker.say)
+        java_artifacts.fetch(bundle, progress=onlooker.show_progress)
     onlooker.begin("starting broker and registry", 0)
     place.stack.start()
     onlooker.done("broker and registry answer")

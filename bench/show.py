@@ -36,7 +36,7 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def say(self, sentence: str) -> None:
+    def show_progress(self, sentence: str) -> None:
         """Print a sentence."""
         self._console.print(sentence, soft_wrap=True)
 

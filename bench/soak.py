@@ -89,7 +89,7 @@ class Soaked:
         )
 
 
-def soak(commits: int, directory: Path, say: Callable[[str], None]) -> Soaked:
+def soak(commits: int, directory: Path, progress: Callable[[str], None]) -> Soaked:
     """Run the writer on a topic that is filled as fast as it commits. Raises BenchFailed if it fails or gets stuck."""
     data = dataset("200B")
     with Stack(directory / "servers") as stack:
@@ -107,7 +107,7 @@ def soak(commits: int, directory: Path, say: Callable[[str], None]) -> Soaked:
         process_group.adopt()
         try:
             process.launch()
-            samples = _carried(process, job, commits, say)
+            samples = _carried(process, job, commits, progress)
         finally:
             process.stop(grace=timedelta(seconds=30))
             process_group.end(grace=timedelta(seconds=30))
@@ -126,7 +126,7 @@ def _command(job: Job) -> list[str]:
     return [sys.executable, "-m", "writer.cli", "run", str(path)]
 
 
-def _carried(process: Contending, job: Job, commits: int, say: Callable[[str], None]) -> list[Sample]:
+def _carried(process: Contending, job: Job, commits: int, progress: Callable[[str], None]) -> list[Sample]:
     """Send events until there are so many commits, looking at the memory on the way."""
     data, producer, sent = dataset("200B"), Producer({"bootstrap.servers": job.bootstrap, "log_level": 0}), RECORDS
     samples: list[Sample] = []
@@ -144,7 +144,7 @@ def _carried(process: Contending, job: Job, commits: int, say: Callable[[str], N
             heard = time.monotonic()
             samples.append(_sample(found))
             if found // WINDOW > known // WINDOW:
-                say(f"{found} commits")
+                progress(f"{found} commits")
         elif time.monotonic() - heard > _COMMIT_WITHIN.total_seconds():
             raise BenchFailed(f"no commit within {_COMMIT_WITHIN}; look at {job.log}")
         known = found

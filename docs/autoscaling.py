@@ -106,7 +106,8 @@ to use instead.
    `max_delay` is D, they carry S (D - o) / D without a batch longer than D. Full batches of `max_records` R carry R /
    (o + R / S).
 3. **Need**: arrivals / `utilization_target`, plus the backlog over `catch_up_duration`, plus what arrives until new
-   executors have started. The backlog is what waits beyond `max_delay` and one batch. For several pipelines, each need
+   executors have started, but no more than the pipeline's [rate limit](MAINTENANCE.md#rate-limit). The backlog is what
+   waits beyond `max_delay` and one batch. For several pipelines, each need
    is divided by the pipeline's capacity alone; the sum is the share of slots.
 4. **Diagnosis**: a cause that executors cannot fix is reported with its remedy (table below).
 5. **Number**: the smallest one whose capacity covers the need. If utilization is above `utilization_max`, it is
@@ -144,6 +145,10 @@ _VERDICTS = {
     "ineffective": ("no more", "The last added executors brought too little: another resource is the limit."),
     "quota": ("no more", "The cluster starts no more executors."),
     "memory_pressure": ("no fewer", "Garbage collection takes long; fewer executors would hold more each."),
+    "rate_limited": (
+        "note",
+        "The pipeline's rate limit is below what would be needed: beyond the limit it asks for no executors.",
+    ),
     "stuck_partition": ("note", "A partition makes no progress over batches: it is named, and its lag is left out."),
 }
 

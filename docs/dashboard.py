@@ -103,7 +103,7 @@ _LAKE = (
     Panel("Buckets", "short", (
         Query(_by("sum", "headrace_open_buckets"), "{{pipeline}} open"),
         Query(_by("sum", "headrace_unsealed_buckets", "pipeline, state"), "{{pipeline}} {{state}}")),
-          "Buckets that have rows and are not sealed. blocked: somebody has to act.", 8),
+          "Buckets that have rows and are not sealed. blocked: a person has to act.", 8),
     Panel("Seals", "short", (Query(_rate("headrace_seals_total", "pipeline, kind", "increase"),
                                    "{{pipeline}} {{kind}}"),),
           "Manifests in each window: of a bucket's first sealing, or again after late rows.", 8, stacked=True),
@@ -146,7 +146,7 @@ _CARE = (
         _by("sum", "headrace_schemas", "pipeline, decoder"), "{{pipeline}} {{decoder}}"),),
           "By decoder. The records of a rejected schema are dead letters.", 8),
     Panel("Offsets in open gaps", "short", (Query(_by("sum", "headrace_gap_offsets_open")),),
-          "Records that were skipped, and that nobody has brought back or given up.", 8),
+          "Records that were skipped, and that were neither brought back nor given up.", 8),
     Panel("Backfill", "rowsps", (Query(_rate("headrace_gap_offsets_closed_total")),),
           "Offsets of gaps that are brought back each second. A gap that is given up, or a rewind, is a spike.", 8),
     Panel("Gaps: how old, how much longer", "s", (

@@ -30,14 +30,14 @@ class Still(Screen):
             Console(file=io.StringIO(), width=COLUMNS, force_terminal=True, color_system="truecolor", record=True)
         )
         self._view: View | None = None
-        self.say(Text.assemble(("$ ", "green"), ("headrace demo\n", "bold")))
+        self.write(Text.assemble(("$ ", "green"), ("headrace demo\n", "bold")))
 
     @contextmanager
     def live(self) -> Iterator[None]:
         """Record the panel when the block ends."""
         yield
         if self._view is not None:
-            self.say(panel.render(self._view, COLUMNS))
+            self.write(panel.render(self._view, COLUMNS))
 
     def show(self, view: View) -> None:
         """Remember the panel."""

@@ -51,6 +51,8 @@ class Need:
     up: float  # what must be carried, else there are too few executors
     target: float  # what is to be carried after a change
     down: float  # what fewer executors must still carry with ease
+    meanwhile: float = 0.0  # of the target: what piles up until new executors work
+    limited: bool = False  # its rate limit is below arrivals and backlog: the lag asks for no executors
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,8 @@ def need(policy: Policy, pipeline: Pipeline, seen: Rate, start_s: float, carried
 
     What waits less than max_delay and a batch is in good order: the lag of every pipeline goes up and down so far.
     A partition that is stuck is left out: no executor moves it. `carried_per_s`: what those that are there carry.
+    More than its rate limit no number of executors may carry; while that is what makes it late, it does not count as
+    late.
     """
     if pipeline.arriving_per_s is None or any(one.lag_offsets is None for one in pipeline.partitions):
         return None
@@ -154,11 +158,15 @@ def need(policy: Policy, pipeline: Pipeline, seen: Rate, start_s: float, carried
         catch_up_duration_s = max(1.0, min(catch_up_duration_s, pipeline.headroom_s * policy.headroom_share))
     behind = backlog / catch_up_duration_s
     meanwhile = max(0.0, arriving - carried_per_s) * start_s / catch_up_duration_s  # piles up until new executors work
+    most = math.inf if pipeline.rate_limit_per_s is None else pipeline.rate_limit_per_s
+    limited = arriving + behind > most
     return Need(
-        arriving=arriving, lag_offsets=lag, backlog=backlog, late_s=late_s, catch_up_duration_s=catch_up_duration_s,
-        up=arriving / policy.utilization_max + behind,
-        target=arriving / policy.utilization_target + behind + meanwhile,
-        down=arriving / policy.utilization_min + behind + meanwhile,
+        arriving=arriving, lag_offsets=lag, backlog=backlog, late_s=0.0 if limited else late_s,
+        catch_up_duration_s=catch_up_duration_s,
+        up=min(most, arriving / policy.utilization_max + behind),
+        target=min(most, arriving / policy.utilization_target + behind + meanwhile),
+        down=min(most, arriving / policy.utilization_min + behind + meanwhile),
+        meanwhile=meanwhile, limited=limited,
     )  # fmt: skip
 
 

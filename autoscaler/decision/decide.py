@@ -13,7 +13,7 @@ from autoscaler.decision.capacity import Growth, Load, Rate, capacity, least, ne
 from autoscaler.decision.facts import Executors, Facts, Pipeline
 from autoscaler.decision.history import Memory, Scaling, Want, observe, regrets, settled_at, start_s, yield_
 from autoscaler.decision.policy import Policy
-from autoscaler.decision.symptoms import Symptom, blinding, pressing, redirecting, stuck, unseen
+from autoscaler.decision.symptoms import Symptom, blinding, limited, pressing, redirecting, stuck, unseen
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def decide(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> Decis
     loads, missing = _loads(policy, memory, facts.executors, facts.pipelines, now)
     if missing is not None:
         return Hold(desired, (*symptoms, missing), missing)
-    symptoms += [*stuck(policy, facts.pipelines), *pressing(policy, facts.executors)]
+    symptoms += [*stuck(policy, facts.pipelines), *limited(loads), *pressing(policy, facts.executors)]
     sums = _sums(policy, memory, facts, loads, desired)
     return _act(policy, memory, facts, now, sums, desired, tuple(symptoms))
 

@@ -100,7 +100,7 @@ def _pipeline(policy: Policy, sums: Sums, load: Load) -> list[str]:
     one, seen, asked = load.pipeline, load.rate, load.need
     last = one.batches[-1]
     behind = asked.backlog / asked.catch_up_duration_s
-    meanwhile = asked.target - asked.arriving / policy.utilization_target - behind
+    uncapped = asked.arriving / policy.utilization_target + behind + asked.meanwhile
     rows = {
         "arriving": f"{asked.arriving:,.0f}/s, the higher mean of the window and of {policy.short_window_s:.0f} s",
         "lag": f"{asked.lag_offsets:,} offsets, {asked.backlog:,.0f} beyond what waits in good order (max_delay "
@@ -109,17 +109,20 @@ def _pipeline(policy: Policy, sums: Sums, load: Load) -> list[str]:
         f"{seen.overhead_s:.1f} s of it whatever the rows",
         "a slot": f"{seen.per_slot_per_s:,.0f}/s = rows / (task seconds x slots that work all the time); in the last "
         f"batch {batch_worth(last):.1f} of {last.slots}, as {last.ranges} ranges go in waves",
-        "needed": f"{asked.target:,.0f}/s = {asked.arriving:,.0f} / utilization_target "
+        "needed": f"{uncapped:,.0f}/s = {asked.arriving:,.0f} / utilization_target "
         f"{policy.utilization_target:g} + backlog {behind:,.0f}/s in {asked.catch_up_duration_s:.0f} s + "
-        f"{meanwhile:,.0f}/s that piles up in "
+        f"{asked.meanwhile:,.0f}/s that piles up in "
         f"the {sums.start_s:.0f} s executors take to come",
         "more above": f"{asked.up:,.0f}/s = {asked.arriving:,.0f} / utilization_max "
         f"{policy.utilization_max:g} + backlog",
         "fewer below": f"{asked.down:,.0f}/s = {asked.arriving:,.0f} / utilization_min "
         f"{policy.utilization_min:g} + the rest of needed",
+        "rate limit": ""
+        if one.rate_limit_per_s is None
+        else f"{one.rate_limit_per_s:,.0f}/s: no more than that is asked for, whatever would be needed",
         "of use": f"{ranges_max(one)} slots: as many ranges or files has a full batch",
     }
-    return [one.name, *(f"  {label:<11} {text}" for label, text in rows.items())]
+    return [one.name, *(f"  {label:<11} {text}" for label, text in rows.items() if text)]
 
 
 def _together(policy: Policy, decision: Stay | Blocked | Wait | Up | Down) -> list[str]:

@@ -3,7 +3,7 @@
 Lag and rates come from the driver's newest lag sample, never from a finished batch: that one is as old as itself. Where
 no driver answers, or Kafka does not answer the driver, they come from Kafka and the table. Batches, limits and the
 recovery level come from the driver's `/status`; when it does not answer, batches come from the table's log. Executors
-come from the driver, or from the cluster. What nobody could tell is None, and everything carries its age: a decision
+come from the driver, or from the cluster. What is not known is None, and everything carries its age: a decision
 holds on what is old or missing.
 """
 
@@ -73,6 +73,7 @@ class Pipeline:
     recovery_level: int = 0  # the level that recovery is on; 0: none
     failing: str | None = None  # the error of a batch that is tried again, or of storage or Kafka; None: all is well
     paused: bool = False
+    rate_limit_per_s: float | None = None  # records that it may commit; None: as many as come
     age_s: float = 0.0  # of what the driver or the table's log said last
     lag_age_s: float = 0.0  # of the lag sample
 
@@ -107,7 +108,7 @@ class Facts:
     at: AwareDatetime
     executors: Executors | None  # None: neither driver nor cluster answered, or there is nothing to scale
     pipelines: tuple[Pipeline, ...] = field(default=())
-    refused: str | None = None  # why executors cannot be scaled, and what to do; None: they can, or nobody says
+    refused: str | None = None  # why executors cannot be scaled, and what to do; None: they can, or it is not known
 
     def __post_init__(self) -> None:
         """Instants have a zone."""

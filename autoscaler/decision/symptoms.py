@@ -13,7 +13,7 @@ from autoscaler.decision.policy import Policy, period
 Kind = Literal[
     "not_scalable", "recovery", "failing", "blind", "excluded", "too_few_batches",
     "admission_capped", "driver_bound", "skew", "few_ranges", "ineffective", "quota",
-    "memory_pressure", "stuck_partition",
+    "memory_pressure", "stuck_partition", "rate_limited",
 ]  # fmt: skip
 Effect = Literal["hold", "no_more", "no_fewer", "note"]
 _FAR = 10**6  # slots: as many as make the tasks take no time
@@ -64,17 +64,17 @@ def _blind(policy: Policy, facts: Facts) -> Iterator[Symptom]:
     advice = "Is the driver's /status reachable, and Kafka? What is wanted stays as it is until they answer."
     if not facts.refused and (facts.executors is None or facts.executors.age_s > policy.facts_age_max_s):
         old = "" if facts.executors is None else f" for {facts.executors.age_s:.0f} s"
-        yield Symptom("blind", "hold", f"nobody has told{old} which executors there are", advice)
+        yield Symptom("blind", "hold", f"it is not known{old} which executors there are", advice)
     if not facts.pipelines:
-        yield Symptom("blind", "hold", "nobody tells of any pipeline", advice)
+        yield Symptom("blind", "hold", "there are no facts of any pipeline", advice)
     for one in facts.pipelines:
         if one.lag_age_s > policy.facts_age_max_s:
-            says = f"Kafka has not told the ends of {one.name} for {one.lag_age_s:.0f} s"
+            says = f"Kafka has not answered with the ends of {one.name} for {one.lag_age_s:.0f} s"
             yield Symptom("blind", "hold", says, advice, one.name)
         elif one.age_s > policy.facts_age_max_s:
             yield Symptom("blind", "hold", f"nothing was heard of {one.name} for {one.age_s:.0f} s", advice, one.name)
         elif one.arriving_per_s is None or not one.partitions or any(p.lag_offsets is None for p in one.partitions):
-            says = f"Kafka has not told what waits or arrives of {one.name}"
+            says = f"Kafka has not answered what waits or arrives of {one.name}"
             yield Symptom("blind", "hold", says, advice, one.name)
 
 
@@ -112,6 +112,20 @@ def stuck(policy: Policy, pipelines: Sequence[Pipeline]) -> Iterator[Symptom]:
                     "Its lag is left out. Is its leader there, or a transaction open? `headrace status` names it.",
                     pipeline.name,
                 )  # fmt: skip
+
+
+def limited(loads: Sequence[Load]) -> Iterator[Symptom]:
+    """Yield pipelines whose rate limit makes them late; what is beyond it asks for no executors."""
+    for load in loads:
+        one, asked = load.pipeline, load.need
+        if asked.limited and one.rate_limit_per_s is not None:
+            behind = asked.backlog / asked.catch_up_duration_s
+            yield Symptom(
+                "rate_limited", "note",
+                f"{one.name} may commit {one.rate_limit_per_s:,.0f}/s, and {asked.arriving + behind:,.0f}/s would be "
+                "needed to keep up: its lag is the rate limit's",
+                "It asks for no executors beyond its limit. `headrace limit` raises it, and --off ends it.", one.name,
+            )  # fmt: skip
 
 
 def redirecting(

@@ -31,12 +31,12 @@ class FactsCollector:
     def __init__(self, config: Config, names: Sequence[str], policy: Policy) -> None:
         self._config, self._names, self._policy = config, tuple(names), policy
         self._cluster = Cluster(config.kafka.address, min(config.kafka.request_timeout, _KAFKA_WITHIN))
-        self._stood: dict[str, status_parser.Frontiers] = {}
+        self._frontiers: dict[str, status_parser.Frontiers] = {}
         self._last_status: dict[str, dict[str, Any] | None] = {}  # name → what was said last, by the driver or the lake
         self._lags: dict[str, LagSample] = {}  # name → the newest sample, the driver's or of this process
         self._troubles: dict[str, str] = {}
-        self.driver: Driver | None = None  # who answered last
-        self.executors: Mapping[str, Any] | None = None  # what it said of them
+        self.driver: Driver | None = None  # that answered last
+        self.executors: Mapping[str, Any] | None = None  # its last answer about them
 
     def look(self, now: datetime) -> Facts:
         """Ask Kafka and the driver. Takes some seconds at most."""
@@ -49,9 +49,11 @@ class FactsCollector:
             if status is None:
                 continue
             lag = self._lags.get(name, LagSample())
-            stood = self._stood[name] = status_parser.moved(self._stood.get(name, {}), status["commits"], lag)
+            frontiers = self._frontiers[name] = status_parser.moved(
+                self._frontiers.get(name, {}), status["commits"], lag
+            )
             level = levels.get(name, 0)
-            found.append(status_parser.pipeline(name, status, lag, stood, self._policy, now, recovery_level=level))
+            found.append(status_parser.pipeline(name, status, lag, frontiers, self._policy, now, recovery_level=level))
         spark = self._config.spark  # as the driver was started, where it does not answer
         refused = refusal(spark.master, spark.conf) if self.executors is None else self.executors.get("refused")
         return Facts(now, status_parser.executors(self.executors, self._policy), tuple(found), refused)

@@ -153,7 +153,7 @@ def answers(shown: Callable[[], LastTick]) -> Get:
 
 
 def unhealthy(shown: LastTick, now: datetime) -> str:
-    """Say why this process should be started again; empty while it ticks."""
+    """Return why this process should be started again; empty while it ticks."""
     silent_s = (now - (shown.at or shown.began)).total_seconds()
     return f"no tick for {silent_s:.0f} s" if silent_s > max(60.0, _LATE_TICKS * shown.interval_s) else ""
 

@@ -26,7 +26,7 @@ class Source(Protocol):
         """The driver's last answer about its executors."""
 
     def look(self, now: datetime) -> Facts:
-        """Tell what is known. What cannot be had is None or old; it does not raise for it."""
+        """Return what is known. What cannot be had is None or old; it does not raise for it."""
 
 
 class Loop:
@@ -50,13 +50,13 @@ class Loop:
         while not stop.is_set():
             try:
                 self.tick()
-            except Exception as error:  # noqa: BLE001 - who scales must not be what fails
+            except Exception as error:  # noqa: BLE001 - scaling must not be what fails
                 logging.warning("autoscaler_evaluation_failed", error=f"{type(error).__name__}: {error}")
                 logging.detail(error)
             stop.wait(self._policy.interval_s)
 
     def tick(self) -> Decision:
-        """Look, decide, keep, ask. What was decided before is asked for again, whatever is known now."""
+        """Look, decide, store, request. An earlier decision is requested again, whatever is known now."""
         now, before = self._now(), self._kept
         facts = self._source.look(now)
         decision, memory = tick(self._policy, before.memory, facts, now)
@@ -66,7 +66,7 @@ class Loop:
         new = event(decision, now)
         self._kept = AutoscalerState(memory, added(before.events, new))
         if len(self._kept.events) != len(before.events) or self._kept.events[-1].ticks == 1:
-            _say(new, dry_run=self._dry_run)
+            _log_event(new, dry_run=self._dry_run)
         refused = None
         if not self._dry_run:
             self._remember(before)
@@ -109,7 +109,7 @@ class Loop:
         return counts
 
 
-def _say(new: Event, *, dry_run: bool) -> None:
+def _log_event(new: Event, *, dry_run: bool) -> None:
     wanted = {} if new.wanted is None else {"wanted": new.wanted}
     by = {} if new.by is None else {"by": new.by}
     logging.event(

@@ -60,7 +60,7 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
             "${env:HEADRACE_SCALE_TOKEN}, or look on with --dry-run."
         )
     if not config.http.enabled:
-        raise ConfigError("http.enabled is false: the driver tells nothing and cannot be asked. Set it to true.")
+        raise ConfigError("http.enabled is false: the driver answers nothing. Set it to true.")
     stop = threading.Event()
     on_signals(stop)
     store = _store(config, names)

@@ -1,6 +1,6 @@
 """Stores the autoscaler's memory and last decisions, one object beside the pipelines' runs.
 
-It is replaced whole, before anything is asked of the driver: who starts anew asks for what was asked for.
+It is replaced whole, before anything is asked of the driver: a new process asks for the same again.
 """
 
 import json

@@ -12,6 +12,7 @@ from autoscaler.decision.policy import Policy
 from writer.core.offsets import Source
 from writer.status.lag_sample import LagSample
 
+_IDLE = ("wait", "queue")  # phases in which a batch costs nothing
 _SKEW_TASKS_MIN = 3  # the longest of two tasks is no skew
 
 
@@ -29,12 +30,12 @@ Frontiers = Mapping[Source, PartitionProgress]
 def moved(before: Frontiers, commits: Sequence[Mapping[str, Any]], lag: LagSample) -> Frontiers:
     """Record which committed offsets moved since the last call. `commits`: those of `/status`."""
     newest = max((one["version"] for one in commits), default=-1)
-    stood = dict(before)
+    frontiers = dict(before)
     for one in lag.partitions:
         source = one.topic, one.partition
         if source not in before or before[source].frontier != one.frontier:
-            stood[source] = PartitionProgress(one.frontier, newest)
-    return stood
+            frontiers[source] = PartitionProgress(one.frontier, newest)
+    return frontiers
 
 
 def executors(status: Mapping[str, Any] | None, policy: Policy) -> Executors | None:
@@ -54,7 +55,7 @@ def executors(status: Mapping[str, Any] | None, policy: Policy) -> Executors | N
 
 
 def pipeline(
-    name: str, status: Mapping[str, Any], lag: LagSample, stood: Frontiers, policy: Policy, now: datetime, *,
+    name: str, status: Mapping[str, Any], lag: LagSample, frontiers: Frontiers, policy: Policy, now: datetime, *,
     recovery_level: int = 0,
 ) -> Pipeline:  # fmt: skip
     """Put a pipeline's facts together. `status`: its part of `/status`; `lag`: the newest sample."""
@@ -62,7 +63,7 @@ def pipeline(
     per_range, most = limits.get("records_per_range"), limits.get("records_max") or 1
     found = Pipeline(
         name=name,
-        partitions=partitions(status["commits"], lag, stood),
+        partitions=partitions(status["commits"], lag, frontiers),
         arriving_per_s=None, arriving_lately_per_s=None,
         batches=batches(status["commits"]),
         delay_max_s=limits.get("delay_max_seconds") or 0.0,
@@ -74,6 +75,7 @@ def pipeline(
         recovery_level=recovery_level,
         failing=status["error"] or None,
         paused=status["pause"] is not None,
+        rate_limit_per_s=rate_limit_per_s(status),
         age_s=max(0.0, (now - datetime.fromisoformat(status["at"])).total_seconds()),
         lag_age_s=0.0 if lag.at is None else max(0.0, (now - lag.at).total_seconds()),  # never: no partitions either
     )  # fmt: skip
@@ -81,11 +83,23 @@ def pipeline(
     return replace(found, arriving_per_s=lately if mean is None else mean, arriving_lately_per_s=lately)
 
 
-def partitions(commits: Sequence[Mapping[str, Any]], lag: LagSample, stood: Frontiers) -> tuple[Partition, ...]:
+def rate_limit_per_s(status: Mapping[str, Any]) -> float | None:
+    """Return how many records a second the pipeline may commit; a limit in bytes goes by the mean of its values."""
+    limit = status.get("rate_limit")
+    if limit is None:
+        return None
+    read, value_bytes = status["totals"]["records"]["read"], status["totals"]["value_bytes"]
+    found = [limit["records_per_second"]]
+    if limit["bytes_per_second"] is not None and read and value_bytes:
+        found.append(limit["bytes_per_second"] * read / value_bytes)
+    return min((one for one in found if one is not None), default=None)
+
+
+def partitions(commits: Sequence[Mapping[str, Any]], lag: LagSample, frontiers: Frontiers) -> tuple[Partition, ...]:
     """Return the partitions that Kafka named, and over how many commits with records each stood still."""
     found = []
     for one in lag.partitions:
-        at = stood.get((one.topic, one.partition))
+        at = frontiers.get((one.topic, one.partition))
         unmoved = 0 if at is None else sum(c["version"] > at.version and c["read"] > 0 for c in commits)
         found.append(Partition(one.topic, one.partition, one.offsets, one.seconds, unmoved))
     return tuple(found)
@@ -107,6 +121,6 @@ def _batch(raw: Mapping[str, Any]) -> Batch | None:
     tasks_s = (longest or 0.0) if waves == 1 else min(phases.get("tasks", 0.0), (longest or 0.0) * waves)
     return Batch(
         began=datetime.fromisoformat(raw["began"]), ended=datetime.fromisoformat(raw["at"]), rows=raw["read"],
-        seconds=sum(spent for phase, spent in phases.items() if phase != "wait"), tasks_s=tasks_s,
+        seconds=sum(spent for phase, spent in phases.items() if phase not in _IDLE), tasks_s=tasks_s,
         tasks=raw["tasks"], ranges=work["ranges"], slots=work["slots"], skew=longest / middle if uneven else None,
     )  # fmt: skip

@@ -37,10 +37,10 @@ def chaos(
     seed = secrets.randbelow(2**31) if seed is None else seed
     lasts = timedelta(minutes=minutes)
     screen = Screen(Console(highlight=False, stderr=as_json and not plan))
-    screen.say(f"headrace chaos: seed {seed}, {minutes:g} minutes of faults, {form}", style="bold")
+    screen.write(f"headrace chaos: seed {seed}, {minutes:g} minutes of faults, {form}", style="bold")
     if plan:
         for event in script(seed, lasts):
-            screen.say(f"  {timedelta(seconds=int(event.at.total_seconds()))}  {event}")
+            screen.write(f"  {timedelta(seconds=int(event.at.total_seconds()))}  {event}")
         return
     if find_spec("psutil") is None:
         raise ConfigError("headrace chaos needs psutil: pip install 'headrace[bench]'")

@@ -55,7 +55,7 @@ def chaos(
     if keep is None and (clean or verdict is None):
         shutil.rmtree(directory, ignore_errors=True)
     if verdict is None:
-        screen.say("stopped; nothing is left running")
+        screen.write("stopped; nothing is left running")
         return interruption.exit_code
     if as_json:
         found = {"seed": seed, "minutes": lasts / timedelta(minutes=1), "clean": clean, **asdict(verdict)}
@@ -119,11 +119,11 @@ def _conclude(
         f"{verdict.produced:,} produced = {verdict.held:,} held + {verdict.taken:,} taken by retention + "
         f"{verdict.died:,} deleted with their topic + {verdict.lost:,} lost, {verdict.twice:,} twice"
     )
-    screen.say()
-    screen.say(Text.assemble(screen.mark(good=clean), (f" {words}", "bold green" if clean else "bold")))
+    screen.write()
+    screen.write(Text.assemble(screen.mark(good=clean), (f" {words}", "bold green" if clean else "bold")))
     for line in verdict.said:
-        screen.say(f"  {line}", style="red")
-    screen.say(f"  again: headrace chaos --seed {seed} --minutes {lasts / timedelta(minutes=1):g} --format {form}")
+        screen.write(f"  {line}", style="red")
+    screen.write(f"  again: headrace chaos --seed {seed} --minutes {lasts / timedelta(minutes=1):g} --format {form}")
     if not clean:
         with suppress(OSError):
-            screen.say(f"  the lake, the checkpoints and the writer's log: {directory}")
+            screen.write(f"  the lake, the checkpoints and the writer's log: {directory}")

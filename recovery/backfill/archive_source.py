@@ -38,7 +38,7 @@ def opened(
     """Open an archive. Raises ConfigError if its rows cannot be identified with these columns."""
     found = files(locations, filling.config.s3.settings)
     name = f"archive {','.join(locations)}"
-    beside = filling.settings.columns.record_columns.schema
+    beside = filling.walk.schemas.record_columns.schema
     if by_time is not None:
         keys = [key.strip() for key in by_time.split(",") if key.strip()]
         hints = gap_record.opened.hints if gap_record.opened else ()

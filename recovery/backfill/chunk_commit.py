@@ -77,7 +77,7 @@ class Filling:
         return self._walk
 
     def look(self) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
-        """Let redo catch up, then read the gap records. Raises CommitFailed, LedgerUnreadable."""
+        """Apply pending side files, then read the gap records. Raises CommitFailed, LedgerUnreadable."""
         now = self.table.snapshot()
         self._tables.apply_side_files()
         if self._columns is not None and self._columns != now.columns():
@@ -125,7 +125,7 @@ class Filling:
             raise
 
     def _accounted(self, chunk: Chunk, report: Report) -> _ChunkOutcome:
-        """Hold what was read against what the chunk settles. Raises SourceFailed, LimitReached."""
+        """Compare what was read with what the chunk settles. Raises SourceFailed, LimitReached."""
         each = {
             part: missing.without_records((part.topic, part.partition), spans, report)
             for part, spans in chunk.spans.items()
@@ -163,7 +163,7 @@ class Filling:
         }  # fmt: skip
         fill = Fill(
             uuid4().hex, gap_record.id, snapshot.changes(gap_record.id), chunk.offsets, left, chunk.last or left == 0,
-            report.files, builder.side_files(self.settings, report), facts, self.walk.schemas.meant(report.schemas),
+            report.files, builder.side_files(self.settings, report), facts, self.walk.schemas.meant(report),
         )  # fmt: skip
         return self.table.fill(snapshot, fill), fill
 

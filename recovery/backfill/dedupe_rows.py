@@ -65,7 +65,7 @@ class Unplaced:
     def _fresh(
         self, found: BucketAssignment, keys: Sequence[str], known: dict[BucketKey, set[tuple[object, ...]]]
     ) -> pa.BooleanArray:
-        """Tell of each row whether its key is new in its bucket (cold: an archive is read once)."""
+        """Return for each row whether its key is new in its bucket (cold: an archive is read once)."""
         columns = [found.rows.column(name).to_pylist() for name in keys]
         marks = []
         for code, *key in zip(found.buckets.codes.to_pylist(), *columns, strict=True):

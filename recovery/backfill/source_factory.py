@@ -21,7 +21,7 @@ def kafka(filling: Filling) -> Topic:
     """The gap's own topic."""
     settings = filling.config.kafka
     return Topic(
-        settings.address, settings.request_timeout, headers=_headers(filling),
+        settings.address, settings.request_timeout, headers=filling.walk.needs_headers,
         ids=filling.table.snapshot().incarnations(),
     )  # fmt: skip
 
@@ -34,7 +34,7 @@ def mirror(filling: Filling, gap_record: GapRecord, where: str, mapped: Sequence
     segments = segmented(gap_record.opened.ranges if gap_record.opened else (), mapped, found["topic"])
     settings = filling.config.kafka.model_copy(update={"bootstrap_servers": found["bootstrap"]})
     return Topic(
-        settings.address, settings.request_timeout, headers=_headers(filling), ids={}, segments=segments,
+        settings.address, settings.request_timeout, headers=filling.walk.needs_headers, ids={}, segments=segments,
         name=f"mirror {where}", same=_comparing(filling, settings),
     )  # fmt: skip
 
@@ -94,9 +94,3 @@ def _comparing(filling: Filling, kafka: Kafka) -> Callable[[Segment], bool | Non
         return all(verdicts) if verdicts else None
 
     return same
-
-
-def _headers(filling: Filling) -> bool:
-    wire = filling.walk.wire
-    wanted = filling.walk.config.pipelines[filling.walk.name].columns.record_columns.needs_headers
-    return wanted or wire is None or wire.header is not None

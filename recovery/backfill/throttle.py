@@ -76,7 +76,7 @@ class Pace:
             yield piece
 
     def hold(self) -> None:
-        """Come back when nothing speaks against going on."""
+        """Wait until the backfill may go on."""
         self._alive()
         while self._clock() - self._looked >= LOOK_S:
             self._looked = self._clock()

@@ -1,7 +1,7 @@
 """Checks before a start whether a checkpoint can be continued, and which level each finding leads to.
 
 Pure: facts in, checks out. `recovery/checkpoints/facts.py` gathers the facts, for a pipeline or for a checkpoint that
-headrace did not write; what nobody can know of such a one is not looked at.
+headrace did not write; what cannot be known of such a checkpoint is not checked.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ class Check:
 
 
 def preflight(facts: Facts) -> list[Check]:
-    """Look at everything, in the order in which it matters to a start."""
+    """Run all checks, in the order in which they matter to a start."""
     checks = [_lease(facts)]
     if facts.closed is not None or facts.reading is None or facts.reading.nothing:
         none = "there is none" if facts.closed is None else f"run {facts.closed} is over, the table went on elsewhere"
@@ -100,7 +100,7 @@ def _spark(reading: Reading) -> Check:
 
 
 def _metadata(facts: Facts, reading: Reading) -> Check:
-    corrupt = reading.says_corrupt("metadata")
+    corrupt = reading.corruption_of("metadata")
     if corrupt:
         return Check(
             "metadata", ok=False, message=f"{corrupt}: Spark does not start from it", level=RecoveryLevel.NEW_RUN
@@ -138,7 +138,7 @@ def _files(facts: Facts, reading: Reading) -> Check:
 
 
 def _corrupt(facts: Facts, reading: Reading, name: str) -> RecoveryLevel:
-    """What a torn file leads to. Spark reads the newest two of offsets/ and the newest of commits/."""
+    """What a corrupt file leads to. Spark reads the newest two of offsets/ and the newest of commits/."""
     folder, _, number = name.rpartition("/")
     last = reading.last
     if not folder:
@@ -164,7 +164,7 @@ def _checksums(reading: Reading) -> Check:
 
 def _run_record(facts: Facts, reading: Reading) -> Check:
     if facts.run_record is None:
-        return _not_looked_at("witness", "nobody put down what Spark had planned")
+        return _not_looked_at("witness", "no run record says what Spark had planned")
     wrong = [n for n, batch in reading.batches.items() if facts.run_record.differs(n, batch.content)]
     if wrong:
         level = (
@@ -301,11 +301,11 @@ def _against_the_table(name: str, facts: Facts, start: Offsets | None) -> Check:
     return _not_looked_at(name, "the files do not tell where it begins")
 
 
-def _silent(name: str, who: str, facts: Facts) -> Check:
+def _silent(name: str, system: str, facts: Facts) -> Check:
     """Return a check without an answer, to wait for; or one that was not asked."""
-    error = facts.unknown.get(who)
+    error = facts.unknown.get(system)
     if error is None:
-        return _not_looked_at(name, "no broker was named" if who == "kafka" else "there is no table yet")
+        return _not_looked_at(name, "no broker was named" if system == "kafka" else "there is no table yet")
     return Check(name, ok=False, message=error.rstrip("."), level=RecoveryLevel.WAIT)
 
 

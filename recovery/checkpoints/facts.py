@@ -35,8 +35,11 @@ class CheckpointFacts:
     facts: Facts
 
 
-def of_pipeline(config: Config, name: str) -> CheckpointFacts:
-    """Gather the facts of a pipeline: its newest run, its table, its topics. Raises StoreError."""
+def of_pipeline(config: Config, name: str, cluster: Cluster | BrokerUnreachable | None = None) -> CheckpointFacts:
+    """Gather the facts of a pipeline: its newest run, its table, its topics. Raises StoreError.
+
+    `cluster`: or the error that it is known not to answer by; None opens the configuration's.
+    """
     settings = config.pipelines[name]
     checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
     table, unknown = main_table(name, config), dict[str, str]()
@@ -49,7 +52,7 @@ def of_pipeline(config: Config, name: str) -> CheckpointFacts:
     closed = run if snapshot and run is not None and run <= snapshot.closed else None
     lease = _lease(config, name, checkpoints, unknown)
     facts = Facts(reading, frontier, run_record=seen, lease=lease, lost=lost, closed=closed, unknown=unknown)
-    cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
+    cluster = cluster or Cluster(config.kafka.address, config.kafka.request_timeout)
     ids = {topic: known[topic][-1] if known.get(topic) else None for topic in settings.topics}
     location = checkpoints.store.location if run is None else checkpoints.path(run)
     return CheckpointFacts(run, location, _with_kafka(facts, cluster, ids))
@@ -58,7 +61,7 @@ def of_pipeline(config: Config, name: str) -> CheckpointFacts:
 def _lease(config: Config, name: str, checkpoints: Checkpoints, unknown: dict[str, str]) -> str | None:
     try:
         seen = leases_of(config, name, checkpoints.store).look()
-    except (ApiFailed, ConfigError) as error:  # no start waits for it: who has lost the lease is fenced
+    except (ApiFailed, ConfigError) as error:  # no start waits for it: a supervisor that lost the lease is fenced
         unknown["lease"] = str(error)
         return None
     if seen is None:
@@ -101,8 +104,10 @@ def _steady(
     return run, reading, before
 
 
-def _with_kafka(facts: Facts, cluster: Cluster, known: Mapping[str, str | None]) -> Facts:
+def _with_kafka(facts: Facts, cluster: Cluster | BrokerUnreachable, known: Mapping[str, str | None]) -> Facts:
     """Ask Kafka for the topics, and for what it holds of where the next batch begins. `known`: topic → its id."""
+    if isinstance(cluster, BrokerUnreachable):
+        return _without_kafka(facts, cluster)
     start = facts.frontier or (facts.reading.start() if facts.reading else None) or {}
     try:
         topics = topic_ids(cluster, known)
@@ -110,8 +115,12 @@ def _with_kafka(facts: Facts, cluster: Cluster, known: Mapping[str, str | None])
         asked = sorted(start.keys() & set(there))
         earliest, ends = cluster.earliest(asked), cluster.latest(asked)
     except (BrokerUnreachable, TopicMissing) as error:
-        return replace(facts, unknown={**facts.unknown, "kafka": str(error)})
+        return _without_kafka(facts, error)
     return replace(facts, topics=topics, held={source: LogRange(earliest[source], ends[source]) for source in asked})
+
+
+def _without_kafka(facts: Facts, error: BrokerUnreachable | TopicMissing) -> Facts:
+    return replace(facts, unknown={**facts.unknown, "kafka": str(error)})
 
 
 def topic_ids(cluster: Cluster, known: Mapping[str, str | None]) -> dict[str, TopicIds]:

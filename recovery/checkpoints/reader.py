@@ -63,10 +63,10 @@ class Reading:
     """What lies in a checkpoint."""
 
     location: str
-    query_id: str | None = None  # None: metadata is missing or torn
+    query_id: str | None = None  # None: metadata is missing or corrupt
     batches: Mapping[int, Batch] = field(default_factory=dict)  # those whose files are whole
-    planned: Sequence[int] = ()  # numbers in offsets/, torn ones included, ascending
-    committed: Sequence[int] = ()  # numbers in commits/, torn ones included, ascending
+    planned: Sequence[int] = ()  # numbers in offsets/, corrupt ones included, ascending
+    committed: Sequence[int] = ()  # numbers in commits/, corrupt ones included, ascending
     begun: Mapping[int, Offsets] = field(default_factory=dict)  # number of a source → where it began
     corrupt: Sequence[CorruptFile] = ()
     newer: Sequence[CorruptFile] = ()  # files of a version that Spark 4.0 does not read
@@ -107,11 +107,11 @@ class Reading:
         return self._ends(self.last - 1)
 
     def end(self) -> Offsets | None:
-        """Where the batch ends that was planned and is not done; None where there is none, or its file is torn."""
+        """Where the batch ends that was planned and is not done; None where there is none, or its file is corrupt."""
         return None if self.last is None or self.finished else self._ends(self.last)
 
-    def says_corrupt(self, name: str) -> str | None:
-        """Why a file is torn; None when it is whole or missing."""
+    def corruption_of(self, name: str) -> str | None:
+        """Why a file is corrupt; None when it is whole or missing."""
         return next((corrupt.why for corrupt in self.corrupt if corrupt.name == name), None)
 
     def _ends(self, batch: int) -> Offsets | None:

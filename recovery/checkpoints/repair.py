@@ -51,7 +51,7 @@ def plan(reading: Reading, frontier: Offsets | None) -> Remove | NoRepair:
     newest_plan = f"offsets/{last}" if last is not None else ""
     beyond_repair = sorted(corrupt - {newest_commit, newest_plan})
     if beyond_repair:
-        return NoRepair(f"{beyond_repair[0]} is torn, and nothing stands for it")
+        return NoRepair(f"{beyond_repair[0]} is corrupt, and nothing stands for it")
     if last and last - 1 not in reading.planned:
         return NoRepair(f"offsets/{last - 1} is missing, and nothing stands for it")
     if reading.committed and reading.committed[-1] > (-1 if last is None else last):
@@ -59,19 +59,19 @@ def plan(reading: Reading, frontier: Offsets | None) -> Remove | NoRepair:
     if newest_plan in corrupt:
         start = reading.start()
         if reading.finished:
-            return NoRepair(f"{newest_plan} is torn, and its batch was done")
+            return NoRepair(f"{newest_plan} is corrupt, and its batch was done")
         if frontier is None:
-            return NoRepair(f"{newest_plan} is torn, and the table does not tell whether its batch was committed")
+            return NoRepair(f"{newest_plan} is corrupt, and the table does not show whether its batch was committed")
         if start != frontier:
             return NoRepair(
-                f"{newest_plan} is torn, and the table does not prove that nothing of its batch was committed"
+                f"{newest_plan} is corrupt, and the table does not prove that nothing of its batch was committed"
             )
         names += [newest_plan, _checksum(newest_plan)]
     if newest_commit in corrupt:
         if last is None or reading.committed[-1] != last:
-            return NoRepair(f"{newest_commit} is torn, and is not of the newest batch")
+            return NoRepair(f"{newest_commit} is corrupt, and is not of the newest batch")
         names += [newest_commit, _checksum(newest_commit)]
-    return Remove(names) if names else NoRepair("nothing in it is torn or in the way")
+    return Remove(names) if names else NoRepair("nothing in it is corrupt or in the way")
 
 
 def repair(

@@ -156,7 +156,7 @@ def _last(table: PipelineTable) -> Iterator[tuple[TopicPartition, int]]:
 
 
 def _against(reading: Reading, files: Offsets, topics: Iterable[str]) -> str | None:
-    """Say why a checkpoint does not agree with the files; None when it does."""
+    """Return why a checkpoint does not agree with the files; None when it does."""
     start = reading.start()
     if start is None:
         corrupt = next((found for found in reading.corrupt if found.name != "metadata"), None)

@@ -27,7 +27,7 @@ from writer.output.tables import console
 from writer.schemas import registry
 from writer.table.ledger.gap_record import GapRecord
 
-ROWS_A_SECOND = 60_000  # of one process, where nobody has measured more: decoding, writing, small chunks
+ROWS_A_SECOND = 60_000  # of one process, where nothing was measured: decoding, writing, small chunks
 _BYTES_PER_ROW = 60.0  # of Parquet, until a commit has shown it
 _SHOWN = 8  # characters of an id
 
@@ -79,7 +79,7 @@ class ProgressListener:
 
 
 def ended(name: str, outcomes: Sequence[Outcome], *, as_json: bool, out: Console) -> int:
-    """Say what became of the gap records. Returns 1 when one of them is open still."""
+    """Show what became of the gap records. Returns 1 when one of them is open still."""
     if as_json:
         tables.emit({"event": "ended", "pipeline": name, "gaps": [_to_dict(one) for one in outcomes]})
     elif not outcomes:
@@ -112,7 +112,7 @@ def estimated(
     as_json: bool,
     out: Console,
 ) -> bool:
-    """Say what a backfill would take: rows, time, and what it costs. Returns whether there is anything to bring."""
+    """Show what a backfill would take: rows, time, and what it costs. Returns whether there is anything to bring."""
     _, gap_records = filling.look()
     each = bytes_per_row(filling.table.recent(10)) or _BYTES_PER_ROW
     speed = min(wish.rate or ROWS_A_SECOND, ROWS_A_SECOND)

@@ -13,6 +13,8 @@ from rich.text import Text
 from recovery.checkpoints.checks import Check, Facts, leads_to, preflight
 from recovery.checkpoints.facts import of_checkpoint, of_pipeline
 from recovery.escalation.levels import RecoveryLevel
+from writer.clients import kafka_sample
+from writer.clients.kafka import answering
 from writer.config.loader import load
 from writer.config.location import SHOWN, default_config
 from writer.core.errors import ConfigError
@@ -77,7 +79,7 @@ def doctor(
 ) -> None:
     """Examine Spark's checkpoints: can they be gone on from, and if not, which recovery level helps?
 
-    Holds a checkpoint against itself, the table and Kafka, as each start of `headrace supervisor` does. Changes
+    Compares a checkpoint with itself, the table and Kafka, as each start of `headrace supervisor` does. Changes
     nothing.
 
     Exit codes: 0 all is well, 1 something was found, 2 configuration.
@@ -131,10 +133,11 @@ def _words(level: RecoveryLevel, one: Examined) -> str:
 
 def _of_pipelines(path: Path, only: list[str] | None) -> list[Examined]:
     settings = load(path)
+    cluster = answering(kafka_sample.asked(settings.kafka))  # once: all pipelines share the wait for a silent broker
     found = []
     for name in settings.chosen(only):
         try:
-            asked = of_pipeline(settings, name)
+            asked = of_pipeline(settings, name, cluster)
         except StoreError as error:
             found.append(_unreadable(name, f"{settings.checkpoints}/{name}", error))
             continue

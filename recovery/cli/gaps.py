@@ -83,7 +83,7 @@ def list_(
     all_: Annotated[bool, typer.Option("--all", help="Also those that are done or lost.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the gaps that are open: what was skipped, why, and who fills it at the moment. Reads the lake only.
+    """List the gaps that are open: what was skipped, why, and which backfill fills it now. Reads the lake only.
 
     Exit codes: 0 none is open, 1 some are, or a table cannot be read, 2 configuration.
     """
@@ -151,14 +151,14 @@ def show(
 def close(
     config: ConfigFile,
     gap: _Gap,
-    reason: Annotated[str, typer.Option("--reason", help="Why nobody will bring its records.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why its records will not be brought back.")],
     pipeline: OnePipeline = None,
     by: By = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give up what is open of a gap: nobody has its records. Buckets that it touches are sealed, and say so.
+    """Give up what is open of a gap: its records are lost. Buckets that it touches are sealed, and say so.
 
     There is no way back. A gap that is filled closes by itself.
 
@@ -168,7 +168,7 @@ def close(
     settings = load(config)
     name = settings.one(pipeline)
     if not reason.strip():
-        raise ConfigError("--reason is empty; say why nobody will bring the records")
+        raise ConfigError("--reason is empty; say why the records will not be brought back")
     about = {"by": by or identity.person(), "reason": reason, "at": datetime.now(UTC).isoformat()}
     work = partial(_run_close, existing_table(name, settings), name, gap, about, as_json=as_json)
     confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)

@@ -78,7 +78,7 @@ def run(
 
 
 def refusal(look: RewindPreview, *, accept_loss: bool) -> list[str]:
-    """Say why it is not done."""
+    """Return why it is not done."""
     found = list(look.plan.obstacles)
     if look.plan.lossy and not accept_loss:
         found.append(f"{look.plan.lossy}. --accept-loss gives them up; or choose a later version.")
@@ -150,7 +150,7 @@ def show(
 
 
 def notes(look: RewindPreview) -> list[str]:
-    """Say what else a person should know before."""
+    """Return what else a person should know before."""
     plan, taken, undo = look.plan, look.since.taken, look.undo
     found = []
     if undo:

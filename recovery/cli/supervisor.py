@@ -65,7 +65,7 @@ def collect(config: Config, name: str, now: datetime) -> dict[str, Any]:
 
 
 def budgets(rules: Policy, memory: Memory, now: datetime) -> dict[str, dict[str, Any]]:
-    """Return by level how much of its budget is used; null where the level has no hands here."""
+    """Return by level how much of its budget is used; null where the level has no action here."""
     return {
         level.label: {
             "level": level.name,
@@ -79,7 +79,7 @@ def budgets(rules: Policy, memory: Memory, now: datetime) -> dict[str, dict[str,
 
 
 def next_step(rules: Policy, memory: Memory, frontier: Frontier | None, silent: str | None, now: datetime) -> str:
-    """Say what would be done if the last failure came again now; pauses are at their longest."""
+    """Return what would be done if the last failure came again now; pauses are at their longest."""
     known = memory.failure
     if known is None:
         return "nothing failed yet, as far as is kept"
@@ -103,7 +103,7 @@ def _show(console: Console, name: str, documents: dict[str, Any]) -> None:
     rows: list[tuple[str, str]] = []
     if documents["error"]:
         rows.append(("unreadable", documents["error"]))
-    held = "nobody ever held it"
+    held = "it was never held"
     if lease is not None:
         held = f"epoch {lease['epoch']}, {'released by' if lease['released'] else 'taken by'} {lease['holder']}"
     rows.append(("lease", held))

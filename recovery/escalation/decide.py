@@ -220,7 +220,7 @@ def _escalate(
 
 
 def _useless(policy: Policy, state: State, event: Failed, level: RecoveryLevel, now: datetime) -> str:
-    """Say why a level would not help; empty when it may."""
+    """Return why a level would not help; empty when it may."""
     frontier, new_run = event.frontier, policy.budgets[RecoveryLevel.NEW_RUN]
     if level not in policy.actions:
         return "it cannot be done here"

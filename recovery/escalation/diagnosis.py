@@ -30,7 +30,7 @@ def judged(code: int, text: str, ask: Callable[[str], Verdict] = classify) -> Ve
         case ExitCode.CRASH:
             return found
         case ExitCode.DONE:
-            message = "The pipeline ended, though nobody asked for it."
+            message = "The pipeline ended without being asked to."
             return Verdict("ended", RecoveryLevel.RESTART, halt=False, message=message)
         case ExitCode.CHECKPOINT:
             if found.level is not None and found.level >= RecoveryLevel.REPAIR:
@@ -59,6 +59,9 @@ class PipelineHealth:
     waiting: int | None  # offsets that are not committed; None: Kafka has not said it
     commit_age_s: float | None  # of the newest commit, also of an earlier start
     error: str | None = None
+    free_s: float | None = (
+        None  # since its rate limit lets the next batch begin; below 0: it does not yet; None: always
+    )
 
     @property
     def well(self) -> bool:
@@ -85,7 +88,7 @@ class Timeouts:
 
 
 def why_unresponsive(look: DriverHealth, timeouts: Timeouts) -> str:
-    """Say why a driver hangs; empty while it does not."""
+    """Return why a driver hangs; empty while it does not."""
     states = {seen.state for seen in look.pipelines.values()}
     starting = not states or not states.isdisjoint({"starting", "failed"})  # a failed one may be starting again
     limit = timeouts.start_within if starting else timeouts.heartbeat_within
@@ -93,7 +96,7 @@ def why_unresponsive(look: DriverHealth, timeouts: Timeouts) -> str:
     if silent_s > limit.total_seconds():
         return f"its main thread gave no sign for {silent_s:.0f} s"
     for name, seen in look.pipelines.items():
-        still_s = min(seen.since_s, seen.since_s if seen.commit_age_s is None else seen.commit_age_s)
+        still_s = min(one for one in (seen.since_s, seen.commit_age_s, seen.free_s) if one is not None)
         after = timeouts.stalled_after[name]
         if seen.state == "running" and seen.waiting and still_s > after.total_seconds():
             return f"pipeline {name} has {seen.waiting} offsets waiting and committed nothing for {still_s:.0f} s"
@@ -110,10 +113,12 @@ def seen(status: Mapping[str, Any], since_s: float, at: datetime) -> PipelineHea
 
     `since_s`: seconds for which it has been in this state, as far as was seen.
     """
-    lag, last = LagSample.from_json(status["lag"]), status["last_commit"]
+    lag, last, limit = LagSample.from_json(status["lag"]), status["last_commit"], status.get("rate_limit") or {}
+    due_s = limit.get("next_batch_in_seconds")
     return PipelineHealth(
         status["state"], since_s, status["run"], None if last is None else last["version"],
         lag.offsets if lag.is_fresh(at) else None, status["commit_age_seconds"], status["error"] or None,
+        None if due_s is None else -due_s,
     )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def catalogue(spark: str = SPARK) -> tuple[Damage, ...]:
 
 
 def classify(text: str, damages: Sequence[Damage] | None = None) -> Verdict:
-    """Say what an error means.
+    """Return what an error means.
 
     `text`: the error and all its causes, as `writer.driver.restart_policy.causes` writes them out.
 
@@ -80,7 +80,7 @@ def classify(text: str, damages: Sequence[Damage] | None = None) -> Verdict:
 def _damage(raw: dict[str, Any], spark: str) -> Damage:
     return Damage(
         raw["row"], raw["damage"], raw["class"], None if raw["level"] is None else RecoveryLevel[raw["level"]],
-        raw["halt"], raw["said"], _pattern(raw["symptom"].get(spark)), _pattern(raw.get("ours")),
+        raw["halt"], raw["message"], _pattern(raw["symptom"].get(spark)), _pattern(raw.get("ours")),
         raw.get("finding"), raw.get("not_run"), tuple(raw.get("elsewhere", ())),
     )  # fmt: skip
 

@@ -92,7 +92,7 @@ class LeaseHolder:
                         logging.warning("lease_lost", pipeline=pipeline, epoch=epoch, holder=self._holder)
                         return
                     silent = False
-                except OSError as error:  # the others cannot take it either; when it answers, it says who has it
+                except OSError as error:  # the others cannot take it either; when it answers, it names the holder
                     if not silent:
                         logging.warning("lease_renewal_failed", pipeline=pipeline, error=str(error))
                     silent = True

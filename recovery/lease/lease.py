@@ -1,6 +1,6 @@
 """The lease of a pipeline: only its holder runs a driver. The table's fence holds even if a lease fails.
 
-A lease has an epoch, one higher with each holder. Nobody compares clocks: who wants a lease watches whether its holder
+A lease has an epoch, one higher with each holder. No clocks are compared: a candidate watches whether the holder
 still renews it, for an interval of its own; a holder that finds a higher epoch has lost. Between the two a loser may
 work on for a moment. That costs nothing: the next holder's start fences it in the table, and a start that was ordered
 under an older epoch is refused there.
@@ -36,7 +36,7 @@ class Leases(Protocol):
         """Return the newest lease; None: there never was one."""
 
     def take(self, epoch: int, holder: str) -> bool:
-        """Make a lease with this epoch. Of many who try one succeeds."""
+        """Make a lease with this epoch. Of several attempts one succeeds."""
 
     def renew(self, epoch: int, holder: str) -> bool:
         """Show that the holder lives. False when a higher epoch is there: the lease is lost."""
@@ -46,7 +46,7 @@ class Leases(Protocol):
 
 
 class StoreLeases:
-    """A lease as objects of a store: `_lease/<epoch>` is put by who takes it, `_lease/<epoch>.beat` at each renewal."""
+    """A lease as objects of a store: `_lease/<epoch>` is put when taken, `_lease/<epoch>.beat` at each renewal."""
 
     def __init__(self, store: Store) -> None:
         """`store`: of what lies below `<checkpoints>/<pipeline>`."""

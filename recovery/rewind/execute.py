@@ -11,7 +11,7 @@ from uuid import uuid4
 from recovery.rewind.plan import Facts, Plan, Since, Then, plan, since
 from recovery.rewind.undo import Undone, undone
 from writer.clients import kafka_sample
-from writer.clients.driver_endpoint import nobody_runs
+from writer.clients.driver_endpoint import check_no_driver
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core import fault_points
@@ -119,7 +119,7 @@ class Rewinding:
 
         Raises CommitFailed, HeadraceError when a driver runs.
         """
-        nobody_runs(self._config, self.name, "Stop it, then rewind: it would read on where it was.")
+        check_no_driver(self._config, self.name, "Stop it, then rewind: it would read on where it was.")
         self._tables.apply_side_files(
             [change.version for change in look.since.foreign]
         )  # dead letters that wait are there by then

@@ -1,7 +1,7 @@
 """Plans a rewind and decides whether it is allowed. Pure: facts in, a plan out.
 
-Rows are told by their offsets: what goes is every row from the earlier frontier on, whatever file it lies in by now. So
-what left the table on purpose since then stays away, and a version whose files are gone can be returned to as well.
+Rows are found by their offsets: every row from the earlier frontier on goes, whatever file it is in by now. So what
+left the table on purpose since then stays away, and a version whose files are gone can be returned to as well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ class Plan:
 
     @property
     def lossy(self) -> str:
-        """Say what would not come back; empty where all does."""
+        """Return what would not come back; empty where all does."""
         words = []
         if self.unreadable:
             count = sum(r.end - r.start for r in self.unreadable)
@@ -88,7 +88,7 @@ class Plan:
 
 
 def plan(facts: Facts) -> Plan:
-    """Say what would go back, and what is in the way."""
+    """Return what would go back, and what is in the way."""
     then, since = facts.then, facts.since
     if then.epoch == 0:
         return Plan(then.version, obstacles=(f"version {then.version} is before the pipeline's first start.",))
@@ -106,7 +106,7 @@ def plan(facts: Facts) -> Plan:
     astray = [r for r in ranges if facts.numbers.get(r.part.topic) != r.part.incarnation]
     if astray:
         obstacles.append(
-            f"nobody would read {_listed(astray)} again: the pipeline does not read the topic any more, or it was "
+            f"{_listed(astray)} would not be read again: the pipeline does not read the topic any more, or it was "
             "deleted and created again. Choose a version after that; `headrace delete-rows` takes single rows out."
         )
     unreadable = [lost for r in ranges if r not in astray for lost in _lost(r, facts.held)]

@@ -47,9 +47,9 @@ class Driver:
                 os.killpg(self.pid, signal.SIGKILL)  # its JVM has no life of its own
         return code
 
-    def heard(self) -> dict[str, ExitReport]:
+    def exit_reports(self) -> dict[str, ExitReport]:
         """Take its last words, by pipeline."""
-        return self._folder.heard()
+        return self._folder.exit_reports()
 
     def look(self) -> DriverHealth:
         """Ask how it is."""

@@ -25,7 +25,7 @@ def lease(config: Config, pipeline: str) -> int:
 
 
 def frontier(config: Config, pipeline: str) -> Frontier:
-    """Hold the table's frontier against Kafka. Raises Silent.
+    """Compare the table's frontier with Kafka. Raises FrontierUnknown.
 
     What only a start can say, such as a topic that is gone, is left to the start.
     """

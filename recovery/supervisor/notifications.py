@@ -1,10 +1,10 @@
 """Notifications of recovery: the two highest levels, gaps, lost leases, halted pipelines.
 
-    tells = opened(config.notifications)
-    tells.tell(level_reached(name, RecoveryLevel.LATEST, why, at=now))
-    tells.close(timedelta(seconds=5))  # before the process ends
+    notifier = opened(config.notifications)
+    notifier.send(level_reached(name, RecoveryLevel.LATEST, why, at=now))
+    notifier.close(timedelta(seconds=5))  # before the process ends
 
-Drivers tell of missing offsets, gaps of retention and topics that were created again themselves.
+Drivers themselves notify of missing offsets, gaps of retention and topics that were created again.
 """
 
 from datetime import datetime
@@ -14,7 +14,7 @@ from writer.clients.notifications import Event
 
 
 def level_reached(pipeline: str, level: RecoveryLevel, why: str, *, at: datetime) -> Event | None:
-    """Tell that a level was taken which people should know of; None for the levels that lose nothing and guess nothing.
+    """Notify of a level that people should know of; None for the levels that lose nothing and guess nothing.
 
     `why`: the finding that led there, as a sentence.
     """
@@ -31,12 +31,12 @@ def level_reached(pipeline: str, level: RecoveryLevel, why: str, *, at: datetime
 
 
 def pipeline_halted(pipeline: str, why: str, *, at: datetime) -> Event:
-    """Tell that nothing more is tried: a person must act."""
+    """Notify that nothing more is tried: a person must act."""
     text = f"given up, nothing is written any more. {why}"
     return Event("pipeline_halted", "critical", pipeline, text, at, {})
 
 
 def lease_lost(pipeline: str, *, at: datetime) -> Event:
-    """Tell that another supervisor took over: this one may have been paused, or two were started."""
+    """Notify that another supervisor took over: this one may have been paused, or two were started."""
     text = "another supervisor took the lease; this one ends its driver and exits. Was this machine paused, or cut off?"
     return Event("lease_lost", "critical", pipeline, text, at, {})

@@ -113,7 +113,7 @@ def failure(verdict: Verdict, code: int, error: str, run: int | None, frontier: 
 
 
 def describe(decision: Decision) -> str:
-    """Say a decision as a sentence."""
+    """Return a decision as a sentence."""
     match decision:
         case Stay(reason):
             return f"leave it alone: {reason}"

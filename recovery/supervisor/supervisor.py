@@ -69,7 +69,7 @@ class Supervisor:
         self._looked_s = 0.0
         self._draining_s: float | None = None  # since when the driver is stopped
         self._unresponsive = ""  # why the driver is ended
-        self._heard = False  # whether a pipeline of this driver has left its last words
+        self._reported = False  # whether a pipeline of this driver has left its exit report
         self._own: ExitReport | None = None  # those of the driver itself
 
     def run(self) -> int:
@@ -79,7 +79,7 @@ class Supervisor:
             if self._stop.is_set():
                 time.sleep(_STEP_S)
         if self._held.lost:
-            self._notifier.tell(notifications.lease_lost(self._held.lost, at=datetime.now(UTC)))
+            self._notifier.send(notifications.lease_lost(self._held.lost, at=datetime.now(UTC)))
         return code
 
     @property
@@ -101,7 +101,7 @@ class Supervisor:
         now_s = time.monotonic()
         if now_s - self._looked_s >= _LOOK_S:
             self._looked_s = now_s
-            self._hear(driver.heard().values())
+            self._take_reports(driver.exit_reports().values())
             self._look(driver)
         for supervised in self._due(now_s):
             if not self._prepared(supervised):
@@ -141,7 +141,7 @@ class Supervisor:
             p.name: Order(p in ready, p in ready and p.new_run, self._held.epochs.get(p.name))
             for p in self.supervised_pipelines.values()
         }
-        self._draining_s, self._unresponsive, self._heard, self._own = None, "", False, None
+        self._draining_s, self._unresponsive, self._reported, self._own = None, "", False, None
         self._driver = Driver(self._folder, self._command, orders)
         logging.event("driver_started", pid=self._driver.pid, pipelines=",".join(p.name for p in ready))
         for supervised in ready:
@@ -165,9 +165,9 @@ class Supervisor:
             return ExitCode.FENCED
         if stopping:  # SIGTERM before it could listen ends it at once, with nothing to drain
             return 0 if code == -signal.SIGTERM else code if code >= 0 else 128 - code
-        self._hear(driver.heard().values())
+        self._take_reports(driver.exit_reports().values())
         own = self._own
-        if own is None and self._heard and code > 0:
+        if own is None and self._reported and code > 0:
             code = 1  # it is what the pipelines ended with that said something, and says nothing of the others
         for supervised in self.supervised_pipelines.values():
             if not supervised.up:
@@ -180,13 +180,13 @@ class Supervisor:
                 self._failed(supervised, code, judged(code, "" if own is None else own.causes), own)
         return None
 
-    def _hear(self, words: Iterable[ExitReport]) -> None:
+    def _take_reports(self, words: Iterable[ExitReport]) -> None:
         """Attend to the pipelines that have ended."""
         for one in words:
             if not one.pipeline:
                 self._own = one
                 continue
-            self._heard = True
+            self._reported = True
             supervised = self.supervised_pipelines.get(one.pipeline)
             if supervised is None or not supervised.up:
                 continue
@@ -232,8 +232,8 @@ class Supervisor:
         if self._draining_s is None:
             self._draining_s = now_s
             driver.drain()
-        patience_s = _LOSER_S if self._held.lost else _HUNG_S if self._unresponsive else float("inf")
-        if now_s - self._draining_s > patience_s:
+        drain_timeout_s = _LOSER_S if self._held.lost else _HUNG_S if self._unresponsive else float("inf")
+        if now_s - self._draining_s > drain_timeout_s:
             driver.kill()
 
     def _failed(self, supervised: SupervisedPipeline, code: int, found: Verdict, words: ExitReport | None) -> None:
@@ -243,7 +243,7 @@ class Supervisor:
         decision = decide(self._policy, supervised.memory.state, event, now, self._jitter())
         about = failure(found, code, "" if words is None else words.error, run, frontier, now)
         supervised.failed(about, decision, time.monotonic())
-        self._tell(supervised, decision, now)
+        self._announce(supervised, decision, now)
 
     def _event(self, supervised: SupervisedPipeline, found: Verdict, run: int | None) -> tuple[Event, Frontier]:
         if found.level == RecoveryLevel.WAIT and not found.halt:
@@ -290,9 +290,9 @@ class Supervisor:
         now = datetime.now(UTC)
         decision = decide(self._policy, supervised.memory.state, event, now, self._jitter())
         supervised.refused(decision, time.monotonic())
-        self._tell(supervised, decision, now)
+        self._announce(supervised, decision, now)
 
-    def _tell(self, supervised: SupervisedPipeline, decision: Decision, now: datetime) -> None:
+    def _announce(self, supervised: SupervisedPipeline, decision: Decision, now: datetime) -> None:
         """Log and store a decision, and notify people if needed."""
         known = supervised.memory.failure
         assert known is not None, "something failed"
@@ -305,11 +305,11 @@ class Supervisor:
         self._note(supervised, known.row, f"{supervised.memory.action}{error}", to)
         self._keep(supervised)
         if isinstance(decision, Halt):
-            self._notifier.tell(notifications.pipeline_halted(supervised.name, decision.reason, at=now))
+            self._notifier.send(notifications.pipeline_halted(supervised.name, decision.reason, at=now))
         elif (
             event := notifications.level_reached(supervised.name, supervised.level, known.message, at=now)
         ) is not None:
-            self._notifier.tell(event)
+            self._notifier.send(event)
 
     def _note(self, supervised: SupervisedPipeline, decision: str, reason: str, to: str) -> None:
         """Let the driver's page show a decision. A disk that takes no note of it stops nothing."""

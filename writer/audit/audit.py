@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pyarrow.parquet as pq
 
-from writer.audit.offset_count import NOBODY, FileOffsets, FileSet, count
+from writer.audit.offset_count import WITHOUT_OFFSET, FileOffsets, FileSet, count
 from writer.audit.reconciliation import Problem, Reconciliation, compared, state, totals
 from writer.audit.table_history import Lake, Waiting, read, waiting
 from writer.avro.schema_plan import PROVENANCE
@@ -84,7 +84,7 @@ class Audit(Account):
 
 
 def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: bool) -> Audit:
-    """Draw the account up and hold it against what the tables hold.
+    """Add up the accounting and compare it with what the tables hold.
 
     `since`: a version, or an instant, from which on commits are looked at; in the ledger it reaches back to the
     beginning of a page. Files are read from the newest acceptance on: what they held before, it gave up. Raises
@@ -153,7 +153,7 @@ def _of_others(lake: Lake, reconciliation: Reconciliation) -> list[Problem]:
 
 
 def _in_sum(lake: Lake, account: Account) -> list[Problem]:
-    """Hold the rows that the tables' logs count in their files against the account."""
+    """Compare the rows that the tables' logs count in their files with the accounting."""
     reconciliation, pending = account.reconciliation, account.pending
     rows = reconciliation.total("rows") + account.unplaced - sum(account.rows_taken.values())
     late = reconciliation.total("late") - sum(account.late_taken.values())
@@ -184,8 +184,8 @@ def _in_files(lake: Lake, account: Account) -> tuple[dict[TopicPartition, FileOf
         FileSet(dead_letters.store, pending.files, dead_letters=True),
     ]
     found = _counted(file_sets, reconciliation, below_is_known=not account.whole)
-    nobodys = found.pop(NOBODY, FileOffsets()).rows
-    adopted = account.unplaced - nobodys if account.whole else 0
+    without_offset = found.pop(WITHOUT_OFFSET, FileOffsets()).rows
+    adopted = account.unplaced - without_offset if account.whole else 0
     removed = sum(account.rows_taken.values())
     if adopted < 0:
         problems.append(

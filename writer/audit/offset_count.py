@@ -21,9 +21,8 @@ _ROWS_AT_ONCE = 500_000
 _MARKS_AT_ONCE = 4 * 2**20  # positions take eight bytes each
 _PLACE = ["_topic", "_incarnation", "_partition", "_offset"]
 SPANS_SHOWN = 20
-NOBODY = TopicPartition(
-    "", 0, 0
-)  # what rows belong to that say no offset: another writer's, of a table that was adopted
+# Stands for the partition of rows without an offset: another writer's, in a table that was adopted.
+WITHOUT_OFFSET = TopicPartition("", 0, 0)
 
 
 @dataclass(frozen=True)
@@ -82,15 +81,15 @@ def count(
                 first = (at, file.path) not in looked
                 looked.add((at, file.path))
                 for part, outcome, offsets in _pieces(file_set, file):
-                    if part is NOBODY:
-                        found.setdefault(NOBODY, FileOffsets()).rows += len(offsets) if first else 0
+                    if part is WITHOUT_OFFSET:
+                        found.setdefault(WITHOUT_OFFSET, FileOffsets()).rows += len(offsets) if first else 0
                         continue
                     if first:
                         _stray(found, part, offsets, ranges, below_is_known=below_is_known)
                     for window in by_part.get(part, ()):
                         _mark(found[part], seen[window], window, offsets, outcome)
         for window, marks in seen.items():
-            _tell(found[window.part], window, marks, gaps.get(window.part, ()))
+            _count_marks(found[window.part], window, marks, gaps.get(window.part, ()))
     return found
 
 
@@ -136,14 +135,14 @@ def _pieces(file_set: FileSet, file: BucketFile) -> Iterator[tuple[TopicPartitio
     with open_file(file_set.store, file.path) as source:
         opened = pq.ParquetFile(source)
         if not set(columns) <= set(opened.schema_arrow.names):
-            yield NOBODY, None, _as_many(opened.metadata.num_rows)
+            yield WITHOUT_OFFSET, None, _as_many(opened.metadata.num_rows)
             return
         for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=columns):
             listed = pa.table(batch).group_by(keys, use_threads=False).aggregate([("_offset", "list")])
             for i in range(listed.num_rows):  # one turn a part
                 part = TopicPartition(*(listed.column(name)[i].as_py() for name in _PLACE[:3]))
                 if None in (part.topic, part.incarnation, part.partition):
-                    yield NOBODY, None, _as_many(len(listed.column("_offset_list")[i].values))
+                    yield WITHOUT_OFFSET, None, _as_many(len(listed.column("_offset_list")[i].values))
                     continue
                 offsets = listed.column("_offset_list")[i].values.to_numpy(zero_copy_only=False)
                 if part in file_set.without:
@@ -180,7 +179,7 @@ def _stray(
         known.astray = joined([*known.astray, *spans(np.unique(outside), 0)])[:SPANS_SHOWN]
 
 
-def _tell(found: FileOffsets, window: _Window, marks: np.ndarray, gaps: Sequence[Span]) -> None:
+def _count_marks(found: FileOffsets, window: _Window, marks: np.ndarray, gaps: Sequence[Span]) -> None:
     found.distinct += int(np.count_nonzero(marks))
     found.twice = _more(found.twice, marks, window.start, lambda some: some > 1)
     for start, end in gaps:  # holds nothing, and misses nothing

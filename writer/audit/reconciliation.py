@@ -67,7 +67,7 @@ class Reconciliation:
 def state(
     segments: Sequence[LedgerSegment], frontier: Mapping[TopicPartition, int], version: int, since: int
 ) -> Reconciliation:
-    """Draw the account up from segments that hold the versions after `since` (-1: all), up to `version`.
+    """Add up the accounting from segments that hold the versions after `since` (-1: all), up to `version`.
 
     `frontier`: of every part that the table knows at that version.
     """
@@ -130,7 +130,7 @@ def _filled(line: PartitionSummary, carried: BackfilledOffsets) -> PartitionSumm
 
 
 def _unsound_fills(part: TopicPartition, carried: BackfilledOffsets, gaps: Sequence[CommittedRange]) -> list[Problem]:
-    """Say what does not add up of backfills: offsets twice, without an outcome, or in no gap."""
+    """Return what does not add up of backfills: offsets twice, without an outcome, or in no gap."""
     found: list[Problem] = []
     if not carried.sound:
         outcomes = ", ".join(f"{count} {name}" for name, count in carried.outcomes.items())
@@ -215,7 +215,7 @@ def _first(steps: Sequence[CommittedRange | RewoundRange], frontier: int | None)
 
 def _unsound(one: CommittedRange) -> list[Problem]:
     if one.unexplained:
-        what = f"{one.unexplained} offsets gave no record in version {one.first}, and nobody looked why"
+        what = f"{one.unexplained} offsets gave no record in version {one.first}, for an unknown reason"
         return [Problem(what, one.part, ((one.start, one.end),))]
     if not one.sound:
         outcomes = ", ".join(f"{count} {name}" for name, count in one.outcomes.items())
@@ -241,7 +241,7 @@ def compared(
     *,
     exact: bool,
 ) -> list[Problem]:
-    """Hold what was counted in the files against the account, part by part; removed rows are known only in sum."""
+    """Compare what was counted in the files with the accounting, by partition; removed rows are known only in sum."""
     problems: list[Problem] = []
     short: list[Problem] = []
     rows_short = dead_letters_short = 0

@@ -119,5 +119,5 @@ def _spans(commits: Sequence[CommittedEntry], place: str, applied: int) -> dict[
 
 
 def _rows_at(side_history: TableHistory, offsets: Mapping[TopicPartition, Sequence[Span]]) -> int:
-    """Count rows at these offsets. What a rewind takes was there when it landed: nobody commits before its redo."""
+    """Count rows at these offsets. What a rewind takes was there when it landed: side files come first."""
     return sum(count(side_history.table.store, file, offsets) for file in side_history.files) if offsets else 0

@@ -24,7 +24,7 @@ class _TooLong(Exception):
 
 
 def suspects(values: pa.Array, record: avro.Record, header_bytes: int) -> Mask | None:
-    """Tell for each value (header included) whether its bytes cannot be one record of the schema; None: not known."""
+    """Return for each value (header included) whether its bytes cannot be one record of the schema; None: not known."""
     walk = _Walk(values, record, header_bytes)
     try:
         walk.step(record.root, np.arange(len(values)))
@@ -149,7 +149,7 @@ class _Walk:
 
 
 def _readable(content: pa.Buffer, start: Positions, end: Positions) -> Mask:
-    """Tell which stretches of the content, in rising order, are UTF-8: one look at all, halved where one is not."""
+    """Return which stretches of the content, in rising order, are UTF-8: one look at all, halved where one is not."""
     around = np.stack([start, end], axis=1).ravel()  # text, gap, text, gap, …
     pieces = pa.Array.from_buffers(pa.large_binary(), max(len(around) - 1, 0), [None, pa.py_buffer(around), content])
     texts = pieces.take(pa.array(np.arange(0, len(around), 2))).view(pa.large_string())

@@ -298,7 +298,7 @@ class _Resolution:
     ) -> dict[str, str]:
         """Find the member for each branch: that of its name, else one that it is promoted to, or that it widens.
 
-        Else one that nobody has named yet, else a new one: its number follows the others.
+        Else one without a name so far, else a new one: its number follows the others.
         """
         known = {at[-1]: member for at, member in self.branches.items() if at[:-1] == place and member in members}
         targets = {key: known[name] for key, branch in mine.items() if (name := branch_name(branch)) in known}

@@ -19,12 +19,14 @@ from bucketers.arrow import contiguous
 
 Format = Literal["confluent", "apicurio", "header", "single_object", "bare"]
 Ids = Literal["confluent", "global", "content", "fingerprint"]
+Part = Literal["value", "key"]  # of a record
 
 # Kafka's headers as Spark hands them over.
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 ID_HEADERS: Mapping[str, Ids] = {
     "__value_schema_id": "confluent", "apicurio.value.globalId": "global", "apicurio.value.contentId": "content",
 }  # fmt: skip
+KEY_ID_HEADERS: Mapping[str, Ids] = {name.replace("value", "key"): ids for name, ids in ID_HEADERS.items()}
 WIDTHS: Mapping[Format, int] = {"confluent": 5, "apicurio": 9, "header": 0, "single_object": 10, "bare": 0}
 _SINGLE_OBJECT = b"\xc3\x01"
 _IDS_END = 2**32  # a registry counts its ids up from 1; none comes near
@@ -54,7 +56,7 @@ class Wire:
 
     @property
     def words(self) -> str:
-        """Say what a record of this format has."""
+        """Return what a record of this format has."""
         match self.format:
             case "confluent":
                 return "Confluent header (magic byte 0 and a 4-byte schema id)"
@@ -114,10 +116,11 @@ class Wire:
 
 
 CONFLUENT = Wire("confluent")
-_SEEN = (
-    *(Wire("header", ids, name) for name, ids in ID_HEADERS.items()),
-    Wire("single_object", "fingerprint"), CONFLUENT, Wire("apicurio", "global"),
-)  # fmt: skip
+_INSIDE = (Wire("single_object", "fingerprint"), CONFLUENT, Wire("apicurio", "global"))
+_SEEN: Mapping[Part, tuple[Wire, ...]] = {
+    "value": (*(Wire("header", ids, name) for name, ids in ID_HEADERS.items()), *_INSIDE),
+    "key": (*(Wire("header", ids, name) for name, ids in KEY_ID_HEADERS.items()), *_INSIDE),
+}
 
 
 def header(schema_id: int) -> bytes:
@@ -181,9 +184,9 @@ def kafka_header(headers: pa.ListArray, name: str) -> pa.BinaryArray:
     return values[::-1].take(pc.index_in(every, value_set=rows[::-1]))
 
 
-def recognised(value: bytes, headers: Mapping[str, bytes]) -> tuple[Wire, int] | None:
-    """Return the format that one record has, and its schema id; None when it has none that can be seen."""
-    for wire in _SEEN:
+def recognised(value: bytes, headers: Mapping[str, bytes], part: Part = "value") -> tuple[Wire, int] | None:
+    """Return the format that one record's value or key has, and its schema id; None when it has none to be seen."""
+    for wire in _SEEN[part]:
         found = wire.found(value, headers)
         if found is not None:
             return wire, found
@@ -198,16 +201,30 @@ def each(records: pa.Table) -> Iterator[tuple[bytes, dict[str, bytes]]]:
         yield value, {entry["key"]: entry["value"] for entry in headers or [] if entry["value"] is not None}
 
 
-def refusals(records: pa.Table, wire: Wire) -> list[str]:
-    """Say of each record why it has not the format, and what to set if it is meant to have the one that it has."""
-    return [_refusal(wire, recognised(value, headers)) for value, headers in each(records)]
+def keys_as_values(records: pa.Table) -> pa.Table:
+    """Return the records that have a key, each key in the place of its value; `headers` are there, if only null.
+
+    Beside these, the column `at` has the position of each among the records, and `timestamp` its time.
+    """
+    keys = contiguous(records.column("key"))
+    with_headers = "headers" in records.column_names  # records of an archive may come without
+    headers = contiguous(records.column("headers")).cast(HEADERS) if with_headers else pa.nulls(len(keys), HEADERS)
+    whole = pa.table({
+        "at": pa.arange(0, len(keys)), "value": keys, "headers": headers, "timestamp": records.column("timestamp"),
+    })  # fmt: skip
+    return whole.filter(keys.is_valid()) if keys.null_count else whole
 
 
-def _refusal(wire: Wire, other: tuple[Wire, int] | None) -> str:
-    why = f"no {wire.words}"
+def refusals(records: pa.Table, wire: Wire, part: Part = "value") -> list[str]:
+    """Return for each record why it has not the format, and what to set if it is meant to have the one that it has."""
+    return [_refusal(wire, recognised(value, headers, part), part) for value, headers in each(records)]
+
+
+def _refusal(wire: Wire, other: tuple[Wire, int] | None, part: Part) -> str:
+    why, setting = f"no {wire.words}", "wire" if part == "value" else "columns.key.wire"
     if other is None or other[0] == wire:
         return why
-    return f"{why}, but it has a {other[0].words}: a topic of such records needs `wire: {other[0].format}`"
+    return f"{why}, but it has a {other[0].words}: a topic of such records needs `{setting}: {other[0].format}`"
 
 
 def _confluent(mark: bytes) -> int | None:

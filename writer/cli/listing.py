@@ -11,6 +11,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "run": "Run the writer until it is stopped",
         "pause": "Stop the pipelines' commits until `resume`",
         "resume": "End a pause",
+        "limit": "Show or set the pipelines' rate limit while they run",
         "demo": "Show it all on this machine, with a broker and a registry",
     },
     "Look": {
@@ -61,6 +62,7 @@ EXAMPLES: Mapping[str, str] = {
     "run": "headrace run pipelines.yaml --once",
     "pause": 'headrace pause pipelines.yaml --pipeline clicks --reason "the bucket moves"',
     "resume": "headrace resume pipelines.yaml --pipeline clicks",
+    "limit": "headrace limit pipelines.yaml --pipeline clicks --records-per-second 5000",
     "demo": "headrace demo --keep /tmp/headrace-demo",
     "status": "headrace status pipelines.yaml --watch",
     "explain": "headrace explain pipelines.yaml --batch 41",

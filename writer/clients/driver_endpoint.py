@@ -56,7 +56,7 @@ def announced(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> 
 
 
 def announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> Driver | None:
-    """Read where the driver is found; None when none says so. It may be gone: nobody removes a file after a kill.
+    """Read where the driver is found; None when none says so. It may be gone: a killed driver leaves its file.
 
     Raises StoreError.
     """
@@ -111,12 +111,12 @@ def me(url: str, epoch: int, certificate: str = "") -> Driver:
 
 
 def answers(config: Config, pipeline: str) -> Driver | None:
-    """Return the driver that runs a pipeline; None when none is found, or nobody answers there."""
+    """Return the driver that runs a pipeline; None when none is found, or none answers there."""
     driver = announced(config.checkpoints, pipeline, config.s3.settings)
     return driver if driver is not None and ask_driver(driver, pipeline) is not None else None
 
 
-def nobody_runs(config: Config, pipeline: str, fix: str) -> None:
+def check_no_driver(config: Config, pipeline: str, fix: str) -> None:
     """Raise DriverAlive when a driver of the pipeline answers. `fix`: what is to be done about it."""
     if driver := answers(config, pipeline):
         raise DriverAlive(f"a driver of pipeline {pipeline!r} runs (process {driver.pid}, {driver.url}). {fix}")

@@ -114,7 +114,7 @@ def ask_leader(url: str, **how: Any) -> Answer:
 
 
 def login(user: str | None, password: SecretStr | None, token: SecretStr | None) -> dict[str, str]:
-    """Return the header that says who asks; none where nobody is to be named."""
+    """Return the header with the login; none where there is none."""
     if token is not None:
         return {"Authorization": f"Bearer {token.get_secret_value()}"}
     if user is not None and password is not None:
@@ -141,7 +141,7 @@ def _body(pieces: Iterable[bytes], deadline: float) -> bytes:
 
 
 def _one_line(error: BaseException) -> str:
-    """Say the innermost cause: what the system calls it, without a number."""
+    """Return the innermost cause: what the system calls it, without a number."""
     while inner := error.__cause__ or error.__context__:
         error = inner
     value = getattr(error, "strerror", None) or str(error)

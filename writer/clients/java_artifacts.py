@@ -115,17 +115,17 @@ _S3A = (
 S3_BUNDLES = {"spark-s3a": Bundle("spark-s3a", "3.4.1", _S3A, files=35, megabytes=10)}
 
 
-def fetch(wanted: str | Bundle, *, say: Callable[[str], None]) -> Path:
+def fetch(wanted: str | Bundle, *, progress: Callable[[str], None]) -> Path:
     """Return the directory of a bundle, downloading it if this machine has never finished doing so.
 
     Safe to call from several processes at once and to kill at any moment: a bundle appears by one rename.
-    `say` gets a sentence before anything slow. Raises ArtifactError, JavaMissing.
+    `progress` gets a sentence before anything slow. Raises ArtifactError, JavaMissing.
     """
     bundle = wanted if isinstance(wanted, Bundle) else (BUNDLES | S3_BUNDLES)[wanted]
-    return made(bundle, lambda work, lock: retrieve(bundle, work, lock=lock), say=say)
+    return made(bundle, lambda work, lock: retrieve(bundle, work, lock=lock), progress=progress)
 
 
-def made(bundle: Bundle, make: Callable[[Path, int], None], *, say: Callable[[str], None]) -> Path:
+def made(bundle: Bundle, make: Callable[[Path, int], None], *, progress: Callable[[str], None]) -> Path:
     """Return the cache's directory of a bundle; `make` fills it, once, given an empty directory and the lock's file.
 
     Raises ArtifactError, JavaMissing.
@@ -136,9 +136,9 @@ def made(bundle: Bundle, make: Callable[[Path, int], None], *, say: Callable[[st
         return done
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with _lock(home / f".{done.name}.lock", lambda: say(f"another process fetches {bundle}: waiting")) as fd:
+        with _lock(home / f".{done.name}.lock", lambda: progress(f"another process fetches {bundle}: waiting")) as fd:
             if not done.is_dir():
-                say(f"fetching {bundle} (about {bundle.megabytes} MB, once) into {home}")
+                progress(f"fetching {bundle} (about {bundle.megabytes} MB, once) into {home}")
                 _make(done, make, lock=fd)
     except (OSError, EOFError, tarfile.TarError) as error:
         raise ArtifactError(
@@ -148,14 +148,14 @@ def made(bundle: Bundle, make: Callable[[Path, int], None], *, say: Callable[[st
     return done
 
 
-def spark_jars(*, say: Callable[[str], None] = lambda _: None, s3: bool = False) -> list[Path]:
+def spark_jars(*, progress: Callable[[str], None] = lambda _: None, s3: bool = False) -> list[Path]:
     """Return the jars of Spark's Kafka source, and of its S3 file system: those of $HEADRACE_JARS if set, else ours.
 
     Raises ArtifactError, JavaMissing.
     """
     bundles = ("spark-kafka", "spark-s3a") if s3 else ("spark-kafka",)
     given = os.environ.get("HEADRACE_JARS")
-    directories = [Path(given)] if given else [fetch(name, say=say) for name in bundles]
+    directories = [Path(given)] if given else [fetch(name, progress=progress) for name in bundles]
     jars = [jar for directory in directories for jar in sorted(directory.glob("*.jar"))]
     if not jars:
         raise ArtifactError(f"{given} holds no jar. Unset HEADRACE_JARS, or point it at Spark's Kafka jars.")

@@ -209,6 +209,15 @@ class Cluster:
         )
 
 
+def answering(cluster: Cluster) -> Cluster | BrokerUnreachable:
+    """Ask once whether the cluster answers: readers that come one after the other share the wait for a silent one."""
+    try:
+        cluster.brokers()
+    except BrokerUnreachable as error:
+        return error
+    return cluster
+
+
 def _retention(settings: Mapping[str, Any]) -> timedelta | None:
     milliseconds = int(settings["retention.ms"].value)
     if not 0 <= milliseconds < _FOREVER_MS or "delete" not in settings["cleanup.policy"].value:

@@ -41,7 +41,7 @@ class TooLarge(ConfigError):
 
 
 def asked(kafka: Kafka) -> Cluster:
-    """Open the cluster for a person, who waits for the answer."""
+    """Open the cluster with a short time-out, for a command whose user waits."""
     return Cluster(kafka.address, min(kafka.request_timeout, _ANSWER_WITHIN))
 
 

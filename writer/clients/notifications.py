@@ -1,7 +1,7 @@
 """Sends urgent events to people: one message for each event, POSTed to one URL.
 
-The URL is a secret: it is read from the environment, and stands neither in the configuration nor in a log. Telling
-never holds up who tells: messages wait in a short queue, and a thread sends them, again and again where need be.
+The URL is a secret: it is read from the environment, and stands neither in the configuration nor in a log. Sending
+never blocks the caller: messages wait in a short queue, and a thread sends them, with retries.
 """
 
 import json
@@ -28,7 +28,7 @@ _SHOWN = 5  # ranges in a text; the fields have all
 
 @dataclass(frozen=True)
 class Event:
-    """Something to be told. `text` is for people, `fields` for machines: JSON values."""
+    """A notification. `text` is for people, `fields` for machines: JSON values."""
 
     kind: Kind
     severity: Severity
@@ -40,7 +40,7 @@ class Event:
 
 
 def gap_opened(pipeline: str, gap: Mapping[str, Any], version: int, at: datetime) -> Event:
-    """Tell of a gap; `gap`: what its entry says of itself."""
+    """Notify of a gap; `gap`: facts of its entry."""
     offsets = sum(r["end"] - r["start"] for r in gap["ranges"])
     named = listed([f"{r['topic']}/{r['partition']} [{r['start']}, {r['end']})" for r in gap["ranges"]], _SHOWN)
     text = f"{offsets:,} offsets were skipped ({gap['cause']}): {named}. Gap record {gap['id']}, version {version}."
@@ -49,13 +49,13 @@ def gap_opened(pipeline: str, gap: Mapping[str, Any], version: int, at: datetime
 
 
 def topic_recreated(pipeline: str, topic: str, before: str, found: str, at: datetime) -> Event:
-    """Tell of a topic that is another one under its old name; `before`, `found`: its ids."""
+    """Notify of a topic that was deleted and created again; `before`, `found`: its ids."""
     text = f"topic {topic} was deleted and created again (id {found}, before {before}); it is read from its beginning."
     return Event("topic_recreated", "critical", pipeline, text, at, {"topic": topic, "before": before, "id": found})
 
 
 def missing_offsets(pipeline: str, offsets: int, version: int, at: datetime) -> Event:
-    """Tell of committed offsets at which the log holds no record."""
+    """Notify of committed offsets at which the log holds no record."""
     text = (
         f"{offsets:,} offsets of version {version} held no record: compaction, or marks of transactions. Where the "
         "topic has neither, records are missing."
@@ -64,11 +64,11 @@ def missing_offsets(pipeline: str, offsets: int, version: int, at: datetime) -> 
 
 
 def records_missed(pipeline: str, why: str, at: datetime) -> Event:
-    """Tell that the broker holds records which a batch did not read; nothing of it was committed."""
+    """Notify that the broker holds records which a batch did not read; nothing of it was committed."""
     return Event("records_missed", "critical", pipeline, why, at)
 
 
-_WAITING_MAX = 256  # messages; beyond it the oldest is dropped, and said to be
+_WAITING_MAX = 256  # messages; beyond it the oldest is dropped, and logged
 _BACKOFF = Backoff(1, 60, jitter=0.5)
 _DEFAULTS = Notifications.model_validate({})
 _TOO_MANY, _TIMED_OUT = 429, 408
@@ -89,7 +89,7 @@ class Notifier:
         self._deadline_s: float | None = None  # for closing; None: not closing
         self._thread: threading.Thread | None = None
 
-    def tell(self, event: Event) -> None:
+    def send(self, event: Event) -> None:
         """Take a message and return at once."""
         if event.kind not in self._kinds:
             return
@@ -133,7 +133,7 @@ class Notifier:
                     return  # no time is left
 
     def _sent(self, event: Event) -> bool:
-        """Send a message until it is taken, refused, or too old. False when who closes has no more time."""
+        """Send a message until it is taken, refused, or too old. False when the time for closing is over."""
         since_s, attempt = time.monotonic(), 0
         while True:
             why, again, asked = self._attempt(event)
@@ -165,7 +165,7 @@ class Notifier:
             answer = ask(self._url, method="POST", body=body(event), headers=headers, timeout_s=self._timeout_s)
         except RequestFailed as error:
             return str(error), True, None
-        except Exception as error:  # noqa: BLE001 - a thread that dies tells nothing more
+        except Exception as error:  # noqa: BLE001 - a thread that dies sends nothing more
             return f"{type(error).__name__} at {host(self._url)}", False, None
         return ("" if answer.ok else f"{host(self._url)} answered {answer.shown()}"), _passing(answer), answer.after
 
@@ -189,7 +189,7 @@ def body(event: Event) -> bytes:
 
 
 def opened(section: Notifications, environment: Mapping[str, str] = os.environ) -> Notifier:
-    """Return who tells, as configured. Raises ConfigError when the variable is not set, or holds no URL."""
+    """Return the configured notifier. Raises ConfigError when the variable is not set, or holds no URL."""
     if section.url_env is None:
         return Notifier()
     url = environment.get(section.url_env, "")

@@ -7,7 +7,7 @@ from writer.core.errors import ConfigError
 
 
 def served(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return what a server shows to who connects. Raises ConfigError for files that are no certificate and its key."""
+    """Return a server's TLS context. Raises ConfigError for files that are no certificate and its key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
+from writer.commit.rate_limit import NO_LIMIT, RateLimit, records_max
 from writer.config import pipelines
 from writer.core.offsets import Source
 from writer.offsets.spark_checkpoint import Offsets
@@ -27,33 +28,39 @@ class Limits:
     delay_max: timedelta | None
     records_per_task: int | None = None  # at least so many if there are enough slots; None: not computed
     records_per_range: int | None = None  # Spark reads no more in one piece; None: partitions, and slots at the start
+    rate_limit: RateLimit = NO_LIMIT  # that `records_max` comes from, where it is less than commit.max_records
 
     def facts(self) -> dict[str, Any]:
         """Write the limits as JSON values."""
+        rates = {"records_per_second": self.rate_limit.records_per_s, "bytes_per_second": self.rate_limit.bytes_per_s}
+        limited = {"records_max_from": rates} if self.rate_limit else {}
         return {
             "records_min": self.records_min, "records_min_from": self.records_min_from, "records_max": self.records_max,
             "records_per_task": self.records_per_task, "records_per_range": self.records_per_range,
-            "partitions_per_task": PARTITIONS_PER_TASK,
+            "partitions_per_task": PARTITIONS_PER_TASK, **limited,
             "delay_max_seconds": None if self.delay_max is None else self.delay_max.total_seconds(),
         }  # fmt: skip
 
 
 def limits(
-    settings: pipelines.Commit, target_file_size: int, bytes_per_row: float, *, once: bool, cut: int | None = None
-) -> Limits:
+    settings: pipelines.Commit, target_file_size: int, bytes_per_row: float, *, once: bool, cut: int | None = None,
+    rate_limit: RateLimit = NO_LIMIT, value_bytes_each: float | None = None,
+) -> Limits:  # fmt: skip
     """Work out when batches end: as configured, else when there is enough for one file of the target size.
 
-    `cut`: records of one range.
+    `cut`: records of one range. `value_bytes_each`: mean of the records' values; None: not known.
     """
     per_task = max(1, int(target_file_size * CATCH_UP_SHARE / bytes_per_row))
+    most = records_max(rate_limit, settings.max_records, settings.max_delay, value_bytes_each)
+    binding = rate_limit if most < settings.max_records else NO_LIMIT
     if once:
-        return Limits(None, "--once", settings.max_records, None, per_task, cut)
+        return Limits(None, "--once", most, None, per_task, cut, binding)
     enough, key = settings.min_records, "commit.min_records"
     if enough is None:
         enough, key = max(1, int(target_file_size / bytes_per_row)), "roll.target_file_size"
-    if enough > settings.max_records:
-        enough, key = settings.max_records, "commit.max_records"
-    return Limits(enough, key, settings.max_records, settings.max_delay, per_task, cut)
+    if enough > most:
+        enough, key = most, "rate limit" if binding else "commit.max_records"
+    return Limits(enough, key, most, settings.max_delay, per_task, cut, binding)
 
 
 def task_count(
@@ -69,7 +76,7 @@ def task_count(
 
 
 def reason(offsets: int, waiting: int | None, partitions: int, limits: Limits, *, first: bool, replay: bool) -> Reason:
-    """Say why a batch ends where it does. Pure.
+    """Return why a batch ends where it does. Pure.
 
     `offsets` is what Spark planned, `waiting` what was there moments later (None: Kafka did not say), `first` the first
     batch of a query, `replay` one that an earlier start had planned. Spark shares the maximum out to the partitions and

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from writer.batch.task_report import Counts, Report
 from writer.commit.missing_offsets import MissingOffsets, without_records
+from writer.commit.rate_limit import spent
 from writer.config.pipelines import Pipeline
 from writer.core.errors import CheckpointUnusable, HeadraceError
 from writer.core.files import StagedFile
@@ -33,6 +34,8 @@ def merged(reports: Iterable[Report]) -> Report:
         total.late = total.late.plus(report.late)
         total.unknown_schemas |= report.unknown_schemas
         total.schemas |= report.schemas
+        total.unknown_key_schemas |= report.unknown_key_schemas
+        total.key_schemas |= report.key_schemas
         for step, seconds in report.seconds.items():
             total.seconds[step] = total.seconds.get(step, 0) + seconds
         total.value_bytes += report.value_bytes
@@ -152,7 +155,7 @@ def sums(files: Sequence[StagedFile]) -> dict[str, int]:
 
 
 def _accounts(report: Report, committing: Iterable[OffsetRange]) -> list[dict[str, Any]]:
-    """Say of each range what became of its offsets, as JSON values."""
+    """Return for each range what became of its offsets, as JSON values."""
     without = {one.source: {"holes": one.to_dict()} for one in unread(report, committing)}
     return [
         {
@@ -178,3 +181,10 @@ def bytes_per_row(facts: Iterable[Mapping[str, Any]]) -> float | None:
     filled = [about for about in facts if about.get("rows")]
     rows = sum(about["rows"] for about in filled)
     return max(1.0, sum(about["bytes"] for about in filled) / rows) if rows else None
+
+
+def value_bytes_each(facts: Iterable[Mapping[str, Any]]) -> float | None:
+    """Mean bytes of a record's value in these commits; None when they hold no records."""
+    found = [spent(about) for about in facts]
+    records = sum(one.records for one in found)
+    return sum(one.value_bytes for one in found) / records if records else None

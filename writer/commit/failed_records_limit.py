@@ -29,7 +29,7 @@ def check(pipeline: str, report: Report, limits: Limits, *, late: int = 0) -> No
 
 
 def _words(failed_records: Iterable[FailedRecords]) -> list[str]:
-    """Say what there is most of, with a reason for each."""
+    """Return what there is most of, with a reason for each."""
     sums: Counter[tuple[str, int | None]] = Counter()
     reasons: dict[tuple[str, int | None], str] = {}
     for one in failed_records:

@@ -6,6 +6,7 @@ from typing import Any
 
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import Wire
+from writer.batch.record_columns import RecordColumns
 from writer.batch.task import TaskPlan
 from writer.config.pipelines import Pipeline
 from writer.core.offsets import Source
@@ -16,7 +17,8 @@ _NOTHING: Mapping[Source, int] = {}
 
 def build_task_plan(
     settings: Pipeline, s3: S3Settings | None, schemas: SchemaPlan, wire: Wire, unit: str, *, now: datetime,
-    prefix: str, incarnations: Mapping[str, int], frontier: Mapping[Source, int] = _NOTHING, **others: Any,
+    prefix: str, incarnations: Mapping[str, int], record_columns: RecordColumns,
+    frontier: Mapping[Source, int] = _NOTHING, **others: Any,
 ) -> TaskPlan:  # fmt: skip
     """Return the plan. `unit`: of the event times. `prefix`: of the names of files. `others`: as TaskPlan has them."""
     return TaskPlan(
@@ -24,6 +26,5 @@ def build_task_plan(
         time_rule=settings.event_time.rule(unit), bucket=settings.bucket, table=settings.table.location,
         dead_letters=settings.dead_letters, prefix=prefix, budget=settings.memory.buffer,
         target_file_size=settings.roll.target_file_size, entropy_bits=settings.table.entropy_bits, s3=s3,
-        late=settings.seal.late, late_table=settings.late_table,
-        record_columns=settings.columns.record_columns, **others,
+        late=settings.seal.late, late_table=settings.late_table, record_columns=record_columns, **others,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from writer.core.units import show_duration
+from writer.core.units import show_duration, show_size
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _TENTHS_BELOW_S = 10
@@ -42,7 +42,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def reason(facts: Mapping[str, Any]) -> str:
-    """Say why a batch ended where it did, from what its commit carries."""
+    """Return why a batch ended where it did, from what its commit carries."""
     why = facts.get("reason")
     if why is None:
         return "its commit does not say; an older version of headrace made it"
@@ -70,7 +70,7 @@ def reason(facts: Mapping[str, Any]) -> str:
 
 
 def lost(cause: str) -> str:
-    """Say why records of a gap will not come."""
+    """Return why records of a gap will not come."""
     match cause:
         case "retention":
             return "the log began later than the table ended: retention, or a deletion of records, was faster"
@@ -80,7 +80,7 @@ def lost(cause: str) -> str:
 
 
 def what(kind: str, facts: Mapping[str, Any]) -> str:
-    """Say what an entry of the log did that is neither a batch nor a gap."""
+    """Return what an entry of the log did that is neither a batch nor a gap."""
     match kind:
         case "start":
             return "a driver began: from here on the pipeline is its own"
@@ -94,7 +94,9 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
             left = f"{plural(facts['left'], 'offset')} left"
             return f"a backfill settled {plural(facts['offsets'], 'offset')} of gap {facts['gap'][:8]}, {left}"
         case "lost":
-            return f"gap {facts['gap'][:8]} was given up with {plural(facts['left'], 'offset')} that nobody brought"
+            return (
+                f"gap {facts['gap'][:8]} was given up with {plural(facts['left'], 'offset')} that were not brought back"
+            )
         case "rewind":
             return "rows were taken out, and are read again"
         case "replay":
@@ -144,5 +146,25 @@ def _enough(limits: Mapping[str, Any]) -> str:
 
 
 def _full(limits: Mapping[str, Any], offsets: int, waiting: int | None) -> str:
-    most = f"one commit takes {limits['records_max']:,} (commit.max_records)"
+    most = f"one commit takes {limits['records_max']:,} ({_most_from(limits)})"
     return most if waiting is None else f"{most}; {waiting - offsets:,} were left for the next"
+
+
+def _most_from(limits: Mapping[str, Any]) -> str:
+    limited = limits.get("records_max_from")
+    return "commit.max_records" if limited is None else f"{limit_words(limited)} for commit.max_delay"
+
+
+def limit_words(limit: Mapping[str, Any]) -> str:
+    """Write a rate limit for a person: 5,000 records/s and 10.0 MiB/s. `limit`: as in a commit or a status."""
+    records, size = limit["records_per_second"], limit["bytes_per_second"]
+    parts = ["" if records is None else f"{records:,.0f} records/s", "" if size is None else f"{show_size(size)}/s"]
+    return " and ".join(filter(None, parts)) or "no limit"
+
+
+def held(facts: Mapping[str, Any]) -> str:
+    """Say how long a batch waited for the rate limit; empty where it did not."""
+    limit = facts.get("rate_limit")
+    if limit is None or not limit["held_seconds"]:
+        return ""
+    return f"it waited {span(limit['held_seconds'])} for the rate limit of {limit_words(limit)}"

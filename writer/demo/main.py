@@ -70,14 +70,14 @@ def show(
     if adds_up is None or interruption.asked is not None:
         with suppress(OSError):  # the terminal may be what went away
             screen.console.show_cursor()
-            screen.say("stopped; nothing is left running" + (f"; what there is lies in {keep}" if keep else ""))
+            screen.write("stopped; nothing is left running" + (f"; what there is lies in {keep}" if keep else ""))
         return interruption.exit_code
     if keep is not None:
-        _say_what_is_kept(workspace, screen)
+        _show_kept(workspace, screen)
     if keep is not None and not hold:
-        screen.say(question(workspace.lake))
+        screen.write(question(workspace.lake))
     elif not hold:
-        screen.say("Keep it, and try it with events of your own: headrace demo --keep DIR")
+        screen.write("Keep it, and try it with events of your own: headrace demo --keep DIR")
     return 0 if adds_up else 1
 
 
@@ -97,9 +97,9 @@ def require_extra(command: str = "demo", extra: str = "demo") -> None:
 def _play(events: int, workspace: Workspace, interruption: Interruption, screen: Screen, *, hold: bool) -> bool:
     """Start everything, let the events flow, ask DuckDB, stop everything. Returns whether all of it adds up."""
     stack = workspace.stack = Stack(workspace.directory / "servers")
-    _say_what_runs_where(events, stack, workspace, screen)
+    _show_workspace(events, stack, workspace, screen)
     for name in java_artifacts.BUNDLES:
-        java_artifacts.fetch(name, say=screen.say)
+        java_artifacts.fetch(name, progress=screen.write)
     with screen.step("starting broker and registry", "broker and registry answer"):
         stack.start()
     with screen.step("creating topics", "topics created"):
@@ -117,10 +117,10 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
         found = verification.committed(load(workspace.config), PIPELINE, flow.given.ends, since=flow.given.since)
     adds_up = _conclude(found, flow.given, screen)
     if hold:
-        screen.say("Broker, registry and writer stay up until Ctrl-C. In another terminal:\n")
+        screen.write("Broker, registry and writer stay up until Ctrl-C. In another terminal:\n")
         for text in invitation(stack, workspace):
-            screen.say(text)
-        screen.say()
+            screen.write(text)
+        screen.write()
         stay(writer, stack, watch, screen, interruption)
         _end(writer, stack, workspace, screen)
         adds_up = _offset_accounting(found, flow.given, watch, workspace, screen) and adds_up
@@ -136,40 +136,40 @@ def _end(writer: Writer, stack: Stack, workspace: Workspace, screen: Screen) -> 
         workspace.wait_for_orphans()
 
 
-def _say_what_runs_where(events: int, stack: Stack, workspace: Workspace, screen: Screen) -> None:
+def _show_workspace(events: int, stack: Stack, workspace: Workspace, screen: Screen) -> None:
     version = {name: bundle.version for name, bundle in java_artifacts.BUNDLES.items()}
     topics = ", ".join(f"{name} ({partitions})" for name, partitions in TOPICS.items())
-    screen.say(Text.assemble(("headrace demo", "bold"), f": {events:,} events, everything on this machine\n"))
+    screen.write(Text.assemble(("headrace demo", "bold"), f": {events:,} events, everything on this machine\n"))
     for name, place in (
         ("broker", f"Kafka {version['kafka']} at {stack.broker.bootstrap}, topics {topics}"),
         ("registry", f"Apicurio {version['registry']} at {stack.registry.url}"),
         ("writer", f"headrace run {workspace.config}"),
         ("lake", f"{_FORMATS[workspace.format]} in hourly buckets, {workspace.lake}"),
     ):
-        screen.say(Text.assemble((f"  {name:<10}", "bold"), place))
-    screen.say()
+        screen.write(Text.assemble((f"  {name:<10}", "bold"), place))
+    screen.write()
 
 
 def _conclude(found: Account, given: ProducedMessages, screen: Screen) -> bool:
     """Print the result, and whether it adds up with what was produced."""
-    screen.say()
-    screen.say(verification.show(found))
+    screen.write()
+    screen.write(verification.show(found))
     problems = found.differences(given)
-    _say_the_sum(found, problems, screen)
+    _show_account(found, problems, screen)
     if not problems:
         for line in verification.details(found):
-            screen.say(f"  {line}")
-    screen.say()
+            screen.write(f"  {line}")
+    screen.write()
     return not problems
 
 
-def _say_the_sum(found: Account, problems: list[str], screen: Screen) -> None:
+def _show_account(found: Account, problems: list[str], screen: Screen) -> None:
     words = verification.sentence(found)
     if screen.moves and len(words) + 2 > screen.console.width:
         words = words.replace(" = ", "\n  = ")
-    screen.say(Text.assemble(screen.mark(good=not problems), (f" {words}", "bold" if problems else "bold green")))
+    screen.write(Text.assemble(screen.mark(good=not problems), (f" {words}", "bold" if problems else "bold green")))
     if problems:
-        screen.say(f"  It does not add up: {'; '.join(problems)}.", style="red")
+        screen.write(f"  It does not add up: {'; '.join(problems)}.", style="red")
 
 
 def _offset_accounting(
@@ -182,16 +182,16 @@ def _offset_accounting(
     more = sum(frontier.values()) - found.produced
     with screen.step("reading the lake again", f"{more:,} more committed meanwhile; lake read again by DuckDB"):
         now = verification.committed(load(workspace.config), PIPELINE, frontier, since=given.since)
-    screen.say()
-    _say_the_sum(now, now.damage(), screen)
-    screen.say()
+    screen.write()
+    _show_account(now, now.damage(), screen)
+    screen.write()
     return not now.damage()
 
 
-def _say_what_is_kept(workspace: Workspace, screen: Screen) -> None:
+def _show_kept(workspace: Workspace, screen: Screen) -> None:
     for name, place in (
         ("lake", workspace.lake),
         ("configuration", workspace.config),
         ("writer's log", workspace.directory / "writer.log"),
     ):
-        screen.say(Text.assemble((f"{name:<15}", "bold"), str(place)))
+        screen.write(Text.assemble((f"{name:<15}", "bold"), str(place)))

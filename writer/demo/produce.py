@@ -38,7 +38,7 @@ def main(
         int, typer.Option(min=0, help="So many of them nine hours behind: late where that bucket is closed.")
     ] = 0,
     ahead: Annotated[int, typer.Option(min=0, help="So many of them a month in the future.")] = 0,
-    broken: Annotated[int, typer.Option(min=0, help="So many more that nobody can decode.")] = 0,
+    broken: Annotated[int, typer.Option(min=0, help="So many more that cannot be decoded.")] = 0,
     partitions: Annotated[
         int, typer.Option(min=0, help="Create the topic with so many partitions, unless it exists.")
     ] = 0,

@@ -14,7 +14,7 @@ from writer.demo.panel import View
 from writer.output.tables import show
 
 _LABEL = 64  # columns, before the seconds
-_TELL_EVERY = timedelta(seconds=1)  # at most, without a terminal
+_PRINT_EVERY = timedelta(seconds=1)  # at most, without a terminal
 
 
 class Screen:
@@ -24,7 +24,7 @@ class Screen:
         self.console = console
         self._began = self._line = time.monotonic()
         self._live: Live | None = None
-        self._told, self._told_at = 0, float("-inf")
+        self._printed_commits, self._printed_at = 0, float("-inf")
 
     @property
     def moves(self) -> bool:
@@ -36,7 +36,7 @@ class Screen:
         """Time since the demo began."""
         return timedelta(seconds=time.monotonic() - self._began)
 
-    def say(self, what: RenderableType = "", *, style: str = "") -> None:
+    def write(self, what: RenderableType = "", *, style: str = "") -> None:
         """Write something that stays. Text is never cut, and its brackets are no markup."""
         if isinstance(what, str | Text):
             text = Text(what, style) if isinstance(what, str) else what
@@ -46,7 +46,7 @@ class Screen:
 
     @contextmanager
     def step(self, doing: str, done: str) -> Iterator[None]:
-        """Say what goes on (on a terminal), then that it is done."""
+        """Show what goes on (on a terminal), then that it is done."""
         self._line = time.monotonic()
         if self.moves:
             with self.console.status(Text(doing)):
@@ -56,10 +56,10 @@ class Screen:
         self.done(done)
 
     def done(self, label: str, *, good: bool = True) -> None:
-        """Say that something is done, and whether it is as it should be; its seconds count from the line before."""
+        """Show that something is done, and whether it is as it should be; its seconds count from the line before."""
         now = time.monotonic()
         width = min(_LABEL, self.console.width - 11)
-        self.say(Text.assemble(self.mark(good=good), f" {label:<{width}}", (f"{now - self._line:6.1f} s", "dim")))
+        self.write(Text.assemble(self.mark(good=good), f" {label:<{width}}", (f"{now - self._line:6.1f} s", "dim")))
         self._line = now
 
     def mark(self, *, good: bool = True) -> Text:
@@ -84,8 +84,8 @@ class Screen:
         """Redraw the panel; without a panel, print one line if there was a commit since the last one."""
         if self._live is not None:
             self._live.update(panel.render(view, self.console.width), refresh=True)
-        elif not self.moves and view.commits > self._told:
+        elif not self.moves and view.commits > self._printed_commits:
             now = time.monotonic()
-            if now - self._told_at >= _TELL_EVERY.total_seconds():
-                self._told, self._told_at = view.commits, now
-                self.say(f"  {panel.sentence(view)}")
+            if now - self._printed_at >= _PRINT_EVERY.total_seconds():
+                self._printed_commits, self._printed_at = view.commits, now
+                self.write(f"  {panel.sentence(view)}")

@@ -95,7 +95,7 @@ class Flow:
             lambda: self._look() and self._watch.started and self._page() is not None, within=READY_WITHIN
         )
         self._screen.done("writer started: Spark is up, the table is created")
-        self._screen.say(f"  its page: {self._page()}")
+        self._screen.write(f"  its page: {self._page()}")
         self._watch.title = "the writer runs"
         for i in range(first, self._slices):
             pause = (PACE if self._watch.commits else PACE_FIRST) * min(1.0, self._events / PACE_EVENTS)
@@ -143,11 +143,11 @@ class Flow:
         """Read the progress, and print when the new column has arrived."""
         self._interruption.check()
         if self._watch.look(self.given.ends, total=self._events):
-            self._say_the_column()
+            self._show_new_column()
         return True
 
-    def _say_the_column(self) -> None:
-        """Say once which commit was the first to carry records of the new schema, and that it has their column."""
+    def _show_new_column(self) -> None:
+        """Show once which commit was the first to carry records of the new schema, and that it has their column."""
         before = self._ends_before
         if before is None or self._column_seen:
             return

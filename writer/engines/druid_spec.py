@@ -74,7 +74,7 @@ def _files(table: TableDescription, paths: Sequence[str]) -> Json:
 
 
 def _endpoint(table: TableDescription) -> Json:
-    """Say where S3 is when it is not AWS. Credentials are Druid's own."""
+    """Return where S3 is when it is not AWS. Credentials are Druid's own."""
     if table.s3.endpoint is None:
         return {}
     return {

@@ -45,7 +45,7 @@ class HookDelivery:
             if (pending.due is None or pending.due <= now) and self._may(pending, box):
                 box = self._attempt(pending, now)
         self._idle = None if box.pending else box
-        self._tell(box)
+        self._set_health(box)
         return box
 
     def begin(self) -> None:
@@ -94,7 +94,7 @@ class HookDelivery:
     def _may(self, pending: OutboxEntry, box: OutboxContent) -> bool:
         return _under_way(pending) or sum(map(_under_way, box.pending)) < self.hook.at_once
 
-    def say(self, why: str) -> None:
+    def note_failure(self, why: str) -> None:
         """Note why a round came to nothing."""
         self.health = replace(self.health, error=why, failures=self.health.failures + 1)
 
@@ -156,7 +156,7 @@ class HookDelivery:
         bucket = self._seals.named(pending.bucket)
         return {"pipeline": self._pipeline, "hook": self.hook.name, "bucket": bucket, "version": pending.version}
 
-    def _tell(self, box: OutboxContent) -> None:
+    def _set_health(self, box: OutboxContent) -> None:
         known = self.health
         self.health = replace(read_from(box, known.target), delivered=known.delivered, failures=known.failures)
 

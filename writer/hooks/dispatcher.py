@@ -61,10 +61,12 @@ def seen(name: str, config: Config) -> dict[str, Health]:
 class HookDispatcher:
     """Runs the `HookDelivery` of each hook, in a thread each, while a driver runs."""
 
-    def __init__(self, pipeline: str, found: list[HookDelivery], tell: Callable[[Mapping[str, Health]], None]) -> None:
-        """`tell`: is called with the state of the hooks after each round."""
-        self._pipeline, self._deliveries, self._tell = pipeline, found, tell
-        self._told: dict[str, Health] = {delivery.hook.name: delivery.health for delivery in found}
+    def __init__(
+        self, pipeline: str, found: list[HookDelivery], publish: Callable[[Mapping[str, Health]], None]
+    ) -> None:
+        """`publish`: is called with the state of the hooks after each round."""
+        self._pipeline, self._deliveries, self._publish = pipeline, found, publish
+        self._health: dict[str, Health] = {delivery.hook.name: delivery.health for delivery in found}
         self._lock = threading.Lock()
         self._sealed = 0  # manifests of this process that the threads were woken for
         self._end = threading.Event()
@@ -81,7 +83,7 @@ class HookDispatcher:
         for delivery in self._deliveries:
             with suppress(OSError, HeadraceError):  # its thread says it, and tries again
                 delivery.begin()
-        self._tell(self._told)
+        self._publish(self._health)
         for thread in self._threads:
             thread.start()
 
@@ -120,9 +122,9 @@ class HookDispatcher:
         except (OSError, HeadraceError) as error:
             why = " ".join(str(error).split())
             logging.warning("hook_retry_scheduled", pipeline=self._pipeline, hook=delivery.hook.name, error=why)
-            delivery.say(why)
+            delivery.note_failure(why)
             wait = _LOOK_EVERY
         with self._lock:
-            self._told = {**self._told, delivery.hook.name: delivery.health}
-            self._tell(self._told)
+            self._health = {**self._health, delivery.hook.name: delivery.health}
+            self._publish(self._health)
         return wait

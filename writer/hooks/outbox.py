@@ -122,7 +122,9 @@ class Outbox:
             if new == box:
                 return new
             if self._put(generation, new):
-                self._store.delete(self._name(generation - 1))  # who listed it a moment ago can still read the last
+                self._store.delete(
+                    self._name(generation - 1)
+                )  # a reader that listed it a moment ago can still read the last
                 return new
         raise OSError(f"{self.location} changes too fast to write to")
 

@@ -127,7 +127,7 @@ class Compactor:
         for _ in range(_TRIES):
             snapshot = self._table.snapshot()
             done = list(self.carry_out(snapshot, self.planned(snapshot, [bucket])[bucket], run))
-            self._tell(done)
+            self._log_results(done)
             if all(one.version is not None for one in done):
                 return
         raise CommitFailed(f"files of {self._named(bucket)} at {self._table.location} change too fast to be rewritten")
@@ -149,12 +149,14 @@ class Compactor:
             del self._added[bucket]
         self._looked = snapshot.version
         for pieces in self.planned(snapshot, sorted(buckets, key=str)).values() if buckets else ():
-            self._tell(self.carry_out(snapshot, pieces, run))
+            self._log_results(self.carry_out(snapshot, pieces, run))
 
-    def _tell(self, done: Iterable[CompactionResult]) -> None:
+    def _log_results(self, done: Iterable[CompactionResult]) -> None:
         for one in done:
             if one.version is not None:
-                logging.event("bucket_rewritten", pipeline=self._name, **vars(one))
+                logging.event(
+                    "bucket_rewritten", pipeline=self._name, **{**vars(one), "bucket": self._named(one.bucket)}
+                )
 
     def _landed(
         self, snapshot: PipelineSnapshot, piece: Piece, rewritten: RewriteResult, started: datetime, seconds: float

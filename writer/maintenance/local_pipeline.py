@@ -13,7 +13,8 @@ import bucketers
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import CONFLUENT, Wire
 from writer.batch.bucketing import TimeRule
-from writer.batch.task import Decoders, Group, RecordSteps, Task, TaskPlan
+from writer.batch.schema_reader import Decoders
+from writer.batch.task import Group, RecordSteps, Task, TaskPlan
 from writer.batch.task_report import Report
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config, layout
@@ -76,7 +77,9 @@ class LocalPipeline:
     unit: str  # of the event time; as configured, or as the table's commits have found it
     wire: Wire | None  # likewise; None until records show it
     hidden: bool  # files of its table wait for their commit where readers do not look
+    key_wire: Wire | None = None  # as `wire`, of keys that are Avro
     _decoders: Decoders = field(default_factory=dict)
+    _key_decoders: Decoders = field(default_factory=dict)
 
     @property
     def plan(self) -> SchemaPlan:
@@ -117,6 +120,7 @@ class LocalPipeline:
         return build_task_plan(
             self.config.pipelines[self.name], self.config.s3.settings, self.plan, self.wire or CONFLUENT, self.unit,
             now=now, prefix=prefix, incarnations=incarnations, hidden=self.hidden,
+            record_columns=self.schemas.record_columns,
         )  # fmt: skip
 
     def run(self, read: Callable[[SchemaPlan], Iterable[Piece]], plan: Callable[[Piece | None], TaskPlan]) -> Report:
@@ -135,27 +139,47 @@ class LocalPipeline:
                 report = task.run(chain([] if first is None else [first], pieces), partial(_take, task, size))
             except ValueError as error:
                 raise self._no_time(error) from error
-            if not report.unknown_schemas:
+            if not report.lacks_schemas:
                 return report
-            self.schemas.learn(report.unknown_schemas)
+            self.schemas.learn_from(report)
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether the headers of records are needed: for columns, or for a schema id in them, which may be there."""
+        wires = [self.wire, *([] if self.schemas.keys is None else [self.key_wire])]
+        columns = self.config.pipelines[self.name].columns.record_columns
+        return columns.has_headers or any(wire is None or wire.header is not None for wire in wires)
 
     def settled(self, records: pa.RecordBatch) -> Wire:
-        """Return the wire format; from the first records if neither file nor table has it. Raises UnclearWire."""
+        """Return the wire format; from the first records if neither file nor table has it. Raises UnclearWire.
+
+        And find that of the keys, where they are Avro, at the first records that have some.
+        """
         if self.wire is None:
             self.wire = judge(pa.Table.from_batches([records]), self.schemas.knows).wire
             if self.wire != CONFLUENT:
                 self.schemas.read_by(self.wire)
+        keys = self.schemas.keys
+        if keys is not None and self.key_wire is None and records.column("key").null_count < records.num_rows:
+            self.key_wire = judge(pa.Table.from_batches([records]), keys.knows, "key").wire
+            if self.key_wire != CONFLUENT:
+                keys.read_by(self.key_wire)
         return self.wire
+
+    def assume_wires(self) -> None:
+        """Take Confluent's format where none is known: dead letters show what a format is not."""
+        self.wire, self.key_wire = self.wire or CONFLUENT, self.key_wire or CONFLUENT
 
     def _sample(self, records: pa.RecordBatch, now: datetime) -> tuple[RecordSteps, Sample]:
         self.settled(records)
         while True:
             sample = Sample()
-            steps = RecordSteps(self.task_plan(now, "sample", {}), sample.refuse, self._decoders)
+            plan = self.task_plan(now, "sample", {})
+            steps = RecordSteps(plan, sample.refuse, self._decoders, self._key_decoders)
             sample.groups = list(steps.decode(records))
-            if not steps.report.unknown_schemas:
+            if not steps.report.lacks_schemas:
                 return steps, sample
-            self.schemas.learn(steps.report.unknown_schemas)
+            self.schemas.learn_from(steps.report)
 
     def _no_time(self, error: ValueError) -> ConfigError:
         return ConfigError(f"pipelines.{self.name}.event_time: {error}")
@@ -173,19 +197,21 @@ def opened(
     pipeline = config.pipelines[name]
     buckets = bucketers.build(pipeline.bucket).columns
     table, columns = main_table(name, config), pa.schema([])
-    unit, wire = str(pipeline.event_time.unit), pipeline.wire.fixed
+    unit, wire, key = str(pipeline.event_time.unit), pipeline.wire.fixed, pipeline.columns.avro_key
+    key_wire = None if key is None else key.wire.fixed
     meanings = Meanings(name, config.registry, table.transactions if with_table and checked else dict[str, int])
     if with_table and table.exists():
         table.check_identity(buckets, layout(pipeline.bucket))
         columns, recent = table.snapshot().columns(), table.recent(10)
         unit, wire = unit_of(unit, recent), wire or wire_of(recent)
+        key_wire = key_wire or wire_of(recent, "key")
     known = Schemas(
         name, schemas, pipeline.topics, meanings, bucket_columns=buckets,
-        record_columns=pipeline.columns.record_columns.schema, widen=pipeline.schemas.widen == "in_place",
-        wire=wire or CONFLUENT,
+        record_columns=pipeline.columns.record_columns, widen=pipeline.schemas.widen == "in_place",
+        wire=wire or CONFLUENT, key_wire=key_wire or CONFLUENT,
     )  # fmt: skip
     known.follow(columns)
-    return LocalPipeline(name, config, known, unit, wire, table.hidden)
+    return LocalPipeline(name, config, known, unit, wire, table.hidden, key_wire)
 
 
 def record_places(records: pa.Table) -> list[tuple[str, int, int]]:

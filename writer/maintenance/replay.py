@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from writer.avro.schema_plan import PROVENANCE
-from writer.avro.wire_format import CONFLUENT
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.parquet_files import open_file
 from writer.batch.task_report import Report
@@ -64,7 +63,7 @@ class Replaying:
         done = ReplayResult()
         tried: dict[TopicPartition, list[Span]] = {}
         walk = opened(self._name, self._config, self._source)
-        walk.wire = walk.wire or CONFLUENT  # dead letters show what a format is not
+        walk.assume_wires()
         tries = 0
         while True:
             generation = self._settled()
@@ -157,7 +156,7 @@ class Replaying:
         }  # fmt: skip
         planned = Replay(
             uuid4().hex, generation, report.files, builder.side_files(self._settings, report),
-            {self._settings.dead_letters: places(dead_letters)}, facts, walk.schemas.meant(report.schemas),
+            {self._settings.dead_letters: places(dead_letters)}, facts, walk.schemas.meant(report),
         )  # fmt: skip
         return self._main.replay(self._main.snapshot(), planned)
 
@@ -175,7 +174,7 @@ class Replaying:
 
 
 def _moves(dead_letters: pa.Table, failed: pa.Table, files: Sequence[StagedFile]) -> list[dict[str, Any]]:
-    """Say what the replay changes of each part's outcomes: in sum nothing, counted from what was read and written."""
+    """Return what the replay changes of each part's outcomes: in sum nothing, from what was read and written."""
     found: dict[TopicPartition, dict[str, int]] = {}
     for table, sign in ((dead_letters, -1), (failed, 1)):
         for part, outcome, count in _outcomes(table):

@@ -105,7 +105,7 @@ class Finder:
         self._sorted = [(name, sorted(v.to_pylist())) for name, v in self._wanted]
 
     def among(self, rows: pa.RecordBatch | pa.Table) -> np.ndarray:
-        """Tell of each row whether it is meant. A column that a file lacks is null there, so it has no such row."""
+        """Return for each row whether it is meant. A column that a file lacks is null there, so it has no such row."""
         table = pa.table(rows) if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
         found = np.ones(table.num_rows, bool)
         for name, values in self._wanted:

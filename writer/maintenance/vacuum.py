@@ -128,7 +128,7 @@ def _side_tables(main: PipelineTable, dead_letters: str) -> Sequence[str]:
 
 
 def _needed(table: PipelineTable, main: PipelineTable) -> Needed:
-    """Say what a table's log names, and which files of it commits of the main table are about to have applied."""
+    """Return what a table's log names, and which files of it commits of the main table are about to have applied."""
     snapshot = table.snapshot()
     files = {file.path for file in table.bucket_files(snapshot)}
     if table is not main:

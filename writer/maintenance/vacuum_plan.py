@@ -18,7 +18,7 @@ WORDS: Mapping[str, str] = {
     "checkpoint": "of a run that no start continues",
     "scratch": "spilled by a task that died",
 }
-RUNS_KEPT = 3  # newest ones of a pipeline's checkpoints, for who looks back
+RUNS_KEPT = 3  # newest ones of a pipeline's checkpoints, for a look back
 _MANIFEST = re.compile(r"^(_headrace/sealed/(?:.*/)?)v(\d+)\.json$")
 _STAGED = "_headrace/staged/"
 _DRAFTS = (re.compile(r"^\..*\.tmp$"), re.compile(r"^_commit_.*\.json\.tmp$"))  # ours, delta-rs's

@@ -106,18 +106,18 @@ class RunRecorder:
         self._copied: datetime | None = None
 
     def begin(self, run: int, reason: str | None, offsets: Offsets) -> None:
-        """Put down that a run began. `reason`: None for a run that is gone on with."""
+        """Record that a run began. `reason`: None for a run that is continued."""
         now, self._query_id = datetime.now(UTC), None
         try:
             known = None if reason else read(self._checkpoints.store, run)
-            self._run_record = known or begun(run, reason or "nobody put down why", now, offsets)
+            self._run_record = known or begun(run, reason or "no reason was recorded", now, offsets)
             if known is None:
                 write(self._checkpoints.store, self._run_record)
         except OSError as error:
             logging.warning("run_record_failed", pipeline=self._pipeline, run=run, error=str(error))
 
     def done(self, batch: int, version: int | None) -> None:
-        """Put down a batch that the table has. `version`: of the table; None: it had it before."""
+        """Record a batch that the table has. `version`: of the table; None: it had it before."""
         crc = None if self._run_record is None else self._checkpoints.crc(self._run_record.run, batch)
         if self._run_record is None or crc is None:
             return

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Literal, assert_never
 from uuid import uuid4
 
-from writer.clients.driver_endpoint import nobody_runs
+from writer.clients.driver_endpoint import check_no_driver
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import LogChanged
@@ -118,7 +118,7 @@ def skip(
             return None
         case Skip(ranges):
             if not fence:
-                nobody_runs(config, pipeline, _FENCED)
+                check_no_driver(config, pipeline, _FENCED)
         case _:
             assert_never(found.decision)
     left: dict[Source, tuple[int, int]] = {(r.part.topic, r.part.partition): (-1, -1) for r in ranges}  # they end now

@@ -98,7 +98,7 @@ def reborn(known: Mapping[str, Sequence[str]], now: Mapping[str, str]) -> dict[s
 def changed(
     began: Mapping[str, str], now: Mapping[str, str], frontier: Mapping[Source, int], ends: Mapping[Source, int]
 ) -> str:
-    """Say why the logs are not those that a run began with; empty while they are.
+    """Return why the logs are not those that a run began with; empty while they are.
 
     `began` and `now`: topic → id. The frontier must be older than the ends: it may only grow beyond them later.
     """

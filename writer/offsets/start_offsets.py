@@ -55,7 +55,7 @@ def find(
     snapshot: PipelineSnapshot,
     wait: Callable[[float], Any],
 ) -> StartPosition:
-    """Hold the table's frontier against Kafka. `wait` waits some seconds.
+    """Compare the table's frontier with Kafka. `wait` waits some seconds.
 
     Raises LogChanged when the configuration or the log says to stop, BrokerUnreachable.
     """
@@ -77,7 +77,7 @@ def find(
         for p in range(t.partitions)
     }
     frontier = {source: snapshot.frontier(part) for source, part in parts.items()}
-    _check_told(topics, known, frontier)
+    _check_frontiers(topics, known, frontier)
     fresh = _initial(settings, cluster, [s for s, at in frontier.items() if at is None], snapshot)
     at = {part: fresh[s] if (known_at := frontier[s]) is None else known_at for s, part in parts.items()}
     for look in range(1, _LOOKS + 1):
@@ -116,7 +116,7 @@ def moved(cluster: Cluster, names: Sequence[str], ids: Mapping[str, str], at: Ma
     )
 
 
-def _check_told(
+def _check_frontiers(
     topics: Mapping[str, Topic], known: Mapping[str, Sequence[str]], frontier: Mapping[Source, int | None]
 ) -> None:
     """Raise FrontierLost when a topic that the table knows has no frontier: all of it would be read again.
@@ -141,7 +141,7 @@ def gap_hints(
     margin: timedelta,
     now: datetime,
 ) -> list[dict[str, str | None]]:
-    """Say between which event times lost records may have lain, for each range: what may be missing in a bucket.
+    """Return between which event times lost records may have lain, for each range: what may be missing in a bucket.
 
     From how far the part had come before, to the broker's time of the first record that is `left` (offset and
     milliseconds; -1: none is), with a margin on both sides. `from` is None where the part had no row before.

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from writer.core.text import instant, plural, ranges, span
+from writer.core.text import instant, limit_words, plural, ranges, span
 from writer.core.units import show_size
 from writer.output.tables import labelled
 from writer.scaling.spark_settings import in_one_process
@@ -56,11 +56,11 @@ def _trouble(seals: Mapping[str, Any]) -> list[tuple[str, Text]]:
 
 
 def _lateness(lateness: Mapping[str, Any], late: int) -> Text:
-    """Say within which time what share of the rows came after their events, and how many came too late."""
+    """Return within which time what share of the rows came after their events, and how many came too late."""
     total = sum(lateness["behind"])
     if not total:
         return Text("")
-    shares = [f"{share:.3g} % of rows {_within(lateness['bounds_seconds'], lateness['behind'], share / 100)}"
+    shares = [f"{share:.3g}% of rows {_within(lateness['bounds_seconds'], lateness['behind'], share / 100)}"
               for share in (100 * s for s in _SHARES)]  # fmt: skip
     text = Text(", ".join(dict.fromkeys(shares)))
     return text.append(f"; {plural(late, 'late row')}", style="yellow") if late else text
@@ -74,14 +74,14 @@ def _within(bounds: Sequence[int], bins: Sequence[int], share: float) -> str:
     return f"after more than {span(bounds[-1])}"
 
 
-_SILENT_S = 120  # who asks does so every few seconds; beyond this it is not running, or cannot reach the driver
+_SILENT_S = 120  # the autoscaler asks every few seconds; beyond this it is not running, or cannot reach the driver
 
 
 def executor_lines(document: Mapping[str, Any] | None) -> list[tuple[str, Text]]:
     """Return a label and a text for each fact. `document`: `executors` of the driver's `/status`."""
     if document is None:
         return []
-    lines = [("executors", _there(document))]
+    lines = [("executors", _executors(document))]
     if document["decisions"]:
         lines.append(("autoscaler", _decided(document)))
     return lines
@@ -100,31 +100,31 @@ def counts(document: Mapping[str, Any] | None) -> dict[str, int | None]:
     }  # fmt: skip
 
 
-def _there(document: Mapping[str, Any]) -> Text:
+def _executors(document: Mapping[str, Any]) -> Text:
     if document["refused"] is not None:
         none = in_one_process(document["master"])
         return Text(f"none, tasks run in the driver ({document['master']})" if none else document["refused"])
     if document["age_seconds"] is None:
         return Text("Spark is starting")
-    text = Text(f"{document['registered']} there")
+    text = Text(f"{document['registered']} registered")
     if drain := len(document["draining"]):
         text.append(f", {drain} more {'finishes its tasks and goes' if drain == 1 else 'finish their tasks and go'}")
     found = counts(document)
     if not found:
-        return text.append("; nobody asks for more or fewer", style="dim")
-    asked, wanted, short_s = document["requested"], found["executors_recommended"], document["short_seconds"]
+        return text.append("; no autoscaler asks for more or fewer", style="dim")
+    requested, right, short_s = document["requested"], found["executors_recommended"], document["short_seconds"]
     if short_s is None:
-        text.append(f"; {asked} asked for")
+        text.append(f"; {requested} requested")
     else:
-        text.append(f"; {asked} asked for, and none came for {span(short_s)}", style="yellow")
-    return text if wanted == asked else text.append(f", {wanted} wanted")
+        text.append(f"; {requested} requested, and none came for {span(short_s)}", style="yellow")
+    return text if right == requested else text.append(f", {right} recommended")
 
 
 def _decided(document: Mapping[str, Any]) -> Text:
     last, silent_s = document["decisions"][0], document["asked_seconds"]
-    who = last["decision"] or "requested"
+    decision = last["decision"] or "requested"
     change = "" if last["from"] in (None, last["to"]) else f" {last['from']} → {last['to']}"
-    text = Text(f"{who}{change}, at {instant(last['at'])}")
+    text = Text(f"{decision}{change}, at {instant(last['at'])}")
     if silent_s is not None and silent_s > _SILENT_S:
         text.append(f", silent for {span(silent_s)}", style="yellow")
     return text.append(f": {last['reason']}" if last["reason"] else "")
@@ -167,13 +167,19 @@ def line(name: str, pipeline: Mapping[str, Any], at: str) -> str:
         "lag_offsets": lag["offsets"], "lag_seconds": lag["seconds"],
         "arriving_per_second": rates["arriving_per_second"], "committed_per_second": rates["committed_per_second"],
         "rate_window_seconds": rates["window_seconds"] if rates["committed_per_second"] is not None else None,
-        "catch_up_seconds": rates["catch_up_seconds"],
+        "catch_up_seconds": rates["catch_up_seconds"], **_limit_numbers(pipeline.get("rate_limit")),
         "version": last and last["version"], "commit_age_seconds": pipeline["commit_age_seconds"],
         **counts(pipeline.get("executors")),
     }  # fmt: skip
     parts += [f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in numbers.items()
               if value is not None]  # fmt: skip
     return " ".join(parts)
+
+
+def _limit_numbers(limit: Mapping[str, Any] | None) -> dict[str, float | None]:
+    if limit is None:
+        return {}
+    return {f"rate_limit_{key}": limit[key] for key in ("records_per_second", "bytes_per_second")}
 
 
 def _headline(name: str, pipeline: Mapping[str, Any]) -> Text:
@@ -186,8 +192,8 @@ def _headline(name: str, pipeline: Mapping[str, Any]) -> Text:
         details.append(f"for {span(pipeline['since_seconds'])}" if bucket_counts else "")
         details.append(f"driver {driver['url']}" if driver else "")
     elif state == "unknown":
-        who = f"no driver answers at {driver['url']}" if driver else "no driver has announced itself"
-        details.append(f"{who}; from the table and Kafka")
+        missing = f"no driver answers at {driver['url']}" if driver else "no driver has announced itself"
+        details.append(f"{missing}; from the table and Kafka")
     elif state == "not started":
         details.append("the table does not exist yet")
     return head.append("  " + " · ".join(filter(None, details)), style="dim")
@@ -198,6 +204,8 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     lines = [
         ("trouble", Text(pipeline["error"], style="red")) if pipeline["error"] else None,
         ("paused", _paused(pipeline)) if pipeline["pause"] else None,
+        ("rate limit", _limited(pipeline["rate_limit"])) if pipeline.get("rate_limit") else None,
+        ("scheduling", _scheduling(pipeline.get("scheduling"))),
         ("epoch", _epoch(pipeline)) if pipeline["epoch"] else None,
         ("lag", _lag(pipeline["lag"], pipeline["limits"])),
         ("flow", _flow(pipeline["rates"])),
@@ -231,6 +239,24 @@ def _paused(pipeline: Mapping[str, Any]) -> Text:
     text = Text(f"since {pause['at']} by {pause['by']}", style="yellow")
     text.append(f": {pause['reason']}" if pause["reason"] else "")
     return text.append("; the batch under way is finished first" if pipeline["batch"] else "")
+
+
+def _limited(limit: Mapping[str, Any]) -> Text:
+    override, due_s = limit["override"], limit["next_batch_in_seconds"]
+    text = Text(limit_words(limit) if override or not limit["error"] else "")
+    if override is not None:
+        text.append(f", by {override['by']} since {instant(override['at'])}")
+        text.append(f": {override['reason']}" if override["reason"] else "")
+    if limit["holds"]:
+        text.append(f"; the next batch waits {span(max(0.0, due_s or 0.0))} for it, and the lag may grow", "yellow")
+    return text.append(f"{'; ' if text.plain else ''}{limit['error']}" if limit["error"] else "", "yellow")
+
+
+def _scheduling(share: Mapping[str, Any] | None) -> Text:
+    if share is None or (share["weight"], share["min_share"]) == (1, 0):
+        return Text("")
+    least = f", {plural(share['min_share'], 'slot')} before others" if share["min_share"] else ""
+    return Text(f"weight {share['weight']}{least}, in pool {share['pool']}")
 
 
 def _epoch(pipeline: Mapping[str, Any]) -> Text:

@@ -50,7 +50,7 @@ _TRAPS = (
 
 
 def readers(pipeline: Pipeline, columns: pa.Schema) -> Finding:
-    """Tell which of the table's readers will trip over which columns."""
+    """Return which of the table's readers will trip over which columns."""
     message = list(_traps(pipeline, columns))
     if not message:
         return good("readers", f"{', '.join(pipeline.table.readers) or 'none'}: nothing that they cannot read")

@@ -17,6 +17,7 @@ from writer.core.errors import HeadraceError
 from writer.core.text import instant, plural
 from writer.core.units import show_size
 from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
+from writer.scaling.spark_settings import slots_now_at_most
 from writer.storage.base import S3Settings, StoreError
 from writer.storage.locations import on_s3, store_at
 from writer.storage.probe import probe
@@ -75,6 +76,8 @@ def machine(config: Config, drivers: list[str], places: Places, *, offline: bool
     yield _java()
     yield _jars(s3=on_s3(config.checkpoints))
     yield _http(config.http, drivers)
+    if any(pipeline.scheduling.min_share for pipeline in config.pipelines.values()):
+        yield _scheduling(config)
     for receiver, url in (("openlineage", config.openlineage.url), ("opentelemetry", config.opentelemetry.url)):
         if url is not None:
             yield _receiver(receiver)
@@ -96,7 +99,7 @@ def _java() -> Finding:
 
 
 def _jars(*, s3: bool = False) -> Finding:
-    """Tell where Spark's Kafka jars are, without fetching them; those of its S3 file system too, if it needs them."""
+    """Return where Spark's Kafka jars are, without fetching them; those of its S3 file system too, if it needs them."""
     given = os.environ.get("HEADRACE_JARS")
     home = java_artifacts.cache_dir()
     bundles = [java_artifacts.BUNDLES["spark-kafka"], *(java_artifacts.S3_BUNDLES.values() if s3 else ())]
@@ -123,7 +126,7 @@ def _http(http: Http, drivers: list[str]) -> Finding:
     if http.port == 0:
         return good("http", f"any free port of {http.host}")
     if drivers:
-        return skipped("http", f"a driver of {', '.join(drivers)} runs, and may be who listens on {where}")
+        return skipped("http", f"a driver of {', '.join(drivers)} runs, and may be the one that listens on {where}")
     family = socket.AF_INET6 if ":" in http.host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the driver does
@@ -135,6 +138,19 @@ def _http(http: Http, drivers: list[str]) -> Finding:
                 "Set http.port to a free one (0 takes any), or http.enabled to false.",
             )  # fmt: skip
     return good("http", f"{where} is free")
+
+
+def _scheduling(config: Config) -> Finding:
+    """Compare what pipelines are to get before others with what there is."""
+    total = sum(pipeline.scheduling.min_share for pipeline in config.pipelines.values())
+    slots = slots_now_at_most(config)
+    message = f"minimum shares of {plural(total, 'slot')} in all"
+    if slots is None or total <= slots:
+        return good("scheduling", f"{message}; {'slots are not known here' if slots is None else f'of {slots}'}")
+    return doubtful(
+        "scheduling", f"{message}, and there are {slots}: not all can be kept, and pipelines without may starve",
+        "Lower scheduling.min_share, or add cores (spark.master) or executors (autoscaler.executors_max).",
+    )  # fmt: skip
 
 
 def _receiver(receiver: str) -> Finding:

@@ -284,7 +284,7 @@ def _times(outcome: str, number: int) -> str:
 
 def _transposed(out: Console, rows: list[Record], walk: LocalPipeline) -> None:
     """Print rows as columns, as many side by side as the width holds."""
-    schema = walk.plan.columns
+    schema = pa.schema([*walk.plan.columns, *walk.schemas.record_columns.schema])
     kinds = {field.name: short_type(field.type) for field in schema}
     names_width = min(max(map(len, schema.names), default=0), _NAME) + max(map(len, kinds.values()), default=0)
     step = max(out.width - names_width - 2, _CELL)

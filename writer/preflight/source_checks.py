@@ -15,7 +15,7 @@ from writer.avro.wire_format import Wire
 from writer.batch.bucketing import ClockFieldMissing, TimeRule, times_of
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster
-from writer.config.pipelines import Config, Pipeline
+from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError, SchemaChanged
 from writer.core.text import instant, plural
 from writer.core.units import show_duration
@@ -25,7 +25,8 @@ from writer.preflight.engine_checks import readers
 from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.preflight.host_checks import scratch
 from writer.schemas.format_detection import MixedWire, UnclearWire
-from writer.schemas.registry import RegistryUnreachable, SchemaSource
+from writer.schemas.registry import RegistryUnreachable, SchemaSource, subjects
+from writer.schemas.tracker import Schemas
 from writer.sealing.manifest import bucket_path
 from writer.table.log.foreign_writes import CommitFailed
 
@@ -67,8 +68,10 @@ def pipeline(name: str, config: Config, reach: Reach, records: int, now: datetim
             yield failure("schemas", error)
             yield skipped("columns", "the schemas are not known")
         else:
-            yield from _schemas(walk.plan, settings)
-            yield readers(settings, walk.plan.columns)
+            names = subjects(config.registry)
+            yield from _schemas(walk.plan, names.words(settings.topics))
+            yield from _keys(walk.schemas.keys, names.of_keys().words(settings.topics))
+            yield readers(settings, pa.schema([*walk.plan.columns, *walk.schemas.record_columns.schema]))
     why = _no_sample(found, reach, walk, records)
     if why or walk is None or reach.cluster is None:
         yield from (skipped(check, why) for check in SAMPLED)
@@ -120,13 +123,13 @@ def _topic(cluster: Cluster, topic: str) -> Finding:
     return good("topics", message)
 
 
-def _schemas(plan: SchemaPlan, settings: Pipeline) -> Iterator[Finding]:
-    """Say what each registered schema is to the writer, and which columns come of them."""
+def _schemas(plan: SchemaPlan, subjects: str) -> Iterator[Finding]:
+    """Return what each registered schema is to the writer, and which columns come of them."""
     if not plan.schemas:
-        subjects = ", ".join(f"{topic}-value" for topic in settings.topics)
         yield doubtful(
             "schemas", f"none is registered as {subjects}",
-            "The first batch asks for the ids that its records name. Check registry.url if there should be some.",
+            "The first batch asks for the ids that its records name. Check registry.url, and registry.subjects, if "
+            "there should be some.",
         )  # fmt: skip
         yield skipped("columns", "no schema is known")
         return
@@ -139,20 +142,36 @@ def _schemas(plan: SchemaPlan, settings: Pipeline) -> Iterator[Finding]:
     yield good("columns", f"{len(plan.columns)}: {', '.join(named)}{f' and {more} more' if more else ''}")
 
 
-def _decoders(plan: SchemaPlan) -> Iterator[Finding]:
+def _keys(keys: Schemas | None, subjects: str) -> Iterator[Finding]:
+    """Say what each registered schema of keys is to the writer, and which column comes of them."""
+    if keys is None:
+        return
+    if not keys.plan.schemas:
+        yield doubtful(
+            "keys", f"no schema of keys is registered as {subjects}",
+            "The first batch asks for the ids that its keys name. Check columns.key if there should be none.",
+        )  # fmt: skip
+        return
+    yield from _decoders(keys.plan, "keys")
+    for one in keys.plan.columns:
+        yield good("keys", f"column {one.name} {short_type(one.type)}")
+
+
+def _decoders(plan: SchemaPlan, check: str = "schemas") -> Iterator[Finding]:
+    fate = "Its records become dead letters" + (", or their keys null." if check == "keys" else ".")
     writers = {schema_id: known for schema_id, known in plan.schemas.items() if isinstance(known, WriterSchema)}
     if native := sorted(schema_id for schema_id, known in writers.items() if known.native):
-        yield good("schemas", f"{_ids(native)} decoded natively")
+        yield good(check, f"{_ids(native)} decoded natively")
     if singly := sorted(schema_id for schema_id, known in writers.items() if not known.native):
         yield doubtful(
-            "schemas", f"{_ids(singly)} decoded by fastavro, one record at a time, at a fraction of the speed",
+            check, f"{_ids(singly)} decoded by fastavro, one record at a time, at a fraction of the speed",
             "docs/TYPES.md says which types the native decoder refuses.",
         )  # fmt: skip
     for known in plan.schemas.values():
         if isinstance(known, Rejected) and writers:
-            yield doubtful("schemas", f"rejected: {known.reason}", "Its records become dead letters.")
+            yield doubtful(check, f"rejected: {known.reason}", fate)
         elif isinstance(known, Rejected):
-            yield wrong("schemas", f"rejected: {known.reason}", "Register a schema that can fill the table's columns.")
+            yield wrong(check, f"rejected: {known.reason}", "Register a schema that can fill the table's columns.")
 
 
 def _ids(ids: list[int]) -> str:
@@ -170,7 +189,8 @@ def sampled(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> Iterat
         wire = walk.settled(batch)
     except UnclearWire as error:
         message, _, fix = str(error).partition(". ")
-        one = "" if isinstance(error, MixedWire) else f"; one is {_guess(values[0].as_py())}"
+        shown = values if walk.wire is None else batch.column("key").drop_null()
+        one = "" if isinstance(error, MixedWire) else f"; one is {_guess(shown[0].as_py())}"
         yield wrong("wire", message + one, fix)
         yield from (skipped(check, "the wire format is not known") for check in SAMPLED[1:])
         return
@@ -228,7 +248,8 @@ def _decode(sample: Sample, registered: set[int]) -> Finding:
         ids = ", ".join(map(str, sorted(strangers, key=str)))
         return doubtful(
             "decode", f"{message}; schema {ids} is registered, but not under the topic's subject",
-            "A start does not know its columns; the first batch that carries it adds them.",
+            "A start does not know its columns; the first batch that carries it adds them. Set registry.subjects to "
+            "the producers' strategy.",
         )  # fmt: skip
     return good("decode", message)
 
@@ -258,7 +279,7 @@ class Times:
 
     @property
     def words(self) -> str:
-        """Say what the times are, and from when to when."""
+        """Return what the times are, and from when to when."""
         bounds = [instant(at) for at in (self.first, self.last) if at is not None]
         return f"{' and '.join(sorted(self.kinds))}: {' to '.join(bounds)}"
 

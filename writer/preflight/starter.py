@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +15,10 @@ from pydantic import BaseModel
 
 from writer.avro.wire_format import Wire
 from writer.clients import kafka_sample
+from writer.config.base import ShortForm
 from writer.config.connections import Kafka, Registry
 from writer.config.pipelines import Commit, Config, EventTime, Pipeline, Roll, Table
+from writer.config.security import Security
 from writer.core.errors import ConfigError
 from writer.core.text import plural
 from writer.core.units import show_duration, show_size
@@ -43,12 +46,22 @@ class TopicSummary:
 
 
 def settings(
-    bootstrap_servers: str, registry_url: str, lake: str, pipelines: Mapping[str, Mapping[str, Any]]
+    bootstrap_servers: str,
+    registry_url: str,
+    lake: str,
+    *,
+    security: Mapping[str, Any] = MappingProxyType({}),
+    registry: Mapping[str, Any] = MappingProxyType({}),
+    pipelines: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return the configuration as YAML has it. `pipelines`: by name, what each has besides its table."""
+    """Return the configuration as YAML has it, with references in the place of passwords.
+
+    `security`: keys of kafka.security. `registry`: its keys besides the URL. `pipelines`: by name, what each has
+    besides its table.
+    """
     return {
-        "kafka": {"bootstrap_servers": bootstrap_servers},
-        "registry": {"url": registry_url},
+        "kafka": {"bootstrap_servers": bootstrap_servers, **({"security": dict(security)} if security else {})},
+        "registry": {"url": registry_url, **registry},
         "checkpoints": f"{lake}/_checkpoints",
         "pipelines": {name: {"table": {"location": f"{lake}/{name}"}, **rest} for name, rest in pipelines.items()},
     }
@@ -122,16 +135,22 @@ def _named(name: str) -> int:
     return next((at for at, pattern in enumerate(_NAMES) if pattern.search(name)), len(_NAMES))
 
 
-def text(config: Config, found: Mapping[str, TopicSummary]) -> str:
-    """Return the file, with the configuration's own words on each key. `found`: by pipeline."""
+def text(begun: Mapping[str, Any], config: Config, found: Mapping[str, TopicSummary]) -> str:
+    """Return the file, with the configuration's own words on each key.
+
+    `begun`: what `settings` returned, with its references. `config`: the same, checked, with its defaults. `found`: by
+    pipeline.
+    """
     lines = [
         "# Written by `headrace init`. docs/REFERENCE.md lists every key; SECURITY.md has TLS and logins. The keys",
         "# behind `#` are worth a thought. `headrace validate` checks the file, and `headrace run` starts the writer.",
         "",
         "kafka:",
-        *_key(Kafka, "bootstrap_servers", config.kafka.bootstrap_servers, 2),
+        *_key(Kafka, "bootstrap_servers", begun["kafka"]["bootstrap_servers"], 2),
+        *(["  security:"] if "security" in begun["kafka"] else []),
+        *_keys(Security, begun["kafka"].get("security", {}), 4),
         "registry:",
-        *_key(Registry, "url", config.registry.url, 2),
+        *_keys(Registry, begun["registry"], 2),
         *_key(Config, "checkpoints", config.checkpoints, 0),
         "pipelines:",
     ]
@@ -165,10 +184,18 @@ def _pipeline(name: str, pipeline: Pipeline, topic: TopicSummary) -> Iterator[st
     )  # the least that fits
 
 
+def _keys(model: type[BaseModel], values: Mapping[str, Any], indent: int) -> Iterator[str]:
+    for name, value in values.items():
+        yield from _key(model, name, value, indent)
+
+
 def _key(model: type[BaseModel], name: str, value: Any, indent: int, *, off: bool = False) -> Iterator[str]:
     """Write a key below what the configuration says about it; `off`: behind a `#`."""
-    margin = " " * indent
-    about = model.model_fields[name].description or ""
+    margin, field = " " * indent, model.model_fields[name]
+    kind = field.annotation
+    if isinstance(kind, type) and issubclass(kind, ShortForm):
+        field = kind.model_fields[kind.short]
+    about = field.description or ""
     yield from textwrap.wrap(about, _WIDTH, initial_indent=f"{margin}# ", subsequent_indent=f"{margin}# ")
     yield f"{margin}{'# ' if off else ''}{name}: {_scalar(value)}"
 

@@ -73,7 +73,7 @@ class ExecutorManager:
         self._wake, self._closing = threading.Event(), threading.Event()
         self._wanted: ExecutorTarget | None = None
         self._asked_s: float | None = None  # of the last request
-        self._decisions: deque[dict[str, Any]] = deque(maxlen=_DECISIONS_KEPT)  # of who asks, newest first
+        self._decisions: deque[dict[str, Any]] = deque(maxlen=_DECISIONS_KEPT)  # of the autoscaler, newest first
         self._draining: dict[str, float] = {}
         self._failed_by: dict[str, int] = {}
         self._gc_from: tuple[float, dict[str, Executor]] = (seconds(), {})
@@ -86,7 +86,7 @@ class ExecutorManager:
             return
         self._cluster = cluster()
         if (kept := self._kept()) is not None:
-            logging.event("executors_requested", executors=kept, reason="a driver before this one was told so")
+            logging.event("executors_requested", executors=kept, reason="a driver before this one had this request")
             bounded = min(max(kept, self._section.executors_min), self._section.executors_max)
             self._wanted = ExecutorTarget(bounded, self._seconds())
         self._thread.start()

@@ -1,7 +1,7 @@
 """Decides which executors to add or remove next: requested and registered ones in, requests out. Pure.
 
-Spark's total is asked for before any executor is told to go: a total that was never asked for counts as none, and an
-executor that dies would not be replaced. A lower total takes nobody away; it only replaces nobody.
+Spark's total is requested before any executor is decommissioned: a total that was never requested counts as none, and
+an executor that dies would not be replaced. A lower total removes no executor; it only replaces none.
 """
 
 from collections.abc import Mapping, Sequence

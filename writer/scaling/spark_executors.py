@@ -21,7 +21,7 @@ class SparkExecutors:
         self._jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark shows no executors
         self._context = spark.sparkContext._jsc.sc()  # noqa: SLF001
         self._json = self._jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
-        self._nobody = self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(self._jvm.java.util.HashMap())
+        self._no_hosts = self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(self._jvm.java.util.HashMap())
 
     def there(self) -> list[Executor]:
         """Return the executors that are registered, those that drain too."""
@@ -30,7 +30,7 @@ class SparkExecutors:
 
     def ask(self, total: int) -> bool:
         """Request this total; False if the cluster cannot. A lower total removes no executor."""
-        return bool(self._context.requestTotalExecutors(total, 0, self._nobody))
+        return bool(self._context.requestTotalExecutors(total, 0, self._no_hosts))
 
     def drain(self, executor: str) -> bool:
         """Let an executor finish its tasks and go; it gets no others. The total stays as it was asked for."""

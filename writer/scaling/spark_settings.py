@@ -1,9 +1,12 @@
 """Spark settings that scaling needs, and the number of ranges of a batch. Pure."""
 
 import math
+import os
+import re
 from collections.abc import Mapping
 
 from writer.config.connections import Autoscaler
+from writer.config.pipeline_sections import Scheduling
 from writer.config.pipelines import Config
 
 _RANGES_PER_SLOT = 3  # tasks share ranges out by number: of several each they get the same
@@ -16,7 +19,7 @@ def in_one_process(master: str) -> bool:
 
 
 def refusal(master: str, conf: Mapping[str, str]) -> str | None:
-    """Say why executors cannot be scaled, and what to use instead; None where they can."""
+    """Return why executors cannot be scaled, and what to use instead; None where they can."""
     if in_one_process(master):
         return (
             f"spark.master is {master}: tasks run in the driver's own process, and there are no executors to scale. "
@@ -58,6 +61,26 @@ def slots_most(config: Config) -> int | None:
     most = config.autoscaler.executors_max * max(1, each)
     ceiling = conf.get("spark.cores.max")
     return most if ceiling is None else max(1, min(most, int(ceiling) // int(conf.get("spark.task.cpus", "1"))))
+
+
+def slots_now_at_most(config: Config) -> int | None:
+    """Return how many tasks may run at once, also in the driver's own process; None where nobody says."""
+    local = re.match(r"local(?:\[(\*|\d+))?", config.spark.master)
+    if not in_one_process(config.spark.master) or local is None:
+        return slots_most(config)
+    threads = local[1] or "1"
+    cores = len(os.sched_getaffinity(0)) if threads == "*" else int(threads)
+    return cores // int(config.spark.conf.get("spark.task.cpus", "1"))
+
+
+def pools(shares: Mapping[str, Scheduling]) -> str:
+    """Write the pools of Spark's fair scheduler, as its allocation file has them. `shares`: by pipeline."""
+    lines = (
+        f'  <pool name="{name}"><schedulingMode>FIFO</schedulingMode>'
+        f"<weight>{share.weight}</weight><minShare>{share.min_share}</minShare></pool>\n"
+        for name, share in shares.items()
+    )
+    return f'<?xml version="1.0"?>\n<allocations>\n{"".join(lines)}</allocations>\n'
 
 
 def records_per_range(config: Config, records_max: int) -> int | None:

@@ -29,7 +29,7 @@ class Asks(Protocol):
 
 @dataclass
 class Listener:
-    """Asks Kafka whether all is read and who is quiet, and remembers when it last saw an end move."""
+    """Asks Kafka whether all is read and which partitions are quiet, and remembers when it last saw an end move."""
 
     cluster: Asks
     topics: Sequence[str]

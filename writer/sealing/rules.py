@@ -29,7 +29,7 @@ class Unsealed:
     taken: int = 0  # rows that went on purpose since
     deduped: int = 0  # of these, by dedupe
     late: int = 0  # rows that came after it was closed
-    told: bool = True  # False: another client changed its files, so the log does not say its rows
+    rows_known: bool = True  # False: another client changed its files, so the log does not say its rows
     reason: Reason | None = None  # why it was closed; None: it is open
 
 
@@ -96,7 +96,7 @@ def to_close(
     policy: Seal, buckets: Iterable[Unsealed], parts: Sequence[PartitionEventTime], closed_until: datetime | None,
     now: datetime, *, caught_up: bool | None,
 ) -> Close | Ask | Hold:  # fmt: skip
-    """Say how far to close: up to the end of a bucket that has rows, or not.
+    """Return how far to close: up to the end of a bucket that has rows, or not.
 
     `parts`: of everything that the table reads. `caught_up`: all that Kafka had at `now` is committed; None: it was not
     asked, and no part is known to be idle.
@@ -129,7 +129,7 @@ def to_seal(
     closed_until: datetime | None,
     now: datetime,
 ) -> list[State]:
-    """Say of every closed bucket without a manifest of its rows what is to be done, earliest end first."""
+    """Return for every closed bucket without a manifest of its rows what is to be done, earliest end first."""
     closed = [b for b in buckets if b.end is not None and is_closed(b.end, closed_until)]
     return [
         _one(policy, b, missing_ranges, now) for b in sorted(closed, key=lambda b: (b.end, tuple(map(str, b.bucket))))

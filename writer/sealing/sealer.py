@@ -112,7 +112,7 @@ class Sealer:
         return version
 
     def due(self, standing: BucketSnapshot, now: datetime) -> list[State]:
-        """Say of every closed bucket that is not sealed what is to be done."""
+        """Return for every closed bucket that is not sealed what is to be done."""
         unsealed = standing.unsealed
         states = to_seal(self.policy, unsealed.buckets.values(), unsealed.missing_ranges, standing.closed_until, now)
         return [self._unsound.get(unsealed.buckets[state.bucket], state) for state in states]
@@ -128,7 +128,7 @@ class Sealer:
     def bucket_counts(
         self, standing: BucketSnapshot, now: datetime, trouble: Sequence[tuple[str, str]] = ()
     ) -> BucketCounts:
-        """Say how the buckets are."""
+        """Return how the buckets are."""
         return bucket_counts(
             self.columns, list(standing.unsealed.buckets.values()), self.due(standing, now), self.sealed,
             self.watermark, standing.closed_until, trouble, now,
@@ -137,7 +137,7 @@ class Sealer:
     def draw(
         self, standing: BucketSnapshot, ready: Sequence[Ready], now: datetime
     ) -> tuple[list[Manifest], list[Blocked]]:
-        """Draw up the manifests of buckets from the log, and hold their files against the account. Writes nothing."""
+        """Build the manifests of buckets from the log, and compare their files with its counts. Writes nothing."""
         files = self._files(standing.snapshot, [one.bucket for one in ready])
         drawn: list[Manifest] = []
         blocked: list[Blocked] = []
@@ -189,9 +189,9 @@ class Sealer:
     ) -> Manifest | Blocked:
         one = standing.unsealed.buckets[ready.bucket]
         before = self.manifests.read(one.bucket, one.sealed) if one.sealed else None
-        untold = next((file.path for file in files if file.rows is None), None)
-        if untold is not None:
-            return Blocked(one.bucket, f"another client wrote {untold} and does not say how many rows it holds")
+        uncounted = next((file.path for file in files if file.rows is None), None)
+        if uncounted is not None:
+            return Blocked(one.bucket, f"another client wrote {uncounted} and does not say how many rows it holds")
         rows, logged = sum(file.rows or 0 for file in files), expected(one, before)
         if logged is not None and logged != rows:
             return Blocked(

@@ -26,6 +26,7 @@ from writer.table.log.log import Action
 
 INDEX = "_headrace/unsealed.json"
 FORMAT = 1
+_STORED = {"rows_known": "told"}  # fields of a bucket that have another name on storage
 Span = tuple[datetime, datetime]
 
 
@@ -82,7 +83,9 @@ def after(
             return _rewound(unsealed, about, at, ask)
         case None:  # another client: which rows came or went it does not say
             touched = {bucket_of(columns, change) for change in file_changes(actions) if change.get("dataChange", True)}
-            return _with(unsealed, [replace(_known(unsealed, b, at, ask), changed=at, told=False) for b in touched])
+            return _with(
+                unsealed, [replace(_known(unsealed, b, at, ask), changed=at, rows_known=False) for b in touched]
+            )
         case _:
             return unsealed
 
@@ -101,9 +104,9 @@ def from_files(
     for bucket, its in by_bucket(files).items():
         one = _known(unsealed, bucket, at, ask)
         manifest = ask.newest(bucket) if one.sealed else None
-        untold = any(file.rows is None for file in its)
-        if manifest is None or untold or manifest.rows != sum(file.rows or 0 for file in its):
-            found.append(replace(one, told=False))
+        uncounted = any(file.rows is None for file in its)
+        if manifest is None or uncounted or manifest.rows != sum(file.rows or 0 for file in its):
+            found.append(replace(one, rows_known=False))
     return _with(unsealed, found)
 
 
@@ -132,7 +135,7 @@ def missing_ranges_of(gap_records: Mapping[str, GapRecord], known: Iterable[Miss
 
 def expected(one: Unsealed, manifest: Manifest | None) -> int | None:
     """Return how many rows a bucket holds by the log; None if the log does not have the number."""
-    if not one.told:
+    if not one.rows_known:
         return None
     return (manifest.rows if manifest else 0) + one.added - one.taken
 
@@ -141,8 +144,8 @@ def _came(
     unsealed: UnsealedIndex, bucket: BucketKey, rows: int | None, late: int, at: datetime, ask: BucketQuestion
 ) -> Unsealed:
     one = _known(unsealed, bucket, at, ask)
-    told = one.told and rows is not None
-    return replace(one, added=one.added + (rows or 0), late=one.late + late, changed=at, told=told)
+    rows_known = one.rows_known and rows is not None
+    return replace(one, added=one.added + (rows or 0), late=one.late + late, changed=at, rows_known=rows_known)
 
 
 def _rewritten(
@@ -166,7 +169,7 @@ def _rewritten(
     for bucket in touched:
         one = _known(unsealed, bucket, at, ask)
         if len(touched) > 1:  # how many rows of which bucket, it does not say
-            found.append(replace(one, changed=at, told=False))
+            found.append(replace(one, changed=at, rows_known=False))
             continue
         deduped = taken["rows"] if taken["why"] == "dedupe" else 0
         found.append(replace(one, changed=at, taken=one.taken + taken["rows"], deduped=one.deduped + deduped))
@@ -201,7 +204,9 @@ def _known(unsealed: UnsealedIndex, bucket: BucketKey, at: datetime, ask: Bucket
     start, end = span or (None, None)
     lost = manifest is not None and end is not None and unsealed.retained is not None and end <= unsealed.retained
     reason = unsealed.closed[1] if unsealed.closed and end is not None and end <= unsealed.closed[0] else None
-    return Unsealed(bucket, start, end, at, sealed=manifest.version if manifest else 0, told=not lost, reason=reason)
+    return Unsealed(
+        bucket, start, end, at, sealed=manifest.version if manifest else 0, rows_known=not lost, reason=reason
+    )
 
 
 def _closed(unsealed: UnsealedIndex, until: datetime, reason: Reason) -> UnsealedIndex:
@@ -250,11 +255,15 @@ class IndexCheckpoint:
 def _to_json(unsealed: UnsealedIndex) -> bytes:
     document = {
         "format": FORMAT, "table": unsealed.table, "version": unsealed.version,
-        "buckets": [vars(one) for one in unsealed.buckets.values()],
+        "buckets": [_stored(one) for one in unsealed.buckets.values()],
         "holes": [vars(one) for one in unsealed.missing_ranges],  # their name on storage
         "retained": unsealed.retained, "closed": unsealed.closed,
     }  # fmt: skip
     return json.dumps(document, default=datetime.isoformat, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _stored(one: Unsealed) -> dict[str, Any]:
+    return {_STORED.get(key, key): value for key, value in vars(one).items()}
 
 
 def _from_json(content: bytes) -> UnsealedIndex | None:
@@ -262,5 +271,8 @@ def _from_json(content: bytes) -> UnsealedIndex | None:
     raw = json.loads(content)
     if raw["format"] != FORMAT:
         return None
-    buckets = {tuple(one["bucket"]): one for one in raw["buckets"]}
+    names = {stored: name for name, stored in _STORED.items()}
+    buckets = {
+        tuple(one["bucket"]): {names.get(key, key): value for key, value in one.items()} for one in raw["buckets"]
+    }
     return _UNSEALED.validate_python({**raw, "buckets": buckets, "missing_ranges": raw["holes"]})

@@ -12,6 +12,7 @@ from writer.sealing.bucket_states import BucketCounts, BucketState
 from writer.status.lag import lag_sample
 from writer.status.lag_sample import rounded
 from writer.status.model import OUTCOMES, Batch, Commit, Totals, View
+from writer.status.rate_limit import LimitState, to_json
 from writer.status.rates import RATE_WINDOW, Rates, rates
 
 Source = Literal["driver", "lake"]
@@ -29,6 +30,8 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         "state": view.state,
         "error": view.error,
         "pause": None if view.pause is None else asdict(view.pause),
+        "rate_limit": _rate_limit(view.rate_limit, now),
+        "scheduling": {"pool": view.pipeline, **view.scheduling.model_dump()},
         "since": iso(view.since),
         "since_seconds": _age(view.since, now),
         "epoch": view.epoch,
@@ -117,6 +120,19 @@ def _rates(found: Rates) -> dict[str, Any]:
     return {
         "window_seconds": found.window.total_seconds(), "arriving_per_second": rounded(found.arriving_per_s),
         "committed_per_second": rounded(found.committed_per_s), "catch_up_seconds": rounded(found.catch_up_seconds),
+    }  # fmt: skip
+
+
+def _rate_limit(state: LimitState, now: datetime) -> dict[str, Any] | None:
+    """Describe the rate limit; None where there is none."""
+    known = state.in_force
+    if not known.limit and not known.error:
+        return None
+    begin = state.next_begin
+    return {
+        **to_json(known.limit), "override": None if known.override is None else asdict(known.override),
+        "error": known.error or None, "holds": state.holds, "wait_seconds": rounded(state.wait_seconds),
+        "next_batch_in_seconds": None if begin is None else rounded((begin - now).total_seconds()),
     }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from writer.clients.kafka import Cluster
+from writer.clients.kafka import BrokerUnreachable, Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.offsets import Source, TopicPartition
@@ -17,9 +17,10 @@ from writer.sealing.idleness import Listener, frontier_of
 from writer.sealing.sealer import Sealer
 from writer.sealing.watermark import watermark
 from writer.status.lag import history, listen, settle
-from writer.status.model import Commit, Logs, Seen, Totals, View, event_time_newest
+from writer.status.model import Commit, Logs, ShownState, Totals, View, event_time_newest
 from writer.status.pause import standing
 from writer.status.progress import COMMITS_KEPT
+from writer.status.rate_limit import InForce, LimitState, configured, standing as limit_standing
 from writer.table.factory import main_table
 from writer.table.log.entries import Entry
 from writer.table.log.foreign_writes import CommitFailed
@@ -28,18 +29,21 @@ from writer.table.log.snapshot import PipelineSnapshot
 _ENTRIES_LOOKED_AT = 500  # of the table's log, for the totals since the last start
 
 
-def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
-    """Build the status from the table and Kafka. What cannot be read is in `error` and left empty."""
+def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: datetime) -> View:
+    """Build the status from the table and Kafka. What cannot be read is in `error` and left empty.
+
+    `cluster`: or the error that it is known not to answer by. Then Kafka is not asked.
+    """
     settings = config.pipelines[name]
-    state: Seen = "not started"
+    state: ShownState = "not started"
     trouble: list[str] = []
     table = main_table(name, config)
-    pause = None
+    pause, in_force = None, InForce(configured(settings.commit))
     found: BucketCounts | None = None
     snapshot, entries, buckets, frontier, logs = None, list[Entry](), 0, dict[Source, int](), Logs()
     hooks: Mapping[str, Health] = {}
     try:
-        pause = standing(table.store)
+        pause, in_force = standing(table.store), limit_standing(table.store, in_force.limit)
         if table.exists():
             snapshot, buckets = table.snapshot(), len(table.buckets())
         if snapshot is not None and snapshot.epoch > 0:
@@ -49,23 +53,26 @@ def view(name: str, config: Config, cluster: Cluster, now: datetime) -> View:
         state = "unreadable"
         trouble.append(" ".join(str(error).split()))
     try:
-        frontier, logs = heard(cluster, settings.topics, snapshot, now)
+        frontier, logs = ask_kafka(cluster, settings.topics, snapshot, now)
     except HeadraceError as error:
         trouble.append(str(error))
     blank = View(
         name, now, state=state, error="; ".join(trouble), frontier=frontier, logs=logs, pause=pause, hooks=hooks,
-        buckets=buckets, bucket_counts=found,
+        buckets=buckets, bucket_counts=found, rate_limit=LimitState(in_force),
+        scheduling=settings.scheduling,
     )  # fmt: skip
     return blank if snapshot is None else _filled(blank, snapshot, entries)
 
 
-def heard(
-    cluster: Cluster, topics: list[str], snapshot: PipelineSnapshot | None, now: datetime
+def ask_kafka(
+    cluster: Cluster | BrokerUnreachable, topics: list[str], snapshot: PipelineSnapshot | None, now: datetime
 ) -> tuple[dict[Source, int], Logs]:
     """Ask Kafka for all that a driver would know after some minutes, and the table for the frontier.
 
     A topic that was created again since the last start has no frontier yet. Raises BrokerUnreachable, ConfigError.
     """
+    if isinstance(cluster, BrokerUnreachable):
+        raise cluster
     known = cluster.topics(topics)
     numbers = {} if snapshot is None else snapshot.incarnations()
     frontier = {}
@@ -83,21 +90,22 @@ def heard(
 
 
 def logs_now(name: str, config: Config, cluster: Cluster, now: datetime) -> tuple[dict[Source, int], Logs]:
-    """Read the frontier from the table and ask Kafka, as `heard` does. Raises HeadraceError, OSError."""
+    """Read the frontier from the table and ask Kafka, as `ask_kafka` does. Raises HeadraceError, OSError."""
     table = main_table(name, config)
     snapshot = table.snapshot() if table.exists() else None
-    return heard(cluster, config.pipelines[name].topics, snapshot, now)
+    return ask_kafka(cluster, config.pipelines[name].topics, snapshot, now)
 
 
-def _bucket_counts(name: str, config: Config, cluster: Cluster, now: datetime) -> BucketCounts:
-    """Say how the buckets are, and write nothing. Where Kafka does not answer, no partition counts as idle."""
+def _bucket_counts(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: datetime) -> BucketCounts:
+    """Return how the buckets are, and write nothing. Where Kafka does not answer, no partition counts as idle."""
     sealer = Sealer(name, config)
     standing = sealer.follow(keep=False)
     numbers = {topic: len(ids) for topic, ids in standing.snapshot.incarnations().items()}
     idle: frozenset[Source] = frozenset()
-    with suppress(HeadraceError):  # what is asked for the lag says it
-        look = Listener(cluster, sealer.settings.topics).look(sealer.policy.idle_timeout, now)
-        idle = look.idle(frontier_of(standing, numbers))
+    if not isinstance(cluster, BrokerUnreachable):
+        with suppress(HeadraceError):  # what is asked for the lag says it
+            look = Listener(cluster, sealer.settings.topics).look(sealer.policy.idle_timeout, now)
+            idle = look.idle(frontier_of(standing, numbers))
     sealer.watermark = watermark(sealer.parts(standing, numbers, idle), sealer.policy.out_of_orderness)
     return sealer.bucket_counts(standing, now)
 

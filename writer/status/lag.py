@@ -24,7 +24,7 @@ _HISTORY = (timedelta(minutes=10), timedelta(minutes=2), RATE_WINDOW)  # rates a
 _DATING_TOLERANCE = 1.05  # an age is found to 5 %: nine questions, whatever the age
 _DATING_ROUNDS_MAX = 16  # a bound for a log whose answers contradict each other
 _CLOSE_WITHIN_S = 5.0
-Asked = Mapping[Source, tuple[int, int]]  # offset and timestamp (ms) of the first record at or after an instant
+FirstRecords = Mapping[Source, tuple[int, int]]  # offset and timestamp (ms) of the first record at or after an instant
 
 
 def lag_sample(logs: Logs, frontier: Mapping[Source, int], now: datetime) -> LagSample:
@@ -85,7 +85,7 @@ def undated(logs: Logs, frontier: Mapping[Source, int]) -> dict[Source, int]:
 
 
 def date(
-    ask: Callable[[Mapping[Source, int]], Asked], offsets: Mapping[Source, int], now: datetime
+    ask: Callable[[Mapping[Source, int]], FirstRecords], offsets: Mapping[Source, int], now: datetime
 ) -> dict[Source, datetime]:
     """Find the newest timestamp among the records up to each offset, by bisection over the age, for all at once.
 
@@ -189,7 +189,7 @@ class Watch:
         except TopicMissing as error:
             self._progress.moved(str(error))
             raise
-        self._progress.heard(sample, starts)
+        self._progress.sampled(sample, starts)
         self._progress.moved(changed(self._topics, ids, before, sample.ends))
         if not self._history_known:
             self._progress.measured(timedelta(seconds=self._interval_s), history(self._cluster, sample))

@@ -9,11 +9,13 @@ from functools import reduce
 from typing import Any, Literal
 
 from writer.batch.lateness import Lateness
+from writer.config.pipeline_sections import Scheduling
 from writer.core.offsets import Source
 from writer.hooks.outbox import Health
 from writer.sealing.bucket_states import BucketCounts, BucketState
 from writer.status.lag_sample import Appended
 from writer.status.pause import Pause
+from writer.status.rate_limit import LimitState
 
 OUTCOMES = ("read", "rows", "late_table", "dead_letters", "quarantined", "tombstones")
 _STORED = {"late_table": "late"}  # what the log calls an outcome, where it is not the same
@@ -22,7 +24,7 @@ SAMPLES_KEPT_FOR = timedelta(hours=1)  # what waits longer is dated by asking Ka
 _APPENDED_EVERY = timedelta(seconds=10)  # what a reader is given of samples that are taken more often
 DECODERS = ("native", "fastavro", "rejected")
 State = Literal["starting", "running", "paused", "draining", "failed", "stopped"]
-Seen = State | Literal["not started", "unknown", "unreadable"]  # without a driver that tells
+ShownState = State | Literal["not started", "unknown", "unreadable"]  # without a driver that tells
 Dates = Mapping[Source, tuple[int, datetime]]  # an offset, and the newest timestamp of the records up to it
 # Upper bounds in seconds of the histogram of batch durations: from a quiet topic to a batch that fills its delay.
 DURATION_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
@@ -140,7 +142,7 @@ class View:
 
     pipeline: str
     since: datetime  # when the driver began with it
-    state: Seen = "starting"
+    state: ShownState = "starting"
     error: str = ""
     epoch: int | None = None  # None before the start commit
     run: int | None = None
@@ -168,6 +170,8 @@ class View:
     incarnations: Mapping[str, int] = field(default_factory=dict)  # topic → number of the one that is read
     log_moved: str = ""  # why the logs are not those that this start began with
     pause: Pause | None = None
+    rate_limit: LimitState = field(default_factory=LimitState)
+    scheduling: Scheduling = field(default_factory=lambda: Scheduling.model_validate({}))
     bucket_counts: BucketCounts | None = None  # of the buckets; None: not read
     hooks: Mapping[str, Health] = field(default_factory=dict)  # by name
     telemetry: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by receiver: commits sent, and dropped

@@ -1,7 +1,7 @@
 """Pauses a pipeline with a small object beside its table. A paused pipeline commits nothing.
 
-It is put where none is, so of two who ask the second is told of the first. A driver looks before each batch and each
-start, and every other second besides, so that it says so while no records come.
+It is put where none is, so of two requests the second gets the pause of the first. A driver looks before each batch and
+each start, and every other second besides, so that it reports the pause while no records come.
 """
 
 import json
@@ -37,7 +37,7 @@ class Pause:
 
     @property
     def words(self) -> str:
-        """Say it as a phrase."""
+        """Return it as a phrase."""
         why = f": {self.reason}" if self.reason else ""
         since = self.at
         with suppress(ValueError):  # of one that cannot be read
@@ -77,9 +77,12 @@ def resume(store: Store) -> Pause | None:
 class Gate:
     """Where a driver is held while its pipeline is paused."""
 
-    def __init__(self, store: Store, pipeline: str, listener: Callable[[Pause | None], None]) -> None:
-        """`store`: of the table. `listener` gets the present pause, or None."""
-        self._store, self._pipeline, self._listener = store, pipeline, listener
+    def __init__(
+        self, store: Store, pipeline: str, listener: Callable[[Pause | None], None],
+        also: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`store`: of the table. `listener` gets the present pause, or None. `also` looks at what else may change."""
+        self._store, self._pipeline, self._listener, self._also = store, pipeline, listener, also
         self._once = False
         self._known: Pause | None = None
         self._lock = threading.Lock()
@@ -92,17 +95,17 @@ class Gate:
         self._refuse(self._look())
 
     def hold(self, stopping: threading.Event) -> None:
-        """Come back when there is no pause. Raises Draining when a stop is asked for meanwhile, Paused, StoreError."""
+        """Wait until there is no pause. Raises Draining when a stop is asked for meanwhile, Paused, StoreError."""
         pause = self._look()
         while pause is not None:
             if self._once:
                 self._refuse(pause)
             if stopping.wait(LOOK_S):
                 raise Draining(f"pipeline {self._pipeline!r} was asked to stop while it was paused")
-            pause = self._look_patiently()
+            pause = self._look_or_keep()
 
     def watch(self) -> None:
-        """Go on looking, in a thread."""
+        """Start to look again and again, in a thread."""
         self._thread.start()
 
     def close(self) -> None:
@@ -117,9 +120,10 @@ class Gate:
 
     def _watch(self) -> None:
         while not self._closing.wait(LOOK_S):
-            self._look_patiently()
+            self._look_or_keep()
+            self._also()
 
-    def _look_patiently(self) -> Pause | None:
+    def _look_or_keep(self) -> Pause | None:
         """Look; a storage that fails leaves it as it was, for a batch will notice."""
         try:
             return self._look()

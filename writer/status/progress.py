@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from writer.avro.schema_plan import Rejected, WriterSchema
+from writer.config.pipeline_sections import Scheduling
 from writer.core.files import BucketKey
 from writer.core.offsets import Source
 from writer.hooks.outbox import Health
@@ -28,6 +29,7 @@ from writer.status.model import (
     event_time_newest,
 )
 from writer.status.pause import Pause
+from writer.status.rate_limit import LimitState
 
 COMMITS_KEPT = 20  # for rates and a look back; the lake has them all
 
@@ -95,6 +97,14 @@ class Progress:
     def paused(self, pause: Pause | None) -> None:
         """Set or clear the pause."""
         self._note(pause=pause)
+
+    def limited(self, limit: LimitState) -> None:
+        """Set how the rate limit stands."""
+        self._note(rate_limit=limit)
+
+    def scheduled(self, scheduling: Scheduling) -> None:
+        """Set what the pipeline gets of the task slots."""
+        self._note(scheduling=scheduling)
 
     def waits(self, frontier: Mapping[Source, int], logs: Logs) -> None:
         """Set the lag of a pipeline that is held before its start."""
@@ -218,7 +228,7 @@ class Progress:
         with self._lock:
             self._set(telemetry={**self._view.telemetry, receiver: (sent, dropped)})
 
-    def heard(self, sample: Sample, starts: Mapping[Source, int]) -> None:
+    def sampled(self, sample: Sample, starts: Mapping[Source, int]) -> None:
         """Set where Kafka's logs begin and end. Removes samples that are older than the window."""
         with self._lock:
             before = self._view

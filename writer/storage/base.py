@@ -21,7 +21,7 @@ class StoreError(OSError):
     """An operation of a store failed."""
 
     def __init__(self, operation: str, path: str, answer: str, fix: str) -> None:
-        """Say what was tried, where, what the store answered, and what to do."""
+        """Take what was tried, where, what the store answered, and what to do."""
         super().__init__(f"cannot {operation} {path}: {answer}. {fix}")
         self.operation, self.path, self.answer, self.fix = operation, path, answer, fix
 

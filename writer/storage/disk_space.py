@@ -18,25 +18,25 @@ SCRATCH = "Tasks spill rows there: make room, set SPARK_LOCAL_DIRS to a larger d
 
 
 def free(path: str) -> str:
-    """Say how much is free on the disk of a path, which need not be there: `0 B of 1.0 MiB are free`."""
+    """Return how much is free on the disk of a path, which need not be there: `0 B of 1.0 MiB are free`."""
     free_bytes, size_bytes = _room(path)
     return f"{show_size(free_bytes)} of {show_size(size_bytes)} are free"
 
 
-def says_full(text: str) -> bool:
+def is_disk_full(text: str) -> bool:
     """Return whether an error means that a disk, or a quota, is full."""
     return any(words in text for words in _WORDS)
 
 
 def full(location: str, text: str) -> StoreError | None:
     """Return the error for a full disk, if the text of another error means that; else None."""
-    if "://" in location or not says_full(text):
+    if "://" in location or not is_disk_full(text):
         return None
     return _error(errno.ENOSPC, location, {location: TABLE})
 
 
 def full_of(places: Mapping[str, str]) -> str:
-    """Say which of some places has no room left, and what to do; empty when each has. `places`: path → what to do."""
+    """Return which of some places has no room left, and the fix; empty when each has. `places`: path → what to do."""
     found = _fullest(places)
     if found is None or _room(found)[0] >= _LITTLE_BYTES:
         return ""
@@ -45,7 +45,7 @@ def full_of(places: Mapping[str, str]) -> str:
 
 @contextmanager
 def naming_full_disk(places: Mapping[str, str]) -> Iterator[None]:
-    """Say of a full disk which place it is, where a library does not. Raises StoreError.
+    """Name the place of a full disk, where a library does not. Raises StoreError.
 
     `places`: all that is written to inside; path → what to do when it is full. Those that are no path are passed over.
     """

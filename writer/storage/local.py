@@ -116,7 +116,7 @@ class LocalStore:
 
 @contextmanager
 def _as_store_error(operation: str, path: str) -> Iterator[None]:
-    """Say what was tried, where, and what to do."""
+    """Return what was tried, where, and what to do."""
     trouble = fault_points.trouble()
     if trouble == "before":
         raise StoreError(operation, path, "it was asked to fail", "End the trouble.")

@@ -279,7 +279,7 @@ def _status(error: ClientError) -> int:
 
 
 def _message(error: Exception) -> str:
-    """Say what was answered, without what a request carries: that holds the key's name and its signature."""
+    """Return what was answered, without what a request carries: that holds the key's name and its signature."""
     if isinstance(error, ClientError):
         reason = error.response["Error"]
         code, message = reason.get("Code", ""), " ".join(str(reason.get("Message", "")).split()).rstrip(".")

@@ -59,7 +59,7 @@ class BackfillLocks:
             return None  # incomplete: no process holds it
 
     def take(self, gap: str, by: str, now: datetime, gone: Callable[[str], bool] = lambda _: False) -> BackfillLock:
-        """Claim a gap. `gone` knows who does not live any more. Raises Claimed while another process's claim stands."""
+        """Claim a gap. `gone`: whether a claim's process has ended. Raises Claimed while another's claim stands."""
         known = self.newest(gap)
         if known is not None and known.stands(now) and known.by != by and not gone(known.by):
             raise BackfillLocked(
@@ -76,7 +76,7 @@ class BackfillLocks:
         return self._put(gap, mine.by, now, mine.at)
 
     def release(self, gap: str) -> None:
-        """Let a gap go: all of its claims are removed."""
+        """Release a gap: all of its claims are removed."""
         for number in self._numbers(gap):
             self._store.delete(_path(gap, number))
 

@@ -134,7 +134,7 @@ class Parquet:
             )
 
     def _noted(self, place: tuple[str, int]) -> bool:
-        """Return whether the files were seen in their place; who removes one after that knows what they do."""
+        """Return whether the files were seen in their place; removing one after that is on purpose."""
         found = self.store.read(_PUBLISHED)
         try:
             noted: dict[str, Any] = {} if found is None else json.loads(found.content)

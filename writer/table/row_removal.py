@@ -112,7 +112,7 @@ def left_of(
 
 
 def _going(batch: pa.RecordBatch, offsets: Offsets) -> np.ndarray:
-    """Tell of each row whether it goes."""
+    """Return for each row whether it goes."""
     found = [among(batch, part, spans) for part, spans in offsets.items()]
     return np.asarray(np.logical_or.reduce(found)) if found else np.zeros(batch.num_rows, bool)
 
@@ -126,7 +126,7 @@ def spans_of(offsets: np.ndarray) -> list[Span]:
 
 
 def inside(offsets: np.ndarray, among: Sequence[Span]) -> np.ndarray:
-    """Tell of each offset whether it lies in one of the spans."""
+    """Return for each offset whether it lies in one of the spans."""
     starts, ends = (np.array(bounds, np.int64) for bounds in zip(*joined(among), strict=True))
     at = np.searchsorted(starts, offsets, side="right") - 1
     return np.asarray((at >= 0) & (offsets < ends[at]))

@@ -21,7 +21,7 @@ _MARKS = {"delta.invariants": "an invariant", "delta.generationExpression": "a g
 
 
 def obstacles(state: State, columns: Sequence[pa.Field], bucket_columns: Sequence[str]) -> list[str]:
-    """Say what keeps a table of another writer from being adopted, each as a sentence with its fix. Pure.
+    """Return what keeps a table of another writer from being adopted, each as a sentence with its fix. Pure.
 
     `columns`: that it is to have besides its own.
     """

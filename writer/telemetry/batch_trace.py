@@ -5,7 +5,7 @@ came twice, because buckets were closed meanwhile, is one span with the seconds 
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -13,6 +13,7 @@ from writer.config.connections import OpenTelemetry
 from writer.status.model import OUTCOMES, Commit
 
 _WAIT = "wait"  # for records, before the batch
+_QUEUE = "queue"  # behind batches of other pipelines, before the tasks
 
 
 def sender(section: OpenTelemetry, pipeline: str) -> Callable[[Commit], None]:
@@ -50,7 +51,7 @@ def spans(tracer: Any, commit: Commit, pipeline: str) -> Iterator[Any]:
     """Yield the phases of a batch and the batch itself, as the SDK's ReadableSpan."""
     from opentelemetry.trace import set_span_in_context
 
-    phases = {phase: round(seconds * 1e9) for phase, seconds in commit.phases.items() if phase != _WAIT}
+    phases = {phase: round(commit.phases[phase] * 1e9) for phase in _in_order(commit.phases) if phase != _WAIT}
     end_ns = round(commit.at.timestamp() * 1e9)
     at_ns = end_ns - sum(phases.values())
     batch = tracer.start_span("batch", start_time=at_ns, attributes=_attributes(commit, pipeline))
@@ -61,6 +62,15 @@ def spans(tracer: Any, commit: Commit, pipeline: str) -> Iterator[Any]:
         yield span
     batch.end(end_ns)
     yield batch
+
+
+def _in_order(phases: Iterable[str]) -> list[str]:
+    """Put the queue before the tasks, during which the driver enters it."""
+    found = list(phases)
+    if _QUEUE in found:
+        found.remove(_QUEUE)
+        found.insert(found.index("tasks"), _QUEUE)
+    return found
 
 
 def _attributes(commit: Commit, pipeline: str) -> dict[str, str | int]:

@@ -1,9 +1,9 @@
 """The driver's HTTP endpoints: `/status`, `/metrics`, health checks and others.
 
-A page for people, `/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/rolloutz` for who rolls out a
-version, `/status` for `headrace status`. Nothing changes by asking but for two things, of who is on this machine and
-has a token: a supervisor may start a pipeline that has ended, and an autoscaler may say how many executors there should
-be. Live records are told to who has another token, where they are switched on.
+A page for people, `/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/rolloutz` for the rollout of
+a version, `/status` for `headrace status`. Two requests change something, from this machine and with a token: a
+supervisor may start a pipeline that has ended, and an autoscaler may set how many executors there should be. Live
+records need another token, where they are switched on.
 """
 
 import re
@@ -42,7 +42,11 @@ def committed_since_start(views: list[View]) -> list[str]:
     What is paused commits nothing, and is as well as it was asked to be.
     """
     waiting = [view for view in views if not view.committed_since_start and view.pause is None]
-    return ready(views) or [f"pipeline {view.pipeline} has records waiting and no commit yet" for view in waiting]
+    why = {True: ": its rate limit holds the first batch back", False: ""}
+    return ready(views) or [
+        f"pipeline {view.pipeline} has records waiting and no commit yet{why[view.rate_limit.holds]}"
+        for view in waiting
+    ]
 
 
 def held(views: list[View]) -> list[str]:

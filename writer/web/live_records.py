@@ -1,6 +1,6 @@
 """Live records over HTTP for the page, as `headrace preview` shows them. They may hold personal data.
 
-Nobody is shown any unless the configuration says so (`http.expose_records`), and then only who has the token.
+They are shown only if the configuration says so (`http.expose_records`), and only with the token.
 """
 
 import threading

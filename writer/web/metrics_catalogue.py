@@ -31,6 +31,26 @@ CATALOGUE: tuple[Metric, ...] = (
         plain(lambda r: float(r.view.pause is not None)),
     ),
     Metric(
+        "headrace_rate_limited",
+        "1 while a batch waits for the rate limit: the pipeline may commit no more, and its lag may grow.",
+        plain(lambda r: float(r.view.rate_limit.holds)),
+    ),
+    Metric(
+        "headrace_rate_limit_records_per_second",
+        "Records a second that the pipeline may commit, over time; not there without such a limit.",
+        plain(lambda r: r.view.rate_limit.in_force.limit.records_per_s),
+    ),
+    Metric(
+        "headrace_rate_limit_bytes_per_second",
+        "Bytes of records' values a second that the pipeline may commit, over time; not there without such a limit.",
+        plain(lambda r: r.view.rate_limit.in_force.limit.bytes_per_s),
+    ),
+    Metric(
+        "headrace_rate_limit_wait_seconds_total",
+        "Seconds that batches waited for the rate limit. They are in the phase wait, too.",
+        plain(lambda r: r.view.rate_limit.wait_seconds),
+    ),
+    Metric(
         "headrace_epoch",
         "Number of starts that the pipeline has had, from the table. Two drivers that rise in turn fence each other.",
         plain(lambda r: r.view.epoch),
@@ -121,7 +141,8 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_driver_phase_seconds_total",
-        "Wall seconds of the driver by phase: wait (between batches), look, tasks, commit, redo.",
+        "Wall seconds of the driver by phase: wait (between batches), look, queue (for other pipelines), "
+        "tasks, commit, redo.",
         named(lambda r: r.view.phases),
         ("pipeline", "phase"),
     ),
@@ -172,12 +193,12 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_gaps_open",
-        "Gaps of the table that are open: nobody has brought their records, or given them up. As of the last batch.",
+        "Gaps of the table that are open: their records were neither brought back nor given up. As of the last batch.",
         plain(lambda r: r.view.gaps[0]),
     ),
     Metric(
         "headrace_gap_offsets_open",
-        "Offsets of the open gaps that nobody has brought.",
+        "Offsets of the open gaps that were not brought back.",
         plain(lambda r: r.view.gaps[1]),
     ),
     Metric(

@@ -1,7 +1,7 @@
 """The driver's page for browsers: one file, without a build or external requests.
 
 It asks this server for `/status` and `/buckets`, and writes what it is told as text, never as markup. The policy lets
-the browser run the one script and the one style that stand in the file, by their hashes, and talk to nobody else.
+the browser run the one script and the one style that stand in the file, by their hashes, and talk to no other server.
 """
 
 import base64

@@ -1,4 +1,4 @@
-{{/* The token with which the autoscaler may scale. It is drawn when the pod starts, and nobody else has it. */}}
+{{/* The token with which the autoscaler may scale. It is drawn when the pod starts, and no other pod has it. */}}
 {{- define "headrace.tokenContainer" -}}
 - name: token
   image: {{ include "headrace.image" . | quote }}

@@ -1,4 +1,4 @@
-{{/* What this place decides and the pipelines' file does not say: where Spark's executors come from, who is answered. */}}
+{{/* What this place decides and the pipelines' file does not say: where Spark's executors come from, which requests are answered. */}}
 {{- define "headrace.place" -}}
 {{- $name := include "headrace.fullname" . -}}
 {{- $conf := dict "spark.driver.memory" .Values.driver.memory -}}

@@ -133,7 +133,7 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
 
 
 def _accepted(answer: Answer, *, deep: bool) -> str:
-    """Say what was accepted, and what is proven since."""
+    """Return what was accepted, and what is proven since."""
     changes = " and ".join(text.partition(":")[0] for text in answer.changes)
     since = "files are read" if deep else "rows are proven"
     return (
@@ -142,7 +142,7 @@ def _accepted(answer: Answer, *, deep: bool) -> str:
 
 
 def _taken(why: str, count: int) -> str:
-    """Say who took rows: a word of ours, or an operation of another client, which are capitals."""
+    """Name what removed rows: one of headrace's words, or in capitals an operation of another client."""
     return f"{'was' if count == 1 else 'were'} taken by {f'{why} of another client' if why.isupper() else why}"
 
 

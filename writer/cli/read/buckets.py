@@ -130,7 +130,7 @@ class BucketListing:
         return self._holding(end)
 
     def _holding(self, end: datetime | None) -> str:
-        """Say what the closing of an open bucket waits for."""
+        """Return what the closing of an open bucket waits for."""
         if end is None:
             return "it goes by no time, so nothing closes it"
         if not self.sealer.settings.seal.enabled:
@@ -202,7 +202,7 @@ def mark(look: BucketListing) -> dict[str, Any]:
 
 def _part(part: TopicPartition | None) -> str:
     if part is None:
-        return "nobody"
+        return "no partition"
     again = f" of incarnation {part.incarnation}" if part.incarnation > 1 else ""
     return f"{part.topic}/{part.partition}{again}"
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.core.text import instant, iso, lost, plural, reason, what
+from writer.core.text import held, instant, iso, lost, plural, reason, what
 from writer.core.units import show_size
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.tables import emit_whole, labelled, ruled, show
@@ -28,6 +28,7 @@ _ROOMS = ("skip", "split", "decode", "conform", "assign", "stage", "columnar")  
 _PHASES = {
     "wait": "between the batch before and this one",
     "look": "topics, table, redo, range",
+    "queue": "behind batches of other pipelines",
     "tasks": "the steps, and Spark around them",
     "commit": "the table's commit",
     "redo": "the dead-letter table",
@@ -97,6 +98,7 @@ def to_dict(one: Explanation) -> dict[str, Any]:
         "kind": "batch",
         "at": iso(one.entry.at),
         "why": reason(facts),
+        "rate_limit": facts.get("rate_limit"),
         **{name: facts.get(name) for name in kept},
         **{name: iso(facts[name]) for name in _TIMES if facts.get(name)},
         "records": {name: sums.records[name] for name in OUTCOMES},
@@ -144,7 +146,7 @@ def _page(name: str, one: Explanation) -> list[RenderableType]:
         return _other_page(name, one.entry)
     head = Text.assemble((name, "bold"), f"  batch {facts['batch']} of run {facts['run']}")
     head.append(f", committed as version {one.entry.version} at {instant(at)}", style="dim")
-    why = Text(f"Its batch ended because {reason(facts)}.")
+    why = Text(f"Its batch ended because {reason(facts)}." + (f" Before, {late}." if (late := held(facts)) else ""))
     tables: list[RenderableType] = [_records(facts), _steps(facts), *([_phases(one.phases)] if one.phases else [])]
     return [head, why, "", *(part for table in tables for part in (table, "")), _files(facts)]
 
@@ -218,7 +220,7 @@ def _phases(phases: Mapping[str, float]) -> Table:
         if phase in phases:
             table.add_row(phase, f"{phases[phase]:.3f}", _PHASES.get(phase, ""))
         elif phase in _LATER:
-            table.add_row(phase, "-", f"{_PHASES[phase]}; the next commit of the same start will tell")
+            table.add_row(phase, "-", f"{_PHASES[phase]}; known with this start's next commit")
     return table
 
 

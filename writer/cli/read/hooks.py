@@ -132,7 +132,7 @@ def _when(one: dict[str, Any], now: datetime) -> str:
     return f"{word} in {span(seconds)}" if seconds > 0 else "now"
 
 
-hooks = typer.Typer(no_args_is_help=True, help="Hooks: who is told of sealed buckets, what waits, and what failed.")
+hooks = typer.Typer(no_args_is_help=True, help="Hooks: which servers get sealed buckets, what waits, and what failed.")
 
 _Hook = Annotated[str | None, typer.Option("--hook", help="Only this hook.")]
 
@@ -186,7 +186,7 @@ def skip(
     pipeline: OnePipeline = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give up what waits of a bucket: this hook is not told of it. `hooks run --bucket` delivers it after all.
+    """Give up what waits of a bucket: this hook does not get it. `hooks run --bucket` delivers it after all.
 
     Exit codes: 0 given up, 1 nothing of it waits, 2 configuration.
     """
@@ -208,7 +208,7 @@ def skip(
         emit_whole({"pipeline": name, "hook": hook, "bucket": list(key), "versions": versions})
     elif versions:
         shown = ", ".join(map(str, versions))
-        sentence(console(), f"{hook} is not told of {bucket_path(columns, key)} version {shown}")
+        sentence(console(), f"{hook} does not get {bucket_path(columns, key)} version {shown}")
     else:
         sentence(console(), f"nothing of {bucket_path(columns, key)} waits for {hook}")
     raise typer.Exit(int(not versions))

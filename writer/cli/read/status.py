@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from writer.clients.driver_endpoint import announced, ask_driver
-from writer.clients.kafka import Cluster
+from writer.clients.kafka import BrokerUnreachable, Cluster, answering
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.units import show_duration
@@ -45,13 +45,18 @@ def run_status(config: Config, names: list[str], *, every: timedelta | None, as_
 
 
 def collect(config: Config, names: list[str], cluster: Cluster, now: datetime) -> dict[str, Any]:
-    """Describe the pipelines as they are now, each by its driver, or else by its table."""
+    """Describe the pipelines as they are now, each by its driver, or else by its table and Kafka.
+
+    Pipelines without a driver share one wait for a broker that does not answer.
+    """
     shown = document((), now)
+    asked: Cluster | BrokerUnreachable | None = None
     for name in names:
         driver = announced(config.checkpoints, name, config.s3.settings)
         found = ask_driver(driver, name) if driver is not None else None
         if found is None:
-            view = from_table.view(name, config, cluster, now)
+            asked = asked or answering(cluster)
+            view = from_table.view(name, config, asked, now)
             found = document([view], now, source="lake")["pipelines"][name]
         answers = found["source"] == "driver"
         shown["pipelines"][name] = {
@@ -94,7 +99,7 @@ def status(
 ) -> None:
     """Show how the pipelines are: lag, last commit, rates, dead letters, retention. Asks the driver, else the lake.
 
-    A driver's executors too: how many are wanted, asked for, there, and what the autoscaler decided last, and why.
+    A driver's executors too: how many are recommended, requested and registered, and the autoscaler's last decision.
 
     Exit codes: 0 shown, 1 a pipeline has failed or its table cannot be read, 2 configuration.
     """

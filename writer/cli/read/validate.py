@@ -31,7 +31,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "not_checke
 _WORDS: Mapping[Status, str] = {
     "ok": "fine", "warning": "to look at", "failed": "wrong", "not_checked": "not checked",
 }  # fmt: skip
-_SHARED = ("broker", "registry", "checkpoints", "java", "jars", "http")
+_SHARED = ("broker", "registry", "checkpoints", "java", "jars", "http", "scheduling")
 _NAME = 13  # columns for the name of a check
 _INDENT = _NAME + 4
 _CONFIGURATION = 2  # exit code

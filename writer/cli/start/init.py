@@ -8,15 +8,18 @@ from typing import Annotated
 import typer
 import yaml
 
+from writer.cli.start.logins import Logins, logins
 from writer.config.loader import checked
 from writer.config.location import FILE
 from writer.core.errors import ConfigError
+from writer.output.cli_options import options_of
 from writer.output.tables import console, sentence
 from writer.preflight.starter import settings, summary, text
 
 _NAME_MAX = 63  # letters of a pipeline's name
 
 
+@options_of(logins)
 def init(
     bootstrap_servers: Annotated[
         str, typer.Option("--bootstrap-servers", help="The cluster: host:port, several separated by commas.")
@@ -36,12 +39,20 @@ def init(
     event_time: Annotated[
         str | None, typer.Option("--event-time", help="Field with the event time. Default: found in the sample.")
     ] = None,
-    sample: Annotated[int, typer.Option("--sample", min=1, help="How many records of each topic to look at.")] = 1_000,
+    subjects: Annotated[
+        str,
+        typer.Option("--subjects", help="How producers name the registry's subjects: topic_name or topic_record_name."),
+    ] = "topic_name",
+    sample: Annotated[
+        int, typer.Option("--sample", min=1, metavar="<int>", help="How many records of each topic to look at.")
+    ] = 1_000,
+    *,
+    chosen: Logins,
 ) -> None:
     """Write a commented configuration from a broker and topics, with the wire format and event time of a sample.
 
-    Reads Kafka and the registry, and writes the file: nothing else. An existing file stays as it is. A cluster that
-    wants TLS or a login needs a file by hand (SECURITY.md).
+    Reads Kafka and the registry, and writes the file: nothing else. An existing file stays as it is. Passwords come
+    from files or environment variables, and the configuration refers to them.
 
     Exit codes: 0 written, 1 Kafka or the registry does not answer, 2 the file exists, or the records show no event
     time.
@@ -52,13 +63,16 @@ def init(
     if "://" not in place:
         place = str(Path(place).absolute())
     names = _names(topic)
+    registry = {**chosen.registry, **({} if subjects == "topic_name" else {"subjects": subjects})}
     begun = settings(
-        bootstrap_servers, registry_url, place,
-        {name: {"topics": [one], "event_time": {"field": event_time or "?"}} for name, one in names.items()},
+        bootstrap_servers, registry_url, place, security=chosen.security, registry=registry,
+        pipelines={
+            name: {"topics": [one], "event_time": {"field": event_time or "?"}} for name, one in names.items()
+        },
     )  # fmt: skip
     config, now = checked(begun, "what the options say"), datetime.now(UTC)
     found = {name: summary(name, config, event_time, sample, now) for name in names}
-    written = text(config, found)
+    written = text(begun, config, found)
     checked(yaml.safe_load(written), f"what {output} would be")
     try:
         with output.open("x", encoding="utf-8") as file:

@@ -116,7 +116,7 @@ def _show_dead_letters(out: Console, found: DeadLetters | None) -> None:
         if found.undecodable:
             lines.sentence(
                 out,
-                f"{plural(found.undecodable, 'dead letter')} cannot be decoded, so nobody can tell whose they are: "
+                f"{plural(found.undecodable, 'dead letter')} cannot be decoded, so it is unknown whose they are: "
                 "`headrace dlq show --values` shows them.",
             )
 
@@ -125,7 +125,7 @@ def _left(out: Console, name: str, *, delta: bool) -> None:
     """Say where the rows are still to be found."""
     if delta:
         lines.sentence(
-            out, f"The files of before lie there for who reads an older version; `headrace vacuum --pipeline {name} "
+            out, f"The former files stay for readers of an older version; `headrace vacuum --pipeline {name} "
             "--yes` removes them once table.orphan_retention is over. The log keeps the least and the greatest "
             "value "
             "of a column of each file until its retention is over.",

@@ -33,9 +33,9 @@ def pause(
     Exit codes: 0 paused, by this or an earlier call, 1 the storage does not answer, 2 configuration.
     """
     settings, now = load(config), datetime.now(UTC)
-    who = by or f"{getpass.getuser()}@{socket.gethostname()}"
+    author = by or f"{getpass.getuser()}@{socket.gethostname()}"
     names = settings.chosen(pipeline)
-    states = {name: pauses.pause(main_table(name, settings).store, who, reason, now) for name in names}
+    states = {name: pauses.pause(main_table(name, settings).store, author, reason, now) for name in names}
     if as_json:
         tables.emit_whole({name: {"paused": asdict(one), "new": new} for name, (one, new) in states.items()})
         return

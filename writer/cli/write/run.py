@@ -24,7 +24,7 @@ from writer.table.log.foreign_writes import reading
 _PARTITIONS_SHOWN = 20
 
 
-def _say_where_the_page_is(url: str) -> None:
+def _print_page_url(url: str) -> None:
     """Print it for a person; among lines of JSON the event `http_listening` has it."""
     if os.environ.get("HEADRACE_LOG") != "json":
         typer.echo(f"headrace: page at {url}/")
@@ -72,12 +72,10 @@ def _run(path: Path, only: list[str] | None, *, once: bool, new_run: bool) -> No
         link.begin()
     try:
         settings = load(path)
-        ended = job.run(
-            settings, once=once, new_run=new_run, only=settings.chosen(only), listening=_say_where_the_page_is
-        )
+        ended = job.run(settings, once=once, new_run=new_run, only=settings.chosen(only), listening=_print_page_url)
     except Exception as error:
         if link is not None:
-            link.tell(None, error)
+            link.report(None, error)
         raise
     for line in dict.fromkeys(f"headrace: {sentence(error)}" for error in ended.values() if error is not None):
         typer.echo(line, err=True)

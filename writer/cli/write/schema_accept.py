@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -9,15 +10,15 @@ from uuid import UUID
 
 from rich.console import Console
 
-from writer.avro.wire_format import CONFLUENT, show_id
-from writer.clients.driver_endpoint import nobody_runs
-from writer.config.pipelines import Config
+from writer.avro.wire_format import CONFLUENT, Ids, show_id
+from writer.clients.driver_endpoint import check_no_driver
+from writer.config.pipelines import Config, Pipeline
 from writer.core.errors import ConfigError
 from writer.core.text import instant, iso, plural
 from writer.core.units import microseconds
 from writer.output import tables
 from writer.schemas.format_detection import wire_of
-from writer.schemas.registry import SchemaNotFound, SchemaSource, by
+from writer.schemas.registry import SchemaNotFound, SchemaSource, by, of_keys
 from writer.schemas.schema_id_check import Meanings, meant, place
 from writer.table import schema_ids
 from writer.table.factory import main_table
@@ -51,27 +52,24 @@ def run_accept(
         raise ConfigError(f"pipeline {name!r} has no table at {table.location}; its schema ids mean nothing yet.")
     snapshot, recent = table.snapshot(), table.recent(1)
     transactions = snapshot.state.transactions
-    ids = (config.pipelines[name].wire.fixed or wire_of(recent) or CONFLUENT).ids
     meanings = Meanings(name, config.registry, lambda: transactions)
-    known = schema_ids.recorded(transactions, meanings.prefix(ids))
-    where = place(config.registry, ids)
-    chosen = _chosen(wanted, known, where)
-    schemas = by(source, ids)
-    looks = [look(schemas, schema_id, known[schema_id]) for schema_id in chosen]
-    moved = meanings.since(ids) if wanted and since else {}  # accepted before; now from another instant on
-    values = {
-        one.schema_id: one.now
-        for one in looks
-        if one.now is not None and (one.state == "other" or one.schema_id in moved)
-    }
+    kinds = _kinds(config.pipelines[name], recent)
+    where = ", ".join(dict.fromkeys(place(config.registry, ids) for ids in kinds))
+    known = {(ids, i): at for ids in kinds for i, at in schema_ids.recorded(transactions, meanings.prefix(ids)).items()}
+    looks = {at: look(source, *at, known[at]) for at in _chosen(wanted, list(known), where)}
+    # Accepted before; now from another instant on.
+    moved = {(ids, i) for ids in kinds for i in meanings.since(ids)} if wanted and since else set()
+    values = {at: one.now for at, one in looks.items() if one.now is not None and (one.state == "other" or at in moved)}
     began = (since or _newest(recent)) if values else None
     version = None
     if write and began is not None:
-        nobody_runs(config, name, "Stop it, then accept: it may commit once more.")
-        named = {meanings.name(i, ids): at for i, at in values.items()}
+        check_no_driver(config, name, "Stop it, then accept: it may commit once more.")
+        named = {meanings.name(i, ids): found for (ids, i), found in values.items()}
         facts = {
-            "at": now.isoformat(), "registry": where, "ids": ids, "since": began.isoformat(),
-            "accepted": [{"id": show_id(i), "before": _hex(known[i]), "now": _hex(at)} for i, at in values.items()],
+            "at": now.isoformat(), "registry": where, "ids": ", ".join(kinds), "since": began.isoformat(),
+            "accepted": [
+                {"id": show_id(at[1]), "before": _hex(known[at]), "now": _hex(found)} for at, found in values.items()
+            ],
         }  # fmt: skip
         sinces = dict.fromkeys(map(schema_ids.since_name, named), microseconds(began))
         version = table.accept_schema_ids(snapshot, {**named, **sinces}, facts)
@@ -81,19 +79,29 @@ def run_accept(
             "ids": [
                 {"id": show_id(one.schema_id), "state": one.state, "before": _hex(one.before),
                  "now": None if one.now is None else _hex(one.now), "schema": one.name or None}
-                for one in looks
+                for one in looks.values()
             ],
         })  # fmt: skip
     else:
-        _show(out, name, where, looks, began, version)
+        _show(out, name, where, list(looks.values()), began, version)
     return began is not None
 
 
-def look(schemas: SchemaSource, schema_id: int, before: int) -> SchemaMeaning:
-    """Hold an id against the log. Raises RegistryUnreachable."""
-    try:
-        text = schemas.schema(schema_id)
-    except SchemaNotFound:
+def _kinds(pipeline: Pipeline, recent: Sequence[Mapping[str, Any]]) -> list[Ids]:
+    """Return the kinds of ids by which the pipeline reads values and keys."""
+    wires = [pipeline.wire.fixed or wire_of(recent)]
+    if pipeline.columns.avro_key is not None:
+        wires.append(pipeline.columns.avro_key.wire.fixed or wire_of(recent, "key"))
+    return list(dict.fromkeys((wire or CONFLUENT).ids for wire in wires))
+
+
+def look(source: SchemaSource, ids: Ids, schema_id: int, before: int) -> SchemaMeaning:
+    """Compare an id with the log. Raises RegistryUnreachable."""
+    text = None
+    for schemas in (source, of_keys(source)):  # files have those of keys apart
+        with suppress(SchemaNotFound):
+            text = text or by(schemas, ids).schema(schema_id)
+    if text is None:
         return SchemaMeaning(schema_id, before, None, "gone", "")
     found = meant(text)
     if found is None:
@@ -103,18 +111,19 @@ def look(schemas: SchemaSource, schema_id: int, before: int) -> SchemaMeaning:
     return SchemaMeaning(schema_id, before, found, "same" if found == before else "other", name)
 
 
-def _chosen(wanted: Sequence[str], known: Mapping[int, int], where: str) -> list[int]:
+def _chosen(wanted: Sequence[str], known: Sequence[tuple[Ids, int]], where: str) -> list[tuple[Ids, int]]:
     try:
         found = [UUID(text).int if "-" in text else int(text) for text in wanted]
     except ValueError as error:
         raise ConfigError(f"--id: {error}. Give ids of schemas, such as 7.") from error
-    if strange := sorted(set(found) - known.keys()):
-        listed = ", ".join(map(show_id, sorted(known))) or "none"
+    numbers = {number for _, number in known}
+    if strange := sorted(set(found) - numbers):
+        listed = ", ".join(map(show_id, sorted(numbers))) or "none"
         raise ConfigError(
             f"--id {show_id(strange[0])}: no record was read by this id of {where}, so there is nothing to change. "
             f"The table's log knows {listed}."
         )
-    return found or sorted(known)
+    return [at for number in found for at in known if at[1] == number] or sorted(known)
 
 
 def _newest(recent: Sequence[Mapping[str, Any]]) -> datetime:

@@ -175,7 +175,7 @@ def _sealed(
 
 
 def _nothing(sealer: Sealer, standing: BucketSnapshot, bucket: BucketKey, *, dry_run: bool) -> SealResult:
-    """Say why a bucket is not to be sealed. Raises HeadraceError when there is none."""
+    """Return why a bucket is not to be sealed. Raises HeadraceError when there is none."""
     manifest = sealer.manifests.newest(bucket)
     if manifest is None:
         raise HeadraceError(f"{sealer.table.location} has no rows in {_name(sealer, bucket)}: there is nothing to seal")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 import bucketers
 from writer.cli.read.audit import name_of
-from writer.clients.driver_endpoint import nobody_runs
+from writer.clients.driver_endpoint import check_no_driver
 from writer.config.pipelines import Config, layout
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
@@ -64,7 +64,7 @@ def run_accept(config: Config, name: str, *, write: bool, now: datetime, as_json
     tables.main.check_identity(bucketers.build(settings.bucket).columns, layout(settings.bucket))
     plan, version = _plan(tables.main), None
     if write and plan.effects:
-        nobody_runs(config, name, "Stop it, then accept.")
+        check_no_driver(config, name, "Stop it, then accept.")
         changes = [effect.change for effect in plan.effects]
         wanted = Acceptance(uuid4().hex, changes, plan.rows_fewer, {"at": now.isoformat()})
         version = tables.main.accept(plan.snapshot, wanted)

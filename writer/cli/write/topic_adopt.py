@@ -16,7 +16,7 @@ from rich.console import Console
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.parquet_files import open_file
 from writer.clients import kafka_sample
-from writer.clients.driver_endpoint import nobody_runs
+from writer.clients.driver_endpoint import check_no_driver
 from writer.clients.kafka import Cluster, Topic
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -225,7 +225,7 @@ def run_adopt(
     ready = plan(found, known, *_facts(settings, table, cluster, snapshot, found, topics), wanted)
     version = None
     if write and found:
-        nobody_runs(settings, name, "Stop it, then adopt: it may commit once more.")
+        check_no_driver(settings, name, "Stop it, then adopt: it may commit once more.")
         closed = Checkpoints(settings.checkpoints, name, settings.s3.settings).newest() or 0
         facts = {"at": datetime.now(UTC).isoformat(), **to_dict(ready)}
         version = table.adopt(snapshot, Adoption(ready.incarnations, ready.starts, closed, facts))

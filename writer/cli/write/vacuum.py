@@ -38,9 +38,9 @@ def run_vacuum(name: str, config: Config, older_than: str | None, *, write: bool
         return bool(objects)
     size = show_size(sum(waste.bytes for place in found for waste in place.waste))
     least = show_duration(age or config.pipelines[name].table.orphan_retention)
-    what = f"{plural(objects, 'object')} of {size} that nobody has needed for {least}"
+    what = f"{plural(objects, 'object')} of {size} that nothing has needed for {least}"
     if not objects:
-        what = f"nothing that nobody has needed for {least}"
+        what = f"nothing that has been unneeded for {least}"
     for place in found:
         tables.sentence(out, place.location, "bold")
         sheet = TextTable(out, _WASTE)
@@ -82,11 +82,11 @@ def vacuum(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find what nobody needs in a pipeline's tables and checkpoints, and remove it with --yes.
+    """Find what is not needed in a pipeline's tables and checkpoints, and remove it with --yes.
 
     Files that no version names, files that were removed from the table, drafts of writers that died, old manifests,
-    checkpoints of runs that nobody continues. Never what a version that is kept, a running batch or the ledger needs. A
-    folder inside that is a table of its own is left alone, and named.
+    checkpoints of runs that will not continue. Never what a version that is kept, a running batch or the ledger needs.
+    A folder inside that is a table of its own is left alone, and named.
 
     Exit codes: 0 shown or removed, 1 the storage does not answer, 2 configuration.
     """

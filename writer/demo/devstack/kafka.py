@@ -68,7 +68,7 @@ class Broker(Server):
 
         Raises ArtifactError, JavaMissing, ServerFailed.
         """
-        jars = java_artifacts.fetch("kafka", say=lambda _: None)
+        jars = java_artifacts.fetch("kafka", progress=lambda _: None)
         java = java_artifacts.java()
         require_free("kafka", self.port)
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -150,6 +150,7 @@ def _settings(directory: Path, port: int, controller_port: int) -> dict[str, str
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": f"{directory}/data",
+        "log.retention.ms": "-1",  # counts from a record's own timestamp, which may be years ago
         # One node cannot replicate, and one partition of an internal topic starts faster than fifty.
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "1",

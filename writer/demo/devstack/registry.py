@@ -31,7 +31,7 @@ class Registry(Server):
 
     def launch(self) -> None:
         """Start the registry. `wait` waits until it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
-        home = java_artifacts.fetch("registry", say=lambda _: None)
+        home = java_artifacts.fetch("registry", progress=lambda _: None)
         java = java_artifacts.java(JAVA_MIN)
         require_free("registry", self.port)
         self._directory.mkdir(parents=True, exist_ok=True)

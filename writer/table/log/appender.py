@@ -53,7 +53,7 @@ class Appender:
         """Take the format; `retry_timeout` is how long an entry is tried before CommitFailed."""
         self._format, self._log, self.location = form, form.log, form.location
         self.pipeline, self._retry_timeout = pipeline, retry_timeout
-        self._reading = threading.Lock()  # a supervisor asks who owns the table while a batch is on its way
+        self._reading = threading.Lock()  # a supervisor reads the table's owner while a batch is on its way
         self.table_id: str | None = None  # of the table that this process took over
 
     def state(self) -> State:

@@ -115,7 +115,7 @@ def close(end: Appender, snapshot: PipelineSnapshot, closing: Closing) -> int | 
 
 
 def seal(end: Appender, snapshot: PipelineSnapshot, sealing: Sealing) -> int:
-    """Say that buckets are as their manifests, drawn up from the snapshot, have them. It needs no epoch.
+    """Commit that buckets are as their manifests, built from the snapshot, have them. It needs no epoch.
 
     Raises Resealed when one of them changed since, or was sealed.
     """
@@ -210,7 +210,7 @@ def accept(end: Appender, snapshot: PipelineSnapshot, wanted: Acceptance) -> int
         if newest.state.place != snapshot.state.place:
             raise CommitFailed(
                 f"the table at {end.location} was written to meanwhile (version {newest.version}); nothing was "
-                "accepted. Stop who writes it, then look again."
+                "accepted. Stop its writer, then look again."
             )
 
     format_ = max(snapshot.format, ANSWERED)

@@ -56,7 +56,7 @@ def after_checkpoint(log: Log, state: State, bucket: BucketKey | None) -> list[B
 
 
 def _lies_in(adds: pa.Table, columns: Sequence[str], bucket: BucketKey) -> pa.ChunkedArray | pa.Array:
-    """Tell of each action whether the file that it adds lies in a bucket."""
+    """Return for each action whether the file that it adds lies in a bucket."""
     inside: pa.Array = pa.repeat(True, adds.num_rows)
     values = pc.struct_field(adds.column("add"), "partitionValues")
     for column, value in zip(columns, bucket, strict=True):

@@ -66,7 +66,7 @@ class Change:
     operation: str
 
     def __str__(self) -> str:
-        """Say it as a phrase."""
+        """Return it as a phrase."""
         return f"another client ran {self.operation} (version {self.version})"
 
 

@@ -98,7 +98,7 @@ class Log:
         """Return the state at an earlier version. Raises LogUnreadable when the log does not reach back to it."""
         checkpoints = _checkpoints(self._store.list())
         for at, names in [*((at, names) for at, names in checkpoints if at <= version), (-1, [])]:
-            with suppress(OSError):  # torn: the one before it leads to the same state
+            with suppress(OSError):  # corrupt: the one before it leads to the same state
                 state = self._at_checkpoint(at, names)
                 while state.version < version and (actions := self.entry(state.version + 1)) is not None:
                     state = state.then(state.version + 1, actions)
@@ -135,7 +135,7 @@ class Log:
         filesystem, root = self._store.files()
         parquet = (name for name in self._store.list() if name.endswith(".parquet"))
         for at, names in _checkpoints(parquet):
-            with suppress(OSError, KeyError, ValueError):  # torn: the one before it leads to the same files
+            with suppress(OSError, KeyError, ValueError):  # corrupt: the one before it leads to the same files
                 if at <= version:
                     read = partial(pq.read_table, columns=["add"], filesystem=filesystem, partitioning=None)
                     found = pa.concat_tables([_of_files(read(f"{root}/{name}")) for name in names])
@@ -159,7 +159,7 @@ class Log:
     def checkpoint(self, state: State) -> None:
         """Write the state down, so that a reader need not follow the entries up to it. All entries stay.
 
-        Of the checkpoints before it the newest stays, for who is about to read it.
+        Of the checkpoints before it the newest stays, for a reader that is about to read it.
         """
         noted = self.checkpointed()
         moved = [{"txn": {"appId": name, "version": at}} for name, at in state.transactions.items()]
@@ -190,7 +190,7 @@ class Log:
             try:
                 state = self._at_checkpoint(version, files)
                 break
-            except OSError as error:  # torn, or removed meanwhile: an older one leads to the same end, or is refused
+            except OSError as error:  # corrupt, or removed meanwhile: an older one leads to the same end, or is refused
                 problem = problem or f" ({error})"
         self._mark = self._store.mark(_name(state.version))
         if (reached := self._followed(state)).version < newest:
@@ -275,7 +275,7 @@ def _checkpoints(names: Iterable[str]) -> list[tuple[int, list[str]]]:
     for name in names:
         if match := _CHECKPOINT.match(name):
             found.setdefault((int(match[1]), int(match[2] or 1)), []).append(name)
-    newest_first = sorted(found.items(), reverse=True)  # of one version there may be two, one of them torn
+    newest_first = sorted(found.items(), reverse=True)  # of one version there may be two, one of them corrupt
     return [(version, files) for (version, parts), files in newest_first if len(files) >= parts]
 
 

@@ -21,7 +21,7 @@ KINDS: Mapping[int, tuple[str, ...]] = {
 FORMAT = 3  # that a start gives a table
 ANSWERED = 4  # that an entry gives a table which answers what another client did: `accept`, and `rewind` that undoes it
 NEWEST = max(KINDS)
-# Kinds that need no format: who does not know them passes over them, as they tell neither of rows nor of offsets.
+# Kinds that need no format: a version that does not know them skips them, as they concern neither rows nor offsets.
 PASSED_OVER = ("schema",)
 
 
