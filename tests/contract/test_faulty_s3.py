@@ -84,7 +84,9 @@ def test_what_passes_is_tried_again(retrying_store: Store, faults: Faults, fault
 
 
 @pytest.mark.parametrize("fault", [LOST, SILENT])
-def test_our_own_object_whose_answer_was_lost_is_known_as_ours(retrying_store: Store, faults: Faults, fault: str) -> None:
+def test_our_own_object_whose_answer_was_lost_is_known_as_ours(
+    retrying_store: Store, faults: Faults, fault: str
+) -> None:
     faults.first(fault, 1)
     assert retrying_store.put_if_absent("log/1", b"ours")
     assert not retrying_store.put_if_absent("log/1", b"ours")
