@@ -13,7 +13,7 @@ from pyarrow import parquet
 from bench.figures import Written
 from bench.job import BUCKET, CORES, Job
 from writer.core.errors import ConfigError
-from writer.driver.tasks import WORKER_ENVIRONMENT
+from writer.driver.spark import WORKER_ENVIRONMENT
 from writer.table.factory import table_at
 
 PIPELINE = "bench"

@@ -26,7 +26,7 @@ from writer.clients import java_artifacts
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.demo.devstack.stack import Stack
 from writer.kafka_reader import record_batches
-from writer.kafka_reader.cluster import Cluster
+from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.connection import addresses
 from writer.kafka_reader.fetch import PartitionQuestion
@@ -47,7 +47,7 @@ _CONSUMER = {
 def fetched(bootstrap: str, ends: Ends) -> int:
     """Fetch one partition after the other and check the sums of its batches. Returns the number of records."""
     records = 0
-    with Cluster(addresses(bootstrap)) as cluster:
+    with ClusterAddress(addresses(bootstrap)).opened() as cluster:
         known = cluster.ask_leaders({topic for topic, _ in ends})
         for source, end in ends.items():
             leader, offset = known.leaders[source], 0
@@ -65,7 +65,7 @@ def fetched(bootstrap: str, ends: Ends) -> int:
 def arrow(bootstrap: str, ends: Ends) -> int:
     """Read everything into Arrow columns. Returns the number of rows."""
     ranges = [OffsetRange(TopicPartition(topic, 1, p), 0, end) for (topic, p), end in ends.items()]
-    with Cluster(addresses(bootstrap)) as cluster:
+    with ClusterAddress(addresses(bootstrap)).opened() as cluster:
         return sum(batch.num_rows for batch in RangeReader(cluster, ranges, ColumnChoice(topic=False)))
 
 

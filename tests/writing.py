@@ -25,6 +25,7 @@ from writer.demo.devstack.events import SCHEMAS, encoder, generate, produce
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
+READER = os.environ.get("HEADRACE_TEST_READER", "native")  # of Kafka; the suite passes with both
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Site:
         """Write the configuration file."""
         path = self.root / "headrace.yaml"
         content = {
-            "kafka": {"bootstrap_servers": self.bootstrap, "request_timeout": "10 s"},
+            "kafka": {"bootstrap_servers": self.bootstrap, "request_timeout": "10 s", "reader": READER},
             "registry": {"url": self.registry_url},
             "checkpoints": str(self.root / "checkpoints"),
             "spark": {"conf": {JAVA_OPTIONS: QUICK_START}},

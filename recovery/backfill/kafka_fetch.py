@@ -1,20 +1,24 @@
-"""Reads exact ranges of a topic completely. Offsets that the broker no longer holds raise an error."""
+"""Reads exact ranges of a topic completely, with the reader of the configuration. Lost offsets raise an error."""
 
 import time
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition as Where
 
 from recovery.backfill.source import NO_TIME_MS, SourceFailed
 from writer.avro.wire_format import HEADERS
+from writer.clients import native_kafka
 from writer.clients.kafka import BrokerUnreachable, consumer
-from writer.config.security import Address
-from writer.core.offsets import Source, Span
+from writer.config.connections import Kafka
+from writer.core.offsets import OffsetRange, Source, Span, TopicPartition
+from writer.kafka_reader.columns import ColumnChoice
+from writer.kafka_reader.errors import LostRecords
+from writer.kafka_reader.reader import RangeReader
 
-_AT_ONCE = 10_000
+_AT_ONCE, _ROWS = 10_000, 25_000  # messages of one call; rows of an Arrow batch
+_ANY: Mapping[str, str] = {}
 _SETTINGS = {
     "auto.offset.reset": "error",  # an offset that retention took ends the chunk
     "queued.min.messages": 50_000, "queued.max.messages.kbytes": 65_536,
@@ -23,15 +27,40 @@ _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa:
 
 
 def fetched(
-    address: Address | str, timeout: timedelta, wanted: Mapping[Source, Span], *, headers: bool
+    kafka: Kafka, wanted: Mapping[Source, Span], *, headers: bool, topic_ids: Mapping[str, str] = _ANY
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of these ranges, one partition after the other, in order. Offsets without a record give none.
+    """Yield the records of these ranges, in order within each partition. Offsets without a record give none.
 
-    Raises SourceFailed for offsets that the log no longer holds, BrokerUnreachable.
+    `topic_ids`: of the incarnations that the ranges are of, as Kafka writes them; others are then not read. Raises
+    SourceFailed for offsets that the log no longer holds, BrokerUnreachable, ReadFailed.
     """
+    read = _by_tasks_reader if kafka.reader == "native" else _by_consumer
+    return read(kafka, wanted, headers, topic_ids)
+
+
+def _by_tasks_reader(
+    kafka: Kafka, wanted: Mapping[Source, Span], headers: bool, topic_ids: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
+    ranges = [
+        OffsetRange(TopicPartition(topic, 0, partition), *span) for (topic, partition), span in sorted(wanted.items())
+    ]
+    with native_kafka.address(kafka).opened() as cluster:
+        try:
+            yield from RangeReader(
+                cluster, ranges, ColumnChoice(headers=headers), topic_ids=native_kafka.topic_ids(topic_ids),
+                limits=native_kafka.limits(kafka, _ROWS), rack=kafka.options.get("client.rack", ""),
+            )  # fmt: skip
+        except LostRecords as error:
+            raise SourceFailed(_lost(f"{error.topic}/{error.partition}", error.offset)) from error
+
+
+def _by_consumer(
+    kafka: Kafka, wanted: Mapping[Source, Span], headers: bool, _topic_ids: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
+    address, timeout = kafka.address, kafka.request_timeout
     with consumer(address, "headrace-backfill", _SETTINGS) as opened:
         for (topic, partition), (start, end) in sorted(wanted.items()):
-            opened.assign([TopicPartition(topic, partition, start)])
+            opened.assign([Where(topic, partition, start)])
             at, deadline = start, time.monotonic() + timeout.total_seconds()
             while at < end:
                 came = opened.consume(min(_AT_ONCE, end - at), timeout=0.2)
@@ -69,11 +98,15 @@ def _is_record(message: Message, at: int) -> bool:
         return False
     where = f"{message.topic()}/{message.partition()}"
     if error.code() in _GONE:
-        raise SourceFailed(
-            f"the log of {where} no longer holds offset {at}: retention was faster. Nothing of it was committed, "
-            "and what is left may come from a mirror or an archive."
-        )
+        raise SourceFailed(_lost(where, at))
     raise BrokerUnreachable(f"the broker gives no records of {where} at offset {at}: {error.str()}")
+
+
+def _lost(where: str, offset: int | None) -> str:
+    return (
+        f"the log of {where} no longer holds offset {offset}: retention was faster. Nothing of it was committed, and "
+        "what is left may come from a mirror or an archive."
+    )
 
 
 def _batch(topic: str, partition: int, messages: list[Message], *, headers: bool) -> pa.RecordBatch:

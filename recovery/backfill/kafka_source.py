@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from recovery.backfill.source import Chunk, SourceFailed, in_full
 from writer.avro.schema_plan import SchemaPlan
 from writer.clients.kafka import Cluster, next_records
 from writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check, questions
-from writer.config.security import Address
+from writer.config.connections import Kafka
 from writer.core.offsets import OffsetRange, Source, Span, TopicPartition
 from writer.maintenance.local_pipeline import Piece
 from writer.offsets.start_decision import number
@@ -41,15 +41,16 @@ class Topic:
     """The gap's own topic, as far as Kafka still holds it; or a mirror, where segments say which offsets are which."""
 
     def __init__(
-        self, address: Address | str, timeout: timedelta, *, headers: bool, ids: Mapping[str, Sequence[str]],
+        self, kafka: Kafka, *, headers: bool, ids: Mapping[str, Sequence[str]],
         segments: Sequence[Segment] | None = None, name: str = "kafka",
         same: Callable[[Segment], bool | None] = lambda _: None,
     ) -> None:  # fmt: skip
         """`ids`: incarnations of each topic, as the table knows them. `same`: compares what lies around a segment."""
         self.name = name
-        self._address, self._timeout, self._headers = address, timeout, headers
-        self._cluster = Cluster(address, timeout)
+        self._kafka, self._headers = kafka, headers
+        self._cluster = Cluster(kafka.address, kafka.request_timeout)
         self._ids, self._given, self._same = ids, segments, same
+        self._now_ids: dict[str, str] = {}  # of the topics whose offsets were asked for
 
     def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return what Kafka holds of these offsets now. Raises BrokerUnreachable, TopicMissing for a mirror."""
@@ -96,6 +97,7 @@ class Topic:
         """Return the ranges of the topic's present incarnation; the offsets of others mean other records."""
         names = sorted({r.part.topic for r in wanted})
         topics = self._cluster.topics(names)
+        self._now_ids |= {name: topic.id for name, topic in topics.items()}
         now = {n: number(self._ids[n], topics[n].id) for n in names if topics[n].id in self._ids.get(n, ())}
         return [
             Segment(r.part, r.start, r.end, (r.part.topic, r.part.partition), 0)
@@ -128,14 +130,14 @@ class Topic:
         for s in segments:
             for start in {s.start, s.end - 1}:
                 there = {s.source: (start + s.shift, start + s.shift + 1)}
-                for batch in fetched(self._address, self._timeout, there, headers=False):
+                for batch in fetched(self._kafka, there, headers=False, topic_ids=self._now_ids):
                     found += [t for t in batch.column("timestamp").to_pylist() if t > datetime(1970, 1, 1, tzinfo=UTC)]
         return found
 
     def _read(self, segments: Sequence[Segment], _: SchemaPlan) -> Iterator[Piece]:
         for s in segments:
             wanted = {s.source: (s.start + s.shift, s.end + s.shift)}
-            for batch in fetched(self._address, self._timeout, wanted, headers=self._headers):
+            for batch in fetched(self._kafka, wanted, headers=self._headers, topic_ids=self._now_ids):
                 yield Piece(_renamed(batch, s))
 
     def _confirm(self, segments: Sequence[Segment], without_records: Sequence[MissingOffsets]) -> None:
@@ -150,7 +152,7 @@ class Topic:
                 "the chunk was committed; the next look sees what is left."
             )
         try:
-            check(next_records(self._address, self._timeout, questions(without_records)))
+            check(next_records(self._kafka.address, self._kafka.request_timeout, questions(without_records)))
         except RecordsMissed as error:
             raise SourceFailed(str(error)) from error
 

@@ -19,11 +19,8 @@ _COMPARED = 5  # rows on each side of a gap
 
 def kafka(filling: Filling) -> Topic:
     """The gap's own topic."""
-    settings = filling.config.kafka
-    return Topic(
-        settings.address, settings.request_timeout, headers=filling.walk.needs_headers,
-        ids=filling.table.snapshot().incarnations(),
-    )  # fmt: skip
+    ids = filling.table.snapshot().incarnations()
+    return Topic(filling.config.kafka, headers=filling.walk.needs_headers, ids=ids)
 
 
 def mirror(filling: Filling, gap_record: GapRecord, where: str, mapped: Sequence[str]) -> Topic:
@@ -34,8 +31,8 @@ def mirror(filling: Filling, gap_record: GapRecord, where: str, mapped: Sequence
     segments = segmented(gap_record.opened.ranges if gap_record.opened else (), mapped, found["topic"])
     settings = filling.config.kafka.model_copy(update={"bootstrap_servers": found["bootstrap"]})
     return Topic(
-        settings.address, settings.request_timeout, headers=filling.walk.needs_headers, ids={}, segments=segments,
-        name=f"mirror {where}", same=_comparing(filling, settings),
+        settings, headers=filling.walk.needs_headers, ids={}, segments=segments, name=f"mirror {where}",
+        same=_comparing(filling, settings),
     )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def test_ends_starts_and_retention_are_the_broker_s(cluster: Cluster, bootstrap:
 
 
 def test_the_age_of_a_record_is_found_by_asking(cluster: Cluster, bootstrap: str, topic: MakeTopic) -> None:
-    name, now = topic(2), datetime.now(UTC)
+    name, now = topic(2, **{"retention.ms": str(7 * 86_400_000)}), datetime.now(UTC)
     write(bootstrap, name, [now - timedelta(minutes=minutes) for minutes in range(120, 0, -1)])
     write(bootstrap, name, [now - timedelta(seconds=30)] * 3, partition=1)
     found = date(cluster.found, {(name, 0): 20, (name, 1): 1}, now)

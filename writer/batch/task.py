@@ -72,17 +72,28 @@ class TaskPlan:
         return Destination(store, columns, self.prefix, self.target_file_size, entropy_bits, self.hidden)
 
 
-def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.RecordBatch]:
-    """Run a task on the batches. Yields one report, as one row of JSON (schema REPORT)."""
+def run(
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, complete: Callable[[Report], None] = lambda _: None
+) -> Iterator[pa.RecordBatch]:
+    """Run a task on the batches. Yields one report, as one row of JSON (schema REPORT).
+
+    `complete` adds to the report what is known once all batches were read.
+    """
     began_s, task = time.monotonic(), Task(plan)
     try:
         report = task.run(batches, task.take)
+        complete(report)
         report.took_s = [round(time.monotonic() - began_s, 3)]
         fault_points.point("in_report")
-        yield pa.RecordBatch.from_pydict({"report": [report.to_json()]}, schema=REPORT)
+        yield row(report)
     finally:
         if task.unresponsive:  # a thread spins in native code for ever: let this process go, Spark makes another
             threading.Timer(1.0, os._exit, args=[0]).start()
+
+
+def row(report: Report) -> pa.RecordBatch:
+    """Write a report as the only row of a batch."""
+    return pa.RecordBatch.from_pydict({"report": [report.to_json()]}, schema=REPORT)
 
 
 class Refuse(Protocol):

@@ -73,6 +73,26 @@ class FailedRecords:
     reason: str
 
 
+@dataclass(frozen=True)
+class RangeRead:
+    """Offsets [start, end) of a partition that a task fetched itself, and what became of them."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    records: int
+    missing: dict[str, int]  # offsets without a record, by reason: control, aborted, compacted
+
+
+@dataclass(frozen=True)
+class ReadFailure:
+    """Why a task cannot read its ranges, where another try would fail as well."""
+
+    kind: str  # name of the error's class
+    message: str
+
+
 @dataclass
 class Report:
     """What a task reports to the driver."""
@@ -92,9 +112,11 @@ class Report:
     spilled_bytes: int = 0
     time_unit: str = ""
     failed_records: list[FailedRecords] = field(default_factory=list)
+    ranges_read: list[RangeRead] = field(default_factory=list)  # none where Spark fetches
+    read_failures: list[ReadFailure] = field(default_factory=list)
     took_s: list[float] = field(default_factory=list)  # wall seconds of the task; of each, once added up
     tasks: int = 0  # whose reports were added up; the driver counts
-    ranges: int = 0  # pieces in which Spark read the batch; the driver counts
+    ranges: int = 0  # pieces in which the batch was read; the driver counts
     slots: int = 0  # tasks that could run at once, mean of begin and end; the driver counts
 
     @property
@@ -107,7 +129,7 @@ class Report:
         files = {name: [file_to_json(file) for file in getattr(self, name)] for name in _FILES}
         others = {
             "late": self.late.to_json(), "counts": [[*source, vars(counts)] for source, counts in self.counts.items()],
-            "failed_records": [vars(one) for one in self.failed_records],
+            **{name: [vars(one) for one in getattr(self, name)] for name in _ROWS},
             **{name: sorted(getattr(self, name)) for name in _SETS},
         }  # fmt: skip
         return json.dumps({**vars(self), **files, **others})
@@ -118,9 +140,12 @@ class Report:
         raw = json.loads(text)
         files = {name: [file_from_json(file) for file in raw[name]] for name in _FILES}
         counts = {(topic, partition): _counts(counts) for topic, partition, counts in raw["counts"]}
-        failed = [FailedRecords(**one) for one in raw["failed_records"]]
-        others = {"late": Lateness.from_json(raw["late"]), "failed_records": failed}
+        rows = {name: [kind(**one) for one in raw[name]] for name, kind in _ROWS.items()}
+        others = {"late": Lateness.from_json(raw["late"]), **rows}
         return cls(**{**raw, **files, **others, "counts": counts, **{name: set(raw[name]) for name in _SETS}})
+
+
+_ROWS = {"failed_records": FailedRecords, "ranges_read": RangeRead, "read_failures": ReadFailure}
 
 
 def _counts(raw: dict[str, Any]) -> Counts:

@@ -1,5 +1,6 @@
 """Builds one commit from the reports of a batch's tasks: ranges, counts, files. Pure."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from statistics import median
@@ -12,7 +13,7 @@ from writer.commit.rate_limit import spent
 from writer.config.pipelines import Pipeline
 from writer.core.errors import CheckpointUnusable, HeadraceError
 from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange, TopicPartition
+from writer.core.offsets import OffsetRange, Source, Span, TopicPartition, joined
 from writer.core.units import show_duration, to_iso
 from writer.offsets.spark_checkpoint import Offsets
 from writer.sealing.watermark import risen
@@ -43,6 +44,8 @@ def merged(reports: Iterable[Report]) -> Report:
         total.spilled_bytes += report.spilled_bytes
         total.time_unit = report.time_unit or total.time_unit
         total.failed_records += report.failed_records
+        total.ranges_read += report.ranges_read
+        total.read_failures += report.read_failures
         total.took_s += report.took_s
         for source, counts in report.counts.items():
             total.counts[source] = total.counts[source].plus(counts) if source in total.counts else counts
@@ -89,6 +92,25 @@ def check_handed_over(report: Report, handed_over: int) -> None:
     """Assert that the tasks counted as many records as Spark handed to them."""
     entered = sum(counts.read + counts.skipped for counts in report.counts.values())
     assert entered == handed_over, f"Spark handed {handed_over} records to the tasks, they counted {entered}"
+
+
+def check_ranges_read(report: Report, committing: Iterable[OffsetRange]) -> None:
+    """Assert that the tasks fetched each offset of the ranges once, and counted as many records as they fetched."""
+    spans, records = defaultdict[Source, list[Span]](list), Counter[Source]()
+    for one in report.ranges_read:
+        assert one.records + sum(one.missing.values()) == one.end - one.start, f"offsets are unaccounted for: {one}"
+        spans[one.topic, one.partition].append((one.start, one.end))
+        records[one.topic, one.partition] += one.records
+    wanted = {(r.part.topic, r.part.partition): [(r.start, r.end)] for r in committing if r.start < r.end}
+    for source in wanted.keys() | spans.keys():
+        read = spans[source]
+        asked = wanted.get(source, [])
+        offsets = [sum(end - start for start, end in each) for each in (read, asked)]
+        assert joined(read) == asked, f"{source}: asked for offsets {asked}, the tasks read {sorted(read)}"
+        assert offsets[0] == offsets[1], f"{source}: offsets were read twice: {sorted(read)}"
+        counts = report.counts.get(source, Counts())
+        entered = counts.read + counts.skipped
+        assert entered == records[source], f"{source}: {records[source]} records were fetched, {entered} were counted"
 
 
 def unread(report: Report, committing: Iterable[OffsetRange]) -> list[MissingOffsets]:

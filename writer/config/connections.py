@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from writer.config.base import ShortForm, Strict, did_you_mean
-from writer.config.kafka_options import KafkaOptions, for_librdkafka
+from writer.config.kafka_options import KafkaOptions, check_native, for_librdkafka
 from writer.config.security import Address, Security
 from writer.core.units import Duration
 from writer.storage.base import S3_RETRY_TIMEOUT, S3Settings
@@ -44,12 +44,22 @@ class Kafka(Strict):
         "(`fetch.max.wait.ms`): a batch waits so long at the end of each partition. 500 ms where brokers before Kafka "
         "3.8 have tiered storage: they give up a read from it after so long",
     )
+    reader: Literal["native", "spark"] = Field(
+        "spark", description="who fetches records: native: each task for itself, without the JVM (Kafka 2.7 or newer); "
+        "spark: Spark's own source",
+    )  # fmt: skip
     security: Security = Security.model_validate({})
     options: KafkaOptions = Field(
         default_factory=dict,
         description="settings of Kafka's consumer by their own names, such as `client.rack`, `fetch.max.bytes`; "
         "what would break a promise is refused with the reason",
     )
+
+    @model_validator(mode="after")
+    def _options_of_the_reader(self) -> "Kafka":
+        if self.reader == "native":
+            check_native(self.options)
+        return self
 
     @property
     def address(self) -> Address:

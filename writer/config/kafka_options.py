@@ -64,6 +64,16 @@ def _allowed(options: dict[str, str]) -> dict[str, str]:
 KafkaOptions = Annotated[dict[str, str], BeforeValidator(_texts), AfterValidator(_allowed)]
 
 
+def check_native(options: Mapping[str, str]) -> None:
+    """Raise ValueError for an option that only Kafka's own consumer has."""
+    for name in options:
+        if name not in (*_COMMON, "fetch.max.bytes"):
+            raise ValueError(
+                f"options has {name}, which only the consumer of Spark's source knows; take it out, or set "
+                "`reader: spark`"
+            )
+
+
 def for_spark(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options of Spark's Kafka source."""
     return {f"kafka.{name}": value for name, value in options.items()}

@@ -27,7 +27,7 @@ from writer.core.errors import Draining, Fenced, LogMoved
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.driver.batch_queue import BatchQueue
 from writer.driver.commit_report import CommitReport, rounded
-from writer.driver.tasks import BatchDecision, Tasks
+from writer.driver.tasks import BatchDecision, Tasks, reader_of
 from writer.offsets import start_decision, start_offsets
 from writer.offsets.run_record import RunRecorder
 from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Offsets, Resume
@@ -88,7 +88,10 @@ class PipelineRun:
         self._late = None if self.config.late_table is None else self._tables.side(self.config.late_table)
         tables = [self._table, *([self._late] if self._late else [])]
         turn = None if queue is None else partial(queue.turn, name, stopping=self._draining)
-        self._tasks = Tasks(self.config, tables, self._schemas, self._found, self.progress, self._s3, pipelines, turn)
+        self._tasks = Tasks(
+            self.config, tables, self._schemas, self._found, self.progress, self._s3,
+            reader_of(config.kafka, self.config, lambda: self.topic_ids), pipelines, turn,
+        )  # fmt: skip
         self._throttle = Throttle(self._table.store, name, self.config.commit, self.progress.limited)
         self.gate = Gate(self._table.store, name, self.progress.paused, self._throttle.look)
         self._report = CommitReport(name, self.progress, self._notifier)

@@ -1,24 +1,26 @@
-"""Runs the tasks of a micro-batch in Spark: their input, their execution, their reports."""
+"""Runs the tasks of a micro-batch in Spark, again when they met schemas that the plan does not know yet."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import bucketers
 from bucketers import Timed, interval
-from writer.batch import task
+from writer.batch.task import TaskPlan
 from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.commit.batch_limits import task_count
 from writer.commit.task_plan import build_task_plan
 from writer.config import pipelines as config
+from writer.config.connections import Kafka
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source
+from writer.driver.native_reader import NativeReader
+from writer.driver.spark_reader import SparkReader
 from writer.scaling.spark_executors import slots
 from writer.schemas.format_detection import DetectedFormat
 from writer.schemas.tracker import Schemas
@@ -26,89 +28,6 @@ from writer.sealing.rules import is_closed
 from writer.status.progress import Progress
 from writer.storage.base import S3Settings
 from writer.table.table import PipelineTable
-
-KAFKA_OPTIONS = {
-    # Spark asks the broker for both ends of the log at each poll. At Kafka's 500 records a poll that is most of the
-    # time a fetch takes; what one poll can hold is bounded by max.partition.fetch.bytes all the same.
-    "kafka.max.poll.records": "5000",
-    # Records of a transaction that was aborted never become rows; those of an open one wait for its end.
-    "kafka.isolation.level": "read_committed",
-    "kafka.allow.auto.create.topics": "false",  # a consumer that asks for a deleted topic must not create it
-}
-_PATIENCE_MIN = timedelta(seconds=30)  # Kafka's own request.timeout.ms: what is shorter would fail a slow broker
-# Blocks come and go by the megabyte. One heap for Arrow and the decoder, which keeps what is freed for the next block,
-# spares the kernel handing out cleared pages over and over: an eighth of a task's processor time. glibc's names.
-WORKER_ENVIRONMENT = {
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "MALLOC_MMAP_THRESHOLD_": str(2**30),
-    "MALLOC_TRIM_THRESHOLD_": str(2**32),
-}
-_OUTAGE = timedelta(minutes=3)  # three questions of 60 s: Spark's and Kafka's own values, where the driver asks
-_BATCH_BYTES = 16 * 2**20  # larger ones leave the processor's caches: decoding slows down
-_UNMEASURED = 2**31 - 1  # the one value that makes Spark leave out the measuring
-
-
-def kafka_timeouts(request_timeout: timedelta) -> dict[str, str]:
-    """Return the time-outs of Spark's Kafka consumers, so that a task whose partition is gone ends in bounded time.
-
-    A request may take `request_timeout`, at least 30 s, and so may the question where a log begins and ends. A poll may
-    take twice as long: a consumer that has just come asks for the cluster, the leader and the position first. A try of
-    a task on a partition that is gone takes one poll and one question: 90 s, and six minutes with Spark's four tries.
-    Kafka's and Spark's own values make that three minutes, and twelve. Between batches Spark waits for a silent broker
-    as long as it does with these: three minutes or more.
-    """
-    timeout = max(request_timeout, _PATIENCE_MIN)
-    timeout_ms = int(timeout.total_seconds() * 1000)
-    return {
-        "kafka.request.timeout.ms": str(timeout_ms),
-        "kafka.default.api.timeout.ms": str(timeout_ms),  # of no less than a request, or Kafka's client refuses it
-        "kafkaConsumer.pollTimeoutMs": str(2 * timeout_ms),
-        "fetchOffset.numRetries": str(max(3, math.ceil(_OUTAGE / timeout))),
-    }
-
-
-def arrow_limits(records_max: int, record_bytes: float | None, record_bytes_max: float = 0) -> dict[str, str]:
-    """Return Spark's settings for the Arrow batches of one micro-batch.
-
-    `record_bytes` is the mean of the last micro-batch, `record_bytes_max` the mean of its heaviest Arrow batch.
-
-    With a limit in bytes, Spark measures its buffers after every record, for a third of the JVM's processor time
-    (docs/adr/0008-bounded-by-count.md). So only the first micro-batch of a start is measured. Later ones are bounded
-    by a count at which records may grow a hundredfold within one micro-batch before Arrow's 2 GiB are reached. If they
-    do, the tasks fail, nothing is lost, and the next start measures again. Where one topic's records are so much
-    heavier than another's that the count for the mean would not hold them, every micro-batch is measured.
-    """
-    records = max(1, min(records_max, int(_BATCH_BYTES / max(record_bytes or 1, 1))))
-    if record_bytes is None or (records > 1 and records * record_bytes_max > _UNMEASURED / 4):
-        records, size = records_max, _BATCH_BYTES
-    else:
-        size = _UNMEASURED
-    return {
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(records),
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(size),
-    }
-
-
-def handed_over(frame: Any) -> int:
-    """Return how many records Spark's scan gave to the tasks of a frame that was collected, by Spark's own count.
-
-    From the metric of the executed plan's leaf. Spark adds up the tasks that succeeded, each partition once, however
-    often it was tried.
-    """
-    return int(_scan(frame).metrics().apply("numOutputRows").value())
-
-
-def ranges(frame: Any) -> int:
-    """Return in how many pieces Spark's scan read what it gave to the tasks of a frame that was collected."""
-    return int(_scan(frame).execute().getNumPartitions())  # planned and run before: only counted
-
-
-def _scan(frame: Any) -> Any:
-    plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 - PySpark shows no metrics
-    leaves = plan.collectLeaves()
-    assert leaves.size() == 1, f"one scan feeds the tasks, but the plan has {leaves.size()}: {plan}"
-    return leaves.apply(0)
-
 
 _BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
 
@@ -133,6 +52,33 @@ def usable_slots(slots: int, pipelines: int) -> int:
     return max(1, slots - 1) if pipelines > 1 else slots
 
 
+class Reader(Protocol):
+    """Brings records of Kafka to the tasks of a batch."""
+
+    cost_by_partition: bool  # each partition costs a task the same, however few its records are
+
+    def tasks_of(
+        self, frame: Any, committing: Sequence[OffsetRange], count: int, *, headers: bool
+    ) -> Callable[[TaskPlan], Report]:
+        """Prepare the tasks of a batch. Returns what runs them by a plan, adds their reports up and checks the sum.
+
+        `frame`: the batch as Spark's source has it. `count`: of tasks. `headers`: the tasks need them.
+        """
+
+
+def reader_of(kafka: Kafka, settings: config.Pipeline, topic_ids: Callable[[], Mapping[str, str]]) -> Reader:
+    """Return the reader that the configuration names. `topic_ids`: of the incarnations that are read, by topic."""
+    records, with_topic = settings.memory.batch_records, only_topic(settings) is None
+    if kafka.reader == "native":
+        return NativeReader(kafka, records, topic_ids, with_topic=with_topic)
+    return SparkReader(records, with_topic=with_topic)
+
+
+def only_topic(settings: config.Pipeline) -> str | None:
+    """Return the only topic of a pipeline, whose name no record has to carry; None where it has several."""
+    return settings.topics[0] if len(settings.topics) == 1 else None
+
+
 Turn = Callable[[int, Callable[[], object]], AbstractContextManager[Callable[[float], None]]]
 
 
@@ -146,7 +92,7 @@ class Tasks:
 
     def __init__(
         self, settings: config.Pipeline, tables: Sequence[PipelineTable], schemas: Schemas, found: DetectedFormat,
-        progress: Progress, s3: S3Settings | None, pipelines: int = 1, turn: Turn | None = None,
+        progress: Progress, s3: S3Settings | None, reader: Reader, pipelines: int = 1, turn: Turn | None = None,
     ) -> None:  # fmt: skip
         """`tables`: the table, and the one of its late rows, where they go there. `pipelines`: of the driver.
 
@@ -154,12 +100,9 @@ class Tasks:
         """
         self._turn = turn or _at_once
         self._settings, self._tables, self._schemas, self._found = settings, tables, schemas, found
-        self._progress, self._s3, self._pipelines = progress, s3, pipelines
+        self._progress, self._s3, self._reader, self._pipelines = progress, s3, reader, pipelines
         self._bucketer = bucketers.build(settings.bucket)
-        self._only_topic = settings.topics[0] if len(settings.topics) == 1 else None
         self.bytes_per_row: float = _BYTES_PER_ROW_GUESS
-        self._record_bytes: float | None = None  # mean of the last batch
-        self._record_bytes_max = 0.0  # mean of the heaviest Arrow batch since the start
 
     def learn(self, recent: Sequence[Mapping[str, Any]]) -> None:
         """Learn from commits how large a row is."""
@@ -174,28 +117,18 @@ class Tasks:
         """
         self._schemas.forget_rejected(time.monotonic())
         before, expected = slots(frame.sparkSession), sum(r.end - r.start for r in committing)
-        size, partitions = self._settings.roll.target_file_size, sum(r.end > r.start for r in committing)
+        size = self._settings.roll.target_file_size
+        partitions = sum(r.end > r.start for r in committing) if self._reader.cost_by_partition else 0
         usable = usable_slots(before, self._pipelines)
-        tasks = task_count(expected * self.bytes_per_row, size, usable, partitions=partitions, behind=behind)
-        limits = arrow_limits(self._settings.memory.batch_records, self._record_bytes, self._record_bytes_max)
-        for setting, value in limits.items():
-            frame.sparkSession.conf.set(setting, value)  # the query's own session
-        topic = [] if self._only_topic else ["topic"]
-        beside = ["headers"] if self._found.reads_headers() else []
-        records = frame.select(*topic, "partition", "offset", "timestamp", "key", "value", *beside).coalesce(tasks)
+        count = task_count(expected * self.bytes_per_row, size, usable, partitions=partitions, behind=behind)
+        tasks = self._reader.tasks_of(frame, committing, count, headers=self._found.reads_headers())
         while True:
-            carried = records.mapInArrow(partial(task.run, plan=self._plan(frozen)), "report string")
             with self._turn(before, partial(self._progress.entered, "queue")) as took:
                 self._progress.entered("tasks")
-                rows = carried.collect()
-                report = builder.merged(Report.from_json(row.report) for row in rows)
+                report = tasks(self._plan(frozen))
                 took(sum(report.took_s))
             if not report.lacks_schemas:
-                builder.check_handed_over(report, handed_over(carried))
-                report.ranges, report.slots = ranges(carried), round((before + slots(frame.sparkSession)) / 2)
-                read = sum(counts.read for counts in report.counts.values())
-                self._record_bytes = report.value_bytes / read if read else self._record_bytes
-                self._record_bytes_max = max(self._record_bytes_max, report.record_bytes_max)
+                report.slots = round((before + slots(frame.sparkSession)) / 2)
                 return report
             self._schemas.learn_from(report)
             self._progress.admitted(self._schemas.plan.schemas)
@@ -214,12 +147,12 @@ class Tasks:
         for one in late:
             one.grow(list(self._schemas.columns()))
 
-    def _plan(self, frozen: BatchDecision) -> task.TaskPlan:
+    def _plan(self, frozen: BatchDecision) -> TaskPlan:
         settings, found = self._settings, self._found
         return build_task_plan(
             settings, self._s3, self._schemas.plan, found.wire, found.unit, now=frozen.now,
             record_columns=self._schemas.record_columns, prefix=f"{frozen.epoch:06d}",
             incarnations=frozen.incarnations, frontier=frozen.starts,
-            topic=self._only_topic, hidden=self._tables[0].hidden,
+            topic=only_topic(settings), hidden=self._tables[0].hidden,
             closed_until=frozen.closed_until if settings.seal.enabled and isinstance(self._bucketer, Timed) else None,
         )  # fmt: skip

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Self
 from uuid import UUID
 
@@ -16,17 +17,28 @@ from writer.kafka_reader.protocol import Api
 from writer.kafka_reader.security import Security
 
 
+@dataclass(frozen=True)
+class ClusterAddress:
+    """Where a cluster is and how it is spoken to. Can be pickled, so that tasks get it from the driver."""
+
+    bootstrap: Sequence[BrokerAddress]
+    security: Security = field(default_factory=Security)
+    timeout_s: float = 30  # of a connection, and of an answer
+    client_id: str = "headrace"  # that quotas of brokers may go by
+    rack: str = ""  # where the readers run, so that a replica near to them may be read
+
+    def opened(self, known: Metadata | None = None) -> "Cluster":
+        """Open it. `known`: what was asked before, so that it is not asked again."""
+        return Cluster(self, known)
+
+
 class Cluster:
     """Asks brokers, one request at a time. For one thread. Use it as a context manager."""
 
-    def __init__(
-        self, bootstrap: Sequence[BrokerAddress], security: Security | None = None, *, timeout_s: float = 30,
-        known: Metadata | None = None,
-    ) -> None:  # fmt: skip
-        """`timeout_s`: of a connection, and of an answer. `known`: what the driver learnt, so that nothing is asked."""
-        if not bootstrap:
+    def __init__(self, address: ClusterAddress, known: Metadata | None = None) -> None:
+        if not address.bootstrap:
             raise ValueError("a cluster needs the address of a broker")
-        self._bootstrap, self._security, self._timeout_s = list(bootstrap), security or Security(), timeout_s
+        self._address = address
         self._known, self._connections = known or Metadata(), dict[BrokerAddress, Connection]()
         self._quiet_until_s = dict[int, float]()  # brokers that asked for a pause
 
@@ -53,7 +65,7 @@ class Cluster:
         names, failure = sorted(topics), OSError("no broker is known")
         brokers = list(self._known.brokers.values())
         random.shuffle(brokers)  # a cluster's load, not a secret
-        for address in dict.fromkeys([*self._connections, *brokers, *self._bootstrap]):
+        for address in dict.fromkeys([*self._connections, *brokers, *self._address.bootstrap]):
             try:
                 connection = self._connection(address)
                 version = connection.version(Api.METADATA)
@@ -65,7 +77,7 @@ class Cluster:
             self._known = metadata.merged(self._known, metadata.answer(reader, version))
             return self._known
         raise Unavailable(
-            f"no Kafka broker answers at {', '.join(map(str, self._bootstrap))} ({failure}). "
+            f"no Kafka broker answers at {', '.join(map(str, self._address.bootstrap))} ({failure}). "
             "Check kafka.bootstrap_servers, kafka.security and that the cluster is up."
         ) from failure
 
@@ -100,7 +112,9 @@ class Cluster:
 
     def _connection(self, address: BrokerAddress) -> Connection:
         if address not in self._connections:
-            self._connections[address] = Connection(address, self._security, self._timeout_s)
+            self._connections[address] = Connection(
+                address, self._address.security, self._address.timeout_s, self._address.client_id
+            )
         return self._connections[address]
 
     def _drop(self, address: BrokerAddress) -> None:

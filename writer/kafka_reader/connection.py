@@ -20,7 +20,6 @@ from writer.kafka_reader.protocol import (
 )
 from writer.kafka_reader.security import Security
 
-_CLIENT = "headrace"
 _BUFFER_BYTES = 2**20
 _ANSWER_BYTES_MAX = 2**30  # more than any broker sends for what is asked here
 _BYTES_PER_S_MIN = 64 * 1024  # an answer that comes more slowly than this has failed
@@ -51,9 +50,9 @@ class BrokerAddress:
 class Connection:
     """A connection that is open, encrypted and logged in. An answer lies in a buffer that the next one uses again."""
 
-    def __init__(self, address: BrokerAddress, security: Security, timeout_s: float) -> None:
+    def __init__(self, address: BrokerAddress, security: Security, timeout_s: float, client_id: str) -> None:
         """Connect, to any of the addresses that the host has. Raises OSError, AccessDenied, UnsupportedBroker."""
-        self._address, self._timeout_s = address, timeout_s
+        self._address, self._timeout_s, self._client_id = address, timeout_s, client_id
         self._buffer, self._correlation = memoryview(bytearray(_BUFFER_BYTES)), itertools.count()
         self._socket = _connected(address, security, timeout_s)
         try:
@@ -83,7 +82,7 @@ class Connection:
         """Send a request. Returns its answer, which is valid until the next call. Raises OSError, Corrupt."""
         number = next(self._correlation) % 2**31
         self._socket.settimeout(self._timeout_s)
-        self._socket.sendall(request(api, version, number, _CLIENT, body))
+        self._socket.sendall(request(api, version, number, self._client_id, body))
         deadline = time.monotonic() + self._timeout_s
         self._receive(4, deadline)
         size: int = struct.unpack_from(">i", self._buffer)[0]

@@ -1,0 +1,81 @@
+"""Runs one task of a micro-batch that fetches its records itself: ranges of offsets in, staged files and counts out."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import pyarrow as pa
+
+from writer.batch import task
+from writer.batch.task import TaskPlan
+from writer.batch.task_report import RangeRead, ReadFailure, Report
+from writer.core.offsets import OffsetRange
+from writer.kafka_reader.cluster import ClusterAddress
+from writer.kafka_reader.columns import ColumnChoice
+from writer.kafka_reader.errors import AccessDenied, LostRecords, OldRecordFormat, TopicGone, UnsupportedBroker
+from writer.kafka_reader.metadata import Metadata
+from writer.kafka_reader.reader import RangeEvidence, RangeReader, ReadLimits
+
+_FINAL = (LostRecords, TopicGone, AccessDenied, OldRecordFormat, UnsupportedBroker)  # another try does not help
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """What each task of a batch reads, and from where."""
+
+    cluster: ClusterAddress
+    leaders: Metadata  # as the driver found them
+    topic_ids: Mapping[str, UUID]  # of the incarnations that the ranges are of
+    columns: ColumnChoice
+    limits: ReadLimits
+    shares: Sequence[Sequence[OffsetRange]]  # by the number of the task
+
+
+def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan, reading: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """Run the task whose number is the only value of the batches. Yields one report, as one row of JSON.
+
+    A failure that another try would meet again stands in the report. Raises Corrupt, Unavailable for the others.
+    """
+    (number,) = (value for batch in batches for value in batch.column(0).to_pylist())
+    with reading.cluster.opened(reading.leaders) as cluster:
+        reader = RangeReader(
+            cluster, reading.shares[number], reading.columns, topic_ids=reading.topic_ids, limits=reading.limits,
+            rack=reading.cluster.rack,
+        )  # fmt: skip
+        clock = _Clock()
+
+        def add_evidence(report: Report) -> None:
+            report.ranges_read = [_read(evidence) for evidence in reader.evidence]
+            report.seconds["fetch"] = clock.seconds
+
+        try:
+            yield from task.run(clock.timed(reader), plan, add_evidence)
+        except _FINAL as error:
+            failure = ReadFailure(type(error).__name__, str(error))
+            yield task.row(Report(read_failures=[failure]))
+
+
+class _Clock:
+    """Counts the processor time that a reader takes."""
+
+    seconds = 0.0
+
+    def timed(self, reader: RangeReader) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a reader."""
+        rows, is_over = iter(reader), False
+        while not is_over:
+            began_s = time.process_time()
+            batch = next(rows, None)
+            self.seconds += time.process_time() - began_s
+            is_over = batch is None
+            if batch is not None:
+                yield batch
+
+
+def _read(evidence: RangeEvidence) -> RangeRead:
+    part, missing = evidence.range.part, {reason.name.lower(): count for reason, count in evidence.missing.items()}
+    return RangeRead(
+        part.topic, part.partition, evidence.range.start, evidence.range.end, evidence.records,
+        {reason: count for reason, count in missing.items() if count},
+    )  # fmt: skip

@@ -1,0 +1,44 @@
+"""What the native reader gets of the configuration: where the cluster is, and how much is asked for at once."""
+
+import base64
+from collections.abc import Mapping
+from datetime import timedelta
+from uuid import UUID
+
+from writer.config.connections import Kafka
+from writer.core.errors import ConfigError
+from writer.kafka_reader.cluster import ClusterAddress
+from writer.kafka_reader.connection import addresses
+from writer.kafka_reader.reader import ReadLimits
+from writer.kafka_reader.security import Security
+
+_TIMEOUT_MIN = timedelta(seconds=30)  # what is shorter would fail a slow broker
+
+
+def address(kafka: Kafka) -> ClusterAddress:
+    """Return where the cluster is and how it is spoken to. Raises ConfigError."""
+    try:
+        bootstrap = addresses(kafka.bootstrap_servers)
+    except ValueError as error:
+        raise ConfigError(f"kafka.bootstrap_servers: {error}") from error
+    return ClusterAddress(
+        bootstrap, Security(kafka.security.ours), kafka.request_timeout.total_seconds(),
+        client_id=kafka.options.get("client.id", "headrace"), rack=kafka.options.get("client.rack", ""),
+    )  # fmt: skip
+
+
+def limits(kafka: Kafka, rows: int) -> ReadLimits:
+    """Return how much is read at once. `rows`: of an Arrow batch.
+
+    A range that does not move for twice the time of a request, at least a minute, has failed.
+    """
+    asked = {"fetch_bytes": int(kafka.options["fetch.max.bytes"])} if "fetch.max.bytes" in kafka.options else {}
+    return ReadLimits(
+        rows=rows, fetch_wait_ms=max(1, kafka.fetch_max_wait // timedelta(milliseconds=1)),
+        retry_timeout_s=2 * max(kafka.request_timeout, _TIMEOUT_MIN).total_seconds(), **asked,
+    )  # fmt: skip
+
+
+def topic_ids(written: Mapping[str, str]) -> dict[str, UUID]:
+    """Read topic ids as Kafka's tools write them: base64 without padding."""
+    return {topic: UUID(bytes=base64.urlsafe_b64decode(f"{text}==")) for topic, text in written.items()}

@@ -1,0 +1,69 @@
+"""Tasks that fetch their records from Kafka themselves, without the JVM: `kafka.reader: native`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from writer.batch import range_task
+from writer.batch.range_task import ReadPlan
+from writer.batch.task import TaskPlan
+from writer.batch.task_report import Report
+from writer.clients import native_kafka
+from writer.commit import builder, range_shares
+from writer.config.connections import Kafka
+from writer.core.errors import HeadraceError, LogMoved
+from writer.core.offsets import OffsetRange
+from writer.kafka_reader.columns import ColumnChoice
+from writer.kafka_reader.errors import LostRecords, TopicGone
+from writer.kafka_reader.metadata import Metadata
+
+_MOVED = (LostRecords.__name__, TopicGone.__name__)  # a new start finds out what the log is now
+
+
+class NativeReader:
+    """Gives each task of a batch its share of the ranges, and checks that all of them were read to their ends."""
+
+    cost_by_partition = False
+
+    def __init__(
+        self, kafka: Kafka, records_max: int, topic_ids: Callable[[], Mapping[str, str]], *, with_topic: bool
+    ) -> None:
+        """`topic_ids`: of the incarnations that the pipeline reads now, as Kafka writes them.
+
+        `records_max`: of an Arrow batch. `with_topic`: the records are of several topics.
+        """
+        self._cluster, self._limits = native_kafka.address(kafka), native_kafka.limits(kafka, records_max)
+        self._topic_ids, self._with_topic = topic_ids, with_topic
+
+    def tasks_of(
+        self, frame: Any, committing: Sequence[OffsetRange], count: int, *, headers: bool
+    ) -> Callable[[TaskPlan], Report]:
+        """Prepare the tasks of a batch. Raises Unavailable, AccessDenied where no broker says who leads."""
+        wanted = [r for r in committing if r.start < r.end]
+        with self._cluster.opened() as cluster:
+            leaders = cluster.ask_leaders({r.part.topic for r in wanted})
+        shares = range_shares.cut(sorted(wanted, key=partial(_place, leaders)), count)
+        reading = ReadPlan(
+            self._cluster, leaders, native_kafka.topic_ids(self._topic_ids()),
+            ColumnChoice(topic=self._with_topic, headers=headers), self._limits, shares,
+        )  # fmt: skip
+        numbers = frame.sparkSession.range(0, len(shares), 1, len(shares))
+        return partial(_run, numbers, reading, committing)
+
+
+def _place(leaders: Metadata, r: OffsetRange) -> tuple[int, str, int]:
+    """Order ranges so that a task asks few brokers."""
+    source = (r.part.topic, r.part.partition)
+    leader = leaders.leaders.get(source)
+    return -1 if leader is None else leader.node, *source
+
+
+def _run(numbers: Any, reading: ReadPlan, committing: Sequence[OffsetRange], plan: TaskPlan) -> Report:
+    carried = numbers.mapInArrow(partial(range_task.run, plan=plan, reading=reading), "report string")
+    report = builder.merged(Report.from_json(row.report) for row in carried.collect())
+    for failure in report.read_failures:
+        raise (LogMoved if failure.kind in _MOVED else HeadraceError)(failure.message)
+    if not report.lacks_schemas:
+        builder.check_ranges_read(report, committing)
+        report.ranges = len(reading.shares)
+    return report

@@ -1,0 +1,124 @@
+"""Spark's Kafka source as what a batch's tasks read: `kafka.reader: spark`."""
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from writer.batch import task
+from writer.batch.task import TaskPlan
+from writer.batch.task_report import Report
+from writer.commit import builder
+from writer.core.offsets import OffsetRange
+
+KAFKA_OPTIONS = {
+    # Spark asks the broker for both ends of the log at each poll. At Kafka's 500 records a poll that is most of the
+    # time a fetch takes; what one poll can hold is bounded by max.partition.fetch.bytes all the same.
+    "kafka.max.poll.records": "5000",
+    # Records of a transaction that was aborted never become rows; those of an open one wait for its end.
+    "kafka.isolation.level": "read_committed",
+    "kafka.allow.auto.create.topics": "false",  # a consumer that asks for a deleted topic must not create it
+}
+_PATIENCE_MIN = timedelta(seconds=30)  # Kafka's own request.timeout.ms: what is shorter would fail a slow broker
+_OUTAGE = timedelta(minutes=3)  # three questions of 60 s: Spark's and Kafka's own values, where the driver asks
+_BATCH_BYTES = 16 * 2**20  # larger ones leave the processor's caches: decoding slows down
+_UNMEASURED = 2**31 - 1  # the one value that makes Spark leave out the measuring
+
+
+def kafka_timeouts(request_timeout: timedelta) -> dict[str, str]:
+    """Return the time-outs of Spark's Kafka consumers, so that a task whose partition is gone ends in bounded time.
+
+    A request may take `request_timeout`, at least 30 s, and so may the question where a log begins and ends. A poll may
+    take twice as long: a consumer that has just come asks for the cluster, the leader and the position first. A try of
+    a task on a partition that is gone takes one poll and one question: 90 s, and six minutes with Spark's four tries.
+    Kafka's and Spark's own values make that three minutes, and twelve. Between batches Spark waits for a silent broker
+    as long as it does with these: three minutes or more.
+    """
+    timeout = max(request_timeout, _PATIENCE_MIN)
+    timeout_ms = int(timeout.total_seconds() * 1000)
+    return {
+        "kafka.request.timeout.ms": str(timeout_ms),
+        "kafka.default.api.timeout.ms": str(timeout_ms),  # of no less than a request, or Kafka's client refuses it
+        "kafkaConsumer.pollTimeoutMs": str(2 * timeout_ms),
+        "fetchOffset.numRetries": str(max(3, math.ceil(_OUTAGE / timeout))),
+    }
+
+
+def arrow_limits(records_max: int, record_bytes: float | None, record_bytes_max: float = 0) -> dict[str, str]:
+    """Return Spark's settings for the Arrow batches of one micro-batch.
+
+    `record_bytes` is the mean of the last micro-batch, `record_bytes_max` the mean of its heaviest Arrow batch.
+
+    With a limit in bytes, Spark measures its buffers after every record, for a third of the JVM's processor time
+    (docs/adr/0008-bounded-by-count.md). So only the first micro-batch of a start is measured. Later ones are bounded
+    by a count at which records may grow a hundredfold within one micro-batch before Arrow's 2 GiB are reached. If they
+    do, the tasks fail, nothing is lost, and the next start measures again. Where one topic's records are so much
+    heavier than another's that the count for the mean would not hold them, every micro-batch is measured.
+    """
+    records = max(1, min(records_max, int(_BATCH_BYTES / max(record_bytes or 1, 1))))
+    if record_bytes is None or (records > 1 and records * record_bytes_max > _UNMEASURED / 4):
+        records, size = records_max, _BATCH_BYTES
+    else:
+        size = _UNMEASURED
+    return {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(records),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(size),
+    }
+
+
+class SparkReader:
+    """Gives the tasks of a batch the rows of Spark's source, and remembers how large records are."""
+
+    cost_by_partition = True
+
+    def __init__(self, records_max: int, *, with_topic: bool) -> None:
+        """`records_max`: of an Arrow batch. `with_topic`: the records are of several topics."""
+        self._records_max, self._topic = records_max, ["topic"] if with_topic else []
+        self._record_bytes: float | None = None  # mean of the last batch
+        self._record_bytes_max = 0.0  # mean of the heaviest Arrow batch since the start
+
+    def tasks_of(
+        self, frame: Any, _committing: Sequence[OffsetRange], count: int, *, headers: bool
+    ) -> Callable[[TaskPlan], Report]:
+        """Prepare the tasks of a batch. Returns what runs them by a plan, and adds their reports up."""
+        limits = arrow_limits(self._records_max, self._record_bytes, self._record_bytes_max)
+        for setting, value in limits.items():
+            frame.sparkSession.conf.set(setting, value)  # the query's own session
+        beside = ["headers"] if headers else []
+        records = frame.select(*self._topic, "partition", "offset", "timestamp", "key", "value", *beside)
+        return partial(self._run, records.coalesce(count))
+
+    def _run(self, records: Any, plan: TaskPlan) -> Report:
+        carried = records.mapInArrow(partial(task.run, plan=plan), "report string")
+        report = builder.merged(Report.from_json(row.report) for row in carried.collect())
+        if report.lacks_schemas:
+            return report
+        scan = _scan(carried)
+        builder.check_handed_over(report, _handed_over(scan))
+        report.ranges = _pieces(scan)
+        read = sum(counts.read for counts in report.counts.values())
+        self._record_bytes = report.value_bytes / read if read else self._record_bytes
+        self._record_bytes_max = max(self._record_bytes_max, report.record_bytes_max)
+        return report
+
+
+def _handed_over(scan: Any) -> int:
+    """Return how many records Spark's scan gave to the tasks of a frame that was collected, by Spark's own count.
+
+    From the metric of the executed plan's leaf. Spark adds up the tasks that succeeded, each partition once, however
+    often it was tried.
+    """
+    return int(scan.metrics().apply("numOutputRows").value())
+
+
+def _pieces(scan: Any) -> int:
+    """Return in how many pieces Spark's scan read what it gave to the tasks of a frame that was collected."""
+    return int(scan.execute().getNumPartitions())  # planned and run before: only counted
+
+
+def _scan(frame: Any) -> Any:
+    plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 - PySpark shows no metrics
+    leaves = plan.collectLeaves()
+    assert leaves.size() == 1, f"one scan feeds the tasks, but the plan has {leaves.size()}: {plan}"
+    return leaves.apply(0)
