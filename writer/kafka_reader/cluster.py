@@ -81,14 +81,19 @@ class Cluster:
             "Check kafka.bootstrap_servers, kafka.security and that the cluster is up."
         ) from failure
 
+    def pause(self, node: int) -> float:
+        """Wait as long as a broker asked for with its last answer. Returns the seconds."""
+        pause_s = max(0.0, self._quiet_until_s.pop(node, 0) - time.monotonic())
+        time.sleep(pause_s)
+        return pause_s
+
     def fetch(
         self, node: int, questions: Sequence[PartitionQuestion], topic_ids: Mapping[str, UUID], *,
         wait_ms: int, bytes_max: int, rack: str,
     ) -> FetchAnswer:  # fmt: skip
-        """Ask a broker for records. Waits where it asked for a pause. Raises OSError, UnsupportedBroker, Corrupt."""
+        """Ask a broker for records. Raises OSError, UnsupportedBroker, Corrupt."""
         if (address := self._known.brokers.get(node)) is None:
             raise BrokerClosed(f"the cluster does not say where broker {node} is")
-        time.sleep(max(0.0, self._quiet_until_s.pop(node, 0) - time.monotonic()))
         try:
             connection = self._connection(address)
             version = connection.version(Api.FETCH)

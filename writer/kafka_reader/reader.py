@@ -111,7 +111,7 @@ class RangeReader:
         self._ids, self._rack = dict(topic_ids or {}), rack
         self._buffer = RecordBuffer(self._limits.record_batch_bytes_max)
         self._is_stale, self._ask_from_s = False, 0.0  # leaders are to be asked for, but not all the time
-        self._silent_since_s, self._retries = time.monotonic(), 0
+        self._silent_since_s, self._retries, self._is_throttled = time.monotonic(), 0, False
         self._bytes, self._offsets = _BYTES_PER_OFFSET_GUESS, 1  # that answers had, and that they were of
 
     @property
@@ -123,7 +123,7 @@ class RangeReader:
         """Yield the rows. Raises ReadFailed: LostRecords, TopicGone, Corrupt, Unavailable and the others."""
         self._silent_since_s = time.monotonic()
         while pending := [position for position in self._positions if position.left]:
-            before = [position.state for position in pending]
+            before, self._is_throttled = [position.state for position in pending], False
             self._learn_leaders(pending)
             for node, positions in self._by_broker(pending).items():
                 for position, answer in self._asked(node, positions):
@@ -180,6 +180,7 @@ class RangeReader:
             PartitionQuestion(*position.source, self._epoch(position), position.offset, bytes_max)
             for position, bytes_max in asked
         ]
+        self._silent_since_s += self._cluster.pause(node)
         try:
             found = self._cluster.fetch(
                 node, questions, self._ids, wait_ms=limits.fetch_wait_ms, bytes_max=limits.fetch_bytes, rack=self._rack
@@ -190,7 +191,7 @@ class RangeReader:
                 position.failure = Unavailable(f"{position}: no answer of broker {node} ({error})", *position.at())
                 self._leave_replica(position)
             return
-        self._silent_since_s += found.throttled_ms / 1000  # the pause is the broker's wish
+        self._is_throttled |= found.throttled_ms > 0
         for position, _ in asked:
             if found.error:
                 self._failed(position, found.error)
@@ -281,7 +282,7 @@ class RangeReader:
                 if position.failure is not None:
                     raise position.failure
             raise Unavailable(f"{pending[0]}: brokers gave nothing for {silent_s:.0f} s", *pending[0].at())
-        if not asks_differently:
+        if not asks_differently and not self._is_throttled:
             time.sleep(_RETRIES.random_delay_s(self._retries))
             self._retries += 1
 

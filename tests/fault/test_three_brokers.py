@@ -1,0 +1,169 @@
+"""Three real brokers change while they are read: in the middle of a range, and under a running writer."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+
+from tests import oracle
+from tests.servers.three_brokers import ThreeBrokers, three_brokers
+from tests.writing import Site
+from writer.core.offsets import OffsetRange, TopicPartition
+from writer.kafka_reader.cluster import ClusterAddress
+from writer.kafka_reader.connection import addresses
+from writer.kafka_reader.reader import RangeReader, ReadLimits
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+RECORDS, RECORD_BYTES = 4_000, 1_000
+IN_PIECES = ReadLimits(rows=200, fetch_bytes=100_000)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
+    with three_brokers(tmp_path_factory.mktemp("brokers")) as found:
+        yield found
+
+
+def filled(cluster: ThreeBrokers, *replicas: int) -> str:
+    """Create a topic of one partition, and fill it."""
+    topic = f"events-{uuid4().hex[:6]}"
+    cluster.create(topic, [replicas])
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "batch.size": 50_000, "linger.ms": 20})
+    for at in range(RECORDS):
+        producer.produce(topic, at.to_bytes(RECORD_BYTES, "big"), partition=0)
+    assert producer.flush(60) == 0
+    return topic
+
+
+Read = Callable[..., None]
+
+
+@pytest.fixture
+def read(cluster: ThreeBrokers, record: Callable[..., None]) -> Read:
+    """Read all of a topic, and put it down."""
+
+    def whole(
+        fault: str, topic: str, amid: Callable[[RangeReader], None], limits: ReadLimits = IN_PIECES, **how: str
+    ) -> None:
+        values = read_all(cluster, topic, amid, limits, **how)
+        lost, twice = RECORDS - len(set(values)), len(values) - len(set(values))
+        record(
+            fault=fault, moment="while a task reads a range", on="native reader, three brokers", times=1, seen_twice=0,
+            records=RECORDS, lost=lost, twice=twice,
+        )  # fmt: skip
+
+    return whole
+
+
+def read_all(
+    cluster: ThreeBrokers, topic: str, amid: Callable[[RangeReader], None], limits: ReadLimits, **how: str
+) -> list[int]:
+    """Read all of a topic; `amid` is called once a quarter of it has come. Asserts that each record came once."""
+    values, called = list[int](), False
+    address = ClusterAddress(addresses(cluster.bootstrap), timeout_s=10, **how)  # type: ignore[arg-type]
+    with address.opened() as opened:
+        reader = RangeReader(
+            opened, [OffsetRange(TopicPartition(topic, 1, 0), 0, RECORDS)], limits=limits, rack=address.rack
+        )
+        for batch in reader:
+            values += [int.from_bytes(value.as_py(), "big") for value in batch.column("value")]
+            if not called and len(values) >= RECORDS // 4:
+                called = True
+                amid(reader)
+    assert values == list(range(RECORDS))
+    assert called
+    assert reader.evidence[0].records == RECORDS
+    return values
+
+
+def test_a_partition_that_moves_to_another_broker_is_followed(cluster: ThreeBrokers, read: Read) -> None:
+    topic = filled(cluster, 2)
+    read("a partition is reassigned", topic, lambda _: cluster.reassign(topic, 0, [3]))
+    assert cluster.leader(topic) == 3
+
+
+def test_a_leader_that_stops_or_is_killed_is_replaced_and_one_that_comes_back_is_read(
+    cluster: ThreeBrokers, read: Read
+) -> None:
+    stopped, killed = filled(cluster, 2, 3), filled(cluster, 3, 2)
+    read("the leader changes", stopped, lambda _: cluster.brokers[1].stop())
+    assert cluster.leader(stopped) == 3
+    cluster.brokers[1].start()
+    deadline = time.monotonic() + 30
+    while cluster.in_sync(killed) != {2, 3}:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    read("a broker is killed", killed, lambda _: cluster.kill(3))
+    assert cluster.leader(killed) == 2
+    cluster.brokers[2].start()
+
+
+def test_the_only_replica_is_waited_for(cluster: ThreeBrokers, read: Read) -> None:
+    topic = filled(cluster, 3)
+
+    def restart(_: RangeReader) -> None:
+        cluster.kill(3)
+        cluster.brokers[2].launch()  # it answers some seconds later
+
+    read("the broker restarts", topic, restart)
+
+
+def test_a_quota_slows_the_reader_down_and_fails_it_not(cluster: ThreeBrokers, read: Read) -> None:
+    topic, limits = filled(cluster, 2), ReadLimits(rows=200, fetch_bytes=100_000, retry_timeout_s=1)
+    cluster.throttle("slow-team", 350_000)  # over ten seconds: the last half of a megabyte is held back
+    began_s = time.monotonic()
+    read("a quota throttles the reader", topic, lambda _: None, limits, client_id="slow-team")
+    assert time.monotonic() - began_s > 1, "the quota goes by the client id, and holds"
+    cluster.throttle("slow-team", None)
+
+
+def test_a_replica_in_the_reader_s_rack_is_read_until_it_is_gone(cluster: ThreeBrokers, read: Read) -> None:
+    topic = filled(cluster, 2, 3)
+    asked = list[int | None]()
+
+    def end(reader: RangeReader) -> None:
+        asked.append(reader._positions[0].replica)
+        cluster.kill(3)
+
+    read("a replica in the reader's rack is killed", topic, end, rack="3")
+    assert asked == [3]
+    cluster.brokers[2].start()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("reader", ["native", "spark"])
+def test_a_writer_on_three_brokers_loses_nothing_and_writes_nothing_twice(
+    cluster: ThreeBrokers, tmp_path: Path, registry_url: str, record: Callable[..., None], reader: str
+) -> None:
+    topic = f"clicks-{reader}"
+    cluster.create(topic, [[2, 3], [3, 2]])
+    kafka = {
+        "bootstrap_servers": cluster.bootstrap, "request_timeout": "10 s", "reader": reader,
+        "options": {"client.id": topic},
+    }  # fmt: skip
+    site = Site(tmp_path, cluster.bootstrap, registry_url, overrides={"kafka": kafka})
+    lake = site.pipeline("events", [topic], commit={"max_delay": "2 s", "max_records": 2_000})
+    before, sent = oracle.tally.copy(), site.fill(topic, 20_000)
+    writer = site.start()
+    writer.until(lambda: writer.commits() >= 1)
+    steps: list[Callable[[], None]] = [
+        lambda: cluster.reassign(topic, 0, [1, 3]), lambda: cluster.kill(3), cluster.brokers[2].start,
+        lambda: cluster.throttle(topic, 100_000), lambda: cluster.reassign(topic, 1, [1, 2]),
+        lambda: cluster.throttle(topic, None),
+    ]  # fmt: skip
+    for number, step in enumerate(steps):
+        step()
+        sent += site.fill(topic, 5_000, seed=20 + number)
+        oracle.check_rows(lake, "events")
+    writer.until(lambda: sum(oracle.frontier_of(lake, "events").values()) == sent)
+    assert "gap_recorded" not in writer.stop()
+    oracle.check(lake, "events", site.ends(topic))
+    found = oracle.tally.since(before)
+    record(
+        fault="partitions are reassigned, a broker is killed, a quota throttles", moment="while a writer runs",
+        on=f"Spark, {reader} reader, three brokers", times=len(steps), seen_twice=found.seen_twice,
+        records=found.records, lost=found.lost, twice=found.twice,
+    )  # fmt: skip

@@ -1,0 +1,86 @@
+"""A cluster of three brokers, and what an operator does to it."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from writer.clients import java_artifacts
+from writer.demo.devstack.stack import Broker
+
+
+@dataclass(frozen=True)
+class ThreeBrokers:
+    """Brokers 1, 2 and 3 of one cluster, each in the rack of its number; the first is its only controller."""
+
+    brokers: Sequence[Broker]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    def create(self, topic: str, replicas: Sequence[Sequence[int]], **settings: str) -> None:
+        """Create a topic with these replicas of each partition, the leader first."""
+        new = NewTopic(topic, len(replicas), replica_assignment=[list(one) for one in replicas], config=settings)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.create_topics([new])[topic].result(30)
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """Return the node that leads a partition."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        return int(admin.list_topics(topic, timeout=10).topics[topic].partitions[partition].leader)
+
+    def in_sync(self, topic: str, partition: int = 0) -> set[int]:
+        """Return the nodes that have all records of a partition."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        return set(admin.list_topics(topic, timeout=10).topics[topic].partitions[partition].isrs)
+
+    def reassign(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
+        """Move a partition to other replicas, and return once it is there."""
+        self._admin("reassign", topic, str(partition), ",".join(map(str, replicas)))
+
+    def kill(self, node: int) -> None:
+        """End a broker as a power cut does."""
+        broker = self.brokers[node - 1]
+        assert broker.pid is not None
+        os.killpg(broker.pid, signal.SIGKILL)
+        broker.stop()
+
+    def throttle(self, client: str, bytes_per_second: int | None) -> None:
+        """Bound what consumers with this client id may read; None: no longer."""
+        self._admin("quota", client, "none" if bytes_per_second is None else str(bytes_per_second))
+
+    def _admin(self, *words: str) -> None:
+        jars = java_artifacts.fetch("kafka", progress=lambda _: None)
+        source = Path(__file__).with_name("KafkaAdmin.java")
+        command = [str(java_artifacts.java()), "-cp", f"{jars}/*", str(source), self.bootstrap, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def three_brokers(folder: Path) -> Iterator[ThreeBrokers]:
+    """Run them."""
+    with ExitStack() as running:
+        first = running.enter_context(Broker(folder / "1", overrides=_in_rack(1)))
+        others = [
+            Broker(folder / str(node), joins=first, overrides={"node.id": str(node), **_in_rack(node)})
+            for node in (2, 3)
+        ]
+        for one in others:
+            one.launch()
+            running.callback(one.stop)
+        for one in others:
+            one.wait()
+        yield ThreeBrokers([first, *others])
+
+
+def _in_rack(node: int) -> dict[str, str]:
+    return {
+        "broker.rack": str(node), "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    }  # fmt: skip
