@@ -30,7 +30,7 @@ def bench(
         typer.Option(
             "--contenders",
             help="a: headrace, b: plain PySpark, c: b repartitioned, d: the steps alone, e: a with fetches that wait "
-            "500 ms. Default: a,b,c,d; with --partitions: a.",
+            "500 ms, f: a with kafka.reader: native. Default: a,b,c,d; with --partitions: a.",
         ),
     ] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each, in turn.")] = 1,

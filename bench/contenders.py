@@ -17,6 +17,7 @@ from writer.driver.spark import WORKER_ENVIRONMENT
 from writer.table.factory import table_at
 
 PIPELINE = "bench"
+HEADRACE = "aef"  # contenders that are the writer itself, and say of their steps in commits
 _EVER = "36500 d"  # the events are of a fixed day
 
 
@@ -24,7 +25,7 @@ _EVER = "36500 d"  # the events are of a fixed day
 class Contender:
     """One way to carry the topic: the command that does it, and how its table is read afterwards."""
 
-    dead_letter: str
+    letter: str
     name: str
     about: str
     command: Callable[[Job], list[str]]
@@ -32,14 +33,14 @@ class Contender:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def chosen(dead_letters: str) -> list[Contender]:
+def chosen(letters: str) -> list[Contender]:
     """Read `a,b,d`. Raises ConfigError for a letter that is none, or stands twice."""
-    wanted = [dead_letter.strip() for dead_letter in dead_letters.split(",") if dead_letter.strip()]
+    wanted = [letter.strip() for letter in letters.split(",") if letter.strip()]
     unknown = sorted(set(wanted) - set(CONTENDERS))
     if unknown or not wanted or len(set(wanted)) < len(wanted):
-        known = ", ".join(f"{c.dead_letter} ({c.name})" for c in CONTENDERS.values())
-        raise ConfigError(f"contenders {dead_letters!r} cannot be: name each once, of {known}")
-    return [CONTENDERS[dead_letter] for dead_letter in wanted]
+        known = ", ".join(f"{c.letter} ({c.name})" for c in CONTENDERS.values())
+        raise ConfigError(f"contenders {letters!r} cannot be: name each once, of {known}")
+    return [CONTENDERS[letter] for letter in wanted]
 
 
 def environment(job: Job) -> Mapping[str, str]:
@@ -120,7 +121,7 @@ def _in_files(job: Job) -> Written:
 
 
 CONTENDERS = {
-    contender.dead_letter: contender
+    contender.letter: contender
     for contender in (
         Contender("a", "headrace", "headrace run --once, as it is", _headrace(), _in_delta),
         Contender(
@@ -139,5 +140,6 @@ CONTENDERS = {
             "e", "waiting", "headrace with kafka.fetch_max_wait: 500 ms, which is Kafka's default",
             _headrace(fetch_max_wait="500 ms"), _in_delta,
         ),
+        Contender("f", "native", "headrace with kafka.reader: native", _headrace(reader="native"), _in_delta),
     )
 }  # fmt: skip

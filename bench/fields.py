@@ -185,13 +185,11 @@ def _blocks(name: str, parts: Sequence[Encoder], most: int) -> Encoder:
 
 def _words() -> "np.ndarray[Any, np.dtype[np.uint64]]":
     """Return words of seven letters and a space: a thousand, pinned."""
-    dead_letters = np.frombuffer(b"eeeetttaaaooiinnsshhrrddlucm", np.uint8)
+    letters = np.frombuffer(b"eeeetttaaaooiinnsshhrrddlucm", np.uint8)
     from bench.draw import draw
 
-    codes = np.stack(
-        [draw(0, 2**_TOKEN_BITS, seed=1).below(f"letter/{at}", len(dead_letters)) for at in range(7)], axis=1
-    )
-    spaced = np.hstack([dead_letters[codes], np.full((2**_TOKEN_BITS, 1), ord(" "), np.uint8)])
+    codes = np.stack([draw(0, 2**_TOKEN_BITS, seed=1).below(f"letter/{at}", len(letters)) for at in range(7)], axis=1)
+    spaced = np.hstack([letters[codes], np.full((2**_TOKEN_BITS, 1), ord(" "), np.uint8)])
     return np.ascontiguousarray(spaced).view(np.uint64).reshape(-1)
 
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import psutil
 
-from bench.contenders import Contender, environment, steps_of
+from bench.contenders import HEADRACE, Contender, environment, steps_of
 from bench.figures import BenchFailed, Mark, Run, Usage
 from bench.job import Job
 from bench.measure import Meter
@@ -128,6 +128,6 @@ def _watched(process: Contending, watch: Watch, look: Callable[[int], None]) -> 
 
 def _with_steps(contender: Contender, job: Job, marks: list[Mark]) -> list[Mark]:
     """Add what headrace says of its steps in its commits; the others have said it, or have none."""
-    if contender.dead_letter != "a":
+    if contender.letter not in HEADRACE:
         return marks
     return [replace(mark, steps=steps) for mark, steps in zip(marks, steps_of(job), strict=True)]

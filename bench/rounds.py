@@ -170,7 +170,7 @@ def _rounds(setting: Setting, place: Place, onlooker: Onlooker, interruption: In
     filled = {topic: _fill(setting, topic, place.stack, onlooker, interruption) for topic in setting.topics}
     runs = []
     for repeat, topic, contender in product(range(1, setting.repeats + 1), filled, setting.contenders):
-        name = f"{repeat}-{contender.dead_letter}-{contender.name}"
+        name = f"{repeat}-{contender.letter}-{contender.name}"
         job = _job(setting, place, topic, filled[topic], f"{topic.name}-{name}" if setting.partitions else name)
         onlooker.begin(f"{contender.name}, repeat {repeat} of {setting.repeats}", topic.events)
         run = race.run(
@@ -208,7 +208,7 @@ def _checked(look: Callable[[int], None], interruption: Interruption) -> Callabl
 
 def _bundles(setting: Setting) -> list[Bundle]:
     """Return what must be fetched before anything is measured."""
-    plain = any(contender.dead_letter in "bc" for contender in setting.contenders)
+    plain = any(contender.letter in "bc" for contender in setting.contenders)
     return [*java_artifacts.BUNDLES.values(), *(PLAIN_BUNDLES if plain else ())]
 
 

@@ -204,7 +204,7 @@ def _count(value: float) -> str:
 
 def asked_less(setting: Setting) -> str | None:
     """Name the published setting when this is another."""
-    dead_letters = {contender.dead_letter for contender in setting.contenders}
-    if setting.events >= 10_000_000 and setting.repeats >= 3 and dead_letters >= set("abcd"):  # noqa: PLR2004
+    letters = {contender.letter for contender in setting.contenders}
+    if setting.events >= 10_000_000 and setting.repeats >= 3 and letters >= set("abcd"):  # noqa: PLR2004
         return None
     return f"published setting: {PUBLISHED} (small commits burden the Spark jobs most)"

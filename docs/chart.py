@@ -73,7 +73,7 @@ def text() -> str:
         "<!-- docs/chart.py writes this file from Chart.yaml and values.yaml: `make reference`. -->",
         f"# {chart['name']}", "", chart["description"], "",
         f"Chart {chart['version']}, for headrace {chart['appVersion']} and Kubernetes {kubernetes}.",
-        "[On Kubernetes](../../docs/DEPLOY.md) says how to install, upgrade and operate it; [`ci/`](ci) has whole",
+        "[On Kubernetes](../../docs/DEPLOY.md) says how to install, upgrade and operate it; its folder `ci/` has whole",
         "examples.", "",
         "```sh",
         "helm install clicks helm/headrace --set-file config=pipelines.yaml \\",

@@ -21,7 +21,8 @@ def site() -> ModuleType:
 def test_the_navigation_has_every_page_once() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     listed = re.findall(r"([\w./-]+\.md)$", navigation, re.MULTILINE)
-    pages = {str(page.relative_to(ROOT)) for page in site().pages() if not page.match("docs/adr/0*.md")}
+    linked = (page for page in site().files() if page.suffix == ".md")
+    pages = {str(page.relative_to(ROOT)) for page in linked if not page.match("docs/adr/0*.md")}
     assert len(listed) == len(set(listed))
     assert pages <= set(listed)
 
@@ -35,6 +36,14 @@ def test_the_site_holds_what_its_pages_link_to() -> None:
         "docs/images/demo.svg",
         "recovery/alerts.yaml",
     } <= held
+
+
+def test_no_link_leads_to_a_folder() -> None:
+    pages = [page for page in site().files() if page.suffix == ".md"]
+    folders = [
+        (page.name, to) for page in pages for to in site().links(page.read_text()) if (page.parent / to).is_dir()
+    ]
+    assert not folders, "name a file in it: the site has no pages for folders"
 
 
 def test_a_page_names_its_links_and_pictures() -> None:

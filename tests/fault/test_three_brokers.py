@@ -42,7 +42,7 @@ Read = Callable[..., None]
 
 
 @pytest.fixture
-def read(cluster: ThreeBrokers, record: Callable[..., None]) -> Read:
+def read_and_record(cluster: ThreeBrokers, record: Callable[..., None]) -> Read:
     """Read all of a topic, and put it down."""
 
     def whole(
@@ -79,48 +79,48 @@ def read_all(
     return values
 
 
-def test_a_partition_that_moves_to_another_broker_is_followed(cluster: ThreeBrokers, read: Read) -> None:
+def test_a_partition_that_moves_to_another_broker_is_followed(cluster: ThreeBrokers, read_and_record: Read) -> None:
     topic = filled(cluster, 2)
-    read("a partition is reassigned", topic, lambda _: cluster.reassign(topic, 0, [3]))
+    read_and_record("a partition is reassigned", topic, lambda _: cluster.reassign(topic, 0, [3]))
     assert cluster.leader(topic) == 3
 
 
 def test_a_leader_that_stops_or_is_killed_is_replaced_and_one_that_comes_back_is_read(
-    cluster: ThreeBrokers, read: Read
+    cluster: ThreeBrokers, read_and_record: Read
 ) -> None:
     stopped, killed = filled(cluster, 2, 3), filled(cluster, 3, 2)
-    read("the leader changes", stopped, lambda _: cluster.brokers[1].stop())
+    read_and_record("the leader changes", stopped, lambda _: cluster.brokers[1].stop())
     assert cluster.leader(stopped) == 3
     cluster.brokers[1].start()
     deadline = time.monotonic() + 30
     while cluster.in_sync(killed) != {2, 3}:
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    read("a broker is killed", killed, lambda _: cluster.kill(3))
+    read_and_record("a broker is killed", killed, lambda _: cluster.kill(3))
     assert cluster.leader(killed) == 2
     cluster.brokers[2].start()
 
 
-def test_the_only_replica_is_waited_for(cluster: ThreeBrokers, read: Read) -> None:
+def test_the_only_replica_is_waited_for(cluster: ThreeBrokers, read_and_record: Read) -> None:
     topic = filled(cluster, 3)
 
     def restart(_: RangeReader) -> None:
         cluster.kill(3)
         cluster.brokers[2].launch()  # it answers some seconds later
 
-    read("the broker restarts", topic, restart)
+    read_and_record("the broker restarts", topic, restart)
 
 
-def test_a_quota_slows_the_reader_down_and_fails_it_not(cluster: ThreeBrokers, read: Read) -> None:
+def test_a_quota_slows_the_reader_down_and_fails_it_not(cluster: ThreeBrokers, read_and_record: Read) -> None:
     topic, limits = filled(cluster, 2), ReadLimits(rows=200, fetch_bytes=100_000, retry_timeout_s=1)
     cluster.throttle("slow-team", 350_000)  # over ten seconds: the last half of a megabyte is held back
     began_s = time.monotonic()
-    read("a quota throttles the reader", topic, lambda _: None, limits, client_id="slow-team")
+    read_and_record("a quota throttles the reader", topic, lambda _: None, limits, client_id="slow-team")
     assert time.monotonic() - began_s > 1, "the quota goes by the client id, and holds"
     cluster.throttle("slow-team", None)
 
 
-def test_a_replica_in_the_reader_s_rack_is_read_until_it_is_gone(cluster: ThreeBrokers, read: Read) -> None:
+def test_a_replica_in_the_reader_s_rack_is_read_until_it_is_gone(cluster: ThreeBrokers, read_and_record: Read) -> None:
     topic = filled(cluster, 2, 3)
     asked = list[int | None]()
 
@@ -128,12 +128,11 @@ def test_a_replica_in_the_reader_s_rack_is_read_until_it_is_gone(cluster: ThreeB
         asked.append(reader._positions[0].replica)
         cluster.kill(3)
 
-    read("a replica in the reader's rack is killed", topic, end, rack="3")
+    read_and_record("a replica in the reader's rack is killed", topic, end, rack="3")
     assert asked == [3]
     cluster.brokers[2].start()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("reader", ["native", "spark"])
 def test_a_writer_on_three_brokers_loses_nothing_and_writes_nothing_twice(
     cluster: ThreeBrokers, tmp_path: Path, registry_url: str, record: Callable[..., None], reader: str
