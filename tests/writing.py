@@ -37,6 +37,7 @@ class Site:
     registry_url: str
     pipelines: dict[str, Any] = field(default_factory=dict)
     overrides: dict[str, Any] = field(default_factory=dict)
+    reader: str = READER
 
     def pipeline(self, name: str, topics: list[str], *, form: str = "delta", **settings: Any) -> Path:
         """Add a pipeline with small files and a generous time window. Returns its table's location."""
@@ -57,7 +58,7 @@ class Site:
         """Write the configuration file."""
         path = self.root / "headrace.yaml"
         content = {
-            "kafka": {"bootstrap_servers": self.bootstrap, "request_timeout": "10 s", "reader": READER},
+            "kafka": {"bootstrap_servers": self.bootstrap, "request_timeout": "10 s", "reader": self.reader},
             "registry": {"url": self.registry_url},
             "checkpoints": str(self.root / "checkpoints"),
             "spark": {"conf": {JAVA_OPTIONS: QUICK_START}},

@@ -71,8 +71,9 @@ def test_another_leader_changes_nothing(
 
 
 @pytest.mark.cell("transactions are aborted", "among others, and while one stays open")
-def test_records_of_aborted_transactions_never_appear(site: Site, topic: MakeTopic) -> None:
-    name = topic(1)
+@pytest.mark.parametrize("reader", ["native", "spark"])
+def test_records_of_aborted_transactions_never_appear(site: Site, topic: MakeTopic, reader: str) -> None:
+    name, site.reader = topic(1), reader
     lake = site.pipeline("events", [name])
     events = site.values(name, 600)
     producer = Producer({"bootstrap.servers": site.bootstrap, "transactional.id": f"{name}-a"})

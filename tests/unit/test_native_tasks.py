@@ -22,7 +22,6 @@ from writer.clients import native_kafka
 from writer.commit import range_shares
 from writer.commit.builder import check_ranges_read, merged
 from writer.config.connections import Kafka
-from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice
@@ -186,5 +185,6 @@ def test_topic_ids_are_read_as_kafka_writes_them() -> None:
 
 
 def test_an_address_that_is_none_is_an_error_of_the_configuration() -> None:
-    with pytest.raises(ConfigError, match=r"kafka\.bootstrap_servers: 'one' is no broker"):
-        native_kafka.address(Kafka.model_validate({"bootstrap_servers": "one"}))
+    Kafka.model_validate({"bootstrap_servers": "one", "reader": "spark"})
+    with pytest.raises(ValidationError, match="'one' is no broker: write host:port"):
+        Kafka.model_validate({"bootstrap_servers": "one", "reader": "native"})

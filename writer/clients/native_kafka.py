@@ -6,7 +6,6 @@ from datetime import timedelta
 from uuid import UUID
 
 from writer.config.connections import Kafka
-from writer.core.errors import ConfigError
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.connection import addresses
 from writer.kafka_reader.reader import ReadLimits
@@ -16,13 +15,9 @@ _TIMEOUT_MIN = timedelta(seconds=30)  # what is shorter would fail a slow broker
 
 
 def address(kafka: Kafka) -> ClusterAddress:
-    """Return where the cluster is and how it is spoken to. Raises ConfigError."""
-    try:
-        bootstrap = addresses(kafka.bootstrap_servers)
-    except ValueError as error:
-        raise ConfigError(f"kafka.bootstrap_servers: {error}") from error
+    """Return where the cluster is and how it is spoken to."""
     return ClusterAddress(
-        bootstrap, Security(kafka.security.ours), kafka.request_timeout.total_seconds(),
+        addresses(kafka.bootstrap_servers), Security(kafka.security.ours), kafka.request_timeout.total_seconds(),
         client_id=kafka.options.get("client.id", "headrace"), rack=kafka.options.get("client.rack", ""),
     )  # fmt: skip
 

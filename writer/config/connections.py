@@ -15,6 +15,7 @@ from writer.config.base import ShortForm, Strict, did_you_mean
 from writer.config.kafka_options import KafkaOptions, check_native, for_librdkafka
 from writer.config.security import Address, Security
 from writer.core.units import Duration
+from writer.kafka_reader.connection import addresses
 from writer.storage.base import S3_RETRY_TIMEOUT, S3Settings
 
 # Names of Spark's and Hadoop's settings whose values are secrets; with `file` or `provider` behind them they are none.
@@ -56,9 +57,10 @@ class Kafka(Strict):
     )
 
     @model_validator(mode="after")
-    def _options_of_the_reader(self) -> "Kafka":
+    def _fits_the_reader(self) -> "Kafka":
         if self.reader == "native":
             check_native(self.options)
+            addresses(self.bootstrap_servers)
         return self
 
     @property
