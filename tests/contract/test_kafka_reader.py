@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition as Where
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.servers.secured import Authority, SecuredBroker, broker
+from tests.servers.secured import PLAIN_PASSWORD, PLAIN_USER, Authority, SecuredBroker, broker
 from writer.config.security import Security as Configured
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
@@ -319,3 +319,18 @@ def test_tls_and_each_login(own: Own, tmp_path: Path) -> None:
         reads("plain")
     with pytest.raises(AccessDenied, match=r"not trusted .*kafka.security.ca_file"):
         reads("scram-sha-512", ca=Authority(tmp_path / "others").ca)
+
+
+def test_plain_logs_in_and_a_wrong_password_is_refused_without_being_shown(own: Own) -> None:
+    created(own.broker.bootstrap, "plainly", {})
+    send(own.broker.bootstrap, "plainly", mixed(50))
+
+    def reads(word: str) -> list[Row]:
+        settings = {"protocol": "sasl_plaintext", "mechanism": "plain", "user": PLAIN_USER, "password": word}
+        security = Security(Configured.model_validate(settings).ours)
+        return ours(own.broker.plain, "plainly", 0, 50, security=security)[0]
+
+    assert reads(PLAIN_PASSWORD) == theirs(own.broker.bootstrap, "plainly", 0, 50)
+    with pytest.raises(AccessDenied, match=r"refuses the login.*check kafka.security") as refused:
+        reads("another")
+    assert "another" not in str(refused.value)

@@ -24,6 +24,7 @@ from writer.demo.devstack.kafka import Broker
 from writer.demo.devstack.process import free_ports
 
 _PEM = serialization.Encoding.PEM
+PLAIN_USER, PLAIN_PASSWORD = "alice", "plain,=word"
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,11 @@ class Authority:
 
 @dataclass(frozen=True)
 class SecuredBroker:
-    """A broker with two doors: one that is open, for the test, and one with TLS, both ways, and SCRAM."""
+    """A broker with three doors: one open, for the test; one with TLS, both ways, and SCRAM; one with PLAIN alone."""
 
     bootstrap: str  # of the open one
     secured: str
+    plain: str  # for PLAIN_USER with PLAIN_PASSWORD
 
 
 @contextmanager
@@ -85,18 +87,22 @@ def broker(
     folder: Path, authority: Authority, user: str, password: str, overrides: Mapping[str, str] | None = None
 ) -> Iterator[SecuredBroker]:
     """Run a real broker with one SCRAM user. `overrides`: lines of server.properties."""
-    (port,) = free_ports(1)
+    port, plain = free_ports(2)
     shown = authority.certificate("broker")
     found = Broker(folder, overrides=overrides)
     found._settings |= {
         "listeners": f"PLAINTEXT://127.0.0.1:{found.port},SASL_SSL://127.0.0.1:{port},"
-        f"CONTROLLER://127.0.0.1:{found.controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{found.port},SASL_SSL://127.0.0.1:{port}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
+        f"PLAIN://127.0.0.1:{plain},CONTROLLER://127.0.0.1:{found.controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{found.port},SASL_SSL://127.0.0.1:{port},"
+        f"PLAIN://127.0.0.1:{plain}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL,"
+        "PLAIN:SASL_PLAINTEXT",
         "inter.broker.listener.name": "PLAINTEXT",
         "sasl.enabled.mechanisms": "SCRAM-SHA-512,SCRAM-SHA-256",
         "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": f"{_SCRAM} required;",
         "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": f"{_SCRAM} required;",
+        "listener.name.plain.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.plain.plain.sasl.jaas.config": f'{_PLAIN} required user_{PLAIN_USER}="{PLAIN_PASSWORD}";',
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(shown.both),
         "ssl.truststore.type": "PEM",
@@ -109,10 +115,11 @@ def broker(
             one = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
             for future in admin.alter_user_scram_credentials([one]).values():
                 future.result(timeout=30)
-        yield SecuredBroker(found.bootstrap, f"127.0.0.1:{port}")
+        yield SecuredBroker(found.bootstrap, f"127.0.0.1:{port}", f"127.0.0.1:{plain}")
 
 
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 @contextmanager
