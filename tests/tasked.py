@@ -17,8 +17,8 @@ from fastavro import parse_schema, schemaless_writer
 
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import TimeRule
-from writer.batch.task import REPORT, TaskPlan, run
-from writer.batch.task_report import Report
+from writer.batch.task import TaskPlan, run
+from writer.batch.task_report import ROW, Report
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -181,7 +181,7 @@ def plan(tmp_path) -> TaskPlan:
 
 def report_of(topic: Topic, plan: TaskPlan, size: int = 97) -> Report:
     (batch,) = run(topic.batches(size), plan)
-    assert batch.schema.equals(REPORT)
+    assert batch.schema.equals(ROW)
     return Report.from_json(batch["report"][0].as_py())
 
 

@@ -53,7 +53,7 @@ def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan, reading: ReadPlan) ->
             yield from task.run(clock.timed(reader), plan, add_evidence)
         except _FINAL as error:
             failure = ReadFailure(type(error).__name__, str(error))
-            yield task.row(Report(read_failures=[failure]))
+            yield Report(read_failures=[failure]).to_row()
 
 
 class _Clock:

@@ -38,7 +38,6 @@ from writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
 from writer.storage.locations import store_at
 
 _T = TypeVar("_T")
-REPORT = pa.schema([pa.field("report", pa.string())])
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class TaskPlan:
 def run(
     batches: Iterable[pa.RecordBatch], plan: TaskPlan, complete: Callable[[Report], None] = lambda _: None
 ) -> Iterator[pa.RecordBatch]:
-    """Run a task on the batches. Yields one report, as one row of JSON (schema REPORT).
+    """Run a task on the batches. Yields one report, as one row of JSON (schema task_report.ROW).
 
     `complete` adds to the report what is known once all batches were read.
     """
@@ -85,15 +84,10 @@ def run(
         complete(report)
         report.took_s = [round(time.monotonic() - began_s, 3)]
         fault_points.point("in_report")
-        yield row(report)
+        yield report.to_row()
     finally:
         if task.unresponsive:  # a thread spins in native code for ever: let this process go, Spark makes another
             threading.Timer(1.0, os._exit, args=[0]).start()
-
-
-def row(report: Report) -> pa.RecordBatch:
-    """Write a report as the only row of a batch."""
-    return pa.RecordBatch.from_pydict({"report": [report.to_json()]}, schema=REPORT)
 
 
 class Refuse(Protocol):

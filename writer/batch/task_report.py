@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
+
 from writer.batch.lateness import Lateness
 from writer.core.files import StagedFile
 from writer.core.offsets import Source, Span, joined
@@ -13,6 +15,7 @@ from writer.core.offsets import Source, Span, joined
 EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined")  # what a record that was read may become
 _FILES = ("files", "dead_letter_files", "late_files")  # of a report
 _SETS = ("unknown_schemas", "schemas", "unknown_key_schemas", "key_schemas")
+ROW = pa.schema([pa.field("report", pa.string())])
 SPANS_MAX = 2048  # of a partition in one task that are remembered; more only where a log is full of missing offsets
 
 
@@ -133,6 +136,10 @@ class Report:
             **{name: sorted(getattr(self, name)) for name in _SETS},
         }  # fmt: skip
         return json.dumps({**vars(self), **files, **others})
+
+    def to_row(self) -> pa.RecordBatch:
+        """Write the report as the only row of a batch (schema ROW)."""
+        return pa.RecordBatch.from_pydict({"report": [self.to_json()]}, schema=ROW)
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
