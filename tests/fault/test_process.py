@@ -20,8 +20,8 @@ from tests.looking import NOW
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
-ROOMS = ("skip", "decode", "conform", "assign", "stage", "columnar", "report")
-POINTS = (*(f"in_{step}" for step in ROOMS), "before_commit", "after_commit")
+STEPS = ("skip", "decode", "conform", "assign", "stage", "columnar", "report")
+POINTS = (*(f"in_{step}" for step in STEPS), "before_commit", "after_commit")
 MOVES = ("publish", "after_publish")
 WORDS = {
     "before_commit": "right before the commit", "after_commit": "right after the commit",

@@ -6,19 +6,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
-from tests.kafka_batches import Raw, Rec, batch, marker
+from tests.kafka_batches import Raw, batch, marker
 from tests.servers.kafka_cluster import VERSIONS, Asked, Cluster as Fake, Given
-from tests.tasked import KAFKA_TIME, Topic, plan, read as read_files, report_of, written
-from writer.batch.task import TaskPlan, run
-from writer.batch.task_report import Report
-from writer.core.offsets import OffsetRange, Source, TopicPartition
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.connection import BrokerAddress
@@ -35,7 +30,6 @@ from writer.kafka_reader.protocol import Api, ErrorCode
 from writer.kafka_reader.reader import RangeReader, ReadLimits
 from writer.kafka_reader.record_batches import MissingReason
 
-__all__ = ["plan", "written"]
 QUICK = ReadLimits(retry_timeout_s=0.3, fetch_wait_ms=10)
 PATIENT = ReadLimits(retry_timeout_s=10, fetch_wait_ms=10)
 
@@ -319,30 +313,3 @@ def test_readers_in_two_threads_do_not_meet() -> None:
         for thread in threads:
             thread.join(10)
     assert found == [60, 60]
-
-
-def test_a_task_makes_the_same_of_the_reader_s_rows_as_of_spark_s(
-    written: Topic, plan: TaskPlan, tmp_path: Path
-) -> None:
-    at_ms, held = int(KAFKA_TIME.timestamp() * 1000), dict[Source, list[Rec]]()
-    for topic, p, offset, value in sorted(written.records, key=lambda one: one[:3]):
-        held.setdefault((topic, p), []).append(Rec(offset, at_ms, f"{p}-{offset}".encode(), value))
-    fake = Fake({source: [Raw(tuple(records), 0, len(records), "zstd")] for source, records in held.items()})
-    with fake.running() as brokers, ClusterAddress(brokers).opened() as cluster:
-        batches = list(RangeReader(cluster, ranges(*held, end=350), limits=ReadLimits(rows=500)))
-    expected, mine = (
-        report_of(written, plan),
-        replace(plan, table=str(tmp_path / "mine"), dead_letters=str(tmp_path / "d")),
-    )
-    (row,) = run(iter(batches), mine)
-    report = Report.from_json(row["report"][0].as_py())
-    assert report.counts == expected.counts
-    for folders, files in (
-        ((mine.table, plan.table), "files"),
-        ((mine.dead_letters, plan.dead_letters), "dead_letter_files"),
-    ):
-        found, wanted = (
-            sorted(read_files(folder, getattr(one, files)).to_pylist(), key=str)
-            for folder, one in zip(folders, (report, expected), strict=True)
-        )
-        assert found == wanted

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tests.kafka_batches import Raw, Rec
 from tests.servers.kafka_cluster import Asked, Cluster as Fake, Given
-from tests.tasked import KAFKA_TIME, Topic, files_below, plan, report_of, written
+from tests.tasked import KAFKA_TIME, Topic, files_below, plan, read as read_files, report_of, written
 from writer.batch import range_task
 from writer.batch.range_task import ReadPlan
 from writer.batch.task import TaskPlan
@@ -117,6 +117,11 @@ def test_two_tasks_with_half_of_the_offsets_each_report_what_one_with_all_rows_d
     check_ranges_read(found, wanted)
     expected = report_of(written, plan)
     assert found.counts == expected.counts
+    for mine_at, plan_at, name in (
+        (mine.table, plan.table, "files"), (mine.dead_letters, plan.dead_letters, "dead_letter_files"),
+    ):  # fmt: skip
+        rows, wanted_rows = read_files(mine_at, getattr(found, name)), read_files(plan_at, getattr(expected, name))
+        assert sorted(rows.to_pylist(), key=str) == sorted(wanted_rows.to_pylist(), key=str)
     assert found.seconds["fetch"] > 0
     assert [len(share) for share in shares] == [2, 2], "the second of three partitions is in both"
 

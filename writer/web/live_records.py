@@ -15,7 +15,7 @@ from writer.preflight.preview import Step, looked
 from writer.web.http_server import TEXT, Answer, Guarded, allowed, json_answer
 
 _PATH = "/records"
-_ROOMS: tuple[Step, ...] = ("raw", "decoded", "assigned")
+_STEPS: tuple[Step, ...] = ("raw", "decoded", "assigned")
 _RECORDS, _RECORDS_MAX = 10, 50
 
 
@@ -47,9 +47,9 @@ def _answer(config: Config, query: str) -> Answer:
     name, at, count = asked.get("pipeline", ""), asked.get("at", "decoded"), asked.get("records", str(_RECORDS))
     if name not in config.pipelines:
         return HTTPStatus.NOT_FOUND, TEXT, b"there is no such pipeline here\n"
-    step = next((step for step in _ROOMS if step == at), None)
+    step = next((step for step in _STEPS if step == at), None)
     if step is None or not count.isdecimal() or not 1 <= int(count) <= _RECORDS_MAX:
-        words = f"'at' is one of {', '.join(_ROOMS)}, and 'records' 1 to {_RECORDS_MAX}\n"
+        words = f"'at' is one of {', '.join(_STEPS)}, and 'records' 1 to {_RECORDS_MAX}\n"
         return HTTPStatus.BAD_REQUEST, TEXT, words.encode()
     try:
         found = looked(config, name, at=step, records=int(count), now=datetime.now(UTC))

@@ -24,7 +24,7 @@ from writer.status.model import OUTCOMES, Totals
 from writer.table.factory import existing_table
 from writer.table.log.entries import Entry
 
-_ROOMS = ("skip", "split", "decode", "conform", "assign", "stage", "columnar")  # in the order of the line
+_STEPS = ("fetch", "skip", "split", "decode", "conform", "assign", "stage", "columnar")  # in the order of the line
 _PHASES = {
     "wait": "between the batch before and this one",
     "look": "topics, table, redo, range",
@@ -199,7 +199,7 @@ def _records(facts: Mapping[str, Any]) -> Table:
 def _steps(facts: Mapping[str, Any]) -> Table:
     seconds: Mapping[str, float] = facts.get("seconds", {})
     read = sum(account.get("read", 0) for account in facts["ranges"])
-    known = [step for step in _ROOMS if step in seconds] + sorted(seconds.keys() - set(_ROOMS))
+    known = [step for step in _STEPS if step in seconds] + sorted(seconds.keys() - set(_STEPS))
     table = ruled("step", "CPU s", "share", "µs/record")
     for step in known:
         table.add_row(
