@@ -29,7 +29,6 @@ from bench.cli import number
 from bench.data import TIME_FIELD, dataset
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import TimeRule
-from writer.batch.rewrite import Job, Source, rewrite
 from writer.batch.sorting import Dedupe
 from writer.batch.task import Task, TaskPlan
 from writer.config.pipeline_sections import Compact
@@ -39,6 +38,7 @@ from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.spark import session
 from writer.maintenance.compaction import in_spark
 from writer.maintenance.compaction_plan import Pace
+from writer.maintenance.rewrite import Job, Source, rewrite
 from writer.table.factory import table_at
 from writer.table.log.operations import Batch
 

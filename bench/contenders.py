@@ -141,5 +141,9 @@ CONTENDERS = {
             _headrace(fetch_max_wait="500 ms"), _in_delta,
         ),
         Contender("f", "native", "headrace with kafka.reader: native", _headrace(reader="native"), _in_delta),
+        Contender(
+            "g", "flink", "Flink's FileSink: Parquet in hourly folders, checkpoints every 10 s",
+            _module("bench.flink"), _in_files,
+        ),
     )
 }  # fmt: skip

@@ -25,11 +25,11 @@ from tests import hive, oracle
 from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, value
 from writer.audit.audit import audit
-from writer.batch.rewrite import Job
 from writer.cli.main import app
 from writer.cli.write import compact
 from writer.cli.write.seal import SealRequest, seal_pipeline
 from writer.maintenance.compaction import CompactionResult, Compactor, here
+from writer.maintenance.rewrite import Job
 from writer.sealing.sealer import Sealer
 from writer.table.log.operations import Closing
 

@@ -17,9 +17,9 @@ from tests.opened import OPENED, delta_table
 from tests.servers.objects import ObjectServer
 from tests.writing import Site, Writer
 from writer.batch.bucketing import TimeRule
-from writer.batch.rewrite import Job, Source, rewrite
 from writer.config.connections import S3
 from writer.core.files import BucketFile, BucketKey
+from writer.maintenance.rewrite import Job, Source, rewrite
 from writer.storage.base import S3Settings
 from writer.storage.locations import delta_options
 from writer.table.log.operations import Rewrite

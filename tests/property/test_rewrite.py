@@ -18,8 +18,8 @@ from tests.examples import share
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import TimeRule
 from writer.batch.parquet_files import parquet_writer
-from writer.batch.rewrite import Job, RewriteResult, Source, rewrite
 from writer.batch.sorting import Dedupe, Marks
+from writer.maintenance.rewrite import Job, RewriteResult, Source, rewrite
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 TIMES = (NOON, NOON + timedelta(minutes=1))
@@ -221,7 +221,7 @@ import resource, sys, pyarrow as pa
 from pathlib import Path
 from tests.property.test_rewrite import job
 from writer.batch.sorting import Dedupe
-from writer.batch.rewrite import Source, rewrite
+from writer.maintenance.rewrite import Source, rewrite
 lake, kind = Path(sys.argv[1]), sys.argv[2]
 asked = {"sort": {"sort_by": ("id",)}, "dedupe": {"dedupe": Dedupe(("id",))}, "merge": {}}[kind]
 sources = [Source(str(p.relative_to(lake)), None) for p in lake.rglob("*.parquet")]

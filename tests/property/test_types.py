@@ -237,9 +237,12 @@ class Growing:
                     sides = [leaf(name, PRIMITIVES[name]) for name in ("int", "string")]
                     branches += [record(self.name(), {"u": side}) for side in sides]
                 case _:
+                    known = len(self.defined)
                     inner = self.kind(depth - 1)
                     if not inner.empty:
                         branches.append(array(inner) if shape == "array" else map_of(inner))
+                    else:  # what it defines is not in the schema
+                        del self.defined[known:]
         null_at = self.draw(st.none() | st.integers(0, len(branches)))
         return union(branches, null_at)
 

@@ -59,10 +59,9 @@ def test_fields_may_have_the_names_of_the_frame():
 
 
 def test_the_frame_is_named_beside_every_field():
-    _, head, tail = avro.framed(
-        parsed(("_hdr", "int"), ("_end", "int"), ("_end_", "int")), header_bytes=5, nonce_bytes=8
-    )
-    assert (head, tail) == ("_hdr_", "_end__")
+    record = parsed(("_hdr", "int"), ("_end", "int"), ("_end_", "int"))
+    _, names = avro.framed(record, {"_hdr": avro.fixed("Head", 5)}, {"_end": avro.fixed("Tail", 8)})
+    assert names == {"_hdr": "_hdr_", "_end": "_end__"}
 
 
 def test_types_of_one_name_in_two_namespaces_stay_apart():

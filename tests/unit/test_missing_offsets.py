@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.batch.task import _spans
+from writer.batch.skip import _spans
 from writer.batch.task_report import SPANS_MAX, Counts, Report
 from writer.commit import missing_offsets
 from writer.commit.missing_offsets import ASKED_MAX, NONE_HELD, TOO_MANY, MissingOffsets, RecordsMissed

@@ -12,10 +12,11 @@ same bytes is read as the second branch.
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, TimeoutError as StillRunning
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import finalize
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,7 @@ from writer.avro.wire_format import CONFLUENT
 
 NONCE_BYTES = 8
 _SYNC = b"headrace-sync-16"
+_PARTS_MAX = 512  # written by one call; Linux takes 1,024
 
 
 class BlockRefused(Exception):
@@ -37,36 +39,43 @@ class DecoderUnresponsive(BlockRefused):
 
 
 @dataclass
-class NativeDecoder:
-    """DataFusion's Avro reader over one in-memory container file. One for each writer schema of a task."""
+class ContainerDecoder:
+    """DataFusion's Avro reader over one in-memory container file, which is written anew for each block."""
 
     record: avro.Record
     deadline: Callable[[int], float] = lambda size: 10 + size / 1e6  # processor seconds; 1 MB/s is 1/300 of usual
     scratch: str | None = None  # directory for the scratch file's name; Spark's own is cleared with the application
-    header_bytes: int = CONFLUENT.header_bytes  # before each value
     unresponsive: bool = field(default=False, init=False)  # a thread is lost: end the process after the task
 
     def __post_init__(self) -> None:
-        self._schema, _, self._tail = avro.framed(self.record, header_bytes=self.header_bytes, nonce_bytes=NONCE_BYTES)
         self._file = _Scratch(self.scratch)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="avro")
         self._context: tuple[int, Any] | None = None
 
-    def __call__(self, values: pa.Array) -> tuple[pa.Table, pa.StringArray | None]:
-        """Decode all, prove all. Raises BlockRefused when a record is bad, DecoderHung when the reader spins."""
+    def read(self, schema: str, count: int, body: Sequence[memoryview]) -> pa.Table:
+        """Read so many records of a schema. Raises BlockRefused, and DecoderUnresponsive when the reader spins."""
         if self.unresponsive:
             raise BlockRefused("the native decoder of this process is lost")
-        nonce = os.urandom(NONCE_BYTES)
-        framed = pc.binary_join_element_wise(values, pa.scalar(nonce, values.type), pa.scalar(b"", values.type))
-        body = _bytes_of(framed)
-        self._file.write(_container(self._schema, len(values), body))
-        table = self._watched(len(values), len(body))
-        if table.num_rows != len(values) or not _all_equal(table.column(self._tail), nonce):
-            raise BlockRefused("a record did not end where its value ends")
+        size = sum(part.nbytes for part in body)
+        self._file.write([_head(schema, count, size), *body, memoryview(_SYNC)])
+        table = self._watched(count, size)
+        if table.num_rows != count:
+            raise BlockRefused(f"{table.num_rows} records were read of {count}")
+        return table
+
+    def in_table_types(self, table: pa.Table) -> tuple[pa.Table, pa.StringArray | None]:
+        """Return the record's columns as a table holds them, and what is wrong with each row. Raises BlockRefused."""
+        columns: dict[str, Normalised] = {}
         try:
-            return self._in_table_types(table)
+            for spec in self.record.fields:
+                column = table.column(spec["name"])
+                done = normalise(self.record, spec["type"], _one_chunk(column))
+                if done is not None:
+                    columns[spec["name"]] = done
         except pa.ArrowException as error:
             raise BlockRefused(str(error)) from error
+        rows = pa.table({name: done.values for name, done in columns.items()})
+        return rows, any_bad(list(columns.values()))
 
     def _watched(self, count: int, size: int) -> pa.Table:
         limit = time.process_time() + self.deadline(size)
@@ -95,15 +104,27 @@ class NativeDecoder:
             self._context = (count, SessionContext(config))
         return self._context[1].read_avro(self._file.path).limit(count).to_arrow_table()
 
-    def _in_table_types(self, table: pa.Table) -> tuple[pa.Table, pa.StringArray | None]:
-        columns: dict[str, Normalised] = {}
-        for spec in self.record.fields:
-            column = table.column(spec["name"])
-            done = normalise(self.record, spec["type"], _one_chunk(column))
-            if done is not None:
-                columns[spec["name"]] = done
-        rows = pa.table({name: done.values for name, done in columns.items()})
-        return rows, any_bad(list(columns.values()))
+
+@dataclass
+class NativeDecoder(ContainerDecoder):
+    """Decodes a column of values, each behind its header. One for each writer schema of a task."""
+
+    header_bytes: int = CONFLUENT.header_bytes  # before each value
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        header = {"_hdr": avro.fixed("Head", self.header_bytes)} if self.header_bytes else {}
+        self._schema, names = avro.framed(self.record, header, {"_end": avro.fixed("Tail", NONCE_BYTES)})
+        self._tail = names["_end"]
+
+    def __call__(self, values: pa.Array) -> tuple[pa.Table, pa.StringArray | None]:
+        """Decode all, prove all. Raises BlockRefused when a record is bad, DecoderUnresponsive as `read` does."""
+        nonce = os.urandom(NONCE_BYTES)
+        framed = pc.binary_join_element_wise(values, pa.scalar(nonce, values.type), pa.scalar(b"", values.type))
+        table = self.read(self._schema, len(values), [_bytes_of(framed)])
+        if not all_equal(table.column(self._tail), nonce):
+            raise BlockRefused("a record did not end where its value ends")
+        return self.in_table_types(table)
 
 
 class _Scratch:
@@ -117,25 +138,28 @@ class _Scratch:
             os.symlink(f"/proc/{os.getpid()}/fd/{self._file}", self.path)  # noqa: PTH211
         else:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        finalize(self, os.close, self._file)
 
-    def write(self, parts: list[bytes | memoryview]) -> None:
+    def write(self, parts: Sequence[memoryview]) -> None:
         os.lseek(self._file, 0, os.SEEK_SET)
-        for part in parts:
-            view = memoryview(part)
-            while view.nbytes:
-                view = view[os.write(self._file, view) :]
-        os.ftruncate(self._file, sum(memoryview(part).nbytes for part in parts))  # last: its pages are used again
+        for at in range(0, len(parts), _PARTS_MAX):
+            group = parts[at : at + _PARTS_MAX]
+            written = os.writev(self._file, group)
+            for part in group:
+                left, written = part.cast("B")[written:], max(written - part.nbytes, 0)
+                while left.nbytes:  # cold: the kernel took less
+                    left = left[os.write(self._file, left) :]
+        os.ftruncate(self._file, sum(part.nbytes for part in parts))  # last: its pages are used again
 
-    def __del__(self) -> None:
-        if hasattr(self, "_file"):
-            os.close(self._file)
 
+def _head(schema: str, count: int, size: int) -> memoryview:
+    """What precedes the body of a file with one block.
 
-def _container(schema: str, count: int, body: memoryview) -> list[bytes | memoryview]:
-    """Avro 1.12, object container files: magic, metadata map, sync marker; then count, size, body, sync marker."""
+    Avro 1.12, object container files: magic, metadata map, sync marker; then count, size, body, sync marker.
+    """
     meta = [b"avro.schema", schema.encode(), b"avro.codec", b"null"]
     head = b"Obj\x01" + _long(2) + b"".join(_long(len(part)) + part for part in meta) + _long(0) + _SYNC
-    return [head + _long(count) + _long(len(body)), body, _SYNC]
+    return memoryview(head + _long(count) + _long(size))
 
 
 def _long(value: int) -> bytes:
@@ -160,7 +184,8 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
 
-def _all_equal(column: pa.ChunkedArray, value: bytes) -> bool:
+def all_equal(column: pa.ChunkedArray, value: bytes) -> bool:
+    """Tell whether each value of a column is this one."""
     return column.null_count == 0 and bool(
         pc.all(pc.equal(column, pa.scalar(value, column.type))).as_py() in (True, None)
     )

@@ -150,23 +150,25 @@ def decimal_digits(schema: Schema) -> tuple[int, int] | None:
     return (precision, scale) if precision >= 1 and 0 <= scale <= precision else None
 
 
-def framed(record: Record, *, header_bytes: int, nonce_bytes: int) -> tuple[str, str, str]:
-    """Schema that reads `header + value + nonce` as one record. Returns (JSON text, header field, nonce field).
+def framed(record: Record, before: Mapping[str, Schema], after: Mapping[str, Schema]) -> tuple[str, dict[str, str]]:
+    """Schema that reads other fields before and after each value, as one record. Returns it as JSON, and their names.
 
-    Without header bytes the header field is left out.
-
-    Logical types other than decimal are taken off, so the decoder hands over the plain numbers and text. The two names
-    are lengthened until no field of the record has them.
+    Logical types other than decimal are taken off, so the decoder hands over the plain numbers and text. The names
+    given are lengthened until no field of the record has them.
     """
     taken = {field["name"] for field in record.fields}
-    head, tail = _free("_hdr", taken), _free("_end", taken)
-    before = {"name": head, "type": {"type": "fixed", "name": "headrace_frame.Head", "size": header_bytes}}
+    names = {name: _free(name, taken) for name in (*before, *after)}
     fields = [
-        *([before] if header_bytes else []),
+        *({"name": names[name], "type": schema} for name, schema in before.items()),
         *({"name": f["name"], "type": _plain(f["type"])} for f in record.fields),
-        {"name": tail, "type": {"type": "fixed", "name": "headrace_frame.Tail", "size": nonce_bytes}},
+        *({"name": names[name], "type": schema} for name, schema in after.items()),
     ]
-    return json.dumps({"type": "record", "name": _flat_name(record.root["name"]), "fields": fields}), head, tail
+    return json.dumps({"type": "record", "name": _flat_name(record.root["name"]), "fields": fields}), names
+
+
+def fixed(name: str, size: int) -> Schema:
+    """Return the type of so many bytes, for a field of `framed`."""
+    return {"type": "fixed", "name": f"headrace_frame.{name}", "size": size}
 
 
 def plain_schema(record: Record) -> Schema:

@@ -29,10 +29,12 @@ from writer.batch.lateness import Late, LatePolicy, follow, late, late_reasons
 from writer.batch.parquet_files import Destination
 from writer.batch.record_columns import RecordColumns
 from writer.batch.schema_reader import DecodedKeys, Decoders, KeyReader, SchemaReader
+from writer.batch.skip import skip
 from writer.batch.spill_buffer import Stage
-from writer.batch.task_report import SPANS_MAX, Counts, Report
+from writer.batch.task_report import Counts, Report
 from writer.core import fault_points
-from writer.core.offsets import Source, Span
+from writer.core.offsets import Source
+from writer.kafka_reader.columns import DecodedRecords
 from writer.storage.base import S3Settings
 from writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
 from writer.storage.locations import store_at
@@ -72,21 +74,27 @@ class TaskPlan:
 
 
 def run(
-    batches: Iterable[pa.RecordBatch], plan: TaskPlan, complete: Callable[[Report], None] = lambda _: None
+    batches: Iterable[pa.RecordBatch | DecodedRecords],
+    plan: TaskPlan,
+    complete: Callable[[Report], None] = lambda _: None,
+    is_unresponsive: Callable[[], bool] = lambda: False,
 ) -> Iterator[pa.RecordBatch]:
     """Run a task on the batches. Yields one report, as one row of JSON (schema task_report.ROW).
 
-    `complete` adds to the report what is known once all batches were read.
+    `complete` adds to the report what is known once all batches were read. `is_unresponsive`: a native decoder of who
+    makes the batches is lost.
     """
     began_s, task = time.monotonic(), Task(plan)
     try:
-        report = task.run(batches, task.take)
+        report = task.run(batches, task.take_either)
         complete(report)
         report.took_s = [round(time.monotonic() - began_s, 3)]
         fault_points.point("in_report")
         yield report.to_row()
     finally:
-        if task.unresponsive:  # a thread spins in native code for ever: let this process go, Spark makes another
+        if (
+            task.unresponsive or is_unresponsive()
+        ):  # a thread spins in native code for ever: let this process go, Spark makes another
             threading.Timer(1.0, os._exit, args=[0]).start()
 
 
@@ -107,6 +115,17 @@ class Group:
     records: pa.Table
     rows: pa.Table
     assigned: BucketAssignment | None = None
+    decoded: DecodedRecords | None = None  # where the records come without their values
+
+    def at(self, positions: Mapping[int, str]) -> pa.Table:
+        """Return the records at some positions, with their values."""
+        some = self.records.take(pa.array(list(positions), pa.int64()))
+        return some if self.decoded is None else self.decoded.with_values(some)
+
+    def where(self, mask: pa.BooleanArray | pa.ChunkedArray) -> pa.Table:
+        """Return some records, with their values."""
+        some = self.records.filter(mask)
+        return some if self.decoded is None else self.decoded.with_values(some)
 
 
 class RecordSteps:
@@ -133,13 +152,8 @@ class RecordSteps:
         Once a record has met a schema that the plan lacks, nothing more is decoded: the batch will run again.
         """
         with self.clock("skip"):
-            arrived = pa.Table.from_batches([batch])
-            if self._plan.topic is not None:
-                arrived = arrived.append_column("topic", pa.repeat(self._plan.topic, batch.num_rows))
-            records = skip(arrived, self._plan.frontier, self.counts)
-            size = pc.sum(pc.binary_length(records.column("value"))).as_py() or 0
-            self.report.value_bytes += size
-            self.report.record_bytes_max = max(self.report.record_bytes_max, size / max(records.num_rows, 1))
+            records = skip(self._with_topic(batch), self._plan.frontier, self.counts)
+            self._weigh(pc.sum(pc.binary_length(records.column("value"))).as_py() or 0, records.num_rows)
         for schema_id, group in split(records, self._plan.wire):
             known = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
             if schema_id is None:
@@ -151,6 +165,20 @@ class RecordSteps:
             elif not self.report.lacks_schemas and (found := self._decoded(group, schema_id, known)) is not None:
                 yield found
 
+    def take_decoded(self, decoded: DecodedRecords) -> Group:
+        """Count records whose values are decoded already, and give their rows the plan's columns."""
+        with self.clock("skip"):
+            records = self._with_topic(decoded.records)
+            kept = skip(records, self._plan.frontier, self.counts)
+            assert kept.num_rows == decoded.rows.num_rows, "the table has none of these records"
+            self._weigh(decoded.value_bytes, kept.num_rows)
+        self.report.schemas.add(decoded.schema_id)
+        known = self._plan.schemas.schemas[decoded.schema_id]
+        assert isinstance(known, WriterSchema), "a schema that is not known or rejected decodes nothing"
+        with self.clock("conform"):
+            rows = conform(decoded.rows, known, self._plan.schemas)
+        return self.with_record_columns(Group(decoded.schema_id, kept, rows, decoded=decoded))
+
     def assign(self, group: Group) -> Group:
         """Give the rows event times and buckets. Raises ValueError when the event-time field is no time."""
         records, plan = group.records, self._plan
@@ -159,9 +187,9 @@ class RecordSteps:
             self.report.time_unit = assigned.unit
         if assigned.kept is not None:
             reasons = assigned.quarantined
-            self._refuse(_at(records, reasons), group.schema_id, _reasons(reasons), outcome="quarantined")
+            self._refuse(group.at(reasons), group.schema_id, _reasons(reasons), outcome="quarantined")
             records = records.filter(assigned.kept)
-        return Group(group.schema_id, records, assigned.rows, assigned)
+        return replace(group, records=records, rows=assigned.rows, assigned=assigned)
 
     @contextmanager
     def clock(self, step: str) -> Iterator[None]:
@@ -171,6 +199,14 @@ class RecordSteps:
         fault_points.point(f"in_{step}")
         seconds = self.report.seconds
         seconds[step] = seconds.get(step, 0) + time.process_time() - start
+
+    def _with_topic(self, batch: pa.RecordBatch) -> pa.Table:
+        records, topic = pa.Table.from_batches([batch]), self._plan.topic
+        return records if topic is None else records.append_column("topic", pa.repeat(topic, batch.num_rows))
+
+    def _weigh(self, value_bytes: int, records: int) -> None:
+        self.report.value_bytes += value_bytes
+        self.report.record_bytes_max = max(self.report.record_bytes_max, value_bytes / max(records, 1))
 
     def _decoded(self, group: pa.Table, schema_id: int, known: WriterSchema) -> Group | None:
         """Decode records of one schema id; None where all of them are older than the id's meaning."""
@@ -204,7 +240,7 @@ class RecordSteps:
                 return replace(group, rows=rows)
             keep = np.ones(rows.num_rows, dtype=bool)
             keep[list(reasons)] = False
-            self._refuse(_at(group.records, reasons), group.schema_id, _reasons(reasons))
+            self._refuse(group.at(reasons), group.schema_id, _reasons(reasons))
             return replace(group, records=group.records.filter(keep), rows=rows.filter(keep))
 
     def _read_keys(self, records: pa.Table) -> DecodedKeys:
@@ -248,6 +284,13 @@ class Task:
         """Take one Arrow batch of records through all steps to the stage."""
         for group in self._steps.decode(batch):
             self._place(group)
+
+    def take_either(self, batch: pa.RecordBatch | DecodedRecords) -> None:
+        """Take records as they are, or with values that were decoded with their frames and are not in the table."""
+        if isinstance(batch, pa.RecordBatch):
+            self.take(batch)
+        elif not self._report.lacks_schemas:
+            self._place(self._steps.take_decoded(batch))
 
     def take_rows(self, batch: pa.RecordBatch, rows: pa.Table) -> None:
         """Take rows that were decoded elsewhere: they have the plan's columns, one row for each record of the batch.
@@ -316,7 +359,7 @@ class Task:
         codes, times, on_time = assigned.buckets.codes, assigned.event_time, pc.invert(found.rows)
         if plan.late == "dead_letter":
             why = late_reasons(times.filter(found.rows), plan.time_rule.field, plan.closed_until)
-            self._dead.add(group.records.filter(found.rows), group.schema_id, why.__getitem__)
+            self._dead.add(group.where(found.rows), group.schema_id, why.__getitem__)
         else:
             mine = replace(assigned.buckets, codes=codes.filter(found.rows))
             self._lates().add(rows.filter(found.rows), times.filter(found.rows), mine)
@@ -331,51 +374,6 @@ class Task:
             to = plan.destination(plan.late_table, self._steps.bucketer.columns)
             self._late_stage = Stage(to, budget=plan.budget // 4, scratch=self._scratch)
         return self._late_stage
-
-
-def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[Source, Counts]) -> pa.Table:
-    """Drop what the table already has, and tombstones; count the rest as read, by partition."""
-    kept: list[pa.Table] = []
-    for source, rows in _runs(records):
-        count, known = counts[source], frontier.get(source, 0)
-        new = rows
-        lowest = pc.min(rows.column("offset")).as_py()  # not the first: Spark may hand a partition over in two pieces
-        if lowest < known:
-            new = rows.filter(pc.greater_equal(rows.column("offset"), known))
-            count.skipped += rows.num_rows - new.num_rows
-        if new.num_rows == 0:
-            continue
-        first, last = pc.min_max(new.column("offset")).as_py().values()
-        count.offset_min = first if count.offset_min is None else min(count.offset_min, first)
-        count.offset_max = last if count.offset_max is None else max(count.offset_max, last)
-        count.read += new.num_rows
-        if count.spans_whole:
-            count.add_read([(first, last + 1)] if last - first + 1 == new.num_rows else _spans(new.column("offset")))
-        tombstones = new.column("value").null_count
-        count.tombstones += tombstones
-        kept.append(new.filter(pc.is_valid(new.column("value"))) if tombstones else new)
-    return pa.concat_tables(kept) if kept else records.slice(0, 0)
-
-
-def _spans(offsets: pa.ChunkedArray) -> list[Span]:
-    """Cut offsets, in any order, into runs without a missing offset (cold: few are missing); the first pieces."""
-    ordered = contiguous(offsets).sort()
-    steps = pc.subtract(ordered.slice(1), ordered.slice(0, len(ordered) - 1))
-    after = pc.indices_nonzero(pc.not_equal(steps, 1)).slice(0, SPANS_MAX + 1).to_pylist()
-    starts, ends = [0, *(at + 1 for at in after)], [*(at + 1 for at in after), len(ordered)]
-    return [(ordered[a].as_py(), ordered[b - 1].as_py() + 1) for a, b in zip(starts, ends, strict=True)]
-
-
-def _runs(records: pa.Table) -> Iterator[tuple[Source, pa.Table]]:
-    """Cut a batch where the topic or the partition changes. Spark reads one partition after the other."""
-    topics = pc.run_end_encode(contiguous(records.column("topic")).dictionary_encode().indices)
-    partitions = pc.run_end_encode(contiguous(records.column("partition")))
-    ends = sorted({*topics.run_ends.to_pylist(), *partitions.run_ends.to_pylist()})  # few
-    start = 0
-    for end in ends:
-        piece = records.slice(start, end - start)
-        yield (piece.column("topic")[0].as_py(), piece.column("partition")[0].as_py()), piece
-        start = end
 
 
 def _with_provenance(rows: pa.Table, records: pa.Table, plan: TaskPlan) -> pa.Table:

@@ -267,7 +267,7 @@ def _ivy(bundle: Bundle, work: Path, ivy_cache: Path, *, lock: int) -> None:
         '<info organisation="headrace" module="servers"/><configurations><conf name="default"/></configurations>'
         f"<dependencies>{''.join(m.xml() for m in bundle.modules)}</dependencies></ivy-module>"
     )
-    command = [java(JAVA_MIN), "-jar", _ivy_jar(), "-cache", ivy_cache, "-ivy", module_file, "-confs", "default"]
+    command = [java(JAVA_MIN), "-jar", pyspark_jars("ivy-*.jar")[-1], "-cache", ivy_cache, "-ivy", module_file, "-confs", "default"]
     if settings := os.environ.get("HEADRACE_IVY_SETTINGS"):
         command += ["-settings", settings]
     command += ["-types", "jar", "bundle", "tar.gz"]  # without pom, sources and javadoc
@@ -299,12 +299,13 @@ def _last_line(output: str) -> str:
     return printed[-1] if printed else "nothing"
 
 
-def _ivy_jar() -> Path:
+def pyspark_jars(pattern: str) -> list[Path]:
+    """Return those of pyspark's own jars whose names match, in order. Raises ArtifactError where there is none."""
     spec = find_spec("pyspark")
-    jars = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
+    jars = sorted(Path(spec.origin).parent.glob(f"jars/{pattern}")) if spec and spec.origin else []
     if not jars:
-        raise ArtifactError("pyspark's jars hold no ivy-*.jar, which fetches the others. Install pyspark from PyPI.")
-    return jars[-1]
+        raise ArtifactError(f"pyspark's jars hold no {pattern}. Install pyspark from PyPI.")
+    return jars
 
 
 def unpack(archive: Path, into: Path, keep: tuple[str, ...] = ()) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from writer.core.offsets import OffsetRange
+from writer.core.offsets import OffsetRange, Source
 from writer.kafka_reader.byte_columns import Longs
 from writer.kafka_reader.errors import Corrupt
 from writer.kafka_reader.record_batches import Batch
@@ -35,6 +35,11 @@ class Kept(NamedTuple):
     batch: Batch
     range: OffsetRange
 
+    @property
+    def source(self) -> Source:
+        """Topic and partition."""
+        return self.range.part.topic, self.range.part.partition
+
 
 class RecordBuffer:
     """The records of many batches, decompressed."""
@@ -49,27 +54,36 @@ class RecordBuffer:
         """Let the records go."""
         if len(self._view) > _KEPT_MAX:  # after a batch of unusual size
             self._take(bytearray(_CAPACITY))
-        self.kept, self.size, self.count, self._starts = list[Kept](), 0, 0, list[int]()
+        self.kept, self.size, self.count, self._ends = list[Kept](), 0, 0, list[int]()
 
     def add(self, batch: Batch, of: OffsetRange) -> None:
         """Decompress a batch behind those before it. Raises Corrupt; the buffer is then as it was before."""
-        began, known = self.size, len(self._starts)
+        began, kept = self.size, Kept(batch._replace(body=memoryview(b"")), of)
         try:
             self._decompress(batch)
-            self._find(began, batch.record_count)
-        except (OSError, pa.ArrowException, struct.error, IndexError, ValueError) as error:
+            _check_count(batch.record_count, self.size - began)
+        except (OSError, pa.ArrowException, struct.error, ValueError) as error:
             self.size = began
-            del self._starts[known:]
-            raise Corrupt(
-                f"{of.part.name} at offset {batch.base}: a record batch cannot be read ({error})",
-                of.part.topic, of.part.partition, batch.base,
-            ) from error  # fmt: skip
+            raise _unreadable(kept, error) from error
         self.count += batch.record_count
-        self.kept.append(Kept(batch._replace(body=memoryview(b"")), of))
+        self.kept.append(kept)
+        self._ends.append(self.size)
 
     def bounds(self) -> Longs:
-        """Return where each record begins, and where the last one ends."""
-        return np.append(np.fromiter(self._starts, np.int64, len(self._starts)), self.size)
+        """Find where each record begins, and where the last one ends. Raises Corrupt."""
+        starts, at = list[int](), 0
+        for kept, end in zip(self.kept, self._ends, strict=True):
+            try:
+                self._find(starts, at, end, kept.batch.record_count)
+            except (IndexError, ValueError) as error:
+                raise _unreadable(kept, error) from error
+            at = end
+        starts.append(self.size)
+        return np.fromiter(starts, np.int64, len(starts))
+
+    def batch_ends(self) -> Longs:
+        """Return where the records of each batch end."""
+        return np.array(self._ends, np.int64)
 
     def bytes(self) -> pa.Buffer:
         """Return the bytes of all records: valid until the next `add` or `clear`."""
@@ -109,20 +123,30 @@ class RecordBuffer:
     def _take(self, memory: bytearray) -> None:
         self._memory, self._view = memory, memoryview(memory)
 
-    def _find(self, at: int, count: int) -> None:
-        """Find where the records of the last batch begin. Raises ValueError, IndexError."""
-        if count * _RECORD_BYTES_MIN > self.size - at:
-            raise ValueError(f"{count} records in {self.size - at} bytes")
-        self._view[self.size] = 0  # `_reserve` keeps room: the look-up of a second byte stays within what is known
-        add, low, high, data = self._starts.append, _LOW, _HIGH, self._memory
+    def _find(self, starts: list[int], at: int, end: int, count: int) -> None:
+        """Append where the records of a batch begin. Raises ValueError, IndexError."""
+        add, low, high, data = starts.append, _LOW, _HIGH, self._memory
         for _ in range(count):
             add(at)
-            step = low[data[at]] + high[data[at + 1]]
+            step = low[data[at]] + high[data[at + 1]]  # `_reserve` keeps room for a look-up behind the last byte
             if step < 0:
                 step = _length(data, at)
             at += step
-        if at != self.size:
+        if at != end:
             raise ValueError("its records do not end where it ends")
+
+
+def _check_count(count: int, size: int) -> None:
+    """Refuse, before memory is taken for them, more records than the bytes can hold. Raises ValueError."""
+    if count * _RECORD_BYTES_MIN > size:
+        raise ValueError(f"{count} records in {size} bytes")
+
+
+def _unreadable(kept: Kept, error: Exception) -> Corrupt:
+    part, base = kept.range.part, kept.batch.base
+    return Corrupt(
+        f"{part.name} at offset {base}: a record batch cannot be read ({error})", part.topic, part.partition, base
+    )
 
 
 def _length(data: bytearray, at: int) -> int:

@@ -1,7 +1,7 @@
 """Compacts buckets: in the driver with Spark's tasks, from the command line in this process.
 
-What is decided is in `compaction.py`, how rows are written in `writer/batch/rewrite.py`, what keeps two of them from
-doubling rows in `writer/table/`.
+What is decided is in `compaction_plan.py`, how rows are written in `rewrite.py`, what keeps two of them from doubling
+rows in `writer/table/`.
 """
 
 import time
@@ -16,13 +16,13 @@ from uuid import uuid4
 import pyarrow as pa
 
 import bucketers
-from writer.batch.rewrite import Job, RewriteResult, Source, UnknownColumn, rewrite
 from writer.commit.builder import check_age
 from writer.config import pipelines
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey, by_bucket
 from writer.maintenance.compaction_plan import Pace, Piece, Policy, plan
+from writer.maintenance.rewrite import Job, RewriteResult, Source, UnknownColumn, rewrite
 from writer.schemas.format_detection import unit_of
 from writer.sealing.manifest import bucket_path
 from writer.sealing.rules import is_closed

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
 
-from writer.batch.rewrite import SHARE_MAX, SHARE_MIN
 from writer.batch.sorting import Dedupe
 from writer.core.files import BucketFile
+from writer.maintenance.rewrite import SHARE_MAX, SHARE_MIN
 
 GROUP_FILES = 8  # of the target size, in one piece of work: all of it is lost where another writer is first
 _EPOCH = datetime.fromtimestamp(0, UTC)

@@ -1,0 +1,65 @@
+"""Flink's FileSink, as a team would set it up: exactly once, checkpoints every ten seconds, Parquet in hourly folders.
+
+By itself: python -m bench.flink JOB.json
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.job import BUCKET, CORES, Job, load
+from bench.plain import DRIVER_MEMORY
+from writer.clients import java_artifacts
+from writer.clients.java_artifacts import Bundle, Module
+from writer.core.errors import HeadraceError
+
+_VERSION = "2.1.1"
+_FLINK = (
+    Module("org.apache.flink", "flink-clients", _VERSION, transitive=True),
+    Module("org.apache.flink", "flink-connector-files", _VERSION, transitive=True),
+    Module("org.apache.flink", "flink-connector-base", _VERSION, transitive=True),
+    Module("org.apache.flink", "flink-connector-kafka", "4.0.1-2.0"),
+    Module("org.apache.flink", "flink-avro", _VERSION, transitive=True),
+    Module("org.apache.flink", "flink-parquet", _VERSION),
+    Module("org.apache.parquet", "parquet-avro", "1.15.2"),  # the version of Parquet in pyspark
+    Module("org.slf4j", "slf4j-simple", "1.7.36"),
+)
+FLINK = Bundle("flink", _VERSION, _FLINK, files=49, megabytes=66)
+# Of pyspark's jars and of Spark's Kafka source: what Flink's pom calls provided.
+_PROVIDED = ("hadoop-client-*.jar", "parquet-[cefhj]*.jar", "zstd-jni-*.jar")
+_SOURCE = Path(__file__).with_name("FlinkFileSink.java")
+_OPENS = ("java.base/java.lang", "java.base/java.util", "java.base/java.time")  # as Flink's own scripts say
+
+
+class CannotCompile(HeadraceError):
+    """The Java source of the contender does not compile."""
+
+
+def command(job: Job) -> list[str]:
+    """Fetch Flink, compile the job, and return the command that runs it. Raises ArtifactError, CannotCompile."""
+    java = str(java_artifacts.java())
+    jars = [*java_artifacts.fetch(FLINK, progress=print).glob("*.jar"), *java_artifacts.spark_jars(), *_provided()]
+    classes, schema = job.scratch / "classes", job.scratch / "schema.avsc"
+    classpath = os.pathsep.join(map(str, [classes, *jars]))
+    compiler = [java, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-d", str(classes), "-cp", classpath, str(_SOURCE)]
+    done = subprocess.run(compiler, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise CannotCompile(f"{_SOURCE.name} does not compile (is {java} a JDK?): {done.stderr or done.stdout}")
+    schema.write_text(job.schema_text, encoding="utf-8")
+    opens = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENS]
+    return [
+        java, f"-Xmx{DRIVER_MEMORY}", f"-Djava.io.tmpdir={job.scratch}", "-XX:-UsePerfData", *opens,
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath, "FlinkFileSink",
+        job.bootstrap, job.topic, str(schema), job.time_field, BUCKET, str(job.table), f"{job.directory}/checkpoints",
+        str(CORES),
+    ]  # fmt: skip
+
+
+def _provided() -> list[Path]:
+    return [jar for pattern in _PROVIDED for jar in java_artifacts.pyspark_jars(pattern)]
+
+
+if __name__ == "__main__":
+    wanted = command(load(Path(sys.argv[1])))
+    os.execv(wanted[0], wanted)  # noqa: S606 - the contender is this process
