@@ -169,7 +169,7 @@ public final class FlinkFileSink {
       long events = done.values().stream().mapToLong(Long::longValue).sum();
       done.clear();
       if (events > 0) {
-        System.out.println("batch_committed batch=" + checkpoint + " read=" + events + " rooms={}");
+        System.out.println("batch_committed batch=" + checkpoint + " read=" + events + "");
       }
     }
   }

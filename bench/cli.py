@@ -30,7 +30,7 @@ def bench(
         typer.Option(
             "--contenders",
             help="a: headrace, b: plain PySpark, c: b repartitioned, d: the steps alone, e: a with fetches that wait "
-            "500 ms, f: a with kafka.reader: native. Default: a,b,c,d; with --partitions: a.",
+            "500 ms, f: a with kafka.reader: native, g: Flink. Default: a,b,c,d; with --partitions: a.",
         ),
     ] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each, in turn.")] = 1,
@@ -42,6 +42,9 @@ def bench(
     ] = None,
     keep: Annotated[Path | None, typer.Option("--keep", help="Put tables and logs here and keep them.")] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Also tell where the CPU time goes.")] = False,
+    warm_from: Annotated[
+        float, typer.Option("--warm-from", help="Share of the events after which measuring begins.")
+    ] = 0.2,
     partitions: Annotated[
         str | None,
         typer.Option(
@@ -69,7 +72,7 @@ def bench(
     if counts and (profile or plot_file is not None):
         raise ConfigError("--partitions has no warm part, which --profile and --plot show. Leave them out.")
     named = contenders or ("a" if counts else "a,b,c,d")
-    setting = Setting(dataset(data), count, chosen(named), repeats, profile, counts)
+    setting = Setting(dataset(data), count, chosen(named), repeats, profile, counts, warm_from)
     raise typer.Exit(_measure(setting, keep, json_file, plot_file))
 
 

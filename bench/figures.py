@@ -73,6 +73,7 @@ class Run:
     rss_peak_bytes: int
     written: Written
     partitions: int = PARTITIONS
+    warm_from: float = WARM_FROM  # share of the events before the first that count as warm
 
     def __post_init__(self) -> None:
         carried = self.marks[-1].events if self.marks else 0
@@ -113,7 +114,7 @@ class CommittedRange:
 
 
 def warm(run: Run) -> CommittedRange:
-    """Return the steady work: from the first mark at 20 % of the events or more, to the last mark.
+    """Return the steady work: from the first mark at `warm_from` of the events or more, to the last mark.
 
     Raises BenchFailed when there is none.
     """
@@ -148,7 +149,7 @@ def parts(run: Run) -> dict[str, float]:
 
 
 def _warm_from(run: Run) -> int:
-    at = next(i for i, mark in enumerate(run.marks) if mark.events >= WARM_FROM * run.events)
+    at = next(i for i, mark in enumerate(run.marks) if mark.events >= run.warm_from * run.events)
     if run.marks[at].events == run.events:
         raise BenchFailed(f"{run.contender} carried all {run.events:,} events at once: take more events")
     return at

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from bench.data import DataSet, dataset
@@ -19,6 +19,9 @@ from writer.core.errors import HeadraceError
 _BLOCK_MAX = 20_000  # events encoded at once, and sent to one partition
 _IN_FLIGHT_MAX = 200_000
 _DELIVERED_WITHIN_S = 120
+_CREATED_WITHIN_S = 120
+_CREATED_AT_ONCE = 4_000  # partitions
+_USUAL_PARTITIONS_MAX = 1_000
 
 
 class NotFilled(HeadraceError):
@@ -58,7 +61,7 @@ def fill(
     """
     began = time.monotonic()
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1)])[topic].result(timeout=30)
+    _create(admin, topic, partitions)
     with SchemaRegistryClient({"url": registry_url}) as registry:
         schema_id: int = registry.register_schema(f"{topic}-value", Schema(data.schema_text, "AVRO"))
     size = _send(
@@ -69,6 +72,27 @@ def fill(
     if held != events:
         raise NotFilled(f"topic {topic!r} on {bootstrap} holds {held} of {events} events. Fill another topic.")
     return Filled(topic, schema_id, events, size, time.monotonic() - began)
+
+
+def _create(admin: AdminClient, topic: str, partitions: int) -> None:
+    """Create the topic. Raises KafkaException.
+
+    A broker keeps two indexes of each partition in memory, of ten megabytes by default, and takes 10,000 changes at
+    once.
+    """
+    config = {"segment.index.bytes": "65536"} if partitions > _USUAL_PARTITIONS_MAX else {}
+    first = min(partitions, _CREATED_AT_ONCE)
+    admin.create_topics([NewTopic(topic, num_partitions=first, replication_factor=1, config=config)])[topic].result(
+        timeout=_CREATED_WITHIN_S
+    )
+    for count in range(2 * _CREATED_AT_ONCE, partitions + _CREATED_AT_ONCE, _CREATED_AT_ONCE):
+        wanted = NewPartitions(topic, min(count, partitions))
+        admin.create_partitions([wanted])[topic].result(timeout=_CREATED_WITHIN_S)
+    end_s = time.monotonic() + _CREATED_WITHIN_S
+    while len(admin.list_topics(topic, timeout=30).topics[topic].partitions) < partitions:
+        if time.monotonic() > end_s:
+            raise NotFilled(f"topic {topic!r} has not got {partitions:,} partitions within {_CREATED_WITHIN_S} s.")
+        time.sleep(0.1)
 
 
 def _send(

@@ -70,4 +70,4 @@ def mark(batch: int, read: int, steps: Mapping[str, float] | None = None) -> Non
 
     `steps`: the processor seconds that each step took.
     """
-    print(f"batch_committed batch={batch} read={read} rooms={json.dumps(steps or {})}", flush=True)
+    print(f"batch_committed batch={batch} read={read} steps={json.dumps(steps or {})}", flush=True)

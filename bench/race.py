@@ -12,7 +12,7 @@ from typing import BinaryIO
 import psutil
 
 from bench.contenders import HEADRACE, Contender, environment, steps_of
-from bench.figures import BenchFailed, Mark, Run, Usage
+from bench.figures import WARM_FROM, BenchFailed, Mark, Run, Usage
 from bench.job import Job
 from bench.measure import Meter
 from writer.demo.devstack.process import Process
@@ -21,7 +21,7 @@ from writer.demo.devstack.workspace import JVM_GRACE, ProcessGroup
 SAMPLE = timedelta(milliseconds=250)  # between two looks at the process tree
 _POLL = timedelta(milliseconds=20)  # between two looks at the output: how late a mark may be
 SILENCE_MAX = timedelta(minutes=15)  # without a finished batch; the slowest seen takes two
-_MARK = re.compile(rb"\bbatch_committed\b.*\bread=(\d+)(?:.*\bseconds=([\d.]+))?(?:.*\brooms=(\{.*\}))?")
+_MARK = re.compile(rb"\bbatch_committed\b.*\bread=(\d+)(?:.*\bseconds=([\d.]+))?(?:.*\bsteps=(\{.*\}))?")
 
 
 class Contending(Process):
@@ -72,6 +72,7 @@ def run(
     avro_bytes: int,
     profile: bool = False,
     look: Callable[[int], None] = lambda _: None,
+    warm_from: float = WARM_FROM,
 ) -> Run:
     """Run a contender to its end. `look` gets the events carried so far, some times a second; it may raise.
 
@@ -101,8 +102,9 @@ def run(
     written = contender.written(job)
     marks = _with_steps(contender, job, watch.marks) if profile else watch.marks
     return Run(
-        contender.name, repeat, job.events, avro_bytes, tuple(marks), end, meter.rss_peak_bytes, written, job.partitions
-    )
+        contender.name, repeat, job.events, avro_bytes, tuple(marks), end, meter.rss_peak_bytes, written,
+        job.partitions, warm_from,
+    )  # fmt: skip
 
 
 def _watched(process: Contending, watch: Watch, look: Callable[[int], None]) -> Usage:

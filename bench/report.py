@@ -19,7 +19,7 @@ def as_json(runs: Sequence[Run], setting: Setting, machine: Machine) -> dict[str
             "event_bytes": runs[0].avro_bytes / runs[0].events,
             "repeats": setting.repeats,
             "spark_cores": CORES,
-            **({} if setting.partitions else {"batch_events": setting.batch_events}),
+            **({} if setting.partitions else {"batch_events": setting.batch_events, "warm_from": setting.warm_from}),
         },
         "machine": asdict(machine),
         **({"topics": [asdict(each) for each in costs(runs)]} if setting.partitions else _race(runs)),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Protocol
 
 from confluent_kafka import KafkaException
@@ -17,8 +18,9 @@ from confluent_kafka import KafkaException
 from bench import race
 from bench.contenders import Contender
 from bench.data import TIME_FIELD, DataSet
-from bench.figures import BenchFailed, Run, warm
+from bench.figures import WARM_FROM, BenchFailed, Run, warm
 from bench.fill import Filled, fill
+from bench.flink import FLINK
 from bench.job import PARTITIONS, PLAIN_BUNDLES, Job
 from writer.clients import java_artifacts
 from writer.clients.java_artifacts import Bundle
@@ -32,7 +34,8 @@ _BATCHES = 4  # at least: one to get warm, three to be measured
 _ROUNDING = 16  # Spark shares a batch out to partitions and rounds down; without this a fifth one gets what is over
 EVENTS_MIN = 10_000
 SPARSE = 200  # events of a partition
-_PARTITIONS_MAX = 2_000  # of one topic: the broker of the bench has half a gigabyte
+_PARTITIONS_MAX = 10_000  # of one topic
+_OTHER_FILES = 1_000  # that a broker holds open beside one of each partition, whose indexes are only mapped
 
 
 @dataclass(frozen=True)
@@ -55,18 +58,24 @@ class Setting:
     repeats: int
     profile: bool = False
     partitions: Sequence[int] = ()  # topics of so many, sparse and dense; none: one topic
+    warm_from: float = WARM_FROM  # share of the events before the first that count as warm
 
     def __post_init__(self) -> None:
         if self.events < EVENTS_MIN:
             raise ConfigError(f"{self.events:,} events are too few to measure; take {EVENTS_MIN:,} or more, such as 2M")
         if self.repeats < 1:
             raise ConfigError(f"{self.repeats} repeats measure nothing; take 1 or more")
+        if not 0 < self.warm_from < 1:
+            raise ConfigError(f"warm from {self.warm_from:g} of the events cannot be; take a share such as 0.67")
         wrong = [each for each in self.partitions if not 0 < each <= _PARTITIONS_MAX]
         if wrong or len(set(self.partitions)) < len(self.partitions):
             raise ConfigError(
                 f"partitions {', '.join(map(str, self.partitions))} cannot be: name each number once, of 1 to "
                 f"{_PARTITIONS_MAX:,}"
             )
+        files, allowed = max(self.partitions, default=0) + _OTHER_FILES, getrlimit(RLIMIT_NOFILE)[1]
+        if allowed != RLIM_INFINITY and files > allowed:
+            raise ConfigError(f"the broker needs {files:,} open files, and {allowed:,} are allowed: see `ulimit -Hn`")
 
     @property
     def batch_events(self) -> int:
@@ -164,6 +173,8 @@ def play(setting: Setting, place: Place, onlooker: Onlooker, interruption: Inter
 def _rounds(setting: Setting, place: Place, onlooker: Onlooker, interruption: Interruption) -> list[Run]:
     for bundle in _bundles(setting):
         java_artifacts.fetch(bundle, progress=onlooker.show_progress)
+    most = getrlimit(RLIMIT_NOFILE)[1]
+    setrlimit(RLIMIT_NOFILE, (most, most))  # for the broker, which inherits it
     onlooker.begin("starting broker and registry", 0)
     place.stack.start()
     onlooker.done("broker and registry answer")
@@ -175,7 +186,7 @@ def _rounds(setting: Setting, place: Place, onlooker: Onlooker, interruption: In
         onlooker.begin(f"{contender.name}, repeat {repeat} of {setting.repeats}", topic.events)
         run = race.run(
             contender, job, repeat=repeat, avro_bytes=filled[topic].bytes, profile=setting.profile,
-            look=_checked(onlooker.at, interruption),
+            look=_checked(onlooker.at, interruption), warm_from=setting.warm_from,
         )  # fmt: skip
         if not setting.partitions:
             warm(run)  # raises where there is no warm part to compare
@@ -208,8 +219,11 @@ def _checked(look: Callable[[int], None], interruption: Interruption) -> Callabl
 
 def _bundles(setting: Setting) -> list[Bundle]:
     """Return what must be fetched before anything is measured."""
-    plain = any(contender.letter in "bc" for contender in setting.contenders)
-    return [*java_artifacts.BUNDLES.values(), *(PLAIN_BUNDLES if plain else ())]
+    letters = {contender.letter for contender in setting.contenders}
+    return [
+        *java_artifacts.BUNDLES.values(), *(PLAIN_BUNDLES if letters & {"b", "c"} else ()),
+        *((FLINK,) if "g" in letters else ()),
+    ]  # fmt: skip
 
 
 def _job(setting: Setting, place: Place, topic: Topic, filled: Filled, name: str) -> Job:

@@ -155,10 +155,10 @@ def comparison(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def legend() -> str:
+def legend(warm_from: float = WARM_FROM) -> str:
     """Say what the columns mean."""
     return (
-        f"warm: from the commit at {WARM_FROM:.0%} of the events to the last. whole: from the start to the end.\n"
+        f"warm: from the commit at {warm_from:.0%} of the events to the last. whole: from the start to the end.\n"
         "CPU-s: user and system seconds of the process tree. MB: 10^6 bytes of Avro.\n"
         "RSS counts a page that processes share once for each of them."
     )

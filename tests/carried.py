@@ -1,4 +1,4 @@
-"""A pipeline's batches carried by its own rooms and committed to its own table, without Spark and without Kafka."""
+"""A pipeline's batches carried by its own steps and committed to its own table, without Spark and without Kafka."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

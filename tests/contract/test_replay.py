@@ -1,4 +1,4 @@
-"""Dead letters go through the rooms once more: exactly once, whatever dies, whoever else writes."""
+"""Dead letters go through the steps once more: exactly once, whatever dies, whoever else writes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Dead letters of every wire format go through the rooms once more, by the format that their records came in."""
+"""Dead letters of every wire format go through the steps once more, by the format that their records came in."""
 
 import json
 from datetime import timedelta

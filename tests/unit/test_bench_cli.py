@@ -46,7 +46,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path):
     assert "9,999 events are too few" in refusal("--events", "9999")
     assert "a (headrace), b (plain)" in refusal("--contenders", "a,z")
     assert "each once" in refusal("--contenders", "a,a")
-    assert "name each number once, of 1 to 2,000" in refusal("--partitions", "4,5000")
+    assert "name each number once, of 1 to 10,000" in refusal("--partitions", "4,20000")
     assert "name each number once" in refusal("--partitions", "4,4")
     assert "'many' is no number" in refusal("--partitions", "4,many")
     assert "has no warm part" in refusal("--partitions", "4,100", "--profile")

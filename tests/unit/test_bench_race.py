@@ -37,7 +37,7 @@ def test_marks_and_processor_time_are_seen_from_outside(tmp_path):
 
 
 def test_a_batch_says_how_long_it_took_or_does_not(tmp_path):
-    lines = ["batch_committed read=600 rows=600 seconds=12.5", 'batch_committed read=400 rooms={"decode": 2}']
+    lines = ["batch_committed read=600 rows=600 seconds=12.5", 'batch_committed read=400 steps={"decode": 2}']
     found = carry(tmp_path, "".join(f"print({line!r}, flush=True)\n" for line in lines))
     assert [(mark.batch_s, dict(mark.steps)) for mark in found.marks] == [(12.5, {}), (None, {"decode": 2})]
 

@@ -28,7 +28,7 @@ def test_the_contenders_carry_every_event(tmp_path):
         assert run["written"]["rows"] == run["marks"][-1]["events"] == 40_000
         assert len(run["marks"]) == 4
     assert runs["limit"]["end"]["jvm_s"] == 0 < runs["headrace"]["end"]["jvm_s"]
-    assert runs["headrace"]["marks"][1]["rooms"]["decode"] > 0
+    assert runs["headrace"]["marks"][1]["steps"]["decode"] > 0
     assert "headrace against plain" in done.stdout
     assert "JVM, tasks" in done.stdout
     assert {path.name for path in kept.iterdir()} == {"1-a-headrace", "1-b-plain", "1-d-limit"}

@@ -1,4 +1,4 @@
-"""What a look at a topic shows: as the rooms of the writer see it, and readable."""
+"""What a look at a topic shows: as the steps of the writer see it, and readable."""
 
 import json
 from collections import Counter

@@ -267,7 +267,17 @@ def _ivy(bundle: Bundle, work: Path, ivy_cache: Path, *, lock: int) -> None:
         '<info organisation="headrace" module="servers"/><configurations><conf name="default"/></configurations>'
         f"<dependencies>{''.join(m.xml() for m in bundle.modules)}</dependencies></ivy-module>"
     )
-    command = [java(JAVA_MIN), "-jar", pyspark_jars("ivy-*.jar")[-1], "-cache", ivy_cache, "-ivy", module_file, "-confs", "default"]
+    command = [
+        java(JAVA_MIN),
+        "-jar",
+        pyspark_jars("ivy-*.jar")[-1],
+        "-cache",
+        ivy_cache,
+        "-ivy",
+        module_file,
+        "-confs",
+        "default",
+    ]
     if settings := os.environ.get("HEADRACE_IVY_SETTINGS"):
         command += ["-settings", settings]
     command += ["-types", "jar", "bundle", "tar.gz"]  # without pom, sources and javadoc
