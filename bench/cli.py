@@ -29,8 +29,8 @@ def bench(
         str | None,
         typer.Option(
             "--contenders",
-            help="a: headrace, b: plain PySpark, c: b repartitioned, d: the steps alone, e: a with fetches that wait "
-            "500 ms, f: a with kafka.reader: native, g: Flink. Default: a,b,c,d; with --partitions: a.",
+            help="a: headrace, b: plain PySpark, c: b repartitioned, d: the steps alone, e: f with fetches that wait "
+            "500 ms, f: a with kafka.reader: spark, g: Flink. Default: a,b,c,d; with --partitions: a.",
         ),
     ] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each, in turn.")] = 1,

@@ -137,10 +137,10 @@ CONTENDERS = {
             _module("bench.limit"), _in_files, WORKER_ENVIRONMENT,
         ),
         Contender(
-            "e", "waiting", "headrace with kafka.fetch_max_wait: 500 ms, which is Kafka's default",
-            _headrace(fetch_max_wait="500 ms"), _in_delta,
+            "e", "waiting", "headrace with kafka.reader: spark and Kafka's default of kafka.fetch_max_wait, 500 ms",
+            _headrace(reader="spark", fetch_max_wait="500 ms"), _in_delta,
         ),
-        Contender("f", "native", "headrace with kafka.reader: native", _headrace(reader="native"), _in_delta),
+        Contender("f", "spark", "headrace with kafka.reader: spark", _headrace(reader="spark"), _in_delta),
         Contender(
             "g", "flink", "Flink's FileSink: Parquet in hourly folders, checkpoints every 10 s",
             _module("bench.flink"), _in_files,

@@ -23,8 +23,8 @@ _ORIGINS = """\
   Your data compress differently: `headrace preview --at staged` shows the size of each column.
 - Cores are for {utilisation} utilisation on average. The rest carries bursts and the backlog after an outage. The
   driver needs one more core if it does not share a machine with the tasks.
-- A batch has as many tasks as it fills files, at most one for each core, but at least one for each hundred partitions
-  that it reads. So a batch that is small in the lake and reads few partitions uses few cores.
+- A batch has as many tasks as it fills files, at most one for each core; with `kafka.reader: spark` at least one for
+  each hundred partitions that it reads. So a batch that is small in the lake uses few cores.
 - A commit takes {commit_s} s besides its tasks.
 - Reads and writes are those in a trace of one commit, each counted as one request to the storage.
 - Compaction, queries and replication are not included.

@@ -140,7 +140,7 @@ def test_a_writer_on_three_brokers_loses_nothing_and_writes_nothing_twice(
     topic = f"clicks-{reader}"
     cluster.create(topic, [[2, 3], [3, 2]])
     kafka = {
-        "bootstrap_servers": cluster.bootstrap, "request_timeout": "10 s", "reader": reader,
+        "bootstrap_servers": cluster.bootstrap, "reader": reader,
         "options": {"client.id": topic},
     }  # fmt: skip
     site = Site(tmp_path, cluster.bootstrap, registry_url, overrides={"kafka": kafka})

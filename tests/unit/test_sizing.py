@@ -65,7 +65,7 @@ def test_a_quiet_topic_commits_by_the_delay(settings):
 
 
 def test_a_quiet_topic_of_many_partitions_has_tasks_for_them(settings):
-    found = steady(replace(TRAFFIC, events_per_s=10, partitions=1_000), settings, 100_000, 4, 1.0)
+    found = steady(replace(TRAFFIC, events_per_s=10, partitions_for_spark=1_000), settings, 100_000, 4, 1.0)
     assert (found.records, found.tasks, found.busy_s) == (6_000, 10, pytest.approx(1 + 6_000 / 400_000))
 
 

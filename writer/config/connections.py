@@ -46,9 +46,10 @@ class Kafka(Strict):
         "3.8 have tiered storage: they give up a read from it after so long",
     )
     reader: Literal["native", "spark"] = Field(
-        "spark", description="who fetches records: native: each task for itself, without the JVM (Kafka 2.7 or newer); "
-        "spark: Spark's own source",
-    )  # fmt: skip
+        "native",
+        description="who fetches records: native: each task for itself, without the JVM (Kafka 2.7 or newer); spark: "
+        "Spark's own source",
+    )
     security: Security = Security.model_validate({})
     options: KafkaOptions = Field(
         default_factory=dict,

@@ -63,7 +63,7 @@ class Traffic:
     sampled_how: str
     bucket_shares: Sequence[float]
     buckets_per_day: float | None  # None: they are the same every day
-    partitions: int = 1  # of all topics
+    partitions_for_spark: int = 0  # of all topics, where Spark's source reads them
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def steady(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, co
         records, why = float(ends.records_min or 1), f"{ends.records_min_from}: enough waits before commit.max_delay"
 
     def took(records: float) -> tuple[int, float]:
-        tasks = task_count(records * parquet, target, cores, partitions=traffic.partitions)
+        tasks = task_count(records * parquet, target, cores, partitions=traffic.partitions_for_spark)
         return tasks, commit_s + records / (min(tasks, cores) * per_core)
 
     tasks, busy_s = took(records)
@@ -228,7 +228,7 @@ def _commits(traffic: Traffic, settings: Pipeline, batch: Steady, per_core: floa
     yield ("a record is readable within", batch.every_s + batch.busy_s, "s", how)
     most, per_s = settings.commit.max_records, traffic.events_per_s
     row_bytes, target = traffic.row_bytes_parquet, settings.roll.target_file_size
-    tasks = min(cores, task_count(most * row_bytes, target, cores, partitions=traffic.partitions))
+    tasks = min(cores, task_count(most * row_bytes, target, cores, partitions=traffic.partitions_for_spark))
     spare = tasks * per_core - per_s
     if spare > 0:
         how = f"{3600 * per_s:,.0f} ÷ ({plural(tasks, 'task')} x {per_core:,.0f} - {per_s:,.0f})"
@@ -292,7 +292,7 @@ def _requests(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[_
 
 def _warnings(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, found: Sizing) -> Iterator[str]:
     target, parquet, most = settings.roll.target_file_size, traffic.row_bytes_parquet, settings.commit.max_records
-    tasks = task_count(most * parquet, target, cores, partitions=traffic.partitions)
+    tasks = task_count(most * parquet, target, cores, partitions=traffic.partitions_for_spark)
     if tasks < cores:
         yield (
             f"A batch has at most {most:,} records (commit.max_records), {show_size(most * parquet)} of Parquet: "

@@ -88,7 +88,7 @@ def measured(
         row_bytes=found.row_bytes, row_bytes_parquet=found.bytes / found.rows, sampled_how=f"mean of {sampled}",
         bucket_shares=[count / found.rows for _, count in rows.most_common()],
         buckets_per_day=buckets_per_day(config.pipelines[walk.name].bucket, list(rows)),
-        partitions=len(cluster.sources(topics)),
+        partitions_for_spark=len(cluster.sources(topics)) if config.kafka.reader == "spark" else 0,
     )  # fmt: skip
     which = f"the newest {sampled} of {', '.join(topics)} ({walk.settled(batch).format})"
     message = f"{which}, {instant(min(times))} to {instant(max(times))}"
