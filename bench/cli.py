@@ -30,7 +30,8 @@ def bench(
         typer.Option(
             "--contenders",
             help="a: headrace, b: plain PySpark, c: b repartitioned, d: the steps alone, e: f with fetches that wait "
-            "500 ms, f: a with kafka.reader: spark, g: Flink. Default: a,b,c,d; with --partitions: a.",
+            "500 ms, f: a with kafka.reader: spark, g: Flink's FileSink, h: g tuned. Default: a,b,c,d; with "
+            "--partitions: a.",
         ),
     ] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each, in turn.")] = 1,
@@ -146,7 +147,7 @@ def _show_race(console: "Console", runs: "Sequence[Run]", setting: "Setting") ->
         console.print()
         tables.show(show.profile(runs), console)
     console.print()
-    console.print(show.legend(), style="dim")
+    console.print(show.legend(setting.warm_from), style="dim")
     if hint := show.asked_less(setting):
         console.print(hint, style="dim")
 

@@ -145,5 +145,9 @@ CONTENDERS = {
             "g", "flink", "Flink's FileSink: Parquet in hourly folders, checkpoints every 10 s",
             _module("bench.flink"), _in_files,
         ),
+        Contender(
+            "h", "flink-tuned", "the same with object reuse, and zstd at level 1 as all others",
+            _module("bench.flink", "--tuned"), _in_files,
+        ),
     )
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Flink's FileSink, as a team would set it up: exactly once, checkpoints every ten seconds, Parquet in hourly folders.
 
-By itself: python -m bench.flink JOB.json
+By itself: python -m bench.flink JOB.json [--tuned]
 """
 
 import os
@@ -36,8 +36,12 @@ class CannotCompile(HeadraceError):
     """The Java source of the contender does not compile."""
 
 
-def command(job: Job) -> list[str]:
-    """Fetch Flink, compile the job, and return the command that runs it. Raises ArtifactError, CannotCompile."""
+def command(job: Job, *, tuned: bool) -> list[str]:
+    """Fetch Flink, compile the job, and return the command that runs it.
+
+    `tuned`: objects are handed on without copies, and zstd's level is that of the other contenders. Raises
+    ArtifactError, CannotCompile.
+    """
     java = str(java_artifacts.java())
     jars = [*java_artifacts.fetch(FLINK, progress=print).glob("*.jar"), *java_artifacts.spark_jars(), *_provided()]
     classes, schema = job.scratch / "classes", job.scratch / "schema.avsc"
@@ -52,7 +56,7 @@ def command(job: Job) -> list[str]:
         java, f"-Xmx{DRIVER_MEMORY}", f"-Djava.io.tmpdir={job.scratch}", "-XX:-UsePerfData", *opens,
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath, "FlinkFileSink",
         job.bootstrap, job.topic, str(schema), job.time_field, BUCKET, str(job.table), f"{job.directory}/checkpoints",
-        str(CORES),
+        str(CORES), str(tuned).lower(),
     ]  # fmt: skip
 
 
@@ -61,5 +65,5 @@ def _provided() -> list[Path]:
 
 
 if __name__ == "__main__":
-    wanted = command(load(Path(sys.argv[1])))
+    wanted = command(load(Path(sys.argv[1])), tuned="--tuned" in sys.argv)
     os.execv(wanted[0], wanted)  # noqa: S606 - the contender is this process

@@ -222,7 +222,7 @@ def _bundles(setting: Setting) -> list[Bundle]:
     letters = {contender.letter for contender in setting.contenders}
     return [
         *java_artifacts.BUNDLES.values(), *(PLAIN_BUNDLES if letters & {"b", "c"} else ()),
-        *((FLINK,) if "g" in letters else ()),
+        *((FLINK,) if letters & {"g", "h"} else ()),
     ]  # fmt: skip
 
 
