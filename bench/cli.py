@@ -30,8 +30,8 @@ def bench(
         typer.Option(
             "--contenders",
             help="a: headrace, b: plain PySpark, c: b repartitioned, d: the steps alone, e: f with fetches that wait "
-            "500 ms, f: a with kafka.reader: spark, g: Flink's FileSink, h: g tuned. Default: a,b,c,d; with "
-            "--partitions: a.",
+            "500 ms, f: a with kafka.reader: spark, g: Flink's FileSink, h: g tuned, i: a Python "
+            "script. Default: a,b,c,d; with --partitions: a.",
         ),
     ] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each, in turn.")] = 1,
@@ -58,7 +58,8 @@ def bench(
     """Measure the writer on this machine, beside the PySpark job one would write first and the limit of its design.
 
     Everything is real: a broker, a registry, a pinned data set, each contender a process tree of its own, measured from
-    outside. The default takes some minutes; the published figures are of --events 10M --repeats 3.
+    outside. The default takes some minutes; the published figures are of --events 24M --warm-from 0.67 --repeats 2
+    --contenders a,b,f,g,h,d.
 
     Exit codes: 0 measured, 1 a contender failed, lost or doubled events, 2 something that it needs is missing.
     """

@@ -149,5 +149,9 @@ CONTENDERS = {
             "h", "flink-tuned", "the same with object reuse, and zstd at level 1 as all others",
             _module("bench.flink", "--tuned"), _in_files,
         ),
+        Contender(
+            "i", "script", "confluent_kafka, fastavro and deltalake in one process",
+            _module("bench.script"), _in_delta,
+        ),
     )
 }  # fmt: skip

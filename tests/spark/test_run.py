@@ -27,7 +27,7 @@ def test_once_carries_every_record_and_a_second_time_adds_nothing(site: Site, to
     site.fill(clicks, 20_000, broken=12)
     site.fill(installs, 5_000, kind="installs", broken=5)
     options = {"client.rack": "rack-a", "max.partition.fetch.bytes": 300_000}
-    site.overrides["kafka"] = {"bootstrap_servers": site.bootstrap, "options": options}
+    site.overrides["kafka"] = {"bootstrap_servers": site.bootstrap, "reader": "spark", "options": options}
     conf = {"spark.driver.extraJavaOptions": QUICK_START, "spark.log.level": "INFO"}
     site.overrides["spark"] = {"conf": conf}
     said = site.once()

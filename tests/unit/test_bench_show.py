@@ -88,8 +88,8 @@ def test_the_profile_lists_the_dearest_first_and_the_sum_last():
 
 
 def test_another_setting_than_the_published_one_is_said():
-    assert show.asked_less(setting()) is None
-    assert "--events 10M --repeats 3" in (show.asked_less(setting(1)) or "")
+    assert show.asked_less(replace(setting(), events=24_000_000, warm_from=0.67)) is None
+    assert "--events 24M --warm-from 0.67" in (show.asked_less(setting(1)) or "")
 
 
 def test_the_json_holds_setting_machine_medians_ratios_and_runs():

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from writer.avro import schema
-from writer.avro.block_decoder import BlockRefused
+from writer.avro.block_decoder import BlockRefused, DecoderUnresponsive
 from writer.avro.frame_decoder import FrameDecoder
 from writer.avro.schema_plan import WriterSchema
 from writer.batch import task
@@ -29,6 +29,7 @@ from writer.storage.disk_space import scratch
 _T = TypeVar("_T")
 _BATCH_RECORDS_MIN = 8  # in the mean: with fewer, what is laid behind each batch costs more than it gives
 _PAUSE_MAX = 64
+_DECODERS_MAX = 16  # each keeps memory for a block
 _FINAL = (LostRecords, TopicGone, AccessDenied, OldRecordFormat, UnsupportedBroker)  # another try does not help
 
 
@@ -82,11 +83,7 @@ class FrameReader:
         self._plan, self._choice = plan, choice
         self._decoders = dict[tuple[int, bool], FrameDecoder]()  # by schema id, and whether there are keys
         self._failures = self._pause = 0  # in a row; buffers that are not tried
-
-    @property
-    def unresponsive(self) -> bool:
-        """A native decoder of this process is lost."""
-        return any(decoder.unresponsive for decoder in self._decoders.values())
+        self.unresponsive = False  # a native decoder of this process is lost
 
     def __call__(self, buffer: RecordBuffer) -> tuple[pa.RecordBatch | DecodedRecords, Longs]:
         """Decode the records of a buffer. Returns how many there are of each batch, too. Raises Corrupt."""
@@ -96,7 +93,8 @@ class FrameReader:
             began_s = time.process_time()
             try:
                 found = self._decoded(buffer)
-            except (BlockRefused, IndexError, ValueError):
+            except (BlockRefused, IndexError, ValueError) as error:
+                self.unresponsive |= isinstance(error, DecoderUnresponsive)
                 self._failures += 1
                 self._pause = min(2**self._failures, _PAUSE_MAX)
             else:
@@ -117,6 +115,8 @@ class FrameReader:
         if any(kept.range.start < self._plan.frontier.get(kept.source, 0) for kept in buffer.kept):
             raise BlockRefused("the table has some of the records")
         if (schema_id, keyed) not in self._decoders:
+            if len(self._decoders) == _DECODERS_MAX:
+                self._decoders.pop(next(iter(self._decoders)))
             self._decoders[schema_id, keyed] = FrameDecoder(
                 schema.parse(known.text), scratch=scratch(), head=head, keyed=keyed
             )

@@ -60,7 +60,9 @@ def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         _REDACTED: "(?i)secret|password|token|jaas|access[.]?key|credential",
-        _JAVA_OPTIONS: f'-Dlog4j2.configurationFile="{Path(__file__).parents[1] / "log4j2.properties"}"',
+        _JAVA_OPTIONS: " ".join(
+            [f'-Dlog4j2.configurationFile="{Path(__file__).parents[1] / "log4j2.properties"}"', *_jvm_options(config)]
+        ),
         "spark.driver.memory": "1g",
         **spark_settings.settings(config.spark.master, config.autoscaler),
     }
@@ -78,6 +80,17 @@ def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
             ours = f"{settings[key]}{_ADDED[key]}" if key in _ADDED and key in config.spark.conf else ""
             builder = builder.config(key, ours + value)
         return builder.getOrCreate()
+
+
+def _jvm_options(config: Config) -> list[str]:
+    """Return options for a driver that only plans batches, unless the file chooses a collector of its own.
+
+    It allocates little: one thread collects it, and code that is compiled well would not run often enough to pay.
+    """
+    given = config.spark.conf.get(_JAVA_OPTIONS, "")
+    if config.kafka.reader != "native" or "-XX:+Use" in given:
+        return []
+    return ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
 
 def s3a(s3: S3Settings) -> dict[str, str]:
