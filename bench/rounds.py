@@ -73,7 +73,8 @@ class Setting:
                 f"partitions {', '.join(map(str, self.partitions))} cannot be: name each number once, of 1 to "
                 f"{_PARTITIONS_MAX:,}"
             )
-        files, allowed = max(self.partitions, default=0) + _OTHER_FILES, getrlimit(RLIMIT_NOFILE)[1]
+        files = sum(topic.partitions for topic in self.topics) + _OTHER_FILES
+        allowed = getrlimit(RLIMIT_NOFILE)[1]
         if allowed != RLIM_INFINITY and files > allowed:
             raise ConfigError(f"the broker needs {files:,} open files, and {allowed:,} are allowed: see `ulimit -Hn`")
 
@@ -91,6 +92,7 @@ class Setting:
             Topic(f"{kind}-{each}", each, events, min(BATCH_EVENTS_MAX, events) + _ROUNDING)
             for each in self.partitions
             for kind, events in (("sparse", SPARSE * each), ("dense", self.events))
+            if kind == "sparse" or events > SPARSE * each
         ]
 
 
