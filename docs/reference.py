@@ -125,9 +125,9 @@ def _configuration() -> list[str]:
 def _keys(model: type[BaseModel], prefix: str) -> list[str]:
     lines = []
     for name, field in model.model_fields.items():
-        kinds = _kinds_of(field.annotation)
+        key, kinds = field.alias or name, _kinds_of(field.annotation)
         for kind in kinds:
-            lines += _keys(kind, f"{prefix}{name}[{typing.get_args(kind.model_fields['type'].annotation)[0]}].")
+            lines += _keys(kind, f"{prefix}{key}[{typing.get_args(kind.model_fields['type'].annotation)[0]}].")
         if kinds:
             continue
         inner = _model_of(field.annotation)
@@ -135,10 +135,10 @@ def _keys(model: type[BaseModel], prefix: str) -> list[str]:
             default = (
                 "required" if field.is_required() else f"`{_shown(name, field.get_default(call_default_factory=True))}`"
             )
-            lines.append(f"| `{prefix}{name}` | {default} | {field.description or ''} |")
+            lines.append(f"| `{prefix}{key}` | {default} | {field.description or ''} |")
         else:
-            key = f"{prefix}{name}." if not _is_mapping(field.annotation) else f"{prefix}{name}.<name>."
-            lines += _keys(inner, key)
+            below = f"{prefix}{key}." if not _is_mapping(field.annotation) else f"{prefix}{key}.<name>."
+            lines += _keys(inner, below)
     return lines
 
 

@@ -217,6 +217,8 @@ def _arithmetic(op: str, a: float, b: float) -> float:
     match op:
         case "+":
             return a + b
+        case "-":
+            return a - b
         case "*":
             return a * b
         case "/":

@@ -39,7 +39,7 @@ class Site:
     overrides: dict[str, Any] = field(default_factory=dict)
     reader: str = READER
 
-    def pipeline(self, name: str, topics: list[str], *, form: str = "delta", **settings: Any) -> Path:
+    def pipeline(self, name: str, topics: list[str] | dict[str, Any], *, form: str = "delta", **settings: Any) -> Path:
         """Add a pipeline with small files and a generous time window. Returns its table's location."""
         lake = self.root / "lake" / name
         self.pipelines[name] = {

@@ -42,7 +42,7 @@ def opened(
     if by_time is not None:
         keys = [key.strip() for key in by_time.split(",") if key.strip()]
         hints = gap_record.opened.hints if gap_record.opened else ()
-        topic = filling.settings.topics[0]
+        topic = filling.settings.topics.among(filling.table.snapshot().incarnations())[0]
         return ByTime(name, found, keys, hints, filling.walk.time_rule, topic, dict(gap_record.through), beside)
     head = next(iter(found[0].batches()), pa.table({}))
     roles = columns_of(head.schema.names, columns)

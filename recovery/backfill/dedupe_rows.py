@@ -56,7 +56,8 @@ class Unplaced:
             raise
 
     def _assigned(self, piece: pa.Table) -> BucketAssignment:
-        topics = pa.repeat(self._settings.topics[0], piece.num_rows)
+        known = self._settings.topics.among(self._snapshot.incarnations())
+        topics = pa.repeat(known[0], piece.num_rows)
         try:
             return assign(piece, self._rule, self._bucketer, self._to.now, topics)
         except ValueError as error:

@@ -1,6 +1,7 @@
 """Collects the facts of these checks from checkpoint, table and Kafka. Reads only; reports what does not answer."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -8,8 +9,9 @@ from recovery.checkpoints.checks import Facts, TopicIds
 from recovery.checkpoints.reader import Reading, read
 from recovery.lease.factory import leases_of
 from recovery.lease.kubernetes_api import ApiFailed
-from writer.clients.kafka import BrokerUnreachable, Cluster
+from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
 from writer.config.pipelines import Config
+from writer.config.topic_selection import TopicSelection
 from writer.core.errors import ConfigError, TopicMissing
 from writer.core.offsets import TopicPartition
 from writer.offsets import run_record
@@ -46,16 +48,25 @@ def of_pipeline(config: Config, name: str, cluster: Cluster | BrokerUnreachable 
     run, reading, snapshot = _steady(checkpoints, table, unknown, config.s3.settings)
     seen = None if run is None else run_record.read(checkpoints.store, run)
     known = snapshot.incarnations() if snapshot else {}
-    frontier = None if snapshot is None else newest_frontier(snapshot, settings.topics)
+    cluster = cluster or Cluster(config.kafka.address, config.kafka.request_timeout)
+    names = _topics(settings.topics, cluster, known)
+    frontier = None if snapshot is None else newest_frontier(snapshot, names)
     known_topics = {topic for topic, _ in frontier or {}}
-    lost = next((topic for topic in settings.topics if known.get(topic) and topic not in known_topics), None)
+    lost = next((topic for topic in names if known.get(topic) and topic not in known_topics), None)
     closed = run if snapshot and run is not None and run <= snapshot.closed else None
     lease = _lease(config, name, checkpoints, unknown)
     facts = Facts(reading, frontier, run_record=seen, lease=lease, lost=lost, closed=closed, unknown=unknown)
-    cluster = cluster or Cluster(config.kafka.address, config.kafka.request_timeout)
-    ids = {topic: known[topic][-1] if known.get(topic) else None for topic in settings.topics}
+    ids = {topic: known[topic][-1] if known.get(topic) else None for topic in names}
     location = checkpoints.store.location if run is None else checkpoints.path(run)
     return CheckpointFacts(run, location, _with_kafka(facts, cluster, ids))
+
+
+def _topics(selection: TopicSelection, cluster: Cluster | BrokerUnreachable, known: Collection[str]) -> list[str]:
+    """Return the topics that are read; those of a pattern that the table knows, where Kafka does not say them."""
+    if not isinstance(cluster, BrokerUnreachable):
+        with suppress(BrokerUnreachable, TopicMissing):
+            return choose_topics(cluster, selection, known).names
+    return selection.among(known)
 
 
 def _lease(config: Config, name: str, checkpoints: Checkpoints, unknown: dict[str, str]) -> str | None:
@@ -79,7 +90,7 @@ def of_checkpoint(location: str, bootstrap: str | None, s3: S3Settings | None = 
     return _with_kafka(facts, Cluster(bootstrap, _TIMEOUT), dict.fromkeys(sorted({topic for topic, _ in start})))
 
 
-def newest_frontier(snapshot: PipelineSnapshot, topics: list[str]) -> Offsets:
+def newest_frontier(snapshot: PipelineSnapshot, topics: Container[str]) -> Offsets:
     """Return the frontier of the newest incarnation of each topic."""
     numbers = {topic: len(ids) for topic, ids in snapshot.incarnations().items() if topic in topics}
     return {

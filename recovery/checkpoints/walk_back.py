@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from recovery.checkpoints.checks import TopicIds
 from recovery.checkpoints.facts import topic_ids
 from recovery.checkpoints.reader import Reading, read
-from writer.clients.kafka import Cluster
+from writer.clients.kafka import Cluster, choose_topics
 from writer.config.pipelines import Config
 from writer.core.offsets import Source, TopicPartition
 from writer.offsets import checkpoint_backups
@@ -102,7 +102,8 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | N
     lost = missing(snapshot, rows := proven(config, name))
     if not lost:
         return NotRebuilt("the table tells the frontier of every part that has rows; a new run from it loses nothing")
-    numbers = {topic: len(known.get(topic, ())) or 1 for topic in settings.topics}
+    names = choose_topics(cluster, settings.topics, known).names
+    numbers = {topic: len(known.get(topic, ())) or 1 for topic in names}
     topics = topic_ids(cluster, {topic: known[topic][-1] if known.get(topic) else None for topic in numbers})
     sources = cluster.sources([topic for topic, ids in topics.items() if ids.now is not None])
     earliest, ends = cluster.earliest(sources), cluster.latest(sources)
@@ -110,7 +111,7 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | N
     held = {source: LogRange(earliest[source], ends[source]) for source in sources}
     found = choose(candidates(checkpoints, s3), rows, topics, numbers, held)
     if isinstance(found, RebuiltOffsets):
-        ids = {topic: known.get(topic) or [str(topics[topic].now)] for topic in settings.topics}
+        ids = {topic: known.get(topic) or [str(topics[topic].now)] for topic in names}
         table.begin(found.offsets, {**known, **ids}, checkpoints.newest() or 0)
     return found
 

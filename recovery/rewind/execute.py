@@ -12,7 +12,7 @@ from recovery.rewind.plan import Facts, Plan, Since, Then, plan, since
 from recovery.rewind.undo import Undone, undone
 from writer.clients import kafka_sample
 from writer.clients.driver_endpoint import check_no_driver
-from writer.clients.kafka import Cluster
+from writer.clients.kafka import Cluster, choose_topics
 from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.errors import ConfigError, HeadraceError
@@ -171,7 +171,8 @@ class Rewinding:
     def _asked(self, snapshot: PipelineSnapshot) -> tuple[dict[str, int], dict[tuple[str, int], LogRange]]:
         """Ask Kafka which incarnation each topic lives, and what its logs hold of the parts that the table knows."""
         cluster = self._cluster or kafka_sample.asked(self._config.kafka)
-        known, topics = snapshot.incarnations(), cluster.topics(self._settings.topics)
+        known = snapshot.incarnations()
+        topics = cluster.topics(choose_topics(cluster, self._settings.topics, known).names)
         numbers = {t.name: number_of(known[t.name], t.id) for t in topics.values() if t.id in known.get(t.name, ())}
         sources = [
             (part.topic, part.partition)

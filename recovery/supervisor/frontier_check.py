@@ -2,7 +2,7 @@
 
 from recovery.checkpoints.facts import newest_frontier
 from recovery.escalation.decide import Frontier
-from writer.clients.kafka import BrokerUnreachable, Cluster
+from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.table.factory import main_table
@@ -40,13 +40,14 @@ def frontier(config: Config, pipeline: str) -> Frontier:
         return Frontier.HELD
     except (ValueError, KeyError, TypeError):
         return Frontier.UNKNOWN
-    known, wanted = snapshot.incarnations(), config.pipelines[pipeline].topics
+    known, selection = snapshot.incarnations(), config.pipelines[pipeline].topics
+    wanted = selection.among(known)
     parts = newest_frontier(snapshot, wanted)
     if any(known.get(topic) and topic not in {t for t, _ in parts} for topic in wanted):
         return Frontier.UNKNOWN
     cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
     try:
-        topics = cluster.topics(wanted)
+        topics = cluster.topics(choose_topics(cluster, selection, known).names)
         same = {t.name for t in topics.values() if known.get(t.name) and t.id == known[t.name][-1]}
         at = {(topic, partition): offset for (topic, partition), offset in parts.items() if topic in same}
         earliest = cluster.earliest(at)

@@ -67,7 +67,10 @@ def _fix(config: Config, name: str) -> str:
     run, table = checkpoints.newest(), main_table(name, config)
     if run is None:
         raise Refusal("there is no checkpoint to be repaired")
-    frontier = newest_frontier(table.snapshot(), config.pipelines[name].topics) if table.exists() else None
+    frontier = None
+    if table.exists():
+        snapshot = table.snapshot()
+        frontier = newest_frontier(snapshot, config.pipelines[name].topics.among(snapshot.incarnations()))
     done = repair(checkpoints, run, frontier, datetime.now(UTC), config.s3.settings)
     if isinstance(done, NoRepair):
         raise Refusal(done.reason)

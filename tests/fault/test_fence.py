@@ -41,7 +41,7 @@ def test_two_writers_on_one_checkpoint_leave_the_table_exact(site: Site, topic: 
     site.fill(name, 1_000)
     writers = [site.start(), site.start()]
     writers[0].until(lambda: all("pipeline_started" in writer.said() for writer in writers))
-    older, newer = sorted(writers, key=lambda writer: "start=2" in writer.said())
+    older, newer = sorted(writers, key=lambda writer: "epoch=2 " in writer.said())
     while older.process.poll() is None:
         site.fill(name, 200)
     assert older.wait(30) == 4, older.said()

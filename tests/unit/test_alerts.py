@@ -47,6 +47,7 @@ HEADROOM, LAG = f"headrace_retention_headroom_seconds{{{T}}}", f"headrace_lag_se
 ROWS, AGE = f"headrace_lag_records{{{T}}}", f"headrace_commit_age_seconds{{{P}}}"
 DELAY, PAUSED = f"headrace_commit_delay_max_seconds{{{P}}}", f"headrace_paused{{{P}}}"
 EPOCH, RUN = f"headrace_epoch{{{P}}}", f"headrace_run_id{{{P}}}"
+GROWN = f"headrace_topic_restarts_total{{{P}}}"
 RESTARTS, LEVEL = f"headrace_restarts_total{{{P}}}", f"headrace_recovery_level{{{P}}}"
 ALIVE, UP = f"headrace_pipeline_alive{{{P}}}", f"headrace_supervised_up{{{P}}}"
 DLQ, READ = f"headrace_dead_letter_table_rows_total{{{P}}}", f"headrace_records_read_total{{{P}}}"
@@ -108,10 +109,16 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
         [{f"headrace_recovery_unhealthy_seconds{{{P}}}": [*flat(0), 0, 60, 120, 180]}],
     ),
     "HeadraceRecovering": ([{LEVEL: flat(1)}], [{LEVEL: [*flat(0), *([1] * 10)]}, {LEVEL: flat(0)}]),
-    "HeadraceRunsAgain": ([{RUN: [1, *([2] * 20), *([3] * 20), *([4] * 10)]}], [{RUN: steps(1, 1, 2)}]),
+    "HeadraceRunsAgain": (
+        [{RUN: [1, *([2] * 20), *([3] * 20), *([4] * 10)], GROWN: [0] * 51}],
+        [{RUN: steps(1, 1, 2), GROWN: flat(0, 1.5)}, {RUN: steps(*range(6)), GROWN: steps(*range(6))}],
+    ),
     "HeadraceStartsOften": (
-        [{EPOCH: [n // 5 for n in range(50)]}, {RESTARTS: rising(0.1, 1)}],
-        [{EPOCH: steps(1, 2, 3), RESTARTS: flat(9)}],
+        [{EPOCH: [n // 5 for n in range(50)], GROWN: [0] * 50}, {RESTARTS: rising(0.1, 1)}],
+        [
+            {EPOCH: steps(1, 2, 3), RESTARTS: flat(9), GROWN: flat(0, 1.5)},
+            {EPOCH: [n // 5 for n in range(50)], GROWN: [n // 5 for n in range(50)]},
+        ],
     ),
     "HeadraceLeaseLost": (
         [{f"headrace_lease_lost_total{{{P}}}": steps(0, 0, 1)}], [{f"headrace_lease_lost_total{{{P}}}": flat(0)}],

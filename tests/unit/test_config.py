@@ -97,7 +97,11 @@ def test_a_fault_outside_the_pipelines_is_named_with_its_place_and_mend(file, se
     ("change", "said"),
     [
         ({"topic": "clicks"}, ["pipelines.clicks:", "unknown key 'topic'", "did you mean 'topics'?"]),
-        ({"topics": []}, ["pipelines.clicks.topics:", "at least 1 item"]),
+        ({"topics": []}, ["pipelines.clicks.topics:", "name at least one topic"]),
+        ({"topics": {"pattern": "("}}, ["pipelines.clicks.topics.pattern:", "'(' is no regular expression"]),
+        ({"topics": {"names": ["a"], "except": ["b"]}}, ["clicks.topics:", "'except' takes topics out"]),
+        ({"topics": {"patern": "a"}}, ["pipelines.clicks.topics:", "did you mean 'pattern'?"]),
+        ({"topics": {"names": ["a", "b"], "max": 1}}, ["clicks.topics:", "2 topics are named, and 'max' is 1"]),
         ({"event_time": {"feild": "at"}}, ["pipelines.clicks.event_time:", "'feild'", "did you mean 'field'?"]),
         ({"event_time": {"field": "at", "unit": "hours"}}, ["pipelines.clicks.event_time.unit:", "'s', 'ms', 'us'"]),
         ({"event_time": {"field": "at", "max_age": "1 year"}}, ["pipelines.clicks.event_time.max_age:", "'1 year'"]),

@@ -79,6 +79,9 @@ def test_it_takes_every_configuration_of_the_docs():
 @pytest.mark.parametrize(
     ("change", "taken"),
     [
+        ({"topics": ["a", "b"]}, True),
+        ({"topics": {"names": ["a"], "pattern": "b.*", "except": ["bc"]}}, True),
+        ({"topics": {"patern": "b.*"}}, False),
         ({"wire": "confluent"}, True),
         ({"wire": {"format": "header", "header": "id", "ids": "global"}}, True),
         ({"wire": "json"}, False),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from writer.clients.kafka import BrokerUnreachable, Topic as KafkaTopic
+from writer.config.topic_selection import TopicSelection
 from writer.core.errors import HeadraceError, TopicMissing
 from writer.status.lag import Watch, date, lag_sample, lags, undated, waiting_since
 from writer.status.lag_sample import Lag
@@ -290,6 +291,17 @@ def test_a_silent_broker_makes_the_facts_old_and_is_said_once(progress, caplog):
     said = [record.getMessage() for record in caplog.records if "lag_measurement" in record.getMessage()]
     assert len([line for line in said if "lag_measurement_failed" in line]) == 1
     assert progress.view().state == "starting", "the pipeline has not noticed"
+
+
+def test_a_topic_that_appears_and_matches_the_pattern_is_noticed(progress):
+    cluster = Cluster()
+    cluster.topic_names = lambda: ["clicks", "views", "other"]
+    selection = TopicSelection.model_validate({"pattern": "clicks|views"})
+    watch = watching(cluster, progress, selection=selection)
+    until(lambda: progress.view().topics_appeared)
+    watch.close()
+    assert progress.view().topics_appeared == "1 topic to read appeared: views"
+    assert progress.view().log_moved == ""
 
 
 def test_a_topic_that_was_created_again_is_noticed_while_nothing_is_read(progress):

@@ -139,7 +139,7 @@ def test_a_schema_of_another_kind_is_an_answer(server: Scripted, registry: Confl
 def learning(source: SchemaSource, recorded: dict[str, int] | None = None) -> Schemas:
     unknown_id_timeout = timedelta(0)
     return Schemas(
-        "clicks", source, ["clicks"], Meanings("clicks", Registry(url="http://r"), lambda: recorded or {}),
+        "clicks", source, Meanings("clicks", Registry(url="http://r"), lambda: recorded or {}),
         bucket_columns=["hour"], record_columns=RecordColumns(), widen=True,
         unknown_id_timeout=unknown_id_timeout, stopping=threading.Event(),
     )  # fmt: skip

@@ -133,6 +133,44 @@ def test_a_drain_is_no_failure(starts: Callable[..., PipelineRunner]) -> None:
     assert ended(starts(Pipeline(error=Draining("asked to stop")))) is None
 
 
+def test_topics_that_appear_are_no_restarts_and_their_batch_is_not_cancelled(
+    starts: Callable[..., PipelineRunner],
+) -> None:
+    class Busy(Pipeline):
+        drained = 0
+
+        def drain(self) -> bool:
+            self.drained += 1
+            return self.drained == 3  # after the batch that runs
+
+    class Running(Query):
+        def __init__(self) -> None:
+            super().__init__(None)
+            self.isActive = True
+
+        def stop(self) -> None:
+            self.isActive = False
+
+    cancelled: list[str] = []
+    r = starts(*[None] * 20)
+    for n in range(10):  # more often than a log may change
+        progress, r.query = r.progress, Running()
+        r.pipeline, r.cancel = Busy(), lambda: cancelled.append("a batch")  # type: ignore[assignment]
+        progress.started(
+            epoch=n, run=n, frontier={}, limits={}, buckets=[], recent=[], incarnations=dict.fromkeys(range(n), 1)
+        )  # fmt: skip
+        progress.appeared("1 topic to read appeared: b")
+        for _ in range(10):
+            assert not r.look(stopping=False)
+            if r._due_s is not None:
+                break
+        view = progress.view()
+        assert (view.state, view.error, view.restarts, view.topic_restarts) == ("starting", "", 0, n + 1)
+        r._due_s = 0.0
+        assert not r.look(stopping=False)
+    assert cancelled == []
+
+
 def test_a_query_of_a_log_that_moved_is_told_to_end(starts: Callable[..., PipelineRunner]) -> None:
     r = starts(None, None)
 

@@ -33,6 +33,7 @@ def told(root, **kafka: object) -> dict[str, str]:
     given = Config.model_validate({**given.model_dump(), "kafka": {**given.kafka.model_dump(), **kafka}})
     pipeline = SimpleNamespace(
         name="clicks", config=given.pipelines["clicks"], needs_headers=lambda: False, process=lambda *_: None,
+        topic_ids={"clicks": "1"},
         limits=Limits(None, "--once", 5_000, None),
     )  # fmt: skip
     spark = Session()

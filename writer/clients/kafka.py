@@ -18,7 +18,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
+from writer.config.base import did_you_mean
 from writer.config.security import Address
+from writer.config.topic_selection import TopicChoice, TopicSelection
 from writer.core.errors import ConfigError, HeadraceError, TopicMissing
 from writer.core.offsets import Source, Span
 
@@ -70,20 +72,26 @@ class Cluster:
         except KafkaException as error:
             raise self._unreachable(error) from error
 
-    def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Describe topics."""
-        wanted = list(names)
+    def topic_names(self) -> list[str]:
+        """Return the names of the topics that the cluster has now and the user may see. Raises BrokerUnreachable."""
         try:
-            known = self._admin.list_topics(timeout=self._seconds).topics
+            return list(self._admin.list_topics(timeout=self._seconds).topics)
         except KafkaException as error:
             raise self._unreachable(error) from error
-        for name in wanted:
-            if name not in known:
-                from writer.config.base import did_you_mean
 
-                others = sorted(t for t in known if not t.startswith("__"))
-                raise self._missing(f"topic {name!r}", did_you_mean(name, others) if others else "")
-        return {name: Topic(name, str(d.topic_id), len(d.partitions)) for name, d in self._described(wanted).items()}
+    def topics(self, names: Iterable[str]) -> dict[str, Topic]:
+        """Describe topics. Raises TopicMissing for the first that is not there, BrokerUnreachable."""
+        wanted = list(names)
+        try:
+            described = self._described(wanted)
+        except TopicMissing:
+            known = self.topic_names()
+            for name in wanted:
+                if name not in known:
+                    near = did_you_mean(name, sorted(topic for topic in known if not topic.startswith("__")))
+                    raise self._missing(f"topic {name!r}", near) from None
+            raise
+        return {name: Topic(name, str(d.topic_id), len(d.partitions)) for name, d in described.items()}
 
     def earliest(self, sources: Iterable[Source]) -> dict[Source, int]:
         """First offset still held, by partition."""
@@ -207,6 +215,21 @@ class Cluster:
             f"no Kafka broker answers at {self._bootstrap} within {self._seconds:.0f} s ({_words(error)}). "
             "Check kafka.bootstrap_servers, kafka.security and that the cluster is up."
         )
+
+
+def choose_topics(cluster: Cluster, selection: TopicSelection, known: Iterable[str] = ()) -> TopicChoice:
+    """Return the topics that a pipeline reads; where they are more than it may, those `known` come first.
+
+    Without a pattern nothing is asked. Raises TopicMissing where no topic matches, BrokerUnreachable.
+    """
+    if selection.pattern is None:
+        return TopicChoice(list(selection.names), [])
+    if not (choice := selection.choose(cluster.topic_names(), known)).names:
+        raise TopicMissing(
+            f"no topic of the cluster matches topics.pattern {selection.pattern!r}; create one, give the user of "
+            "kafka.security the right to describe them, or correct the pattern"
+        )
+    return choice
 
 
 def answering(cluster: Cluster) -> Cluster | BrokerUnreachable:

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -52,6 +52,19 @@ def topic_recreated(pipeline: str, topic: str, before: str, found: str, at: date
     """Notify of a topic that was deleted and created again; `before`, `found`: its ids."""
     text = f"topic {topic} was deleted and created again (id {found}, before {before}); it is read from its beginning."
     return Event("topic_recreated", "critical", pipeline, text, at, {"topic": topic, "before": before, "id": found})
+
+
+def topic_gone(pipeline: str, topic: str, unread: int, at: datetime) -> Event:
+    """Notify of a topic that was read by a pattern and does not exist any more; `unread`: offsets seen, not read."""
+    left = f"{unread:,} of its offsets were not read" if unread else "all that was seen of it had been read"
+    text = f"topic {topic} does not exist any more; {left}. The other topics are read on."
+    severity: Severity = "critical" if unread else "warning"
+    return Event("topic_gone", severity, pipeline, text, at, {"topic": topic, "unread": unread})
+
+
+def topics_beyond_max(pipeline: str, topics: Sequence[str], why: str, at: datetime) -> Event:
+    """Notify of topics that match the pattern and are more than may be read."""
+    return Event("topics_beyond_max", "critical", pipeline, why, at, {"topics": list(topics)})
 
 
 def missing_offsets(pipeline: str, offsets: int, version: int, at: datetime) -> Event:

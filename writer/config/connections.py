@@ -3,7 +3,7 @@
 import hmac
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -14,6 +14,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from writer.config.base import ShortForm, Strict, did_you_mean
 from writer.config.kafka_options import KafkaOptions, check_native, for_librdkafka
 from writer.config.security import Address, Security
+from writer.config.topic_selection import TopicSelection
 from writer.core.units import Duration
 from writer.kafka_reader.connection import addresses
 from writer.storage.base import S3_RETRY_TIMEOUT, S3Settings
@@ -101,16 +102,16 @@ class Subjects(ShortForm):
                     raise ValueError(f"{name!r} is no full name of a record, such as com.shop.Click")
         return self
 
-    def check_topics(self, topics: Iterable[str]) -> None:
-        """Raise ValueError where a topic that is read lacks records, or none is read that has some."""
-        read = set(topics)
-        if missing := sorted(read - self.records.keys()) if self.strategy == "record_name" else []:
+    def check_topics(self, read: Sequence[TopicSelection]) -> None:
+        """Raise ValueError where a topic that is named lacks records, or none is read that has some."""
+        named = {topic for selection in read for topic in selection.names}
+        if missing := sorted(named - self.records.keys()) if self.strategy == "record_name" else []:
             raise ValueError(
                 f"registry.subjects.records names no record of topic {missing[0]!r}; record_name needs those of every "
                 "topic that is read"
             )
-        if strange := sorted(self.records.keys() - read):
-            near = did_you_mean(strange[0], sorted(read))
+        if strange := [t for t in sorted(self.records) if not any(selection.includes(t) for selection in read)]:
+            near = did_you_mean(strange[0], sorted(named))
             raise ValueError(f"registry.subjects.records: no pipeline reads topic {strange[0]!r}{near}")
 
 
@@ -333,7 +334,8 @@ class Autoscaler(Strict):
 
 
 Kind = Literal[
-    "records_missed", "missing_offsets", "gap_opened", "topic_recreated", "offsets_rebuilt", "skipped_to_latest",
+    "records_missed", "missing_offsets", "gap_opened", "topic_recreated", "topic_gone", "topics_beyond_max",
+    "offsets_rebuilt", "skipped_to_latest",
     "pipeline_halted", "lease_lost",
 ]  # fmt: skip
 

@@ -28,6 +28,7 @@ from writer.config.connections import (
 )  # fmt: skip
 from writer.config.hooks import Hooks
 from writer.config.pipeline_sections import ClockRule, Columns, Compact, Place, Scheduling, Seal, Wire
+from writer.config.topic_selection import TopicSelection
 from writer.core.errors import ConfigError
 from writer.core.units import Duration, Size, duration, show_duration
 from writer.storage.nesting import Parts, parts
@@ -186,7 +187,7 @@ def _offsets(partitions: Any) -> dict[int, int]:
 class Pipeline(Strict):
     """One table and the topics that fill it."""
 
-    topics: list[str] = Field(min_length=1, description="topics to read")
+    topics: TopicSelection = Field(description="topics to read: their names, or a pattern")
     start: Any = Field(
         "earliest",
         description="where a new pipeline begins: earliest, latest, {timestamp: …}, {offsets: {topic: {0: 17}}}",
@@ -254,10 +255,10 @@ class Pipeline(Strict):
     @model_validator(mode="after")
     def _clocks_of_its_topics(self) -> "Pipeline":
         for clock in self.event_time.clocks:
-            if clock.topic is not None and clock.topic not in self.topics:
+            if clock.topic is not None and not self.topics.includes(clock.topic):
                 raise ValueError(
                     f"event_time.clocks: the pipeline reads no topic {clock.topic!r}"
-                    f"{did_you_mean(clock.topic, self.topics)}"
+                    f"{did_you_mean(clock.topic, self.topics.names)}"
                 )
         return self
 
@@ -334,7 +335,7 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def _records_of_topics(self) -> "Config":
-        self.registry.subjects.check_topics(topic for pipeline in self.pipelines.values() for topic in pipeline.topics)
+        self.registry.subjects.check_topics([pipeline.topics for pipeline in self.pipelines.values()])
         return self
 
     @model_validator(mode="after")

@@ -183,6 +183,7 @@ def _begin(
     watch_lag = Watch(
         cluster, pipeline.topic_ids, r.progress,
         interval=config.kafka.lag_interval, mirror=pipeline.config.commit_offsets_to_group,
+        selection=pipeline.config.topics,
     )  # fmt: skip
     watch_lag.start()
     r.shown.callback(watch_lag.close)
@@ -226,7 +227,7 @@ def _listen(config: Config, name: str, cluster: Cluster, progress: Progress) -> 
 def steps(pipeline: PipelineRun, cluster: Cluster, merge: Step, retained: Sequence[Retention]) -> dict[str, Step]:
     """Return what is done to the buckets of a pipeline beside its stream, in this order."""
     return {
-        "close": Closer(Listener(cluster, pipeline.config.topics), lambda: pipeline.numbers),
+        "close": Closer(Listener(cluster, list(pipeline.topic_ids)), lambda: pipeline.numbers),
         "merge": merge,
         "seal": seal_due,
         "retention": Regularly(pipeline.name, retained),

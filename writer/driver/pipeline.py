@@ -28,7 +28,7 @@ from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.driver.batch_queue import BatchQueue
 from writer.driver.commit_report import CommitReport, rounded
 from writer.driver.tasks import BatchDecision, Tasks, reader_of
-from writer.offsets import start_decision, start_offsets
+from writer.offsets import start_decision, start_offsets, topic_choice
 from writer.offsets.run_record import RunRecorder
 from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Offsets, Resume
 from writer.scaling.spark_settings import records_per_range
@@ -79,7 +79,7 @@ class PipelineRun:
         self._found = DetectedFormat(name, self.config, config.kafka)
         self.needs_headers = self._found.needs_headers  # whether Spark must hand over the headers of records
         self._schemas = Schemas(
-            name, schemas, self.config.topics, Meanings(name, config.registry, self._recorded),
+            name, schemas, Meanings(name, config.registry, self._recorded),
             bucket_columns=self._bucket_columns, record_columns=self.config.columns.record_columns,
             widen=self.config.schemas.widen == "in_place", unknown_id_timeout=self.config.schemas.unknown_id_timeout,
             stopping=self._draining, wire=self._found.wire, key_wire=self._found.key_wire,
@@ -106,8 +106,10 @@ class PipelineRun:
         Writes nothing but probe files. Raises BrokerUnreachable, CommitFailed, ConfigError, RegistryUnreachable,
         SchemaChanged.
         """
-        self.cluster.topics(self.config.topics)
-        self._schemas.begin()
+        self._topics = topic_choice.topics_of_start(
+            self.config.topics, self.cluster, self._table, self.progress.view().unread, self._notifier.send
+        )
+        self._schemas.begin(self._topics)
         self._found.check_time(self._schemas.plan.columns)
         for place in filter(None, (self.config.table.location, self.config.dead_letters, self.config.late_table)):
             probe(store_at(place, self._s3), exclusive=True)
@@ -119,7 +121,7 @@ class PipelineRun:
         Raises CheckpointUnusable, ConfigError, Fenced.
         """
         self._lease = lease
-        topics = self.cluster.topics(self.config.topics)  # again: one may be another since Spark began to start
+        topics = self.cluster.topics(self._topics)  # again: one may be another since Spark began to start
         self._make_tables()
         snapshot = self._table.snapshot()
         self._schemas.follow(snapshot.columns())
@@ -235,7 +237,7 @@ class PipelineRun:
             return ""
         with suppress(BrokerUnreachable):
             at = self.progress.view().frontier
-            return start_offsets.moved(self.cluster, self.config.topics, self.topic_ids, at)
+            return start_offsets.moved(self.cluster, self._topics, self.topic_ids, at)
         return ""
 
     def process(self, frame: Any, batch_id: int) -> None:
@@ -390,7 +392,7 @@ class PipelineRun:
 
     def _same_topics(self) -> None:
         """Raise when a topic was deleted and created again under this run: its offsets mean other records now."""
-        now = {topic.name: topic.id for topic in self.cluster.topics(self.config.topics).values()}
+        now = {topic.name: topic.id for topic in self.cluster.topics(self._topics).values()}
         if why := start_decision.changed(self._standing.topic_ids, now, {}, {}):
             raise LogMoved(f"{why} while pipeline {self.name!r} ran")
 

@@ -50,6 +50,7 @@ class PipelineRunner:
         self.places: dict[str, str] = {}  # that Spark writes to in this process → what to do when one is full
         self.shown = ExitStack()  # what lets others see this start
         self._restarts_s: list[float] = []
+        self._topics = frozenset[str]()  # of the newest start
         self._due_s: float | None = None  # when the next start is to be made
         self._ending: LogMoved | Draining | None = None  # why the query has to end
         self._cancelled = False
@@ -62,6 +63,7 @@ class PipelineRunner:
         try:
             with logging.bound(pipeline=self.progress.pipeline):
                 self._begin(self, new_run)
+            self._forget_restarts()
             self.progress.running()
         except Paused as error:
             self._new_run = new_run
@@ -71,6 +73,13 @@ class PipelineRunner:
                 self.error = error
         except Exception as error:  # noqa: BLE001 - one pipeline fails alone; its error decides the exit code
             self.error = error
+
+    def _forget_restarts(self) -> None:
+        """Count restarts anew where this start reads other topics than the one before: what changed was let in."""
+        topics = frozenset(self.progress.view().incarnations)
+        if topics != self._topics:
+            self._restarts_s.clear()
+        self._topics = topics
 
     @property
     def waited_for(self) -> bool:
@@ -112,12 +121,13 @@ class PipelineRunner:
 
         The jobs of a batch are cancelled at each look: it may begin another one. What was cancelled is not committed.
         """
-        moved, name, now_s = self.progress.view().log_moved, self.progress.pipeline, time.monotonic()
-        if self.pipeline is None or not (stopping or moved):
+        view, name, now_s = self.progress.view(), self.progress.pipeline, time.monotonic()
+        moved, why = view.log_moved, view.log_moved or view.topics_appeared
+        if self.pipeline is None or not (stopping or why):
             return
         if stopping and self._stopping_s is None:
             self._stopping_s = now_s
-        self._ending = Draining(f"pipeline {name!r} was asked to stop") if stopping else LogMoved(moved)
+        self._ending = Draining(f"pipeline {name!r} was asked to stop") if stopping else LogMoved(why)
         if self.pipeline.drain():
             self.query.stop()
         elif moved or (self._stopping_s is not None and now_s - self._stopping_s >= self._stop_timeout_s):
@@ -194,7 +204,8 @@ class PipelineRunner:
         self._due_s = now_s + pause_s
         self.shown.close()
         self.progress.restarting(why)
-        logging.warning("pipeline_restarting", pipeline=name, pause_seconds=pause_s, reason=why)
+        say = logging.warning if self.progress.view().error else logging.event  # a topic that appeared is no trouble
+        say("pipeline_restarting", pipeline=name, pause_seconds=pause_s, reason=why)
         return True
 
 

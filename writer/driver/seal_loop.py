@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from writer.clients.kafka import BrokerUnreachable, Cluster
+from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
 from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import HeadraceError
@@ -91,7 +91,8 @@ def seal_due(sealer: Sealer, now: datetime) -> None:
 def numbers_now(sealer: Sealer, cluster: Cluster) -> dict[str, int]:
     """Return which incarnation of each topic the table reads, as Kafka has them now. Raises BrokerUnreachable."""
     known = sealer.table.snapshot().incarnations()
-    ids = {topic.name: topic.id for topic in cluster.topics(sealer.settings.topics).values()}
+    names = choose_topics(cluster, sealer.settings.topics, known).names
+    ids = {topic.name: topic.id for topic in cluster.topics(names).values()}
     return numbers_of(known, ids)
 
 

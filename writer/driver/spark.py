@@ -117,7 +117,7 @@ def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, on
     options = {
         "kafka.bootstrap.servers": config.kafka.bootstrap_servers,
         **config.kafka.security.sparks,
-        "subscribe": ",".join(settings.topics),
+        "subscribe": ",".join(pipeline.topic_ids),
         "startingOffsets": json.dumps(by_topic(start.offsets)),
         "failOnDataLoss": "true",  # a loss is accepted only by a recorded gap, never by an option
         **KAFKA_OPTIONS,

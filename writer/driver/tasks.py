@@ -68,15 +68,10 @@ class Reader(Protocol):
 
 def reader_of(kafka: Kafka, settings: config.Pipeline, topic_ids: Callable[[], Mapping[str, str]]) -> Reader:
     """Return the reader that the configuration names. `topic_ids`: of the incarnations that are read, by topic."""
-    records, with_topic = settings.memory.batch_records, only_topic(settings) is None
+    records, with_topic = settings.memory.batch_records, settings.topics.only is None
     if kafka.reader == "native":
         return NativeReader(kafka, records, topic_ids, with_topic=with_topic)
     return SparkReader(records, with_topic=with_topic)
-
-
-def only_topic(settings: config.Pipeline) -> str | None:
-    """Return the only topic of a pipeline, whose name no record has to carry; None where it has several."""
-    return settings.topics[0] if len(settings.topics) == 1 else None
 
 
 Turn = Callable[[int, Callable[[], object]], AbstractContextManager[Callable[[float], None]]]
@@ -153,6 +148,6 @@ class Tasks:
             settings, self._s3, self._schemas.plan, found.wire, found.unit, now=frozen.now,
             record_columns=self._schemas.record_columns, prefix=f"{frozen.epoch:06d}",
             incarnations=frozen.incarnations, frontier=frozen.starts,
-            topic=only_topic(settings), hidden=self._tables[0].hidden,
+            topic=settings.topics.only, hidden=self._tables[0].hidden,
             closed_until=frozen.closed_until if settings.seal.enabled and isinstance(self._bucketer, Timed) else None,
         )  # fmt: skip

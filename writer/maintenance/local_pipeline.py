@@ -1,6 +1,6 @@
 """Runs a pipeline's tasks in this process without Spark, for a sample, a replay and a backfill."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import bucketers
 from writer.avro.schema_plan import SchemaPlan
@@ -106,7 +107,7 @@ class LocalPipeline:
 
     def staged(self, records: pa.RecordBatch, now: datetime, into: Path) -> Report:
         """Run a whole task on the records, into files below `into`. Raises ConfigError, RegistryUnreachable."""
-        incarnations = dict.fromkeys(self.config.pipelines[self.name].topics, 1)
+        incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), 1)
         table, dead_letters = str(into / "table"), str(into / "dead_letters")
 
         def plan(_: Piece | None) -> TaskPlan:
@@ -186,30 +187,34 @@ class LocalPipeline:
 
 
 def opened(
-    name: str, config: Config, schemas: SchemaSource, *, with_table: bool = True, checked: bool = True
-) -> LocalPipeline:
+    name: str, config: Config, schemas: SchemaSource, *, topics: Sequence[str] | None = None, with_table: bool = True,
+    checked: bool = True,
+) -> LocalPipeline:  # fmt: skip
     """Open a pipeline: its table's columns, if there is a table, and the registered schemas on top.
 
+    `topics`: that it reads; by default those that are named, and those of its pattern that its table knows.
     Unless `checked` is off, schema ids must mean what they meant when the table's rows were read: else SchemaChanged.
     Raises ConfigError for a table that is not the pipeline's, CommitFailed for one that cannot be read,
     RegistryUnreachable.
     """
     pipeline = config.pipelines[name]
     buckets = bucketers.build(pipeline.bucket).columns
-    table, columns = main_table(name, config), pa.schema([])
+    table, columns, seen = main_table(name, config), pa.schema([]), dict[str, list[str]]()
     unit, wire, key = str(pipeline.event_time.unit), pipeline.wire.fixed, pipeline.columns.avro_key
     key_wire = None if key is None else key.wire.fixed
     meanings = Meanings(name, config.registry, table.transactions if with_table and checked else dict[str, int])
     if with_table and table.exists():
         table.check_identity(buckets, layout(pipeline.bucket))
-        columns, recent = table.snapshot().columns(), table.recent(10)
+        snapshot, recent = table.snapshot(), table.recent(10)
+        columns, seen = snapshot.columns(), snapshot.incarnations()
         unit, wire = unit_of(unit, recent), wire or wire_of(recent)
         key_wire = key_wire or wire_of(recent, "key")
     known = Schemas(
-        name, schemas, pipeline.topics, meanings, bucket_columns=buckets,
+        name, schemas, meanings, bucket_columns=buckets,
         record_columns=pipeline.columns.record_columns, widen=pipeline.schemas.widen == "in_place",
         wire=wire or CONFLUENT, key_wire=key_wire or CONFLUENT,
     )  # fmt: skip
+    known.read_topics(pipeline.topics.among(seen) if topics is None else topics)
     known.follow(columns)
     return LocalPipeline(name, config, known, unit, wire, table.hidden, key_wire)
 

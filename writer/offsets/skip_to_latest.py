@@ -11,7 +11,7 @@ from typing import Literal, assert_never
 from uuid import uuid4
 
 from writer.clients.driver_endpoint import check_no_driver
-from writer.clients.kafka import Cluster
+from writer.clients.kafka import Cluster, choose_topics
 from writer.config.pipelines import Config
 from writer.core.errors import LogChanged
 from writer.core.offsets import OffsetRange, Source, TopicPartition
@@ -89,8 +89,8 @@ def look(config: Config, pipeline: str, cluster: Cluster, asker: Asker) -> SkipP
     """Ask table and Kafka what a skip would do. Raises HeadraceError when there is no table, BrokerUnreachable."""
     table = _table(config, pipeline)
     snapshot = table.snapshot()
-    topics = cluster.topics(config.pipelines[pipeline].topics)
     known = snapshot.incarnations()
+    topics = cluster.topics(choose_topics(cluster, config.pipelines[pipeline].topics, known).names)
     ids = {topic.name: topic.id for topic in topics.values()}
     changed = [name for name, found in ids.items() if known.get(name) and found not in known[name]]
     read = numbers_of(known, ids)

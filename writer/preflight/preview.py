@@ -15,6 +15,7 @@ import bucketers
 from writer.avro.schema_plan import Rejected
 from writer.avro.wire_format import WIDTHS, Wire, each, recognised, show_id
 from writer.clients import kafka_sample
+from writer.clients.kafka import Cluster, choose_topics
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import Source, Span
@@ -43,10 +44,9 @@ def preview(
 ) -> None:
     """Show records of a pipeline's topics at a step. Raises HeadraceError."""
     name = config.one(name)
-    topics = config.pipelines[name].topics
     if follow and at == "staged":
         raise ConfigError("--at staged shows finished files, which --follow never has; leave one of them out")
-    cluster = kafka_sample.asked(config.kafka)
+    cluster, topics = _asked(config, name)
     spans = kafka_sample.spans(cluster, topics, records, kafka_sample.position(start))
     out = tables.console()
     look = PreviewSession(name, config, at, out, now, as_json=as_json, whole=not follow)
@@ -63,7 +63,7 @@ def preview(
 
 def looked(config: Config, name: str, *, at: Step, records: int, now: datetime) -> list[Record]:
     """Return the newest records of a pipeline's topics as a step sees them. Raises HeadraceError."""
-    cluster, topics = kafka_sample.asked(config.kafka), config.pipelines[name].topics
+    cluster, topics = _asked(config, name)
     batch = kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, records))
     if batch.num_rows == 0:
         return []
@@ -74,13 +74,17 @@ def _walk(config: Config, name: str, at: Step) -> LocalPipeline | None:
     """Open the pipeline with its wire format, found by the newest records where it is not known; None for raw ones."""
     if at == "raw":
         return None
-    walk = opened(name, config, source(config.registry))
+    cluster, topics = _asked(config, name)
+    walk = opened(name, config, source(config.registry), topics=topics)
     if walk.wire is None:
-        cluster = kafka_sample.asked(config.kafka)
-        walk.settled(
-            kafka_sample.read(config.kafka, kafka_sample.spans(cluster, config.pipelines[name].topics, RECORDS_MAX))
-        )
+        walk.settled(kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, RECORDS_MAX)))
     return walk
+
+
+def _asked(config: Config, name: str) -> tuple[Cluster, list[str]]:
+    """Open the cluster. Return it, and the topics that the pipeline reads."""
+    cluster = kafka_sample.asked(config.kafka)
+    return cluster, choose_topics(cluster, config.pipelines[name].topics).names
 
 
 def _described(

@@ -14,10 +14,11 @@ from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
 from writer.avro.wire_format import Wire
 from writer.batch.bucketing import ClockFieldMissing, TimeRule, times_of
 from writer.clients import kafka_sample
-from writer.clients.kafka import Cluster
+from writer.clients.kafka import Cluster, choose_topics
 from writer.config.pipelines import Config
+from writer.config.topic_selection import TopicSelection
 from writer.core.errors import ConfigError, HeadraceError, SchemaChanged
-from writer.core.text import instant, plural
+from writer.core.text import instant, listed, plural
 from writer.core.units import show_duration
 from writer.maintenance.local_pipeline import LocalPipeline, Sample, opened
 from writer.output.tables import legible, short_type
@@ -35,6 +36,7 @@ _RETENTION_MIN = timedelta(hours=12)  # a night
 _BUCKETS_MANY = 100  # each gets a file of its own in each commit
 _COLUMNS_NAMED = 12
 _REASONS_NAMED = 3
+_SHOWN = 3  # topics that a sentence names
 _GUESSED_BYTES = 24
 _FORMATS = {
     b"{": "JSON: ", b"[": "JSON: ", b"Obj\x01": "an Avro file: ", b"\xc3\x01": "Avro, single-object encoding: ",
@@ -54,30 +56,30 @@ class Reach:
 def pipeline(name: str, config: Config, reach: Reach, records: int, now: datetime) -> Iterator[Finding]:
     """Look at the topics, the schemas and a sample of `records`. `now` decides which event times are believed."""
     settings = config.pipelines[name]
-    found = [skipped("topics", reach.no_cluster)]
+    topics, found = settings.topics.names, [skipped("topics", reach.no_cluster)]
     if reach.cluster is not None:
-        found = [_topic(reach.cluster, topic) for topic in settings.topics]
+        topics, found = _topics(reach.cluster, settings.topics)
     yield from found
     walk: LocalPipeline | None = None
     if reach.schemas is None:
         yield from (skipped(check, reach.no_schemas) for check in ("schemas", "columns"))
     else:
         try:
-            walk = _walk(name, config, reach.schemas)
+            walk = _walk(name, config, reach.schemas, topics)
         except (RegistryUnreachable, SchemaChanged) as error:
             yield failure("schemas", error)
             yield skipped("columns", "the schemas are not known")
         else:
             names = subjects(config.registry)
-            yield from _schemas(walk.plan, names.words(settings.topics))
-            yield from _keys(walk.schemas.keys, names.of_keys().words(settings.topics))
+            yield from _schemas(walk.plan, names.words(topics))
+            yield from _keys(walk.schemas.keys, names.of_keys().words(topics))
             yield readers(settings, pa.schema([*walk.plan.columns, *walk.schemas.record_columns.schema]))
     why = _no_sample(found, reach, walk, records)
     if why or walk is None or reach.cluster is None:
         yield from (skipped(check, why) for check in SAMPLED)
         return
     try:
-        batch = kafka_sample.read(config.kafka, kafka_sample.spans(reach.cluster, settings.topics, records))
+        batch = kafka_sample.read(config.kafka, kafka_sample.spans(reach.cluster, topics, records))
         yield from sampled(walk, batch, now)
     except kafka_sample.TooLarge as error:
         yield from (skipped(check, f"{error} (--sample)") for check in SAMPLED)
@@ -85,11 +87,11 @@ def pipeline(name: str, config: Config, reach: Reach, records: int, now: datetim
         yield failure("sample", error)
 
 
-def _walk(name: str, config: Config, schemas: SchemaSource) -> LocalPipeline:
+def _walk(name: str, config: Config, schemas: SchemaSource, topics: Sequence[str]) -> LocalPipeline:
     try:
-        return opened(name, config, schemas)
+        return opened(name, config, schemas, topics=topics)
     except (ConfigError, CommitFailed):  # its own check says so; the schemas can be judged without it
-        return opened(name, config, schemas, with_table=False)
+        return opened(name, config, schemas, topics=topics, with_table=False)
 
 
 def _no_sample(topics: Sequence[Finding], reach: Reach, walk: LocalPipeline | None, records: int) -> str:
@@ -100,6 +102,22 @@ def _no_sample(topics: Sequence[Finding], reach: Reach, walk: LocalPipeline | No
     if walk is None:
         return reach.no_schemas or "the schemas are not known"
     return "" if records else "--sample 0"
+
+
+def _topics(cluster: Cluster, selection: TopicSelection) -> tuple[list[str], list[Finding]]:
+    """Look at the topics that are read now. Returns their names, too."""
+    try:
+        names, beyond = choose_topics(cluster, selection)
+    except HeadraceError as error:
+        return [], [failure("topics", error)]
+    found = [_topic(cluster, topic) for topic in names]
+    if selection.pattern is not None:
+        message = f"{plural(len(names), 'topic')}: {listed(names, _SHOWN)}"
+        found = [good("topics", message), *(one for one in found if one.status != "ok")]
+    if beyond:
+        message = f"{plural(len(beyond), 'topic')} more than topics.max: {listed(beyond, _SHOWN)}"
+        found.append(doubtful("topics", message, "They are not read. Raise topics.max, or narrow the pattern."))
+    return names, found
 
 
 def _topic(cluster: Cluster, topic: str) -> Finding:

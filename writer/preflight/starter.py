@@ -72,7 +72,7 @@ def summary(name: str, config: Config, field: str | None, records: int, now: dat
 
     Raises ConfigError where wire format or event time cannot be found, BrokerUnreachable, RegistryUnreachable.
     """
-    (topic,) = config.pipelines[name].topics
+    (topic,) = config.pipelines[name].topics.names
     walk = opened(name, config, source(config.registry), with_table=False)
     spans = kafka_sample.spans(kafka_sample.asked(config.kafka), [topic], records)
     batch = kafka_sample.read(config.kafka, spans)

@@ -9,7 +9,7 @@ from typing import Any
 
 import bucketers
 from writer.clients import kafka_sample
-from writer.clients.kafka import Cluster
+from writer.clients.kafka import Cluster, choose_topics
 from writer.config.pipelines import Config
 from writer.core.errors import ExitCode, HeadraceError
 from writer.core.files import BucketKey
@@ -66,7 +66,7 @@ def measured(
     walk: LocalPipeline, config: Config, cluster: Cluster, records: int, now: datetime, given_per_s: float | None
 ) -> tuple[Traffic, str]:
     """Measure a pipeline's traffic, and say in a phrase what was looked at. Raises NothingToMeasure, HeadraceError."""
-    topics = config.pipelines[walk.name].topics
+    topics = choose_topics(cluster, config.pipelines[walk.name].topics).names
     batch = kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, records))
     times = [time for time in batch.column("timestamp").to_pylist() if time is not None]  # cold: a sample
     found = staged(walk, batch, now) if batch.num_rows else None

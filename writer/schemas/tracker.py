@@ -55,7 +55,6 @@ class Schemas:
         self,
         pipeline: str,
         source: SchemaSource,
-        topics: Sequence[str],
         meanings: Meanings,
         *,
         bucket_columns: Sequence[str],
@@ -70,7 +69,7 @@ class Schemas:
 
         Wait at most `unknown_id_timeout` for an unknown id, and no longer when `stopping` is set.
         """
-        self._pipeline, self._named, self._topics = pipeline, source, topics
+        self._pipeline, self._named, self._topics = pipeline, source, list[str]()
         self.meanings, self._wire, self._source = meanings, wire, self._opened(source, meanings, wire)
         self._unknown_id_timeout = unknown_id_timeout
         # Names that no field of a schema may take, in lower case.
@@ -82,17 +81,24 @@ class Schemas:
         self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
         if record_columns.avro_key is not None:
             self.keys = _KeySchemas(
-                pipeline, of_keys(source), topics, meanings, bucket_columns=(), column=record_columns.avro_key,
+                pipeline, of_keys(source), meanings, bucket_columns=(), column=record_columns.avro_key,
                 widen=widen, unknown_id_timeout=unknown_id_timeout, stopping=self._stopping, wire=key_wire,
             )  # fmt: skip
 
-    def begin(self) -> None:
-        """Admit every schema that is registered. Raises RegistryUnreachable, SchemaChanged."""
+    def read_topics(self, topics: Iterable[str]) -> None:
+        """Set the topics whose registered schemas are admitted."""
+        self._topics = list(topics)
+        if self.keys is not None:
+            self.keys.read_topics(self._topics)
+
+    def begin(self, topics: Iterable[str]) -> None:
+        """Admit every schema that is registered for the topics. Raises RegistryUnreachable, SchemaChanged."""
+        self._topics = list(topics)
         self.plan = self._registered(self.plan)
         for schema_id in self.plan.schemas:
             self._log_admission(schema_id)
         if self.keys is not None:
-            self.keys.begin()
+            self.keys.begin(self._topics)
 
     def follow(self, table: pa.Schema) -> None:
         """Let the columns that the table already has decide, and admit the schemas again on top of them."""

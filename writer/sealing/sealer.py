@@ -155,7 +155,7 @@ class Sealer:
         """Return how far the parts have come that the pipeline reads; `numbers`: topic → number of its incarnation."""
         snapshot = standing.snapshot
         mine = [part for part in snapshot.parts() if numbers.get(part.topic) == part.incarnation]
-        seen = [(part, snapshot.seen(part)) for part in mine if part.topic in self.settings.topics]
+        seen = [(part, snapshot.seen(part)) for part in mine if self.settings.topics.includes(part.topic)]
         return [
             PartitionEventTime(part, None if at is None else instant(at), idle=(part.topic, part.partition) in idle)
             for part, at in seen

@@ -61,6 +61,8 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
             "last": None if view.gap_last is None else gap_record(view.gap_last),
         },
         "restarts": view.restarts,
+        "topics": len(view.incarnations),
+        "topic_restarts": view.topic_restarts,
         "hooks": {name: _hook(hook, now) for name, hook in view.hooks.items()},
         "recovery": [dict(decision) for decision in view.recovery],
     }

@@ -5,8 +5,9 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from writer.clients.kafka import BrokerUnreachable, Cluster
+from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
 from writer.config.pipelines import Config
+from writer.config.topic_selection import TopicSelection
 from writer.core.errors import HeadraceError
 from writer.core.offsets import Source, TopicPartition
 from writer.hooks.dispatcher import seen
@@ -65,7 +66,7 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
 
 
 def ask_kafka(
-    cluster: Cluster | BrokerUnreachable, topics: list[str], snapshot: PipelineSnapshot | None, now: datetime
+    cluster: Cluster | BrokerUnreachable, topics: TopicSelection, snapshot: PipelineSnapshot | None, now: datetime
 ) -> tuple[dict[Source, int], Logs]:
     """Ask Kafka for all that a driver would know after some minutes, and the table for the frontier.
 
@@ -73,18 +74,17 @@ def ask_kafka(
     """
     if isinstance(cluster, BrokerUnreachable):
         raise cluster
-    known = cluster.topics(topics)
     numbers = {} if snapshot is None else snapshot.incarnations()
-    frontier = {}
-    for topic in known.values():
+    names, frontier = choose_topics(cluster, topics, numbers).names, {}
+    for topic in cluster.topics(names).values():
         ids = numbers.get(topic.name, [])
         for partition in range(topic.partitions) if topic.id in ids else ():
             part = TopicPartition(topic.name, number(ids, topic.id), partition)
             at = snapshot.frontier(part) if snapshot else None
             if at is not None:
                 frontier[topic.name, partition] = at
-    sample, starts = listen(cluster, topics, now)
-    logs = Logs((sample,), starts, _retention(cluster, topics))
+    sample, starts = listen(cluster, names, now)
+    logs = Logs((sample,), starts, _retention(cluster, names))
     dated = settle(cluster, logs, frontier, now)
     return frontier, replace(logs.with_history(history(cluster, sample)), dated=dated)
 
@@ -104,7 +104,9 @@ def _bucket_counts(name: str, config: Config, cluster: Cluster | BrokerUnreachab
     idle: frozenset[Source] = frozenset()
     if not isinstance(cluster, BrokerUnreachable):
         with suppress(HeadraceError):  # what is asked for the lag says it
-            look = Listener(cluster, sealer.settings.topics).look(sealer.policy.idle_timeout, now)
+            names = choose_topics(cluster, sealer.settings.topics, numbers).names
+            numbers = {topic: number for topic, number in numbers.items() if topic in names}
+            look = Listener(cluster, names).look(sealer.policy.idle_timeout, now)
             idle = look.idle(frontier_of(standing, numbers))
     sealer.watermark = watermark(sealer.parts(standing, numbers, idle), sealer.policy.out_of_orderness)
     return sealer.bucket_counts(standing, now)

@@ -10,10 +10,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from writer.clients.kafka import Cluster
+from writer.clients.kafka import Cluster, choose_topics
+from writer.config.topic_selection import TopicSelection
 from writer.core import logging
 from writer.core.errors import HeadraceError, TopicMissing
 from writer.core.offsets import Source
+from writer.core.text import listed, plural
 from writer.offsets.start_decision import changed
 from writer.status.lag_sample import Lag, LagSample
 from writer.status.model import Dates, Logs, Sample
@@ -24,6 +26,7 @@ _HISTORY = (timedelta(minutes=10), timedelta(minutes=2), RATE_WINDOW)  # rates a
 _DATING_TOLERANCE = 1.05  # an age is found to 5 %: nine questions, whatever the age
 _DATING_ROUNDS_MAX = 16  # a bound for a log whose answers contradict each other
 _CLOSE_WITHIN_S = 5.0
+_SHOWN = 3  # topics that a sentence names
 FirstRecords = Mapping[Source, tuple[int, int]]  # offset and timestamp (ms) of the first record at or after an instant
 
 
@@ -141,9 +144,10 @@ class Watch:
         *,
         interval: timedelta,
         mirror: str | None = None,
+        selection: TopicSelection | None = None,
     ) -> None:
-        """`topics`: name → the id that the pipeline reads under."""
-        self._cluster, self._topics = cluster, dict(topics)
+        """`topics`: name → the id that the pipeline reads under. `selection`: what it would read at its next start."""
+        self._cluster, self._topics, self._selection = cluster, dict(topics), selection
         self._progress = progress
         self._interval_s, self._group = interval.total_seconds(), mirror
         self._history_known = False
@@ -194,6 +198,10 @@ class Watch:
         if not self._history_known:
             self._progress.measured(timedelta(seconds=self._interval_s), history(self._cluster, sample))
             self._history_known = True
+        if self._selection is not None:
+            names = choose_topics(self._cluster, self._selection, self._topics).names
+            if new := [name for name in names if name not in self._topics]:
+                self._progress.appeared(f"{plural(len(new), 'topic')} to read appeared: {listed(new, _SHOWN)}")
         view = self._progress.view()
         self._progress.dated(settle(self._cluster, view.logs, view.frontier, now))
 

@@ -167,8 +167,10 @@ class View:
     gap_oldest: datetime | None = None  # when the oldest of those that are open was opened; None: not read
     gap_last: Mapping[str, Any] | None = None  # what its entry says; None: none among the entries that were looked at
     restarts: int = 0  # inside this process
+    topic_restarts: int = 0  # likewise, because topics appeared that match the pattern
     incarnations: Mapping[str, int] = field(default_factory=dict)  # topic → number of the one that is read
     log_moved: str = ""  # why the logs are not those that this start began with
+    topics_appeared: str = ""  # which topics another start would read, too
     pause: Pause | None = None
     rate_limit: LimitState = field(default_factory=LimitState)
     scheduling: Scheduling = field(default_factory=lambda: Scheduling.model_validate({}))
@@ -178,6 +180,15 @@ class View:
     committed_since_start: bool = False  # since the driver began, it committed or nothing waited
     cells: tuple[BucketState, ...] = ()  # buckets one by one, the earliest first; empty: not read
     recovery: tuple[Mapping[str, Any], ...] = ()  # what a supervisor decided, newest first
+
+    @property
+    def unread(self) -> dict[str, int]:
+        """Topic that this start reads → offsets that waited at the newest sample."""
+        found = dict.fromkeys(self.incarnations, 0)
+        for (topic, partition), end in self.logs.samples[-1].ends.items() if self.logs.samples else ():
+            if topic in found:
+                found[topic] += max(0, end - self.frontier.get((topic, partition), end))
+        return found
 
 
 def assembled(facts: Mapping[str, Any]) -> datetime:

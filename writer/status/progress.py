@@ -79,7 +79,8 @@ class Progress:
             self._buckets = set(buckets)
             self._set(
                 epoch=epoch, run=run, frontier=dict(frontier), limits=dict(limits), buckets=len(self._buckets),
-                gaps=gaps, gap_offsets_closed=gap_offsets_closed, log_moved="", incarnations=dict(incarnations or {}),
+                gaps=gaps, gap_offsets_closed=gap_offsets_closed, log_moved="", topics_appeared="",
+                incarnations=dict(incarnations or {}),
                 committed_at=next((assembled(facts) for facts in earlier), None),
                 event_time_newest=max((t for f in earlier if (t := event_time_newest(f))), default=None),
             )  # fmt: skip
@@ -119,12 +120,19 @@ class Progress:
     def restarting(self, why: str) -> None:
         """It ended, and is about to be started again in this process."""
         with self._lock:
-            self._set(state="starting", error=why, batch=None, restarts=self._view.restarts + 1)
+            wanted = bool(self._view.topics_appeared) and not self._view.log_moved
+            count = "topic_restarts" if wanted else "restarts"
+            counted = {count: getattr(self._view, count) + 1}
+            self._set(state="starting", error="" if wanted else why, batch=None, **counted)
             self._idle_since = None
 
     def moved(self, why: str) -> None:
         """Kafka's logs are not those of this start any more."""
         self._note(log_moved=why)
+
+    def appeared(self, why: str) -> None:
+        """There are topics to read that this start does not read."""
+        self._note(topics_appeared=why)
 
     def stopped(self) -> None:
         """It ended as it was asked to."""

@@ -213,6 +213,16 @@ CATALOGUE: tuple[Metric, ...] = (
         lambda r: r.age(r.view.gap_oldest) if r.view.gaps[0] else [],
     ),
     Metric(
+        "headrace_topics",
+        "Topics that the pipeline reads.",
+        plain(lambda r: len(r.view.incarnations)),
+    ),
+    Metric(
+        "headrace_topic_restarts_total",
+        "Starts of its query in this process because topics appeared that it is to read; no fault.",
+        plain(lambda r: r.view.topic_restarts),
+    ),
+    Metric(
         "headrace_restarts_total",
         "Times that this driver started the pipeline again because a log of Kafka's changed under it.",
         plain(lambda r: r.view.restarts),

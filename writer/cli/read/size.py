@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from writer.clients import kafka_sample
+from writer.clients.kafka import choose_topics
 from writer.config.loader import load
 from writer.maintenance.local_pipeline import opened
 from writer.output import tables
@@ -81,7 +82,8 @@ def size(
     known, out = rates(), tables.console()
     done: dict[str, tuple[Sizing, str]] = {}
     for name in settings.chosen(pipeline):
-        walk = opened(name, settings, source(settings.registry))
+        topics = choose_topics(cluster, settings.pipelines[name].topics).names
+        walk = opened(name, settings, source(settings.registry), topics=topics)
         traffic, looked_at = measured(walk, settings, cluster, sample, now, events_per_second)
         done[name] = (compute_size(traffic, settings.pipelines[name], known, rate), looked_at)
         if not as_json:

@@ -136,7 +136,7 @@ def _due(sealer: Sealer, config: Config, now: datetime, *, keep: bool) -> tuple[
     """Return how far watermark or clock close by now, and which. Raises BrokerUnreachable."""
     cluster = Cluster(config.kafka.address, min(config.kafka.request_timeout, _KAFKA_WITHIN))
     numbers = numbers_now(sealer, cluster)
-    _, decision = Closer(Listener(cluster, sealer.settings.topics), lambda: numbers).decide(sealer, now, keep=keep)
+    _, decision = Closer(Listener(cluster, list(numbers)), lambda: numbers).decide(sealer, now, keep=keep)
     return (decision.until, decision.reason) if isinstance(decision, Close) else (None, _COMMAND)
 
 

@@ -133,7 +133,7 @@ def _compared(
         if not rows.num_rows:
             continue
         try:
-            topics = pa.array([settings.topics[0]] * rows.num_rows, pa.string())
+            topics = pa.repeat(next(iter(settings.topics.names), ""), rows.num_rows)
             times, _ = times_of(rows, settings.event_time.rule(settings.event_time.unit), topics)
             timed = pc.is_valid(times)
             found = bucketer.assign(rows.filter(timed), times.filter(timed))

@@ -17,7 +17,7 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.batch.parquet_files import open_file
 from writer.clients import kafka_sample
 from writer.clients.driver_endpoint import check_no_driver
-from writer.clients.kafka import Cluster, Topic
+from writer.clients.kafka import Cluster, Topic, choose_topics
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import Source, TopicPartition
@@ -218,7 +218,8 @@ def run_adopt(
     if not table.exists():
         raise ConfigError(f"pipeline {name!r} has no table at {table.location}; there is nothing to go on with.")
     snapshot, cluster = table.snapshot(), kafka_sample.asked(settings.kafka)
-    known, topics = snapshot.incarnations(), cluster.topics(settings.pipelines[name].topics)
+    known = snapshot.incarnations()
+    topics = cluster.topics(choose_topics(cluster, settings.pipelines[name].topics, known).names)
     if group is not None:
         wanted = AdoptionRequest(wanted.renamed, {**_committed(cluster, group, topics, known), **wanted.offsets})
     found = moves(known, topics, wanted)

@@ -1,0 +1,97 @@
+"""Which topics a pipeline reads: those that are named, and those whose names match a pattern."""
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from pydantic import Field, field_validator, model_validator
+
+from writer.config.base import Strict
+
+_INTERNAL = "__"  # beginning of the topics that Kafka keeps for itself
+
+
+class TopicChoice(NamedTuple):
+    """Topics of a cluster that are read, and those that match the pattern but are more than `max`."""
+
+    names: list[str]
+    beyond: list[str]
+
+
+class TopicSelection(Strict):
+    """Topics by name, by pattern, or both. A list is short for `names`."""
+
+    names: list[str] = Field(default_factory=list, description="topics to read; a list alone is short for this")
+    pattern: str | None = Field(
+        None,
+        description="regular expression of the whole name: topics that match are read, from their first record where "
+        "they appear later. None that begins with `__` matches",
+    )
+    without: list[str] = Field(
+        default_factory=list,
+        alias="except",
+        description="regular expressions of whole names: topics that match one of them are not read by the pattern",
+    )
+    max: int = Field(500, ge=1, description="most topics that are read; further ones that match are named, not read")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, raw: Any) -> Any:
+        return {"names": raw} if isinstance(raw, list) else raw
+
+    @field_validator("pattern", "without")
+    @classmethod
+    def _compiles(cls, value: str | list[str] | None) -> str | list[str] | None:
+        for one in [value] if isinstance(value, str) else value or ():
+            try:
+                re.compile(one)
+            except re.error as error:
+                raise ValueError(f"{one!r} is no regular expression: {error}; a dot is written \\.") from error
+        return value
+
+    @model_validator(mode="after")
+    def _selects_some(self) -> "TopicSelection":
+        if not self.names and self.pattern is None:
+            raise ValueError("name at least one topic, or give a 'pattern'")
+        if self.pattern is None and self.without:
+            raise ValueError("'except' takes topics out of what a 'pattern' matches, and there is none")
+        if len(self.names) > self.max:
+            raise ValueError(f"{len(self.names)} topics are named, and 'max' is {self.max}")
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
+        """Let the JSON schema take a list, too."""
+        return {"anyOf": [{"type": "array", "items": {"type": "string"}}, handler(core)]}
+
+    @property
+    def only(self) -> str | None:
+        """The only topic, whose name no record has to carry; None where there are, or may be, several."""
+        return self.names[0] if self.pattern is None and len(self.names) == 1 else None
+
+    def includes(self, topic: str) -> bool:
+        """Return whether the topic is named or matches the pattern."""
+        return topic in self.names or self._matches(topic)
+
+    def among(self, topics: Iterable[str]) -> list[str]:
+        """Return the topics that are named, then those of `topics` that match the pattern, in order."""
+        return [*self.names, *sorted({topic for topic in topics if self._matches(topic)} - set(self.names))]
+
+    def choose(self, existing: Iterable[str], known: Iterable[str] = ()) -> TopicChoice:
+        """Return what is read of the topics that exist. Where they are more than `max`, those `known` come first."""
+        found = self.among(existing)
+        first = {*self.names, *known}
+        read = set(sorted(found, key=lambda topic: topic not in first)[: self.max])
+        return TopicChoice([t for t in found if t in read], [t for t in found if t not in read])
+
+    def _matches(self, topic: str) -> bool:
+        return (
+            self.pattern is not None
+            and not topic.startswith(_INTERNAL)
+            and re.fullmatch(self.pattern, topic) is not None
+            and not any(re.fullmatch(one, topic) for one in self.without)
+        )
+
+    def __str__(self) -> str:
+        """Name the topics for a person."""
+        return ", ".join([*self.names, *([] if self.pattern is None else [f"topics like {self.pattern}"])])
