@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from writer.commit.rate_limit import RateLimit, Spent, next_begin, records_max, wait_s
 from writer.config.pipeline_sections import Scheduling
@@ -56,6 +56,7 @@ def test_a_batch_at_the_limit_takes_no_more_than_its_delay(records_per_s, most, 
     st.lists(st.integers(1, 8), min_size=2, max_size=12), st.integers(1, 4),
     st.lists(st.floats(0.5, 2.0), min_size=1, max_size=7),
 )  # fmt: skip
+@example([1, 1, 1, 1], 3, [1.0])  # two of the four had twice as much as the others
 def test_where_all_have_work_each_gets_slots_by_its_weight(weights, most, lengths):
     """Each batch has one task; those of one pipeline take four times as long as those of another at most."""
     shares = {f"p{i:02}": Scheduling(weight=weight, min_share=0) for i, weight in enumerate(weights)}

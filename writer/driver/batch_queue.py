@@ -30,8 +30,11 @@ class Turns:
     running: frozenset[str] = frozenset()
 
     def joined(self, pipeline: str) -> "Turns":
-        """Add a batch that waits. A pipeline that had nothing to do gets no credit for that time."""
-        begin = max(self.spent.get(pipeline, 0.0), self.at)
+        """Add a batch that waits. A pipeline that had nothing to do gets no credit for more than its last turn.
+
+        While that turn ran, the virtual time went on: without the credit, those that always have work would lose it.
+        """
+        begin = max(self.spent.get(pipeline, 0.0), self.at - self.last_s.get(pipeline, 0.0))
         return replace(self, waiting=self.waiting | {pipeline}, spent={**self.spent, pipeline: begin})
 
     def admitted(self, shares: Mapping[str, Scheduling], most: int) -> "Turns":
