@@ -29,8 +29,9 @@ from bench.cli import number
 from bench.data import TIME_FIELD, dataset
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import TimeRule
-from writer.batch.sorting import Dedupe
-from writer.batch.task import Task, TaskPlan
+from writer.batch.plan import TaskPlan
+from writer.batch.staging.sorting import Dedupe
+from writer.batch.task import Task
 from writer.config.pipeline_sections import Compact
 from writer.config.pipelines import Config, Memory, Roll
 from writer.core.files import BucketFile, BucketKey

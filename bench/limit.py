@@ -17,8 +17,8 @@ from bench.kafka_reader import ends_of
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch import range_task
 from writer.batch.bucketing import TimeRule
+from writer.batch.plan import TaskPlan
 from writer.batch.range_task import ReadPlan
-from writer.batch.task import TaskPlan
 from writer.batch.task_report import Report
 from writer.config.pipelines import Memory, Roll
 from writer.core.offsets import OffsetRange, Source, TopicPartition

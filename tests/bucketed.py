@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from tests import hive
-from writer.batch.parquet_files import Destination, delta_statistics
+from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from tests.opened import OPENED
-from writer.batch.parquet_files import staged_name
+from writer.batch.staging.parquet_files import staged_name
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import store_at

@@ -10,7 +10,7 @@ import pyarrow as pa
 import bucketers
 from tests.looking import config as configuration
 from writer.batch.lateness import Lateness
-from writer.batch.parquet_files import BucketFiles, Destination
+from writer.batch.staging.parquet_files import BucketFiles, Destination
 from writer.config.pipelines import Config
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.core.units import microseconds

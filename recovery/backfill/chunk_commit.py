@@ -15,7 +15,7 @@ import pyarrow as pa
 from recovery.backfill.dedupe_rows import Unplaced
 from recovery.backfill.source import ANY_AGE, Chunk
 from writer.batch.bucketing import TimeRule
-from writer.batch.task import TaskPlan
+from writer.batch.plan import TaskPlan
 from writer.batch.task_report import Counts, Report
 from writer.commit import builder, missing_offsets as missing
 from writer.commit.failed_records_limit import check as check_failed_records

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import bucketers
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import BucketAssignment, TimeRule, assign
-from writer.batch.parquet_files import open_file
-from writer.batch.spill_buffer import Stage
-from writer.batch.task import TaskPlan
+from writer.batch.plan import TaskPlan
+from writer.batch.staging.parquet_files import open_file
+from writer.batch.staging.spill_buffer import Stage
 from writer.batch.task_report import Report
 from writer.config.pipelines import Pipeline
 from writer.core.errors import ConfigError

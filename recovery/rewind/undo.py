@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow.parquet as pq
 
-from writer.batch.parquet_files import delta_statistics, open_file
+from writer.batch.staging.parquet_files import delta_statistics, open_file
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.maintenance.retention import rows_of

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from tests import hive
 from tests.opened import OPENED
 from tests.servers.objects import ObjectServer
-from writer.batch.parquet_files import Destination, delta_statistics
+from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import delta_options, store_at

@@ -128,7 +128,7 @@ def test_adopted_rows_go_by_retention_and_mix_with_ours_in_a_rewrite(tmp_path: P
 
 
 def _file(driver: Driver, rows: pa.Table):
-    from writer.batch.parquet_files import BucketFiles, Destination
+    from writer.batch.staging.parquet_files import BucketFiles, Destination
 
     files = BucketFiles(Destination(driver.table.store, ("hour",), "x", 2**20), ("2026-11-20T12",))
     files.add(rows.drop_columns(["hour"]))

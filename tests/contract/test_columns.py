@@ -14,7 +14,7 @@ from deltalake import DeltaTable, Field, QueryBuilder
 
 from tests import oracle
 from tests.opened import delta_table
-from writer.batch.parquet_files import delta_statistics, parquet_writer
+from writer.batch.staging.parquet_files import delta_statistics, parquet_writer
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition

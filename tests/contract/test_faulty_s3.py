@@ -25,7 +25,7 @@ from tests.servers.faulty import (
     proxy,
 )  # fmt: skip
 from tests.servers.objects import SECRET, ObjectServer, moto
-from writer.batch.parquet_files import Destination
+from writer.batch.staging.parquet_files import Destination
 from writer.core.files import BucketFile
 from writer.storage.base import NotExclusive, OutcomeUnknown, S3Settings, Store, StoreError, Unanswered
 from writer.storage.local import LocalStore

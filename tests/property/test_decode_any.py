@@ -18,7 +18,7 @@ from writer.avro import schema as avro
 from writer.avro.block_decoder import NativeDecoder
 from writer.avro.decode import decode, is_native
 from writer.avro.record_decoder import SingleDecoder
-from writer.batch.parquet_files import parquet_writer
+from writer.batch.staging.parquet_files import parquet_writer
 
 
 @dataclass

@@ -22,7 +22,8 @@ from tests.examples import share
 from tests.tasked import KAFKA_TIME, NOW
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import Clock, TimeRule, times_of
-from writer.batch.task import TaskPlan, run
+from writer.batch.plan import TaskPlan
+from writer.batch.task import run
 from writer.batch.task_report import Report
 from writer.config.pipeline_sections import Seal
 from writer.core.files import BucketFile

@@ -25,8 +25,9 @@ from writer.avro.frame_decoder import FrameDecoder
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import header
 from writer.batch.bucketing import TimeRule
+from writer.batch.plan import TaskPlan
 from writer.batch.range_task import FrameReader
-from writer.batch.task import RecordSteps, TaskPlan
+from writer.batch.record_steps import RecordSteps
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.columns import ColumnChoice, DecodedRecords, columns
 from writer.kafka_reader.errors import Corrupt
@@ -78,7 +79,7 @@ def outcome(plan: TaskPlan, pieces: Sequence[pa.RecordBatch | DecodedRecords]) -
     steps = RecordSteps(plan, refuse)
     for piece in pieces:
         decoded = isinstance(piece, DecodedRecords)
-        for group in [steps.take_decoded(piece)] if decoded else steps.decode(piece):
+        for group in [steps.conform(steps.count_decoded(piece))] if decoded else steps.decode(piece):
             done = steps.assign(group)
             records = done.records.select(["topic", "partition", "offset", "timestamp", "key"]).to_pylist()
             for one, row in zip(records, done.rows.to_pylist(), strict=True):

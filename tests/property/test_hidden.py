@@ -23,7 +23,7 @@ from pyarrow import dataset
 
 from tests.examples import share
 from tests.opened import delta_table
-from writer.batch.parquet_files import BucketFiles, Destination
+from writer.batch.staging.parquet_files import BucketFiles, Destination
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import store_at
 from writer.table.log.operations import Batch

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.examples import share
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import TimeRule
-from writer.batch.parquet_files import parquet_writer
-from writer.batch.sorting import Dedupe, Marks
+from writer.batch.staging.parquet_files import parquet_writer
+from writer.batch.staging.sorting import Dedupe, Marks
 from writer.maintenance.rewrite import Job, RewriteResult, Source, rewrite
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -220,7 +220,7 @@ MEASURED = """
 import resource, sys, pyarrow as pa
 from pathlib import Path
 from tests.property.test_rewrite import job
-from writer.batch.sorting import Dedupe
+from writer.batch.staging.sorting import Dedupe
 from writer.maintenance.rewrite import Source, rewrite
 lake, kind = Path(sys.argv[1]), sys.argv[2]
 asked = {"sort": {"sort_by": ("id",)}, "dedupe": {"dedupe": Dedupe(("id",))}, "merge": {}}[kind]

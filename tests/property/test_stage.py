@@ -13,8 +13,8 @@ from hypothesis import given, settings, strategies as st
 
 from bucketers import Buckets
 from tests.examples import share
-from writer.batch.parquet_files import Destination
-from writer.batch.spill_buffer import Stage
+from writer.batch.staging.parquet_files import Destination
+from writer.batch.staging.spill_buffer import Stage
 from writer.core.files import StagedFile
 from writer.storage.local import LocalStore
 

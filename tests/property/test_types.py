@@ -27,7 +27,8 @@ from writer.avro import schema as avro
 from writer.avro.schema_plan import SchemaPlan, WriterSchema
 from writer.avro.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire
 from writer.batch.bucketing import TimeRule
-from writer.batch.task import TaskPlan, run
+from writer.batch.plan import TaskPlan
+from writer.batch.task import run
 from writer.batch.task_report import Report
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.batch.sorting import Dedupe
+from writer.batch.staging.sorting import Dedupe
 from writer.commit.builder import StagedTooLongAgo, check_age
 from writer.core.files import BucketFile
 from writer.maintenance.compaction_plan import GROUP_FILES, Pace, Policy, pause_s, plan

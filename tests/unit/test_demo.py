@@ -15,7 +15,7 @@ from rich.console import Console
 import bucketers
 from tests.opened import parquet_table
 from writer.batch.lateness import late
-from writer.batch.parquet_files import Destination
+from writer.batch.staging.parquet_files import Destination
 from writer.config.pipeline_sections import Seal
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition

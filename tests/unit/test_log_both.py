@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from tests.examples import share
 from tests.logs import COLUMNS, LINES, SAID, added, checkpointed, create, grown, log_at, logged, moved
-from writer.batch.parquet_files import delta_statistics
+from writer.batch.staging.parquet_files import delta_statistics
 from writer.table.log.log import Log
 
 

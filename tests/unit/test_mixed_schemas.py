@@ -15,7 +15,8 @@ from fastavro import parse_schema, schemaless_writer
 
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import TimeRule
-from writer.batch.task import TaskPlan, run
+from writer.batch.plan import TaskPlan
+from writer.batch.task import run
 from writer.batch.task_report import Report
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

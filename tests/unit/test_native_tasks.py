@@ -15,8 +15,8 @@ from tests.kafka_batches import Raw, Rec
 from tests.servers.kafka_cluster import Asked, Cluster as Fake, Given
 from tests.tasked import KAFKA_TIME, Topic, files_below, plan, read as read_files, report_of, written
 from writer.batch import range_task
+from writer.batch.plan import TaskPlan
 from writer.batch.range_task import ReadPlan
-from writer.batch.task import TaskPlan
 from writer.batch.task_report import Counts, RangeRead, Report
 from writer.clients import native_kafka
 from writer.commit import range_shares

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from bucketers import Buckets
-from writer.batch import spill_buffer as step
-from writer.batch.parquet_files import GROUP_BYTES_MAX, Destination, distinct_columns
-from writer.batch.spill_buffer import Stage
+from writer.batch.staging import spill_buffer as step
+from writer.batch.staging.parquet_files import GROUP_BYTES_MAX, Destination, distinct_columns
+from writer.batch.staging.spill_buffer import Stage
 from writer.storage.local import LocalStore
 
 MIB = 2**20
@@ -190,8 +190,8 @@ from pathlib import Path
 import numpy as np, pyarrow as pa
 from writer.storage.local import LocalStore
 from bucketers import Buckets
-from writer.batch.parquet_files import Destination
-from writer.batch.spill_buffer import Stage
+from writer.batch.staging.parquet_files import Destination
+from writer.batch.staging.spill_buffer import Stage
 
 folder, shape = sys.argv[1:3]
 buckets, budget, total = map(int, sys.argv[3:])

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from writer.batch.task import Group
+from writer.batch.record_steps import Group
 from writer.cli.main import app
 from writer.cli.start.logins import logins
 from writer.config.loader import checked

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.examples import share
-from writer.batch.parquet_files import COLUMNS_MAX, delta_statistics, parquet_writer
+from writer.batch.staging.parquet_files import COLUMNS_MAX, delta_statistics, parquet_writer
 
 TIME = pa.timestamp("us", "UTC")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

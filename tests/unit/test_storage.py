@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from writer.batch.parquet_files import Destination
+from writer.batch.staging.parquet_files import Destination
 from writer.clients import java_artifacts
 from writer.config.connections import S3
 from writer.driver.spark import s3a

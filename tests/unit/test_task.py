@@ -24,7 +24,8 @@ from tests.tasked import (
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import TimeRule
 from writer.batch.dead_letters import DEAD_LETTERS
-from writer.batch.task import run, skip
+from writer.batch.skip import skip
+from writer.batch.task import run
 from writer.batch.task_report import Counts, Report
 from writer.core.offsets import Source
 

@@ -11,7 +11,7 @@ from writer.audit.offset_count import WITHOUT_OFFSET, FileOffsets, FileSet, coun
 from writer.audit.reconciliation import Problem, Reconciliation, compared, state, totals
 from writer.audit.table_history import Lake, Waiting, read, waiting
 from writer.avro.schema_plan import PROVENANCE
-from writer.batch.parquet_files import open_file, staged_name
+from writer.batch.staging.parquet_files import open_file, staged_name
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from writer.batch.parquet_files import open_file
+from writer.batch.staging.parquet_files import open_file
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import Store

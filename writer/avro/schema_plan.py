@@ -79,6 +79,11 @@ class SchemaPlan:
         schemas = {**self.schemas, schema_id: known}
         return replace(self, columns=found.columns, schemas=schemas, reader=found.reader)
 
+    def decode_only(self, schema_id: int, text: str) -> "SchemaPlan":
+        """Admit a schema whose values are decoded and then given to other plans: it is held against no column."""
+        alone = SchemaPlan(pa.schema([]), self.reserved).extend(schema_id, text)
+        return replace(self, schemas={**self.schemas, **alone.schemas})
+
 
 @lru_cache(maxsize=1024)
 def _probed(text: str) -> bool:

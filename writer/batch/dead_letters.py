@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from writer.avro import schema
 from writer.avro.schema_plan import PROVENANCE
 from writer.avro.wire_format import HEADERS, stored
-from writer.batch.parquet_files import Destination, OpenFile
+from writer.batch.staging.parquet_files import Destination, OpenFile
 from writer.batch.task_report import FailedRecords
 from writer.core.files import StagedFile
 from writer.core.offsets import Source

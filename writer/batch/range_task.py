@@ -14,7 +14,7 @@ from writer.avro.block_decoder import BlockRefused, DecoderUnresponsive
 from writer.avro.frame_decoder import FrameDecoder
 from writer.avro.schema_plan import WriterSchema
 from writer.batch import task
-from writer.batch.task import TaskPlan
+from writer.batch.plan import TaskPlan
 from writer.batch.task_report import RangeRead, ReadFailure, Report
 from writer.core.offsets import OffsetRange
 from writer.kafka_reader.byte_columns import Longs

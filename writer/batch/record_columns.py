@@ -72,9 +72,7 @@ class RecordColumns:
             reasons |= dict.fromkeys(undecodable, f"the key is no {self.key[1]}")
         if not self.has_headers:
             return arrays, {} if self.keep_undecodable else reasons
-        there = "headers" in records.column_names  # rows of an archive come without
-        headers = records.column("headers").cast(HEADERS) if there else pa.nulls(records.num_rows, HEADERS)
-        unique = _Headers.of(contiguous(headers))
+        unique = _Headers.of(records)
         if self.headers is not None:
             arrays.append(unique.maps())
         for _, name, kind in self.chosen:
@@ -94,7 +92,9 @@ class _Headers:
     are_null: np.ndarray  # of each record: it has no headers
 
     @classmethod
-    def of(cls, headers: pa.ListArray) -> "_Headers":
+    def of(cls, records: pa.Table) -> "_Headers":
+        there = "headers" in records.column_names  # rows of an archive come without
+        headers = contiguous(records.column("headers").cast(HEADERS) if there else pa.nulls(records.num_rows, HEADERS))
         rows, entries = pc.list_parent_indices(headers), headers.flatten()
         at = pa.table({"row": rows, "name": entries.field("key"), "at": np.arange(len(entries))})
         last = at.group_by(["row", "name"], use_threads=False).aggregate([("at", "max")]).column("at_max")
@@ -117,6 +117,11 @@ class _Headers:
         found = np.full(len(self.are_null), -1)
         found[self.rows[mine]] = np.flatnonzero(mine)
         return self.values.take(pa.array(found, mask=found < 0))
+
+
+def header_text(records: pa.Table, name: str) -> pa.StringArray:
+    """Return the value of one header for each record, the last of several; null where there is none, or no text."""
+    return _typed(_Headers.of(records).values_of(name), "string")[0]
 
 
 def _typed(values: pa.BinaryArray, kind: str) -> tuple[pa.Array, list[int]]:

@@ -1,7 +1,8 @@
 """Runs one task of a micro-batch without Spark: Arrow batches of Kafka records in, staged files and counts out.
 
-The steps in order: skip, split by schema, decode, conform, assign, stage, columnar, report. What a task must decide the
-same way when it is retried (now, frontier, schema plan, what is closed) comes with the plan, frozen by the driver.
+The steps in order: skip, split by schema, decode, route, conform, assign, stage, columnar, report. What a task must
+decide the same way when it is retried (now, frontier, schema plan, what is closed) comes with the plan, frozen by the
+driver.
 """
 
 import os
@@ -9,68 +10,29 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import bucketers
-from bucketers.arrow import contiguous
 from writer.avro import schema
-from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
-from writer.avro.wire_format import CONFLUENT, Wire, refusals, split
-from writer.batch.bucketing import BucketAssignment, TimeRule, assign
+from writer.batch.bucketing import BucketAssignment
 from writer.batch.dead_letters import DeadLetterFile, incarnation_column
-from writer.batch.lateness import Late, LatePolicy, follow, late, late_reasons
-from writer.batch.parquet_files import Destination
-from writer.batch.record_columns import RecordColumns
-from writer.batch.schema_reader import DecodedKeys, Decoders, KeyReader, SchemaReader
+from writer.batch.lateness import Late, follow, late, late_reasons
+from writer.batch.plan import TaskPlan
+from writer.batch.record_steps import Group, RecordSteps
+from writer.batch.route import NoTarget
 from writer.batch.skip import skip
-from writer.batch.spill_buffer import Stage
+from writer.batch.staging.spill_buffer import Stage
 from writer.batch.task_report import Counts, Report
 from writer.core import fault_points
 from writer.core.offsets import Source
 from writer.kafka_reader.columns import DecodedRecords
-from writer.storage.base import S3Settings
 from writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
-from writer.storage.locations import store_at
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class TaskPlan:
-    """The plan that the driver gives to a task."""
-
-    now: datetime
-    frontier: Mapping[Source, int]
-    incarnations: Mapping[str, int]
-    schemas: SchemaPlan
-    time_rule: TimeRule
-    bucket: Mapping[str, Any]
-    table: str  # location
-    dead_letters: str  # location
-    prefix: str
-    budget: int  # bytes of rows in memory
-    target_file_size: int
-    topic: str | None = None  # the only one, whose name no batch carries
-    entropy_bits: int = 0
-    hidden: bool = False  # files wait for their commit where readers do not look
-    s3: S3Settings | None = None
-    wire: Wire = CONFLUENT
-    closed_until: datetime | None = None  # rows of buckets that end by then are late; None: no row is
-    late: LatePolicy = "reopen"
-    late_table: str | None = None  # location
-    record_columns: RecordColumns = field(default_factory=RecordColumns)
-
-    def destination(self, location: str, columns: tuple[str, ...] = (), entropy_bits: int = 0) -> Destination:
-        """Where files of a table go. `columns`: of its buckets."""
-        store = store_at(location, self.s3)
-        return Destination(store, columns, self.prefix, self.target_file_size, entropy_bits, self.hidden)
 
 
 def run(
@@ -98,181 +60,29 @@ def run(
             threading.Timer(1.0, os._exit, args=[0]).start()
 
 
-class Refuse(Protocol):
-    """Takes records that become no row, with `reason(row)` for each."""
-
-    def __call__(
-        self, records: pa.Table, schema_id: int | None, reason: Callable[[int], str], outcome: str = "dead_letter"
-    ) -> None:
-        """Take them; `outcome`: dead_letter, quarantined."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Records that were read by one schema, and their rows, one to one."""
-
-    schema_id: int | None  # None: the rows were decoded elsewhere
-    records: pa.Table
-    rows: pa.Table
-    assigned: BucketAssignment | None = None
-    decoded: DecodedRecords | None = None  # where the records come without their values
-
-    def at(self, positions: Mapping[int, str]) -> pa.Table:
-        """Return the records at some positions, with their values."""
-        some = self.records.take(pa.array(list(positions), pa.int64()))
-        return some if self.decoded is None else self.decoded.with_values(some)
-
-    def where(self, mask: pa.BooleanArray | pa.ChunkedArray) -> pa.Table:
-        """Return some records, with their values."""
-        some = self.records.filter(mask)
-        return some if self.decoded is None else self.decoded.with_values(some)
-
-
-class RecordSteps:
-    """The steps of a record up to its bucket: skip, split, decode, conform, assign. They write nothing."""
-
-    def __init__(
-        self, plan: TaskPlan, refuse: Refuse, decoders: Decoders | None = None, key_decoders: Decoders | None = None
-    ) -> None:
-        """`decoders`, `key_decoders`: of earlier steps with the same wire formats, by schema id."""
-        self._plan, self._refuse = plan, refuse
-        self.bucketer = bucketers.build(plan.bucket)
-        self.report, self.counts = Report(), defaultdict[Source, Counts](Counts)
-        self._values = SchemaReader(plan.schemas, plan.wire, scratch(), decoders)
-        self._keys = KeyReader(plan.record_columns.keys, scratch(), key_decoders)
-
-    @property
-    def unresponsive(self) -> bool:
-        """A native decoder of this process is lost."""
-        return self._values.unresponsive or self._keys.unresponsive
-
-    def decode(self, batch: pa.RecordBatch) -> Iterator[Group]:
-        """Decode an Arrow batch of topic, partition, offset, timestamp, key, value, and headers where they are needed.
-
-        Once a record has met a schema that the plan lacks, nothing more is decoded: the batch will run again.
-        """
-        with self.clock("skip"):
-            records = skip(self._with_topic(batch), self._plan.frontier, self.counts)
-            self._weigh(pc.sum(pc.binary_length(records.column("value"))).as_py() or 0, records.num_rows)
-        for schema_id, group in split(records, self._plan.wire):
-            known = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
-            if schema_id is None:
-                self._refuse(group, None, refusals(group, self._plan.wire).__getitem__)
-            elif known is None:
-                self.report.unknown_schemas.add(schema_id)
-            elif isinstance(known, Rejected):
-                self._refuse(group, schema_id, lambda _, why=known.reason: why)  # type: ignore[misc]
-            elif not self.report.lacks_schemas and (found := self._decoded(group, schema_id, known)) is not None:
-                yield found
-
-    def take_decoded(self, decoded: DecodedRecords) -> Group:
-        """Count records whose values are decoded already, and give their rows the plan's columns."""
-        with self.clock("skip"):
-            records = self._with_topic(decoded.records)
-            kept = skip(records, self._plan.frontier, self.counts)
-            assert kept.num_rows == decoded.rows.num_rows, "the table has none of these records"
-            self._weigh(decoded.value_bytes, kept.num_rows)
-        self.report.schemas.add(decoded.schema_id)
-        known = self._plan.schemas.schemas[decoded.schema_id]
-        assert isinstance(known, WriterSchema), "a schema that is not known or rejected decodes nothing"
-        with self.clock("conform"):
-            rows = conform(decoded.rows, known, self._plan.schemas)
-        return self.with_record_columns(Group(decoded.schema_id, kept, rows, decoded=decoded))
-
-    def assign(self, group: Group) -> Group:
-        """Give the rows event times and buckets. Raises ValueError when the event-time field is no time."""
-        records, plan = group.records, self._plan
-        with self.clock("assign"):
-            assigned = assign(group.rows, plan.time_rule, self.bucketer, plan.now, records.column("topic"))
-            self.report.time_unit = assigned.unit
-        if assigned.kept is not None:
-            reasons = assigned.quarantined
-            self._refuse(group.at(reasons), group.schema_id, _reasons(reasons), outcome="quarantined")
-            records = records.filter(assigned.kept)
-        return replace(group, records=records, rows=assigned.rows, assigned=assigned)
-
-    @contextmanager
-    def clock(self, step: str) -> Iterator[None]:
-        """Add the processor time of a block to a step's."""
-        start = time.process_time()
-        yield
-        fault_points.point(f"in_{step}")
-        seconds = self.report.seconds
-        seconds[step] = seconds.get(step, 0) + time.process_time() - start
-
-    def _with_topic(self, batch: pa.RecordBatch) -> pa.Table:
-        records, topic = pa.Table.from_batches([batch]), self._plan.topic
-        return records if topic is None else records.append_column("topic", pa.repeat(topic, batch.num_rows))
-
-    def _weigh(self, value_bytes: int, records: int) -> None:
-        self.report.value_bytes += value_bytes
-        self.report.record_bytes_max = max(self.report.record_bytes_max, value_bytes / max(records, 1))
-
-    def _decoded(self, group: pa.Table, schema_id: int, known: WriterSchema) -> Group | None:
-        """Decode records of one schema id; None where all of them are older than the id's meaning."""
-        self.report.schemas.add(schema_id)
-        if (old := self._values.older(group.column("timestamp"), schema_id)) is not None:
-            older, why = old
-            self._refuse(group.filter(older), schema_id, lambda _: why)
-            group = group.filter(pc.invert(older))
-            if group.num_rows == 0:
-                return None
-        with self.clock("decode"):
-            decoded = self._values.decoded(contiguous(group.column("value")), schema_id, known)
-        if decoded.failures:
-            self._refuse(_at(group, decoded.failures), schema_id, _reasons(decoded.failures))
-            group = group.take(decoded.taken)
-        with self.clock("conform"):
-            rows = conform(decoded.rows, known, self._plan.schemas)
-        return self.with_record_columns(Group(schema_id, group, rows))
-
-    def with_record_columns(self, group: Group) -> Group:
-        """Give the rows the columns of their keys and headers; a record that cannot fill them becomes no row."""
-        wanted = self._plan.record_columns
-        if not wanted.names or not set(wanted.names).isdisjoint(
-            group.rows.column_names
-        ):  # the rows of a copy have them
-            return group
-        with self.clock("conform"):
-            arrays, reasons = wanted.of(group.records, self._read_keys)
-            rows = pa.table([*group.rows.columns, *arrays], schema=pa.schema([*group.rows.schema, *wanted.schema]))
-            if not reasons:
-                return replace(group, rows=rows)
-            keep = np.ones(rows.num_rows, dtype=bool)
-            keep[list(reasons)] = False
-            self._refuse(group.at(reasons), group.schema_id, _reasons(reasons))
-            return replace(group, records=group.records.filter(keep), rows=rows.filter(keep))
-
-    def _read_keys(self, records: pa.Table) -> DecodedKeys:
-        found = self._keys.read(records)
-        self.report.unknown_key_schemas |= found.unknown
-        self.report.key_schemas |= found.used
-        return found
-
-
 class Task:
-    """State of one task: the steps of its records, its stage, its dead letters."""
+    """State of one task: the steps of its records, the rows of each table, its dead letters."""
 
     def __init__(self, plan: TaskPlan) -> None:
-        self._plan, self._scratch = plan, scratch()
+        self._plan, self._counts = plan, defaultdict[Source, Counts](Counts)
         self._dead = DeadLetterFile(plan.destination(plan.dead_letters), plan.incarnations, plan.now)
-        self._steps = RecordSteps(plan, self._dead.add)
-        self._report, self._counts = self._steps.report, self._steps.counts
-        destination = plan.destination(plan.table, self._steps.bucketer.columns, plan.entropy_bits)
-        self._stage = Stage(destination, budget=plan.budget, scratch=self._scratch)
-        self._late_stage: Stage | None = None  # until a row goes to the late table
+        self._steps = RecordSteps(plan, self._dead.add, counts=self._counts)
+        self._report = self._steps.report
+        self._targets = dict[str, TableRows]()  # by name, those that got a record
+        if plan.route is None:
+            self._targets[""] = TableRows(plan, self._steps, self._dead)
 
     @property
     def unresponsive(self) -> bool:
         """A native decoder of this process is lost."""
-        return self._steps.unresponsive
+        return self._steps.unresponsive or any(target.steps.unresponsive for target in self._targets.values())
 
     def run(self, pieces: Iterable[_T], take: Callable[[_T], None]) -> Report:
         """Take each piece, then finish. What was staged is removed if that fails. Raises StoreError for a full disk."""
-        tables = [self._plan.table, self._plan.dead_letters, self._plan.late_table]
-        places = {self._scratch: SCRATCH, **{place: TABLE for place in tables if place is not None}}
+        plans = [self._plan, *self._plan.targets.values()]
+        tables = {place for plan in plans for place in (plan.table, plan.dead_letters, plan.late_table) if place}
         try:
-            with naming_full_disk(places):  # before what was staged is removed
+            with naming_full_disk({scratch(): SCRATCH, **dict.fromkeys(tables, TABLE)}):  # before all of it is removed
                 for piece in pieces:
                     take(piece)
                 return self.finish()
@@ -282,15 +92,15 @@ class Task:
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Take one Arrow batch of records through all steps to the stage."""
-        for group in self._steps.decode(batch):
-            self._place(group)
+        for group in self._steps.values(batch):
+            self._carry(group)
 
     def take_either(self, batch: pa.RecordBatch | DecodedRecords) -> None:
         """Take records as they are, or with values that were decoded with their frames and are not in the table."""
         if isinstance(batch, pa.RecordBatch):
             self.take(batch)
-        elif not self._report.lacks_schemas:
-            self._place(self._steps.take_decoded(batch))
+        elif not self._lacks_schemas:
+            self._carry(self._steps.count_decoded(batch))
 
     def take_rows(self, batch: pa.RecordBatch, rows: pa.Table) -> None:
         """Take rows that were decoded elsewhere: they have the plan's columns, one row for each record of the batch.
@@ -300,48 +110,123 @@ class Task:
         with self._steps.clock("skip"):
             records = skip(pa.Table.from_batches([batch]), self._plan.frontier, self._counts)
             assert records.num_rows == batch.num_rows == rows.num_rows, "each record has a row, and none is known"
-        self._place(self._steps.with_record_columns(Group(None, records, rows)))
+        self._targets[""].place(self._steps.with_record_columns(Group(None, records, rows)))
 
     def finish(self) -> Report:
         """Complete the files. Raises AssertionError when a record is unaccounted for."""
         report = self._report
+        for name, target in self._targets.items() if self._plan.route is not None else ():
+            report.targets[name] = target.steps.report
         if report.lacks_schemas:
             self.abandon()
             return report
         with self._steps.clock("columnar"):
-            report.files = self._stage.finish()
-            report.late_files = self._late_stage.finish() if self._late_stage else []
+            for target in self._targets.values():
+                target.finish(self._counts)
+                if target.steps is not self._steps:
+                    report.add_seconds(target.steps.report)
             report.dead_letter_files = self._dead.finish()
-        for file in report.files:
-            for source, rows in file.rows_by_source.items():
-                self._counts[source].rows += rows
-        for file in report.late_files:
-            for source, rows in file.rows_by_source.items():
-                self._counts[source].late += rows
         for (source, outcome), rows in self._dead.counts.items():
             setattr(self._counts[source], outcome, getattr(self._counts[source], outcome) + rows)
         report.failed_records = self._dead.failed_records()
         for source, counts in self._counts.items():
             assert counts.balanced(), f"records of {source} are unaccounted for: {counts}"
-        report.counts, report.spilled_bytes = dict(self._counts), self._stage.spilled_bytes
+        report.counts = dict(self._counts)
         return report
+
+    def abandon(self) -> None:
+        """Remove what was staged."""
+        for target in self._targets.values():
+            target.abandon()
+        self._dead.abandon()
+
+    @property
+    def _lacks_schemas(self) -> bool:
+        return self._report.lacks_schemas or any(t.steps.report.lacks_schemas for t in self._targets.values())
+
+    def _carry(self, group: Group) -> None:
+        """Take decoded values to the tables of their records."""
+        route = self._plan.route
+        if route is None:
+            self._targets[""].take(group)
+            return
+        for name, mask in route.names(group.schema_id, group.records, group.rows):
+            part, found = group.part(mask), route.target(name)
+            if found is NoTarget.UNKNOWN:
+                self._report.unknown_names.add(name)
+            elif found is NoTarget.UNROUTED:
+                self._dead.add(part.whole(), group.schema_id, partial(_same, route.reason(name)))
+            elif not self._lacks_schemas:
+                self._target(found).take(part)
+        self._share_memory()
+
+    def _target(self, name: str) -> "TableRows":
+        if name not in self._targets:
+            plan = self._plan.targets[name]
+            steps = RecordSteps(plan, self._dead.add, counts=self._counts)
+            self._targets[name] = TableRows(plan, steps, self._dead)
+        return self._targets[name]
+
+    def _share_memory(self) -> None:
+        """Keep the rows of all tables within the budget: the largest goes to disk first."""
+        held = {target: target.held_bytes for target in self._targets.values()}
+        while held and sum(held.values()) > self._plan.budget:
+            largest = max(held, key=held.__getitem__)
+            largest.spill()
+            del held[largest]
+
+
+class TableRows:
+    """The rows of one table in a task: the steps that depend on the table, what is staged, and late rows."""
+
+    def __init__(self, plan: TaskPlan, steps: RecordSteps, dead: DeadLetterFile) -> None:
+        self._plan, self.steps, self._dead, self._scratch = plan, steps, dead, scratch()
+        destination = plan.destination(plan.table, steps.bucketer.columns, plan.entropy_bits)
+        self._stage = Stage(destination, budget=plan.budget, scratch=self._scratch)
+        self._late_stage: Stage | None = None  # until a row goes to the late table
+
+    def take(self, group: Group) -> None:
+        """Take decoded values to the stage."""
+        if (found := self.steps.conform(group)) is not None and not self.steps.report.lacks_schemas:
+            self.place(found)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of rows in memory."""
+        return self._stage.held_bytes
+
+    def spill(self) -> None:
+        """Move the rows in memory to local disk."""
+        self._stage.empty_memory()
+
+    def finish(self, counts: Mapping[Source, Counts]) -> None:
+        """Complete the files, and count their rows."""
+        report = self.steps.report
+        report.files = self._stage.finish()
+        report.late_files = self._late_stage.finish() if self._late_stage else []
+        report.spilled_bytes = self._stage.spilled_bytes
+        for file in report.files:
+            for source, rows in file.rows_by_source.items():
+                counts[source].rows += rows
+        for file in report.late_files:
+            for source, rows in file.rows_by_source.items():
+                counts[source].late += rows
 
     def abandon(self) -> None:
         """Remove what was staged."""
         self._stage.abandon()
         if self._late_stage:
             self._late_stage.abandon()
-        self._dead.abandon()
 
-    def _place(self, group: Group) -> None:
+    def place(self, group: Group) -> None:
         """Give rows their buckets, and stage them."""
-        plan, group = self._plan, self._steps.assign(group)
+        plan, group = self._plan, self.steps.assign(group)
         assert group.assigned is not None
         assigned = group.assigned
-        with self._steps.clock("stage"):
+        with self.steps.clock("stage"):
             rows = _with_provenance(assigned.rows, group.records, plan)
-            for source, newest in follow(rows, assigned.event_time, plan.now, self._report.late).items():
-                counts = self._counts[source]
+            for source, newest in follow(rows, assigned.event_time, plan.now, self.steps.report.late).items():
+                counts = self.steps.counts[source]
                 counts.seen = newest if counts.seen is None else max(counts.seen, newest)
             if (found := late(assigned.buckets, plan.closed_until)) is not None:
                 rows, assigned = self._set_aside(found, rows, assigned, group)
@@ -353,7 +238,7 @@ class Task:
         """Count late rows and move them as the policy demands (cold: late rows are few). Returns the other rows."""
         plan = self._plan
         assert plan.closed_until is not None
-        self._report.late.add(found, plan.closed_until, join=plan.late == "reopen")
+        self.steps.report.late.add(found, plan.closed_until, join=plan.late == "reopen")
         if plan.late == "reopen":
             return rows, assigned
         codes, times, on_time = assigned.buckets.codes, assigned.event_time, pc.invert(found.rows)
@@ -371,9 +256,13 @@ class Task:
         plan = self._plan
         assert plan.late_table is not None, "the policy names a late table"
         if self._late_stage is None:
-            to = plan.destination(plan.late_table, self._steps.bucketer.columns)
+            to = plan.destination(plan.late_table, self.steps.bucketer.columns)
             self._late_stage = Stage(to, budget=plan.budget // 4, scratch=self._scratch)
         return self._late_stage
+
+
+def _same(reason: str, _: int) -> str:
+    return reason
 
 
 def _with_provenance(rows: pa.Table, records: pa.Table, plan: TaskPlan) -> pa.Table:
@@ -387,12 +276,3 @@ def _with_provenance(rows: pa.Table, records: pa.Table, plan: TaskPlan) -> pa.Ta
     for name, column in columns.items():
         rows = rows.append_column(name, column)
     return rows
-
-
-def _at(records: pa.Table, positions: Mapping[int, str]) -> pa.Table:
-    return records.take(pa.array(list(positions), pa.int64()))
-
-
-def _reasons(found: Mapping[int, str]) -> Callable[[int], str]:
-    listed = list(found.values())
-    return lambda row: listed[row]

@@ -1,7 +1,7 @@
 """The report of a task to the driver: one row of JSON with its files and the outcome of each record."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,7 @@ from writer.core.offsets import Source, Span, joined
 
 EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined")  # what a record that was read may become
 _FILES = ("files", "dead_letter_files", "late_files")  # of a report
-_SETS = ("unknown_schemas", "schemas", "unknown_key_schemas", "key_schemas")
+_SETS = ("unknown_schemas", "unknown_names", "schemas", "unknown_key_schemas", "key_schemas")
 ROW = pa.schema([pa.field("report", pa.string())])
 SPANS_MAX = 2048  # of a partition in one task that are remembered; more only where a log is full of missing offsets
 
@@ -104,8 +104,10 @@ class Report:
     dead_letter_files: list[StagedFile] = field(default_factory=list)
     late_files: list[StagedFile] = field(default_factory=list)  # of the late table
     late: Lateness = field(default_factory=Lateness)
+    targets: dict[str, "Report"] = field(default_factory=dict)  # of a route, by name: what is of one table alone
     counts: dict[Source, Counts] = field(default_factory=dict)
     unknown_schemas: set[int] = field(default_factory=set)
+    unknown_names: set[str] = field(default_factory=set)  # for which the route may want a table that is not there yet
     schemas: set[int] = field(default_factory=set)  # ids by whose schemas records were decoded
     unknown_key_schemas: set[int] = field(default_factory=set)
     key_schemas: set[int] = field(default_factory=set)  # ids by whose schemas keys were decoded
@@ -124,18 +126,29 @@ class Report:
 
     @property
     def lacks_schemas(self) -> bool:
-        """The plan lacked schemas: nothing was staged, and the records are to be read again."""
-        return bool(self.unknown_schemas or self.unknown_key_schemas)
+        """The plan lacked schemas or targets: nothing was staged, and the records are to be read again."""
+        lacks = bool(self.unknown_schemas or self.unknown_key_schemas or self.unknown_names)
+        return lacks or any(target.lacks_schemas for target in self.targets.values())
+
+    def add_seconds(self, other: "Report") -> None:
+        """Add the processor seconds of another report, by step."""
+        for step, seconds in other.seconds.items():
+            self.seconds[step] = self.seconds.get(step, 0) + seconds
 
     def to_json(self) -> str:
         """Write the report as one JSON text."""
+        return json.dumps(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Write the report as JSON values."""
         files = {name: [file_to_json(file) for file in getattr(self, name)] for name in _FILES}
         others = {
             "late": self.late.to_json(), "counts": [[*source, vars(counts)] for source, counts in self.counts.items()],
             **{name: [vars(one) for one in getattr(self, name)] for name in _ROWS},
             **{name: sorted(getattr(self, name)) for name in _SETS},
         }  # fmt: skip
-        return json.dumps({**vars(self), **files, **others})
+        targets = {name: target.to_dict() for name, target in self.targets.items()}
+        return {**vars(self), **files, **others, "targets": targets}
 
     def to_row(self) -> pa.RecordBatch:
         """Write the report as the only row of a batch (schema ROW)."""
@@ -144,11 +157,16 @@ class Report:
     @classmethod
     def from_json(cls, text: str) -> "Report":
         """Read what `to_json` wrote."""
-        raw = json.loads(text)
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> "Report":
+        """Read what `to_dict` wrote."""
         files = {name: [file_from_json(file) for file in raw[name]] for name in _FILES}
         counts = {(topic, partition): _counts(counts) for topic, partition, counts in raw["counts"]}
         rows = {name: [kind(**one) for one in raw[name]] for name, kind in _ROWS.items()}
-        others = {"late": Lateness.from_json(raw["late"]), **rows}
+        targets = {name: cls.from_dict(target) for name, target in raw["targets"].items()}
+        others = {"late": Lateness.from_json(raw["late"]), "targets": targets, **rows}
         return cls(**{**raw, **files, **others, "counts": counts, **{name: set(raw[name]) for name in _SETS}})
 
 

@@ -26,19 +26,21 @@ class StagedTooLongAgo(HeadraceError):
 
 def merged(reports: Iterable[Report]) -> Report:
     """Add the reports of all tasks of a batch."""
-    total = Report()
+    total, targets = Report(), defaultdict[str, list[Report]](list)
     for report in reports:
+        for name, target in report.targets.items():
+            targets[name].append(target)
         total.tasks += 1
         total.files += report.files
         total.dead_letter_files += report.dead_letter_files
         total.late_files += report.late_files
         total.late = total.late.plus(report.late)
         total.unknown_schemas |= report.unknown_schemas
+        total.unknown_names |= report.unknown_names
         total.schemas |= report.schemas
         total.unknown_key_schemas |= report.unknown_key_schemas
         total.key_schemas |= report.key_schemas
-        for step, seconds in report.seconds.items():
-            total.seconds[step] = total.seconds.get(step, 0) + seconds
+        total.add_seconds(report)
         total.value_bytes += report.value_bytes
         total.record_bytes_max = max(total.record_bytes_max, report.record_bytes_max)
         total.spilled_bytes += report.spilled_bytes
@@ -49,6 +51,7 @@ def merged(reports: Iterable[Report]) -> Report:
         total.took_s += report.took_s
         for source, counts in report.counts.items():
             total.counts[source] = total.counts[source].plus(counts) if source in total.counts else counts
+    total.targets = {name: merged(found) for name, found in targets.items()}
     return total
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import Wire
+from writer.batch.plan import TaskPlan
 from writer.batch.record_columns import RecordColumns
-from writer.batch.task import TaskPlan
 from writer.config.pipelines import Pipeline
 from writer.core.offsets import Source
 from writer.storage.base import S3Settings

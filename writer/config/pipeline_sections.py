@@ -12,7 +12,7 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import Clock
 from writer.batch.lateness import LatePolicy
 from writer.batch.record_columns import RecordColumns
-from writer.batch.sorting import Dedupe as Rule
+from writer.batch.staging.sorting import Dedupe as Rule
 from writer.config.base import ShortForm, Strict
 from writer.core.units import Duration, Shift, Slack
 from writer.storage import locations

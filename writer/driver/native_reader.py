@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from writer.batch import range_task
+from writer.batch.plan import TaskPlan
 from writer.batch.range_task import ReadPlan
-from writer.batch.task import TaskPlan
 from writer.batch.task_report import Report
 from writer.clients import native_kafka
 from writer.commit import builder, range_shares

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from writer.batch import task
-from writer.batch.task import TaskPlan
+from writer.batch.plan import TaskPlan
 from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.core.offsets import OffsetRange

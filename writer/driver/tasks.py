@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import bucketers
 from bucketers import Timed, interval
-from writer.batch.task import TaskPlan
+from writer.batch.plan import TaskPlan
 from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.commit.batch_limits import task_count

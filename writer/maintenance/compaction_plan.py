@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
 
-from writer.batch.sorting import Dedupe
+from writer.batch.staging.sorting import Dedupe
 from writer.core.files import BucketFile
 from writer.maintenance.rewrite import SHARE_MAX, SHARE_MIN
 

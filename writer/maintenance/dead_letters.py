@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from writer.batch.dead_letters import DEAD_LETTERS
-from writer.batch.parquet_files import open_file
+from writer.batch.staging.parquet_files import open_file
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition

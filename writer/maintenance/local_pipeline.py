@@ -14,8 +14,10 @@ import bucketers
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import CONFLUENT, Wire
 from writer.batch.bucketing import TimeRule
+from writer.batch.plan import TaskPlan
+from writer.batch.record_steps import Group, RecordSteps
 from writer.batch.schema_reader import Decoders
-from writer.batch.task import Group, RecordSteps, Task, TaskPlan
+from writer.batch.task import Task
 from writer.batch.task_report import Report
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config, layout

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.dead_letters import DEAD_LETTERS
-from writer.batch.parquet_files import open_file
+from writer.batch.staging.parquet_files import open_file
 from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.config.pipelines import Config

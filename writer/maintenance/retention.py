@@ -14,7 +14,7 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 
 import bucketers
-from writer.batch.parquet_files import open_file
+from writer.batch.staging.parquet_files import open_file
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.files import BucketFile, BucketKey, by_bucket

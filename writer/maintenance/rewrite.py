@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from bucketers.arrow import contiguous
 from writer.avro.column_cast import SEAMLESS, absent, fitted
 from writer.batch.bucketing import TimeRule, times_of
-from writer.batch.parquet_files import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Destination, OpenFile, leaves, open_file
-from writer.batch.sorting import Dedupe, Marks, in_order, needed, repeated
+from writer.batch.staging.parquet_files import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Destination, OpenFile, leaves, open_file
+from writer.batch.staging.sorting import Dedupe, Marks, in_order, needed, repeated
 from writer.core import fault_points
 from writer.core.files import BucketKey, StagedFile
 from writer.storage.base import S3Settings, Store

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from writer.batch.bucketing import TimeRule, times_of
-from writer.batch.parquet_files import Destination, open_file
+from writer.batch.staging.parquet_files import Destination, open_file
 from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.maintenance.row_keys import Finder, Keys
 from writer.storage.base import OutcomeUnknown

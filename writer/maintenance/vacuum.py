@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from pyarrow import fs
 
-from writer.batch.parquet_files import staged_name
+from writer.batch.staging.parquet_files import staged_name
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.units import show_duration

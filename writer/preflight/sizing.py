@@ -8,7 +8,7 @@ from datetime import timedelta
 from importlib.resources import files
 from typing import Any
 
-from writer.batch.parquet_files import GROUP_BYTES_MAX
+from writer.batch.staging.parquet_files import GROUP_BYTES_MAX
 from writer.commit.batch_limits import limits, task_count
 from writer.config.pipelines import Pipeline
 from writer.core.text import plural, span

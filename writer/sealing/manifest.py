@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from writer.batch.parquet_files import hive_folder
+from writer.batch.staging.parquet_files import hive_folder
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketKey
 from writer.core.units import from_iso, to_iso

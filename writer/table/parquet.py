@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs
 
-from writer.batch.parquet_files import hive_value, staged_name
+from writer.batch.staging.parquet_files import hive_value, staged_name
 from writer.core import fault_points
 from writer.core.files import BucketFile, BucketKey
 from writer.storage.base import Store

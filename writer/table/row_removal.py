@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from writer.batch.parquet_files import Destination, OpenFile, open_file
+from writer.batch.staging.parquet_files import Destination, OpenFile, open_file
 from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import OutcomeUnknown, Store

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from writer.batch.parquet_files import staged_name
+from writer.batch.staging.parquet_files import staged_name
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.table import schema_ids, takeover

@@ -15,7 +15,7 @@ from rich.console import Console
 import bucketers
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import times_of
-from writer.batch.parquet_files import open_file
+from writer.batch.staging.parquet_files import open_file
 from writer.cli.write import table_accept
 from writer.config.pipelines import Config, Pipeline, layout
 from writer.core.errors import ConfigError

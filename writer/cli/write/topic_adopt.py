@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from writer.avro.schema_plan import PROVENANCE
-from writer.batch.parquet_files import open_file
+from writer.batch.staging.parquet_files import open_file
 from writer.clients import kafka_sample
 from writer.clients.driver_endpoint import check_no_driver
 from writer.clients.kafka import Cluster, Topic, choose_topics

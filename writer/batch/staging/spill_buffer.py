@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bucketers import Buckets
-from writer.batch.parquet_files import BucketFiles, Destination
+from writer.batch.staging.parquet_files import BucketFiles, Destination
 from writer.core.files import BucketKey, StagedFile
 
 
@@ -65,7 +65,7 @@ class Stage:
             bucket.first, bucket.last = min(bucket.first, first), max(bucket.last, last)
         self._bytes += rows.nbytes
         if self._bytes > self._budget:
-            self._empty_memory()
+            self.empty_memory()
 
     def finish(self) -> list[StagedFile]:
         """Turn every bucket into Parquet, one after the other. Returns the staged files."""
@@ -90,7 +90,15 @@ class Stage:
         self._scratch.cleanup()
         self._to.remove()
 
-    def _empty_memory(self) -> None:
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the rows in memory."""
+        return self._bytes
+
+    def empty_memory(self) -> None:
+        """Move the rows in memory to disk: those of a large bucket to its open file, others to a spill run."""
+        if not self._bytes:
+            return
         largest = max(self._buckets.values(), key=lambda bucket: bucket.bytes)
         if 2 * largest.bytes >= self._bytes:
             files = self._files_of(largest)

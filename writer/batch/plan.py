@@ -1,0 +1,50 @@
+"""What the driver gives to a task: all that it must decide in the same way when it is tried again."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from writer.avro.schema_plan import SchemaPlan
+from writer.avro.wire_format import CONFLUENT, Wire
+from writer.batch.bucketing import TimeRule
+from writer.batch.lateness import LatePolicy
+from writer.batch.record_columns import RecordColumns
+from writer.batch.route import Route
+from writer.batch.staging.parquet_files import Destination
+from writer.core.offsets import Source
+from writer.storage.base import S3Settings
+from writer.storage.locations import store_at
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """The plan of a task, for the rows of one table."""
+
+    now: datetime
+    frontier: Mapping[Source, int]
+    incarnations: Mapping[str, int]
+    schemas: SchemaPlan
+    time_rule: TimeRule
+    bucket: Mapping[str, Any]
+    table: str  # location
+    dead_letters: str  # location
+    prefix: str
+    budget: int  # bytes of rows in memory
+    target_file_size: int
+    topic: str | None = None  # the only one, whose name no batch carries
+    entropy_bits: int = 0
+    hidden: bool = False  # files wait for their commit where readers do not look
+    s3: S3Settings | None = None
+    wire: Wire = CONFLUENT
+    closed_until: datetime | None = None  # rows of buckets that end by then are late; None: no row is
+    late: LatePolicy = "reopen"
+    late_table: str | None = None  # location
+    record_columns: RecordColumns = field(default_factory=RecordColumns)
+    route: Route | None = None  # to several tables; then `schemas` only decodes, and the table gets no rows
+    targets: Mapping[str, "TaskPlan"] = field(default_factory=dict)  # plans of these, by the names that the route knows
+
+    def destination(self, location: str, columns: tuple[str, ...] = (), entropy_bits: int = 0) -> Destination:
+        """Where files of a table go. `columns`: of its buckets."""
+        store = store_at(location, self.s3)
+        return Destination(store, columns, self.prefix, self.target_file_size, entropy_bits, self.hidden)

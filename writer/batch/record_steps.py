@@ -1,0 +1,218 @@
+"""The steps of a record up to its bucket: skip, split by schema, decode, conform, assign. They write nothing."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import bucketers
+from bucketers.arrow import contiguous
+from writer.avro.schema_plan import Rejected, WriterSchema, conform
+from writer.avro.wire_format import refusals, split
+from writer.batch.bucketing import BucketAssignment, assign
+from writer.batch.plan import TaskPlan
+from writer.batch.schema_reader import DecodedKeys, Decoders, KeyReader, SchemaReader
+from writer.batch.skip import skip
+from writer.batch.task_report import Counts, Report
+from writer.core import fault_points
+from writer.core.offsets import Source
+from writer.kafka_reader.columns import DecodedRecords
+from writer.storage.disk_space import scratch
+
+
+class Refuse(Protocol):
+    """Takes records that become no row, with `reason(row)` for each."""
+
+    def __call__(
+        self, records: pa.Table, schema_id: int | None, reason: Callable[[int], str], outcome: str = "dead_letter"
+    ) -> None:
+        """Take them; `outcome`: dead_letter, quarantined."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Records that were read by one schema, and their rows, one to one."""
+
+    schema_id: int | None  # None: the rows were decoded elsewhere
+    records: pa.Table
+    rows: pa.Table
+    assigned: BucketAssignment | None = None
+    decoded: DecodedRecords | None = None  # where the records come without their values
+
+    def at(self, positions: Mapping[int, str]) -> pa.Table:
+        """Return the records at some positions, with their values."""
+        some = self.records.take(pa.array(list(positions), pa.int64()))
+        return some if self.decoded is None else self.decoded.with_values(some)
+
+    def where(self, mask: pa.BooleanArray | pa.ChunkedArray) -> pa.Table:
+        """Return some records, with their values."""
+        some = self.records.filter(mask)
+        return some if self.decoded is None else self.decoded.with_values(some)
+
+    def whole(self) -> pa.Table:
+        """Return the records, with their values."""
+        return self.records if self.decoded is None else self.decoded.with_values(self.records)
+
+    def part(self, mask: pa.BooleanArray | pa.ChunkedArray | None) -> "Group":
+        """Return some of the records with their rows; None: all."""
+        if mask is None:
+            return self
+        return replace(self, records=self.records.filter(mask), rows=self.rows.filter(mask))
+
+
+class RecordSteps:
+    """The steps of a record up to its bucket: skip, split, decode, conform, assign. They write nothing."""
+
+    def __init__(
+        self, plan: TaskPlan, refuse: Refuse, decoders: Decoders | None = None, key_decoders: Decoders | None = None,
+        counts: defaultdict[Source, Counts] | None = None,
+    ) -> None:  # fmt: skip
+        """`decoders`, `key_decoders`: of earlier steps with the same wire formats, by schema id.
+
+        `counts`: of steps that take other records of the same task.
+        """
+        self._plan, self._refuse = plan, refuse
+        self.bucketer = bucketers.build(plan.bucket)
+        self.report, self.counts = Report(), defaultdict(Counts) if counts is None else counts
+        self._values = SchemaReader(plan.schemas, plan.wire, scratch(), decoders)
+        self._keys = KeyReader(plan.record_columns.keys, scratch(), key_decoders)
+
+    @property
+    def unresponsive(self) -> bool:
+        """A native decoder of this process is lost."""
+        return self._values.unresponsive or self._keys.unresponsive
+
+    def decode(self, batch: pa.RecordBatch) -> Iterator[Group]:
+        """Decode an Arrow batch of topic, partition, offset, timestamp, key, value, and headers where they are needed.
+
+        Yields rows with the plan's columns.
+        """
+        for values in self.values(batch):
+            if (group := self.conform(values)) is not None:
+                yield group
+
+    def values(self, batch: pa.RecordBatch) -> Iterator[Group]:
+        """Skip what the table has, and decode the other values by their schemas, to the columns of these.
+
+        Once a record has met a schema that the plan lacks, nothing more is decoded: the batch will run again.
+        """
+        with self.clock("skip"):
+            records = skip(self._with_topic(batch), self._plan.frontier, self.counts)
+            self._weigh(pc.sum(pc.binary_length(records.column("value"))).as_py() or 0, records.num_rows)
+        for schema_id, group in split(records, self._plan.wire):
+            known = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
+            if schema_id is None:
+                self._refuse(group, None, refusals(group, self._plan.wire).__getitem__)
+            elif known is None:
+                self.report.unknown_schemas.add(schema_id)
+            elif isinstance(known, Rejected):
+                self._refuse(group, schema_id, lambda _, why=known.reason: why)  # type: ignore[misc]
+            elif not self.report.lacks_schemas and (found := self._decoded(group, schema_id, known)) is not None:
+                yield found
+
+    def count_decoded(self, decoded: DecodedRecords) -> Group:
+        """Count records whose values are decoded already, and that are not in the table."""
+        with self.clock("skip"):
+            records = self._with_topic(decoded.records)
+            kept = skip(records, self._plan.frontier, self.counts)
+            assert kept.num_rows == decoded.rows.num_rows, "the table has none of these records"
+            self._weigh(decoded.value_bytes, kept.num_rows)
+        self.report.schemas.add(decoded.schema_id)
+        return Group(decoded.schema_id, kept, decoded.rows, decoded=decoded)
+
+    def conform(self, group: Group) -> Group | None:
+        """Give decoded values the plan's columns, and those of keys and headers; None where the plan has no schema."""
+        assert group.schema_id is not None, "values were decoded by a schema"
+        known = self._plan.schemas.schemas.get(group.schema_id)
+        if known is None:
+            self.report.unknown_schemas.add(group.schema_id)
+            return None
+        if isinstance(known, Rejected):
+            self._refuse(group.whole(), group.schema_id, lambda _: known.reason)
+            return None
+        with self.clock("conform"):
+            rows = conform(group.rows, known, self._plan.schemas)
+        return self.with_record_columns(replace(group, rows=rows))
+
+    def assign(self, group: Group) -> Group:
+        """Give the rows event times and buckets. Raises ValueError when the event-time field is no time."""
+        records, plan = group.records, self._plan
+        with self.clock("assign"):
+            assigned = assign(group.rows, plan.time_rule, self.bucketer, plan.now, records.column("topic"))
+            self.report.time_unit = assigned.unit
+        if assigned.kept is not None:
+            reasons = assigned.quarantined
+            self._refuse(group.at(reasons), group.schema_id, _reasons(reasons), outcome="quarantined")
+            records = records.filter(assigned.kept)
+        return replace(group, records=records, rows=assigned.rows, assigned=assigned)
+
+    @contextmanager
+    def clock(self, step: str) -> Iterator[None]:
+        """Add the processor time of a block to a step's."""
+        start = time.process_time()
+        yield
+        fault_points.point(f"in_{step}")
+        seconds = self.report.seconds
+        seconds[step] = seconds.get(step, 0) + time.process_time() - start
+
+    def _with_topic(self, batch: pa.RecordBatch) -> pa.Table:
+        records, topic = pa.Table.from_batches([batch]), self._plan.topic
+        return records if topic is None else records.append_column("topic", pa.repeat(topic, batch.num_rows))
+
+    def _weigh(self, value_bytes: int, records: int) -> None:
+        self.report.value_bytes += value_bytes
+        self.report.record_bytes_max = max(self.report.record_bytes_max, value_bytes / max(records, 1))
+
+    def _decoded(self, group: pa.Table, schema_id: int, known: WriterSchema) -> Group | None:
+        """Decode records of one schema id; None where all of them are older than the id's meaning."""
+        self.report.schemas.add(schema_id)
+        if (old := self._values.older(group.column("timestamp"), schema_id)) is not None:
+            older, why = old
+            self._refuse(group.filter(older), schema_id, lambda _: why)
+            group = group.filter(pc.invert(older))
+            if group.num_rows == 0:
+                return None
+        with self.clock("decode"):
+            decoded = self._values.decoded(contiguous(group.column("value")), schema_id, known)
+        if decoded.failures:
+            self._refuse(_at(group, decoded.failures), schema_id, _reasons(decoded.failures))
+            group = group.take(decoded.taken)
+        return Group(schema_id, group, decoded.rows)
+
+    def with_record_columns(self, group: Group) -> Group:
+        """Give the rows the columns of their keys and headers; a record that cannot fill them becomes no row."""
+        wanted = self._plan.record_columns
+        if not wanted.names or not set(wanted.names).isdisjoint(
+            group.rows.column_names
+        ):  # the rows of a copy have them
+            return group
+        with self.clock("conform"):
+            arrays, reasons = wanted.of(group.records, self._read_keys)
+            rows = pa.table([*group.rows.columns, *arrays], schema=pa.schema([*group.rows.schema, *wanted.schema]))
+            if not reasons:
+                return replace(group, rows=rows)
+            keep = np.ones(rows.num_rows, dtype=bool)
+            keep[list(reasons)] = False
+            self._refuse(group.at(reasons), group.schema_id, _reasons(reasons))
+            return replace(group, records=group.records.filter(keep), rows=rows.filter(keep))
+
+    def _read_keys(self, records: pa.Table) -> DecodedKeys:
+        found = self._keys.read(records)
+        self.report.unknown_key_schemas |= found.unknown
+        self.report.key_schemas |= found.used
+        return found
+
+
+def _at(records: pa.Table, positions: Mapping[int, str]) -> pa.Table:
+    return records.take(pa.array(list(positions), pa.int64()))
+
+
+def _reasons(found: Mapping[int, str]) -> Callable[[int], str]:
+    listed = list(found.values())
+    return lambda row: listed[row]
