@@ -3,7 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from writer.config.pipelines import EventTime, Pipeline, Table
+from writer.config.pipelines import Pipeline
+from writer.config.table_sections import EventTime, Table
 from writer.preflight.sizing import UTILISATION, Rates, Sizing, Traffic, rates, size
 
 _INTRODUCTION = """# Sizing

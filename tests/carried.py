@@ -16,7 +16,7 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.task_report import Report
 from writer.clients.kafka_sample import RECORDS
 from writer.commit import builder
-from writer.config.pipelines import layout
+from writer.config.table_sections import layout
 from writer.core.offsets import TopicPartition
 from writer.maintenance.local_pipeline import opened
 from writer.table.factory import all_tables

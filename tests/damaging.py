@@ -21,8 +21,8 @@ from writer.config.pipelines import Config
 from writer.core.errors import exit_code
 from writer.driver import main, restart_policy
 from writer.driver.pipeline_runner import PipelineRunner, watch
+from writer.driver.readers.spark_reader import KAFKA_OPTIONS
 from writer.driver.spark import session as opened
-from writer.driver.spark_reader import KAFKA_OPTIONS
 from writer.driver.supervisor_channel import Orders
 from writer.status.progress import Progress
 

@@ -13,7 +13,7 @@ from tests.damaging import blank, rewrite, session
 from tests.servers.objects import ObjectServer
 from tests.writing import Site
 from writer.cli.main import app
-from writer.driver.spark_reader import KAFKA_OPTIONS
+from writer.driver.readers.spark_reader import KAFKA_OPTIONS
 from writer.storage.locations import store_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -12,7 +12,7 @@ from bucketers.event_time import instants
 from tests.carried import Driver, log
 from tests.looking import NOW, config, event
 from writer.batch.bucketing import Clock, ClockFieldMissing, TimeRule, assign, corrected
-from writer.config.pipelines import EventTime
+from writer.config.table_sections import EventTime
 
 HOUR = timedelta(hours=1)
 US = pa.timestamp("us", "UTC")

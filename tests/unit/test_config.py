@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from writer.config.loader import load
-from writer.config.pipelines import Config, layout
+from writer.config.pipelines import Config
+from writer.config.table_sections import layout
 from writer.core.errors import ConfigError
 
 PARQUET = {"location": "/lake", "format": "parquet"}

@@ -35,7 +35,7 @@ from writer.cli.main import app
 from writer.clients.driver_endpoint import announced
 from writer.config.connections import Autoscaler
 from writer.config.loader import load
-from writer.config.pipelines import layout
+from writer.config.table_sections import layout
 from writer.hooks.outbox import Outbox
 from writer.offsets import checkpoint_backups, run_record
 from writer.offsets.spark_checkpoint import Checkpoints

@@ -11,7 +11,7 @@ from tests.looking import config, tree
 from tests.opened import delta_table, parquet_table
 from writer.clients import driver_endpoint, java_artifacts
 from writer.config.connections import Http
-from writer.config.pipelines import layout
+from writer.config.table_sections import layout
 from writer.preflight import host_checks
 from writer.storage.local import LocalStore
 from writer.storage.probe import ProbeFailed, probe

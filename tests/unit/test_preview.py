@@ -13,7 +13,7 @@ from rich.text import Text
 from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, records, value
 from tests.opened import delta_table
 from writer.clients import kafka_sample
-from writer.config.pipelines import layout
+from writer.config.table_sections import layout
 from writer.core.errors import ConfigError
 from writer.maintenance import local_pipeline
 from writer.output import tables

@@ -14,7 +14,7 @@ from tests.looking import TIME
 from tests.opened import delta_table
 from writer.cli.main import app
 from writer.config.loader import load
-from writer.config.pipelines import layout
+from writer.config.table_sections import layout
 from writer.core.errors import HeadraceError
 
 POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}

@@ -30,6 +30,10 @@ class RouteRule:
     pattern: str
     target: str | None = None  # None: each name has its own, which the driver makes
 
+    def matches(self, name: str) -> bool:
+        """Return whether a name goes by this rule."""
+        return fnmatchcase(name, self.pattern)
+
 
 @dataclass(frozen=True)
 class Route:
@@ -46,7 +50,7 @@ class Route:
     def target(self, name: str) -> str | NoTarget:
         """Return the target of a name."""
         for rule in self.rules if name != NO_NAME else ():
-            if fnmatchcase(name, rule.pattern):
+            if rule.matches(name):
                 if rule.target is not None:
                     return rule.target
                 if name in self.made:
@@ -63,7 +67,7 @@ class Route:
         what = {"record": "record", "topic": "topic", "header": f"header {self.key!r}", "field": f"field {self.key!r}"}
         if name == NO_NAME:
             return f"the route goes by the {what[self.by]}, and there is none"
-        is_ruled = any(fnmatchcase(name, rule.pattern) for rule in self.rules)
+        is_ruled = any(rule.matches(name) for rule in self.rules)
         why = "it may not have a table of its own" if is_ruled else "no target of the route matches it"
         return f"the route goes by the {what[self.by]}, which is {name!r}: {why}"
 

@@ -6,12 +6,11 @@ units.
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 import bucketers
-from writer.batch.bucketing import TimeRule
 from writer.config.base import Strict, did_you_mean
 from writer.config.connections import (
     S3,
@@ -27,85 +26,18 @@ from writer.config.connections import (
     Supervisor,
 )  # fmt: skip
 from writer.config.hooks import Hooks
-from writer.config.pipeline_sections import ClockRule, Columns, Compact, Place, Scheduling, Seal, Wire
+from writer.config.pipeline_sections import Columns, Compact, Place, Scheduling, Seal, Wire
+from writer.config.routing import RouteSection, settings_of
+from writer.config.table_sections import BucketSpec, EventTime, Roll, Schemas, Table
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import ConfigError
-from writer.core.units import Duration, Size, duration, show_duration
+from writer.core.units import Duration, Size, show_duration
 from writer.storage.nesting import Parts, parts
 
 _POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 _HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _COPIED_MAX = 2**30  # bytes that S3 copies before its client gives the request up
-
-
-TableFormat = Literal["delta", "parquet"]
-Reader = Literal["trino", "presto", "druid", "spark", "duckdb"]
-
-
-class EventTime(Strict):
-    """Where an event's time stands, and which times are believed."""
-
-    field: str = Field(description="column with the event time; nested with dots")
-    unit: Literal["auto", "s", "ms", "us", "ns", "logical"] = Field("auto", description="unit of a plain number")
-    max_age: Duration = Field(timedelta(days=365), description="older events are quarantined")
-    max_ahead: Duration = Field(timedelta(days=1), description="events further in the future are quarantined")
-    clocks: list[ClockRule] = Field(
-        default_factory=list, description="sources whose clocks are not UTC; of the rules that fit, the first counts"
-    )
-
-    def rule(self, unit: str) -> TimeRule:
-        """Return the rule for a batch; `unit`: as configured or detected."""
-        return TimeRule(self.field, unit, self.max_age, self.max_ahead, tuple(one.clock for one in self.clocks))
-
-
-def _bucketer(spec: Any) -> dict[str, Any]:
-    if not isinstance(spec, dict):
-        raise ValueError(f"bucketer {spec!r} is no mapping; write {{type: event_time, width: 1 h}}")  # noqa: TRY004
-    ready: dict[str, Any] = {key: duration(value) if key == "width" else value for key, value in spec.items()}
-    if "parts" in ready:
-        if not isinstance(ready["parts"], list):
-            raise ValueError(f"'parts' is {ready['parts']!r}; make it a list of bucketers")
-        ready["parts"] = [_bucketer(part) for part in ready["parts"]]
-    bucketers.build(ready)  # raises ValueError with the fix
-    return ready
-
-
-def layout(spec: dict[str, Any]) -> str:
-    """Return in words how a bucket specification maps rows to buckets: what a table remembers of it."""
-    shown = (
-        f"{k} {show_duration(v) if isinstance(v, timedelta) else v}"
-        for k, v in spec.items()
-        if k not in ("type", "parts")
-    )
-    parts = " and ".join(layout(part) for part in spec.get("parts", []))
-    return ", ".join([str(spec["type"]), *shown]) + (f" of {parts}" if parts else "")
-
-
-class Table(Strict):
-    """The table of a pipeline. A table belongs to exactly one pipeline."""
-
-    location: Place = Field(description="absolute path of the table's directory, or s3://bucket/folder")
-    format: TableFormat = Field(
-        "delta", description="delta: Delta Lake; parquet: plain files in Hive's folders (docs/TABLES.md)"
-    )
-    dead_letters: Place | None = Field(
-        None, description="location of the dead-letter table; default: location + '_dead_letters'"
-    )
-    checkpoint_interval: int = Field(50, ge=1, description="commits between two checkpoints of the table's log")
-    orphan_retention: Duration = Field(
-        timedelta(days=7),
-        description="how old a file that no commit names must be for `headrace vacuum` to remove it; what was staged "
-        "half as long ago is not committed any more",
-    )
-    readers: tuple[Reader, ...] = Field(
-        ("trino", "presto", "druid", "spark", "duckdb"),
-        description="engines that read it; `validate` says what they will not be able to (docs/ENGINES.md)",
-    )
-    entropy_bits: int = Field(
-        0, ge=0, le=16,
-        description="binary digits, drawn for each file, of a folder in front of its path: where S3 throttles a prefix",
-    )  # fmt: skip
 
 
 class Commit(Strict):
@@ -126,31 +58,11 @@ class Commit(Strict):
     )
 
 
-class Roll(Strict):
-    """When a file is closed."""
-
-    target_file_size: Size = Field(128 * 2**20, description="size at which a Parquet file is closed")
-
-
 class Memory(Strict):
     """What a task may hold."""
 
     buffer: Size = Field(256 * 2**20, description="rows of all open buckets of one task; beyond it they spill to disk")
     batch_records: int = Field(25_000, ge=1, description="most records in one Arrow batch; fewer where they are large")
-
-
-class Schemas(Strict):
-    """What happens when a schema is not to be had, or needs a wider column."""
-
-    unknown_id_timeout: Duration = Field(
-        timedelta(minutes=5),
-        description="how long an unknown schema id holds the batch before its records are dead letters",
-    )
-    widen: Literal["in_place", "reject"] = Field(
-        "in_place",
-        description="a schema has long where the column is int, or the like: give the column the wider type, or reject "
-        "the schema's records, for readers such as Spark 3 that cannot read older files of a wider column",
-    )
 
 
 class Limits(Strict):
@@ -200,10 +112,14 @@ class Pipeline(Strict):
         description="Kafka no longer holds offsets that the table does not have: record them as a gap, or stop",
     )
     table: Table
+    route: RouteSection | None = Field(
+        None,
+        description="tables that the records go to (docs/ROUTING.md); `table` then holds the pipeline's log, no rows",
+    )
     wire: Wire = Wire.model_validate({})
     columns: Columns = Columns.model_validate({})
     event_time: EventTime
-    bucket: Annotated[dict[str, Any], AfterValidator(_bucketer)] = Field(
+    bucket: BucketSpec = Field(
         default_factory=lambda: {"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"},
         description="how event times map to buckets: event_time, field, composite, or your own module:Class",
     )
@@ -238,21 +154,6 @@ class Pipeline(Strict):
         raise ValueError(_POSITIONS)
 
     @model_validator(mode="after")
-    def _retention_beyond_max_age(self) -> "Pipeline":
-        if self.retention is None:
-            return self
-        if not bucketers.goes_by_time(bucketers.build(self.bucket)):
-            raise ValueError("retention: buckets of this bucketer do not go by time, so they never grow old")
-        if self.retention < self.event_time.max_age:
-            age = show_duration(self.event_time.max_age)
-            raise ValueError(
-                f"retention {show_duration(self.retention)} is shorter than event_time.max_age {age}: events would "
-                "come to buckets that were dropped. Set event_time.max_age to the retention or less; what is older is "
-                "quarantined then."
-            )
-        return self
-
-    @model_validator(mode="after")
     def _clocks_of_its_topics(self) -> "Pipeline":
         for clock in self.event_time.clocks:
             if clock.topic is not None and not self.topics.includes(clock.topic):
@@ -263,29 +164,23 @@ class Pipeline(Strict):
         return self
 
     @model_validator(mode="after")
-    def _readable_as_hive(self) -> "Pipeline":
-        if self.table.format == "parquet":
-            if self.table.entropy_bits:
-                raise ValueError(
-                    "table.entropy_bits would hide the buckets from readers of Hive's folders; leave it out"
-                )
-            if self.roll.target_file_size > _COPIED_MAX:
-                raise ValueError(
-                    "with table.format: parquet, roll.target_file_size is at most 1 GiB: one copy publishes a file"
-                )
-            for column in bucketers.build(self.bucket).columns:
-                if not _HIVE_COLUMN.fullmatch(column):
-                    raise ValueError(
-                        f"bucket column {column!r} cannot name folders that readers look into; begin it with a letter, "
-                        "and use letters, digits and _ (bucket.column)"
-                    )
+    def _tables_fit(self) -> "Pipeline":
+        check_table(self)
+        for rule in self.route.targets if self.route else ():
+            try:
+                check_table(self.of_target(rule, rule))
+            except ValueError as error:
+                raise ValueError(f"route.targets.{rule}: {error}") from error
         return self
 
-    @model_validator(mode="after")
-    def _deduped_when_sealed(self) -> "Pipeline":
-        if self.compact.dedupe and not self.compacts_at_seal:
-            raise ValueError("compact.dedupe takes rows out when a bucket is sealed; set compact.at_seal: true")
-        return self
+    def of_target(self, rule: str, name: str) -> "Pipeline":
+        """Return the settings of one table of the route: of the key `rule` of its targets, for a name."""
+        assert self.route is not None, "only a route has targets"
+        target = self.route.targets[rule]
+        place = {"location": target.location_of(name), "dead_letters": self.dead_letters}
+        table = self.table.model_copy(update={**place, **({"format": target.format} if target.format else {})})
+        seal = self.seal.model_copy(update={"late_table": None})  # each has its own, beside it
+        return self.model_copy(update={"seal": seal, **settings_of(target), "table": table, "route": None})
 
     @property
     def compacts_at_seal(self) -> bool:
@@ -299,14 +194,55 @@ class Pipeline(Strict):
         return self.table.dead_letters or self.table.location + "_dead_letters"
 
     @property
+    def locations(self) -> list[str]:
+        """Locations of all tables that it writes, but those that a route makes by names."""
+        fixed = self.route.fixed if self.route else {}
+        late = [self.of_target(rule, rule).late_table for rule in fixed] if self.route else [self.late_table]
+        return [self.table.location, self.dead_letters, *fixed.values(), *filter(None, late)]
+
+    @property
     def late_table(self) -> str | None:
         """Location of the table of late rows; None where late rows go elsewhere."""
-        return self.late_place if self.seal.enabled and self.seal.late == "late_table" else None
+        has_one = self.route is None and self.seal.enabled and self.seal.late == "late_table"
+        return self.late_place if has_one else None
 
     @property
     def late_place(self) -> str:
         """Where the table of late rows lies, if there was ever one."""
         return self.seal.late_table or self.table.location + "_late"
+
+
+def check_table(one: Pipeline) -> None:
+    """Raise ValueError where the settings of one table contradict each other."""
+    if one.retention is not None:
+        if not bucketers.goes_by_time(bucketers.build(one.bucket)):
+            raise ValueError("retention: buckets of this bucketer do not go by time, so they never grow old")
+        if one.retention < one.event_time.max_age:
+            age = show_duration(one.event_time.max_age)
+            raise ValueError(
+                f"retention {show_duration(one.retention)} is shorter than event_time.max_age {age}: events would "
+                "come to buckets that were dropped. Set event_time.max_age to the retention or less; what is older is "
+                "quarantined then."
+            )
+    if one.compact.dedupe and not one.compacts_at_seal:
+        raise ValueError("compact.dedupe takes rows out when a bucket is sealed; set compact.at_seal: true")
+    if one.table.format == "parquet":
+        _check_hive(one)
+
+
+def _check_hive(one: Pipeline) -> None:
+    if one.table.entropy_bits:
+        raise ValueError("table.entropy_bits would hide the buckets from readers of Hive's folders; leave it out")
+    if one.roll.target_file_size > _COPIED_MAX:
+        raise ValueError(
+            "with table.format: parquet, roll.target_file_size is at most 1 GiB: one copy publishes a file"
+        )
+    for column in bucketers.build(one.bucket).columns:
+        if not _HIVE_COLUMN.fullmatch(column):
+            raise ValueError(
+                f"bucket column {column!r} cannot name folders that readers look into; begin it with a letter, "
+                "and use letters, digits and _ (bucket.column)"
+            )
 
 
 class Config(Strict):
@@ -347,7 +283,7 @@ class Config(Strict):
                 )
         owners: dict[Parts, str] = {}
         for name, pipeline in self.pipelines.items():
-            for place in filter(None, (pipeline.table.location, pipeline.dead_letters, pipeline.late_table)):
+            for place in pipeline.locations:
                 at = parts(place)
                 if at in owners:
                     owners_named = (

@@ -21,7 +21,8 @@ from writer.commit import batch_limits, builder
 from writer.commit.batch_limits import Endings
 from writer.commit.failed_records_limit import check as check_failed_records
 from writer.commit.missing_offsets import RecordsMissed, check as check_without_records, questions
-from writer.config.pipelines import Config, layout
+from writer.config.pipelines import Config
+from writer.config.table_sections import layout
 from writer.core import fault_points, logging
 from writer.core.errors import Draining, Fenced, LogMoved
 from writer.core.offsets import OffsetRange, Source, TopicPartition

@@ -14,7 +14,7 @@ from writer.config import kafka_options
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.driver.pipeline import PipelineRun, Start
-from writer.driver.spark_reader import KAFKA_OPTIONS, kafka_timeouts
+from writer.driver.readers.spark_reader import KAFKA_OPTIONS, kafka_timeouts
 from writer.offsets.spark_checkpoint import by_topic
 from writer.scaling import spark_settings
 from writer.storage.base import S3Settings

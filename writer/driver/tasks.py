@@ -19,8 +19,8 @@ from writer.config import pipelines as config
 from writer.config.connections import Kafka
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source
-from writer.driver.native_reader import NativeReader
-from writer.driver.spark_reader import SparkReader
+from writer.driver.readers.native_reader import NativeReader
+from writer.driver.readers.spark_reader import SparkReader
 from writer.scaling.spark_executors import slots
 from writer.schemas.format_detection import DetectedFormat
 from writer.schemas.tracker import Schemas

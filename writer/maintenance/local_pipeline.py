@@ -20,7 +20,8 @@ from writer.batch.schema_reader import Decoders
 from writer.batch.task import Task
 from writer.batch.task_report import Report
 from writer.commit.task_plan import build_task_plan
-from writer.config.pipelines import Config, layout
+from writer.config.pipelines import Config
+from writer.config.table_sections import layout
 from writer.core.errors import ConfigError
 from writer.schemas.format_detection import judge, unit_of, wire_of
 from writer.schemas.registry import SchemaSource

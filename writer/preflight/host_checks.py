@@ -12,7 +12,8 @@ import bucketers
 from writer.clients import java_artifacts
 from writer.clients.driver_endpoint import announcement, ask_driver
 from writer.config.connections import Http
-from writer.config.pipelines import Config, Pipeline, layout
+from writer.config.pipelines import Config, Pipeline
+from writer.config.table_sections import layout
 from writer.core.errors import HeadraceError
 from writer.core.text import instant, plural
 from writer.core.units import show_size

@@ -17,8 +17,9 @@ from writer.avro.wire_format import Wire
 from writer.clients import kafka_sample
 from writer.config.base import ShortForm
 from writer.config.connections import Kafka, Registry
-from writer.config.pipelines import Commit, Config, EventTime, Pipeline, Roll, Table
+from writer.config.pipelines import Commit, Config, Pipeline
 from writer.config.security import Security
+from writer.config.table_sections import EventTime, Roll, Table
 from writer.core.errors import ConfigError
 from writer.core.text import plural
 from writer.core.units import show_duration, show_size

@@ -11,7 +11,8 @@ from rich.console import Console
 import bucketers
 from writer.cli.read.audit import name_of
 from writer.clients.driver_endpoint import check_no_driver
-from writer.config.pipelines import Config, layout
+from writer.config.pipelines import Config
+from writer.config.table_sections import layout
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.core.text import plural

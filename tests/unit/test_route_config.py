@@ -1,0 +1,90 @@
+"""The section `route` of a configuration: rules in order, locations made of names, what contradicts itself."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from writer.batch.route import RouteRule
+from writer.config.pipelines import Pipeline
+from writer.config.routing import RouteSection, Target
+
+
+def section(**given: Any) -> RouteSection:
+    return RouteSection.model_validate({"targets": {"a": "/lake/a"}, **given})
+
+
+def pipeline(**given: Any) -> Pipeline:
+    base = {"topics": ["t"], "table": {"location": "/lake/log"}, "event_time": {"field": "at"}}
+    return Pipeline.model_validate({**base, **given})
+
+
+def test_names_go_before_patterns_and_patterns_in_their_order() -> None:
+    found = section(targets={"*": "/lake/rest", "com.*": "/lake/{name}", "com.x": "/lake/x", "[ab]": "/lake/ab"})
+    assert found.rules == [
+        RouteRule("com.x", "com.x"), RouteRule("*", "*"), RouteRule("com.*", None), RouteRule("[ab]", "[ab]"),
+    ]  # fmt: skip
+    assert found.fixed == {"*": "/lake/rest", "com.x": "/lake/x", "[ab]": "/lake/ab"}
+    assert found.rule_of("com.x") == "com.x"
+    assert section().rule_of("b") is None
+
+
+@pytest.mark.parametrize(
+    ("template", "name", "location"),
+    [
+        ("s3://lake/{namespace}/{name}", "com.shop.Click", "s3://lake/com.shop/Click"),
+        ("s3://lake/{namespace}/{name}", "Click", "s3://lake/default/Click"),
+        ("/lake/{full_name}", "a/b c.D", "/lake/a_b_c.D"),
+        ("/lake/{full_name}", "../../etc", "/lake/x.._.._etc"),
+        ("/lake/{name}", "_hidden", "/lake/x_hidden"),
+        ("/lake/{name}", "été", "/lake/x_t_"),
+        ("/lake/all", "x", "/lake/all"),
+    ],
+)
+def test_a_location_is_made_of_a_name_that_file_systems_and_engines_take(
+    template: str, name: str, location: str
+) -> None:
+    assert Target.model_validate(template).location_of(name) == location
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"targets": {"a": "lake/{name}"}}, "'lake/x' is relative"),
+        ({"targets": {"a": "/lake/{nam}"}}, "{nam} is not known; did you mean 'name'?"),
+        ({"targets": {}}, "at least 1 item"),
+        ({"unrouted": "b"}, "'b' is neither dead_letters nor stop, nor one table of `targets`"),
+        ({"targets": {"a.*": "/lake/{name}"}, "unrouted": "a.*"}, "neither dead_letters nor stop"),
+        ({"by": {"header": "x", "field": "y"}}, "route by one"),
+        ({"by": "records"}, "'record' or 'topic'"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        section(**given)
+    assert words in str(refused.value)
+
+
+def test_what_names_the_table() -> None:
+    assert section().by_key == ("record", "")
+    assert section(by={"header": "type"}).by_key == ("header", "type")
+    assert section(by={"field": "a.b"}).by_key == ("field", "a.b")
+
+
+def test_a_target_has_what_it_is_given_and_else_what_the_pipeline_has() -> None:
+    given = {"a": {"location": "/lake/a", "format": "parquet", "retention": "400 d"}, "b.*": "/lake/{name}"}
+    found = pipeline(
+        route={"targets": given}, retention="500 d", seal={"late": "late_table", "late_table": "/lake/late"}
+    )
+    a, b = found.of_target("a", "a"), found.of_target("b.*", "b.c")
+    assert (a.table.location, a.table.format, a.retention.days if a.retention else 0) == ("/lake/a", "parquet", 400)
+    assert (b.table.location, b.table.format, b.retention.days if b.retention else 0) == ("/lake/c", "delta", 500)
+    assert a.dead_letters == b.dead_letters == found.dead_letters == "/lake/log_dead_letters"
+    assert (a.late_table, b.late_table, found.late_table) == ("/lake/a_late", "/lake/c_late", None)
+    assert found.locations == ["/lake/log", "/lake/log_dead_letters", "/lake/a", "/lake/a_late"]
+
+
+def test_the_settings_of_a_target_are_held_against_each_other() -> None:
+    with pytest.raises(ValidationError) as refused:
+        pipeline(route={"targets": {"a": {"location": "/lake/a", "retention": "1 d"}}})
+    assert "route.targets.a: retention 1 d is shorter than event_time.max_age 365 d" in str(refused.value)

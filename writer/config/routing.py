@@ -1,0 +1,142 @@
+"""Which table each record of a pipeline goes to, where it fills many (docs/ROUTING.md)."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from writer.batch.route import By, RouteRule
+from writer.config.base import ShortForm, Strict, did_you_mean
+from writer.config.hooks import HookSettings
+from writer.config.pipeline_sections import Columns, Compact, Seal
+from writer.config.table_sections import BucketSpec, EventTime, Roll, Schemas, TableFormat
+from writer.core.units import Duration
+from writer.storage.locations import checked
+
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_PLACEHOLDERS = ("name", "namespace", "full_name")
+_NO_NAMESPACE = "default"
+_GLOB = re.compile(r"[*?[]")
+
+
+class RouteKey(Strict):
+    """A header, or a field, whose text names the table."""
+
+    header: str | None = Field(None, min_length=1, description="name of the header; of several, the last counts")
+    field: str | None = Field(None, min_length=1, description="field of the value, nested with dots; null has no table")
+
+    @model_validator(mode="after")
+    def _one(self) -> "RouteKey":
+        if (self.header is None) == (self.field is None):
+            raise ValueError("route by one: {header: event-type} or {field: type}")
+        return self
+
+
+class Target(ShortForm):
+    """A table, or one for each name that matches. What is not given is as in the pipeline."""
+
+    short: ClassVar[str] = "location"
+    location: str = Field(
+        description="location of the table. With {name}, {namespace} (what stands before the last dot) or {full_name} "
+        "each name gets a table of its own"
+    )
+    format: TableFormat | None = Field(None, description="as `table.format`")
+    event_time: EventTime | None = Field(None, description="as `event_time`")
+    bucket: BucketSpec | None = Field(None, description="as `bucket`")
+    columns: Columns | None = Field(None, description="as `columns`")
+    roll: Roll | None = Field(None, description="as `roll`")
+    schemas: Schemas | None = Field(None, description="as `schemas`")
+    retention: Duration | None = Field(None, description="as `retention`")
+    seal: Seal | None = Field(None, description="as `seal`")
+    compact: Compact | None = Field(None, description="as `compact`")
+    hooks: list[HookSettings] | None = Field(None, description="as `hooks`")
+
+    @field_validator("location")
+    @classmethod
+    def _known_placeholders(cls, value: str) -> str:
+        for name in _PLACEHOLDER.findall(value):
+            if name not in _PLACEHOLDERS:
+                raise ValueError(f"{value}: {{{name}}} is not known{did_you_mean(name, list(_PLACEHOLDERS))}")
+        found = checked(_PLACEHOLDER.sub("x", value))
+        return found if found == value else value.removeprefix("file://").rstrip("/")
+
+    @property
+    def is_template(self) -> bool:
+        """Whether each name has a location of its own."""
+        return _PLACEHOLDER.search(self.location) is not None
+
+    def location_of(self, name: str) -> str:
+        """Return where the table of a name lies. What a file system or an engine would not take becomes `_`."""
+        namespace, _, last = name.rpartition(".")
+        found = {"name": last, "namespace": namespace or _NO_NAMESPACE, "full_name": name}
+        return _PLACEHOLDER.sub(lambda match: _safe(found[match[1]]), self.location)
+
+
+def _safe(name: str) -> str:
+    """Return a folder's name: no separators or patterns, and none that readers pass over for its first letter."""
+    return re.sub(r"^(?=[._])", "x", re.sub(r"[^A-Za-z0-9_.-]", "_", name))
+
+
+class RouteSection(Strict):
+    """Where the records of a pipeline go that fills many tables."""
+
+    by: Literal["record", "topic"] | RouteKey = Field(
+        "record",
+        description="what names the table: record (the full name of the Avro record), topic, {header: …} or {field: …}",
+    )
+    targets: dict[str, Target] = Field(
+        min_length=1,
+        description="tables by the name that goes there, or by a pattern with *, ? and […]. A name itself goes before "
+        "patterns, of which the first counts",
+    )
+    unrouted: str = Field(
+        "dead_letters", description="what becomes of a record without a table: dead_letters, stop, or one of `targets`"
+    )
+    max_targets: int = Field(
+        200, ge=0, description="most tables that are made by {name}; a record that needs a further one is unrouted"
+    )
+
+    @model_validator(mode="after")
+    def _unrouted_somewhere(self) -> "RouteSection":
+        if self.unrouted in ("dead_letters", "stop"):
+            return self
+        known = [name for name, target in self.targets.items() if name in self.fixed]
+        if self.unrouted not in known:
+            raise ValueError(
+                f"route.unrouted: {self.unrouted!r} is neither dead_letters nor stop, nor one table of `targets`"
+                f"{did_you_mean(self.unrouted, ['dead_letters', 'stop', *known])}"
+            )
+        return self
+
+    @property
+    def by_key(self) -> tuple[By, str]:
+        """What names the table, and the name of the header or field."""
+        if not isinstance(self.by, RouteKey):
+            return self.by, ""
+        return ("field", self.by.field) if self.by.field is not None else ("header", self.by.header or "")
+
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        """Targets that are one table each, and where it lies."""
+        return {
+            name: target.location_of(name)
+            for name, target in self.targets.items()
+            if not (target.is_template and _GLOB.search(name))
+        }
+
+    @property
+    def rules(self) -> list[RouteRule]:
+        """The rules in the order that counts: names, then patterns."""
+        ordered = sorted(self.targets, key=lambda name: _GLOB.search(name) is not None)
+        return [RouteRule(name, name if name in self.fixed else None) for name in ordered]
+
+    def rule_of(self, name: str) -> str | None:
+        """Return the key of `targets` that a name of a record goes by; None: none."""
+        return next((rule.pattern for rule in self.rules if rule.matches(name)), None)
+
+
+def settings_of(target: Target) -> dict[str, Any]:
+    """Return the sections that a target has of its own, by their keys in a pipeline."""
+    keys = ("event_time", "bucket", "columns", "roll", "schemas", "retention", "seal", "compact", "hooks")
+    return {key: value for key in keys if (value := getattr(target, key)) is not None}
