@@ -76,10 +76,12 @@ class Site:
         )  # fmt: skip
         return sum(made.per_partition.values())
 
-    def values(self, topic: str, count: int, *, seed: int = 7, kind: str = "clicks") -> list[tuple[bytes, bytes]]:
-        """Keys and encoded values of events; their schema is registered."""
+    def values(
+        self, topic: str, count: int, *, seed: int = 7, kind: str = "clicks", subject: str = ""
+    ) -> list[tuple[bytes, bytes]]:
+        """Keys and encoded values of events; their schema is registered, by default as that of the topic's values."""
         with SchemaRegistryClient({"url": self.registry_url}) as registry:
-            schema_id = registry.register_schema(f"{topic}-value", Schema(json.dumps(SCHEMAS[kind]), "AVRO"))
+            schema_id = registry.register_schema(subject or f"{topic}-value", Schema(json.dumps(SCHEMAS[kind]), "AVRO"))
         encode = encoder(SCHEMAS[kind], schema_id)
         return [(key, encode(record)) for key, record in generate(kind, count, now=NOW, seed=seed)]
 

@@ -15,7 +15,12 @@ def section(**given: Any) -> RouteSection:
 
 
 def pipeline(**given: Any) -> Pipeline:
-    base = {"topics": ["t"], "table": {"location": "/lake/log"}, "event_time": {"field": "at"}}
+    base = {
+        "topics": ["t"],
+        "table": {"location": "/lake/log"},
+        "event_time": {"field": "at"},
+        "seal": {"enabled": False},
+    }
     return Pipeline.model_validate({**base, **given})
 
 
@@ -80,8 +85,7 @@ def test_a_target_has_what_it_is_given_and_else_what_the_pipeline_has() -> None:
     assert (a.table.location, a.table.format, a.retention.days if a.retention else 0) == ("/lake/a", "parquet", 400)
     assert (b.table.location, b.table.format, b.retention.days if b.retention else 0) == ("/lake/c", "delta", 500)
     assert a.dead_letters == b.dead_letters == found.dead_letters == "/lake/log_dead_letters"
-    assert (a.late_table, b.late_table, found.late_table) == ("/lake/a_late", "/lake/c_late", None)
-    assert found.locations == ["/lake/log", "/lake/log_dead_letters", "/lake/a", "/lake/a_late"]
+    assert found.locations == ["/lake/log", "/lake/log_dead_letters", "/lake/a"]
 
 
 def test_the_settings_of_a_target_are_held_against_each_other() -> None:

@@ -44,6 +44,7 @@ class Route:
     rules: Sequence[RouteRule] = ()
     made: Mapping[str, str | None] = field(default_factory=dict)  # name → target of its own; None: it gets none
     is_full: bool = False  # no further target is made
+    stops: bool = False  # a name without a target ends the batch
     otherwise: str | None = None  # target of names without a rule; None: dead letters
     records: Mapping[int, str] = field(default_factory=dict)  # schema id → full name of its record
 
@@ -60,7 +61,9 @@ class Route:
 
     @property
     def _rest(self) -> str | NoTarget:
-        return NoTarget.UNROUTED if self.otherwise is None else self.otherwise
+        if self.otherwise is not None:
+            return self.otherwise
+        return NoTarget.UNKNOWN if self.stops else NoTarget.UNROUTED
 
     def reason(self, name: str) -> str:
         """Say why records of a name have no table."""

@@ -3,10 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import reduce
 from statistics import median
 from typing import Any
 from uuid import uuid4
 
+from writer.batch.lateness import Lateness
 from writer.batch.task_report import Counts, Report
 from writer.commit.missing_offsets import MissingOffsets, without_records
 from writer.commit.rate_limit import spent
@@ -139,12 +141,15 @@ def batch(
         r = by_source[source]
         assert r.start <= counts.offset_min, f"{source}: offset {counts.offset_min} lies before {r}"
         assert counts.offset_max < r.end, f"{source}: offset {counts.offset_max} lies beyond {r}"
-    times = [time for file in report.files for time in (file.event_time_min, file.event_time_max)]
+    files = [*report.files, *(file for target in report.targets.values() for file in target.files)]
+    late_files = [*report.late_files, *(file for target in report.targets.values() for file in target.late_files)]
+    late = reduce(Lateness.plus, (target.late for target in report.targets.values()), report.late)
+    times = [time for file in files for time in (file.event_time_min, file.event_time_max)]
     about = {
         **facts,
         "ranges": _accounts(report, committing),
-        **sums(report.files),
-        "buckets": len({file.bucket for file in report.files}),
+        **sums(files),
+        "buckets": len({file.bucket for file in files}),
         "dead_letter_files": len(report.dead_letter_files),
         "dead_letter_bytes": sum(file.bytes for file in report.dead_letter_files),
         "event_time_min": to_iso(min(times, default=None)),
@@ -154,9 +159,9 @@ def batch(
         "value_bytes": report.value_bytes,
         "spilled_bytes": report.spilled_bytes,
         "time_unit": report.time_unit,
-        "late": report.late.to_json(),
-        "late_files": len(report.late_files),
-        "late_bytes": sum(file.bytes for file in report.late_files),
+        "late": late.to_json(),
+        "late_files": len(late_files),
+        "late_bytes": sum(file.bytes for file in late_files),
         "closed_until": to_iso(closed_until),
     }
     found = {r.part: report.counts.get((r.part.topic, r.part.partition), Counts()).seen for r in committing}

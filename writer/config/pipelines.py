@@ -171,6 +171,8 @@ class Pipeline(Strict):
                 check_table(self.of_target(rule, rule))
             except ValueError as error:
                 raise ValueError(f"route.targets.{rule}: {error}") from error
+            if self.of_target(rule, rule).seal.enabled:
+                raise ValueError("route: the buckets of its tables are not sealed yet; set seal.enabled: false")
         return self
 
     def of_target(self, rule: str, name: str) -> "Pipeline":

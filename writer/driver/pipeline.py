@@ -8,12 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
-from uuid import uuid4
-
-import pyarrow as pa
 
 import bucketers
-from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.task_report import Report
 from writer.clients import notifications
 from writer.clients.kafka import BrokerUnreachable, Cluster, next_records
@@ -25,9 +21,12 @@ from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core import fault_points, logging
 from writer.core.errors import Draining, Fenced, LogMoved
+from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.driver.batch_queue import BatchQueue
 from writer.driver.commit_report import CommitReport, rounded
+from writer.driver.pipeline_start import make_tables, record_gap
+from writer.driver.targets import Targets, target_facts
 from writer.driver.tasks import BatchDecision, Tasks, reader_of
 from writer.offsets import start_decision, start_offsets, topic_choice
 from writer.offsets.run_record import RunRecorder
@@ -43,10 +42,9 @@ from writer.status.rate_limit import Throttle
 from writer.storage.locations import store_at
 from writer.storage.probe import probe
 from writer.table.factory import all_tables
-from writer.table.gap_records import open_gap
 from writer.table.log.entries import entry_facts
 from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed
-from writer.table.log.operations import Batch, Gap
+from writer.table.log.operations import Batch
 from writer.table.log.snapshot import FORMAT, PipelineSnapshot
 
 
@@ -78,20 +76,22 @@ class PipelineRun:
         self._bucket_columns = bucketers.build(self.config.bucket).columns
         self._draining = threading.Event()
         self._found = DetectedFormat(name, self.config, config.kafka)
-        self.needs_headers = self._found.needs_headers  # whether Spark must hand over the headers of records
+        is_routed = self.config.route is not None
         self._schemas = Schemas(
-            name, schemas, Meanings(name, config.registry, self._recorded),
-            bucket_columns=self._bucket_columns, record_columns=self.config.columns.record_columns,
+            name, schemas, Meanings(name, config.registry, self._recorded), decode_only=is_routed,
+            bucket_columns=() if is_routed else self._bucket_columns,
+            record_columns=self.config.columns.record_columns,
             widen=self.config.schemas.widen == "in_place", unknown_id_timeout=self.config.schemas.unknown_id_timeout,
             stopping=self._draining, wire=self._found.wire, key_wire=self._found.key_wire,
         )  # fmt: skip
+        self._targets = Targets(name, config, self._tables, self._schemas) if is_routed else None
         self._busy = threading.Lock()
         self._late = None if self.config.late_table is None else self._tables.side(self.config.late_table)
         tables = [self._table, *([self._late] if self._late else [])]
         turn = None if queue is None else partial(queue.turn, name, stopping=self._draining)
         self._tasks = Tasks(
             self.config, tables, self._schemas, self._found, self.progress, self._s3,
-            reader_of(config.kafka, self.config, lambda: self.topic_ids), pipelines, turn,
+            reader_of(config.kafka, self.config, lambda: self.topic_ids), pipelines, turn, self._targets,
         )  # fmt: skip
         self._throttle = Throttle(self._table.store, name, self.config.commit, self.progress.limited)
         self.gate = Gate(self._table.store, name, self.progress.paused, self._throttle.look)
@@ -111,10 +111,13 @@ class PipelineRun:
             self.config.topics, self.cluster, self._table, self.progress.view().unread, self._notifier.send
         )
         self._schemas.begin(self._topics)
-        self._found.check_time(self._schemas.plan.columns)
-        for place in filter(None, (self.config.table.location, self.config.dead_letters, self.config.late_table)):
+        for place in self.config.locations:
             probe(store_at(place, self._s3), exclusive=True)
-        self._table.check(self._bucket_columns, layout(self.config.bucket))
+        if self._targets is None:
+            self._found.check_time(self._schemas.plan.columns)
+            self._table.check(self._bucket_columns, layout(self.config.bucket))
+        else:
+            self._table.check(())
 
     def start(self, *, new_run: bool, once: bool = False, lease: int | None = None) -> Start:
         """Take the pipeline over, once it is checked. `lease`: epoch of the lease that a supervisor holds.
@@ -123,7 +126,7 @@ class PipelineRun:
         """
         self._lease = lease
         topics = self.cluster.topics(self._topics)  # again: one may be another since Spark began to start
-        self._make_tables()
+        make_tables(self.config, self._tables, self._schemas.columns(), self._bucket_columns)
         snapshot = self._table.snapshot()
         self._schemas.follow(snapshot.columns())
         now = self._standing = start_offsets.find(self.config, self.cluster, topics, snapshot, self._draining.wait)
@@ -134,6 +137,8 @@ class PipelineRun:
         self.epoch = self._table.begin(now.fresh, now.incarnations, closed, lease)
         if snapshot.epoch and snapshot.format < FORMAT:
             logging.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
+        if self._targets is not None:
+            self._targets.begin(self.epoch)
         self._tables.apply_side_files()
         self._tasks.learn(recent)
         self._throttle.begin(recent)
@@ -143,7 +148,11 @@ class PipelineRun:
         self._observed.begin(run, decision.reason if isinstance(decision, NewRun) else None, now.offsets)
         for topic, (before, found) in start_decision.reborn(snapshot.incarnations(), now.topic_ids).items():
             self._notifier.send(notifications.topic_recreated(self.name, topic, before, found, datetime.now(UTC)))
-        gap = self._record_gap(now.lost)
+        gap = None
+        if now.lost:
+            margin = self.config.seal.out_of_orderness
+            gap, event = record_gap(self._table, self.epoch, run, now, self.cluster, margin)
+            self._notifier.send(event)
         self._endings = self._endings_of(decision, recent, once=once)
         self.progress.admitted(self._schemas.plan.schemas)
         begun = self._table.snapshot()
@@ -162,16 +171,6 @@ class PipelineRun:
         with suppress(*([] if self.epoch else [CommitFailed])):
             return self._table.transactions()
         return {}
-
-    def _make_tables(self) -> None:
-        """Create the table and those beside it if needed; fail if they are another pipeline's."""
-        buckets = [pa.field(name, pa.string()) for name in self._bucket_columns]
-        columns = pa.schema([*self._schemas.columns(), *buckets])
-        self._table.create(columns, self._bucket_columns, layout(self.config.bucket))
-        self._tables.side(self.config.dead_letters).create(DEAD_LETTERS, [])
-        self._tables.side(self.config.dead_letters).grow(list(DEAD_LETTERS))  # of a table that an older writer made
-        if self._late:
-            self._late.create(columns, self._bucket_columns, layout(self.config.bucket))
 
     def _find_wire(self, recent: Sequence[Mapping[str, Any]]) -> None:
         """Find the wire formats: from earlier batches, else from waiting records."""
@@ -202,6 +201,10 @@ class PipelineRun:
     def limits(self) -> batch_limits.Limits:
         """When batches end, as of this start."""
         return self._endings.limits
+
+    def needs_headers(self) -> bool:
+        """Return whether Spark must hand over the headers of records."""
+        return self._found.needs_headers() or (self._targets is not None and self._targets.needs_headers)
 
     def drain(self) -> bool:
         """Stop after the batch that is running. True when none is."""
@@ -321,12 +324,12 @@ class PipelineRun:
             facts = {
                 **about, "tasks": report.tasks, "phases": phases, "former": self._report.former,
                 "assembled": datetime.now(UTC).isoformat(),
-                **self._found.facts(),
+                **self._found.facts(), **target_facts(report),
             }  # fmt: skip
             seen = {r.part: at for r in committing if (at := snapshot.seen(r.part)) is not None}
             planned = builder.batch(
                 report, committing, epoch=self.epoch, settled=self._tables.settled,
-                side=builder.side_files(self.config, report), seen=seen, closed_until=frozen.closed_until, facts=facts,
+                side=self._side_files(report), seen=seen, closed_until=frozen.closed_until, facts=facts,
                 meanings=self._schemas.confirm(report, time.monotonic()),
             )  # fmt: skip
             builder.check_age(frozen.now, datetime.now(UTC), self.config.table.orphan_retention)
@@ -349,7 +352,12 @@ class PipelineRun:
     def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
         with suppress(OSError):
-            self._tables.discard(report.files, builder.side_files(self.config, report))
+            self._tables.discard(report.files, self._side_files(report))
+
+    def _side_files(self, report: Report) -> dict[str, list[StagedFile]]:
+        """Files that tasks staged for the dead letters, the late rows and the tables of a route, by location."""
+        of_targets = {} if self._targets is None else self._targets.side_files(report)
+        return {**builder.side_files(self.config, report), **of_targets}
 
     def _why(self, batch_id: int, start: Offsets, end: Offsets) -> dict[str, Any]:
         """Return why Spark ended the batch here, and its limits."""
@@ -368,20 +376,6 @@ class PipelineRun:
             raise
         late = sum(report.late.beyond) if self.config.seal.late == "dead_letter" else 0
         check_failed_records(self.name, report, self.config.limits, late=late)
-
-    def _record_gap(self, lost: Sequence[OffsetRange]) -> Gap | None:
-        """Record what Kafka holds no longer, before anything is read beyond it."""
-        if not lost:
-            return None
-        now = datetime.now(UTC)
-        snapshot, left = self._table.snapshot(), self.cluster.found({(r.part.topic, r.part.partition): 0 for r in lost})
-        hints = start_offsets.gap_hints(lost, snapshot, left, self.config.seal.out_of_orderness, now)
-        ids = {topic: self._standing.topic_ids[topic] for topic in sorted({r.part.topic for r in lost})}
-        about = {"run": self._run_id, "at": now.isoformat(), "hints": hints, "topic_ids": ids}
-        gap = Gap(uuid4().hex, self.epoch, lost, "retention", about)
-        version = open_gap(self._table, self.name, snapshot, gap)
-        self._notifier.send(notifications.gap_opened(self.name, entry_facts(gap), version, now))
-        return gap
 
     def _run(self, decision: Resume | NewRun) -> int:
         """Run id of the decision. A new run is numbered after the start, so that no two starts share a new one."""

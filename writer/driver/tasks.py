@@ -21,6 +21,7 @@ from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source
 from writer.driver.readers.native_reader import NativeReader
 from writer.driver.readers.spark_reader import SparkReader
+from writer.driver.targets import Targets, routed
 from writer.scaling.spark_executors import slots
 from writer.schemas.format_detection import DetectedFormat
 from writer.schemas.tracker import Schemas
@@ -88,12 +89,13 @@ class Tasks:
     def __init__(
         self, settings: config.Pipeline, tables: Sequence[PipelineTable], schemas: Schemas, found: DetectedFormat,
         progress: Progress, s3: S3Settings | None, reader: Reader, pipelines: int = 1, turn: Turn | None = None,
+        targets: Targets | None = None,
     ) -> None:  # fmt: skip
         """`tables`: the table, and the one of its late rows, where they go there. `pipelines`: of the driver.
 
         `turn` waits, with Spark's slots and what to call then, until the tasks may run; None: they always may.
         """
-        self._turn = turn or _at_once
+        self._turn, self._targets = turn or _at_once, targets
         self._settings, self._tables, self._schemas, self._found = settings, tables, schemas, found
         self._progress, self._s3, self._reader, self._pipelines = progress, s3, reader, pipelines
         self._bucketer = bucketers.build(settings.bucket)
@@ -116,7 +118,7 @@ class Tasks:
         partitions = sum(r.end > r.start for r in committing) if self._reader.cost_by_partition else 0
         usable = usable_slots(before, self._pipelines)
         count = task_count(expected * self.bytes_per_row, size, usable, partitions=partitions, behind=behind)
-        tasks = self._reader.tasks_of(frame, committing, count, headers=self._found.reads_headers())
+        tasks = self._reader.tasks_of(frame, committing, count, headers=self._reads_headers)
         while True:
             with self._turn(before, partial(self._progress.entered, "queue")) as took:
                 self._progress.entered("tasks")
@@ -124,8 +126,12 @@ class Tasks:
                 took(sum(report.took_s))
             if not report.lacks_schemas:
                 report.slots = round((before + slots(frame.sparkSession)) / 2)
+                if self._targets is not None:
+                    self._targets.keep_units(report)
                 return report
             self._schemas.learn_from(report)
+            if self._targets is not None:
+                self._targets.learn_from(report, frozen.epoch)
             self._progress.admitted(self._schemas.plan.schemas)
             self.grow(frozen.epoch)
 
@@ -137,6 +143,9 @@ class Tasks:
 
     def grow(self, epoch: int) -> None:
         """Give the tables the columns that rows have by now, before any file has them. Raises Fenced, CommitFailed."""
+        if self._targets is not None:
+            self._targets.grow()
+            return
         table, *late = self._tables
         table.grow(list(self._schemas.columns()), epoch)
         for one in late:
@@ -144,10 +153,15 @@ class Tasks:
 
     def _plan(self, frozen: BatchDecision) -> TaskPlan:
         settings, found = self._settings, self._found
-        return build_task_plan(
+        plan = build_task_plan(
             settings, self._s3, self._schemas.plan, found.wire, found.unit, now=frozen.now,
             record_columns=self._schemas.record_columns, prefix=f"{frozen.epoch:06d}",
             incarnations=frozen.incarnations, frontier=frozen.starts,
             topic=settings.topics.only, hidden=self._tables[0].hidden,
             closed_until=frozen.closed_until if settings.seal.enabled and isinstance(self._bucketer, Timed) else None,
         )  # fmt: skip
+        return plan if self._targets is None else routed(plan, self._targets)
+
+    @property
+    def _reads_headers(self) -> bool:
+        return self._found.reads_headers() or (self._targets is not None and self._targets.needs_headers)

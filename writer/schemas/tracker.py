@@ -64,14 +64,17 @@ class Schemas:
         stopping: threading.Event | None = None,
         wire: Wire = CONFLUENT,
         key_wire: Wire = CONFLUENT,
+        decode_only: bool = False,
     ) -> None:
         """Let columns get wider types if `widen`. `record_columns`: of the records' keys and headers.
 
+        `decode_only`: the values are decoded by this plan, and fill the columns of others.
         Wait at most `unknown_id_timeout` for an unknown id, and no longer when `stopping` is set.
         """
         self._pipeline, self._named, self._topics = pipeline, source, list[str]()
         self.meanings, self._wire, self._source = meanings, wire, self._opened(source, meanings, wire)
         self._unknown_id_timeout = unknown_id_timeout
+        self._extended = SchemaPlan.decode_only if decode_only else SchemaPlan.extend
         # Names that no field of a schema may take, in lower case.
         self._reserved = frozenset(name.lower() for name in (*PROVENANCE.names, *bucket_columns, *record_columns.names))
         self._record_columns = record_columns
@@ -131,13 +134,13 @@ class Schemas:
         """
         if self._wire.schema_id is not None:
             try:
-                return plan.extend(self._wire.schema_id, self._source.schema(self._wire.schema_id))
+                return self._extended(plan, self._wire.schema_id, self._source.schema(self._wire.schema_id))
             except SchemaNotFound as error:
                 setting = "wire" if self._part == "value" else "columns.key.wire"
                 raise ConfigError(f"{setting}.schema_id: {error}. Register the schema, or name another.") from error
         for topic in self._topics:
             for schema_id, text in self._source.known(topic).items():
-                plan = plan.extend(schema_id, text)
+                plan = self._extended(plan, schema_id, text)
         return plan
 
     @property
@@ -223,7 +226,7 @@ class Schemas:
             if text is None:
                 self.plan = self.plan.reject(schema_id, f"schema id {show_id(schema_id)} is unknown to the registry")
             else:
-                self.plan = self.plan.extend(schema_id, text)
+                self.plan = self._extended(self.plan, schema_id, text)
             self._log_admission(schema_id)
 
     def _asked(self, ask: Callable[[], _T], schema_id: int, unknown_id_timeout: timedelta = _NO_GRACE) -> _T | None:

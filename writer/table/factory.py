@@ -1,19 +1,24 @@
 """Creates a table from the configuration. Only this module knows the formats."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import cache, partial
-from typing import Literal
+from functools import cache
 
 from writer.config.pipelines import Config
+from writer.core import fault_points
 from writer.core.files import StagedFile
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 from writer.table.delta import Delta
 from writer.table.log.appender import RETRY_TIMEOUT
+from writer.table.log.entries import CommittedEntry
+from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.table_format import Format
 from writer.table.parquet import LOG, Parquet
 from writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
+
+_AT_ONCE = 8  # targets that are applied to at the same time
 
 
 class Tables:
@@ -23,24 +28,53 @@ class Tables:
         """`opened` opens the side table at a location."""
         self.main, self.side = main, cache(opened)
         self.settled = -1  # version up to which side files are known to be applied
+        self.behind: Mapping[str, str] = {}  # locations of targets that refused, and why
 
     def apply_side_files(self, despite: Collection[int] = ()) -> None:
         """End what commits began: let readers see their files, and apply to the side tables what newer ones list.
 
         Safe to run again, at any time. Raises ForeignChange when another client did what the ledger does not survive,
-        but at the versions `despite` which the caller is about to answer it; CommitFailed.
+        but at the versions `despite` which the caller is about to answer it; CommitFailed. A target of a route that
+        refuses is in `behind` instead: it is tried again the next time, and the others go on.
         """
         snapshot = self.main.snapshot()
         self.main.publish(snapshot.state.place)
-        since = max(self.settled, snapshot.settled)
-        settled = max(since, snapshot.version)
-        for committed in self.main.commits_since(since, despite):
-            settled = max(settled, committed.version)
+        since, targets = max(self.settled, snapshot.settled), {one.location for one in snapshot.targets().values()}
+        commits = self.main.commits_since(since, despite)
+        newest = max([since, snapshot.version, *(one.version for one in commits)])
+        waiting = dict[str, list[CommittedEntry]]()
+        for committed in commits:
             for location in {**committed.side_files, **committed.withdrawn}:
-                files, withdrawn = committed.side_files.get(location, ()), committed.withdrawn.get(location, {})
-                why = "rewind" if committed.facts.get("kind") == "rewind" else ""
-                self.side(location).apply_side(committed.version, files, withdrawn, why)
-        self.settled = settled
+                waiting.setdefault(location, []).append(committed)
+        for location in waiting.keys() - targets:
+            self._apply(location, waiting.pop(location))
+        self.behind = self._apply_targets(waiting) if waiting else {}
+        self.settled = min([newest, *(waiting[location][0].version - 1 for location in self.behind)])
+
+    def _apply_targets(self, waiting: Mapping[str, Sequence[CommittedEntry]]) -> dict[str, str]:
+        """Apply what commits list for targets, several at a time. Returns the locations of those that refuse, and why.
+
+        Raises what is no refusal of a storage.
+        """
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            done = {
+                location: pool.submit(self._apply, location, commits, is_target=True)
+                for location, commits in waiting.items()
+            }
+        errors = {location: error for location, one in done.items() if (error := one.exception()) is not None}
+        for error in errors.values():
+            if not isinstance(error, CommitFailed | OSError):
+                raise error
+        return {location: str(error) for location, error in errors.items()}
+
+    def _apply(self, location: str, commits: Iterable[CommittedEntry], *, is_target: bool = False) -> None:
+        """Apply what commits list for one table, in their order."""
+        for one in commits:
+            files, withdrawn = one.side_files.get(location, ()), one.withdrawn.get(location, {})
+            why = "rewind" if one.facts.get("kind") == "rewind" else ""
+            fault_points.point("before_apply")
+            self.side(location).apply_side(one.version, files, withdrawn, why, is_target=is_target)
+            fault_points.point("after_apply")
 
     def discard(self, files: Iterable[StagedFile], side_files: Mapping[str, Iterable[StagedFile]]) -> None:
         """Remove staged files that no commit will name; what stays is an orphan. Raises OSError."""
@@ -55,7 +89,7 @@ class Tables:
 
 
 def table_at(
-    format_: Literal["delta", "parquet"], location: str, pipeline: str, *, retry_timeout: timedelta = RETRY_TIMEOUT,
+    format_: str, location: str, pipeline: str, *, retry_timeout: timedelta = RETRY_TIMEOUT,
     checkpoint_interval: int = CHECKPOINT_INTERVAL, s3: S3Settings | None = None,
 ) -> PipelineTable:  # fmt: skip
     """Return the handle of a table; it need not be there yet."""
@@ -87,4 +121,11 @@ def side_table(name: str, config: Config, location: str) -> PipelineTable:
 
 def all_tables(name: str, config: Config) -> Tables:
     """Return the table of a pipeline with those that ride along."""
-    return Tables(main_table(name, config), partial(side_table, name, config))
+    main, settings = main_table(name, config), config.pipelines[name].table
+
+    def side(location: str) -> PipelineTable:
+        formats = {one.location: one.format for one in main.snapshot().targets().values()} if main.exists() else {}
+        form = formats.get(location, settings.format)
+        return table_at(form, location, name, s3=config.s3.settings)
+
+    return Tables(main, side)

@@ -25,7 +25,7 @@ from writer.table.log.appender import RETRY_TIMEOUT, Appender, LostRace, Swap
 from writer.table.log.control_commits import OWNER
 from writer.table.log.entries import Entry, parse_entry, redescribed
 from writer.table.log.foreign_writes import CommitFailed, one_line, reading
-from writer.table.log.snapshot import PipelineSnapshot, check_format
+from writer.table.log.snapshot import ROUTED, PipelineSnapshot, check_format
 from writer.table.log.table_format import Format
 from writer.table.row_removal import Offsets, RemovalResult, without
 from writer.table.schema_evolution import Unfit, grown
@@ -137,6 +137,7 @@ class PipelineTable(Appender):
     rewrite, rewind = data_commits.rewrite, data_commits.rewind
     record_gap, fill, give_up = control_commits.record_gap, control_commits.fill, control_commits.give_up
     close, seal = control_commits.close, control_commits.seal
+    add_targets = control_commits.add_targets
     accept, accept_schema_ids = control_commits.accept, schema_ids.accept
 
     def grow(self, columns: Sequence[pa.Field], epoch: int | None = None) -> None:
@@ -164,11 +165,13 @@ class PipelineTable(Appender):
         self.retried(grow)
 
     def apply_side(
-        self, version: int, files: Sequence[StagedFile], withdrawn: Offsets | None = None, why: str = ""
-    ) -> None:
+        self, version: int, files: Sequence[StagedFile], withdrawn: Offsets | None = None, why: str = "", *,
+        is_target: bool = False,
+    ) -> None:  # fmt: skip
         """Add the files that main commit `version` listed for this table, once; a second time does nothing.
 
         In the same commit, the rows of `withdrawn` offsets go; `why`: they are a term of the account, under this name.
+        `is_target`: of a route, which an older headrace would take for a pipeline's own table.
         """
 
         def apply(snapshot: PipelineSnapshot) -> None:
@@ -179,6 +182,7 @@ class PipelineTable(Appender):
                     if why and left.rows:
                         about["taken"] = {"why": why, "rows": left.rows}
                     moved = {f"{self.pipeline}/main": version}
+                    moved |= {f"{self.pipeline}/format": ROUTED} if is_target and snapshot.format < ROUTED else {}
                     self.write(snapshot, [*files, *left.rest], moved, about, None, Swap(left.gone))
                 at += 1
             self._format.publish((table, at))

@@ -21,7 +21,10 @@ from writer.table.log.snapshot import (
     ANSWERED,
     FORMAT,
     INCARNATIONS,
+    ROUTED,
+    TARGETS,
     PipelineSnapshot,
+    TargetRecord,
     app_id,
     changes_name,
 )
@@ -89,6 +92,26 @@ def _take_over(
     values |= {} if lease is None else {f"{pipeline}/lease": lease}
     properties = {} if snapshot.incarnations() == wanted else {INCARNATIONS: json.dumps(wanted)}
     end.write(snapshot, [], {**values, f"{pipeline}/epoch": snapshot.epoch + 1}, about, properties)
+
+
+def add_targets(end: Appender, epoch: int, wanted: Sequence[TargetRecord]) -> dict[int, TargetRecord]:
+    """Enter the tables of a route that the log does not have yet, by their locations. Returns all. Raises Fenced."""
+
+    def add(snapshot: PipelineSnapshot) -> dict[int, TargetRecord]:
+        end.check_owner(snapshot, epoch)
+        known = snapshot.targets()
+        there = {one.location for one in known.values()}
+        new = [one for one in wanted if one.location not in there]
+        if not new:
+            return known
+        numbered = known | dict(enumerate(new, max(known, default=0) + 1))
+        raw = json.dumps({number: one._asdict() for number, one in numbered.items()})
+        about = {"kind": "targets", "epoch": epoch, "added": [one._asdict() for one in new]}
+        values = {f"{end.pipeline}/format": max(snapshot.format, ROUTED)}
+        end.write(snapshot, [], values, about, {TARGETS: raw})
+        return numbered
+
+    return end.retried(add)
 
 
 class _FarEnough(Exception):

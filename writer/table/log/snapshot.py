@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -17,9 +18,11 @@ KINDS: Mapping[int, tuple[str, ...]] = {
     2: ("close", "seal", "rewrite", "take"),
     3: ("fill", "lost", "rewind"),
     4: ("accept",),
+    5: ("targets",),
 }
 FORMAT = 3  # that a start gives a table
 ANSWERED = 4  # that an entry gives a table which answers what another client did: `accept`, and `rewind` that undoes it
+ROUTED = 5  # that a route gives the log of its pipeline, and each of its targets
 NEWEST = max(KINDS)
 # Kinds that need no format: a version that does not know them skips them, as they concern neither rows nor offsets.
 PASSED_OVER = ("schema",)
@@ -41,7 +44,15 @@ def check_format(transactions: Mapping[str, int], pipeline: str, location: str) 
 
 GAP_SUMS = ("gaps", "gap_offsets", "gaps_ended", "gap_offsets_ended")
 NEVER = -(2**62)  # what stands for no instant where a `txn` had one and goes back
-INCARNATIONS = "headrace.incarnations"  # a property of the table
+INCARNATIONS, TARGETS = "headrace.incarnations", "headrace.targets"  # properties of the table
+
+
+class TargetRecord(NamedTuple):
+    """A table that a route fills, as the log of its pipeline has it."""
+
+    name: str  # of the route's rule, or the name that it was made for
+    location: str
+    format: str
 
 
 class _Value:
@@ -131,6 +142,11 @@ class PipelineSnapshot:
     def incarnations(self) -> dict[str, list[str]]:
         """Topic → ids of its incarnations, in order."""
         return dict(json.loads(self.state.configuration.get(INCARNATIONS, "{}")))
+
+    def targets(self) -> dict[int, TargetRecord]:
+        """Tables that a route has filled or may fill, by their numbers; none where there is no route."""
+        raw = json.loads(self.state.configuration.get(TARGETS, "{}"))
+        return {int(number): TargetRecord(**one) for number, one in raw.items()}
 
 
 def _instant(at: int) -> datetime | None:

@@ -1,0 +1,63 @@
+"""One topic fills several tables: each record is in one of them, however the writer dies between commit and tables."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import oracle
+from tests.writing import Site
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+MakeTopic = Callable[..., str]
+CLICK, INSTALL = "headrace.demo.Click", "headrace.demo.Install"
+
+
+def fill(site: Site, topic: str, clicks: int, installs: int, seed: int = 7) -> None:
+    """Produce clicks and installs in turn, and three values that are broken."""
+    both = [
+        site.values(topic, count, seed=seed, kind=kind, subject=f"{topic}-{kind}")
+        for count, kind in ((clicks, "clicks"), (installs, "installs"))
+    ]
+    mixed = [message for pair in zip(*both, strict=False) for message in pair]
+    rest = [message for values in both for message in values[min(clicks, installs) :]]
+    site.send(topic, [*mixed, (b"k", b"broken"), *rest, (b"k", b"\0\0\0\0\1"), (b"k", b"")])
+
+
+def offsets(table: Path) -> set[int]:
+    """Offsets of a table's rows, of a topic with one partition; each once."""
+    found = [int(str(offset)) for (offset,) in oracle.rows(table, "_offset")]
+    assert len(found) == len(set(found)), "a row is there twice"
+    return set(found)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["", "before_commit:2", "after_commit:2", "before_redo:1", "before_apply:2", "after_apply:2", "after_apply:3"],
+)
+def test_a_topic_fills_two_tables_and_no_record_is_lost_or_twice(site: Site, topic: MakeTopic, fault: str) -> None:
+    name = topic(1)
+    lake = site.root / "lake"
+    route = {"targets": {CLICK: str(lake / "clicks"), "*": str(lake / "{namespace}" / "{name}")}}
+    log = site.pipeline("events", [name], commit={"max_records": 200}, route=route)
+    fill(site, name, 150, 100)
+    if fault:
+        site.once(env={"HEADRACE_FAULT": fault}, code=-9)
+    site.once()
+    fill(site, name, 20, 30, seed=8)
+    said = site.once()
+    clicks, installs, dead = (
+        offsets(lake / "clicks"),
+        offsets(lake / "headrace.demo" / "Install"),
+        offsets(Path(f"{log}_dead_letters")),
+    )
+    assert (len(clicks), len(installs), len(dead)) == (170, 130, 6), said
+    assert clicks | installs | dead == set(range(306))
+    assert oracle.rows(log, "count(*)") == [], "the log has no rows"
+    assert oracle.frontier_of(log, "events") == {(name, 0): 306}
+    newest = oracle.replay(log).version
+    applied = {
+        t: oracle.replay(t).frontier["events/main"] for t in (lake / "clicks", lake / "headrace.demo" / "Install")
+    }
+    assert len(set(applied.values())) == 1
+    assert max(applied.values()) <= newest

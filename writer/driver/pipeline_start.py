@@ -1,0 +1,52 @@
+"""What a start of a pipeline writes before its first batch: its tables, and the gap of what Kafka lost."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pyarrow as pa
+
+from writer.avro.schema_plan import PROVENANCE
+from writer.batch.dead_letters import DEAD_LETTERS
+from writer.clients import notifications
+from writer.clients.kafka import Cluster
+from writer.config.pipelines import Pipeline
+from writer.config.table_sections import layout
+from writer.offsets import start_offsets
+from writer.offsets.start_offsets import StartPosition
+from writer.table.factory import Tables
+from writer.table.gap_records import open_gap
+from writer.table.log.entries import entry_facts
+from writer.table.log.operations import Gap
+from writer.table.table import PipelineTable
+
+
+def make_tables(settings: Pipeline, tables: Tables, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
+    """Create the table and those beside it if needed; fail if they are another pipeline's.
+
+    With a route the table is only a log, and the targets are made by their names. Raises ConfigError.
+    """
+    if settings.route is not None:
+        tables.main.create(PROVENANCE, [])
+    else:
+        whole = pa.schema([*columns, *(pa.field(name, pa.string()) for name in bucket_columns)])
+        tables.main.create(whole, bucket_columns, layout(settings.bucket))
+        if settings.late_table is not None:
+            tables.side(settings.late_table).create(whole, bucket_columns, layout(settings.bucket))
+    dead_letters = tables.side(settings.dead_letters)
+    dead_letters.create(DEAD_LETTERS, [])
+    dead_letters.grow(list(DEAD_LETTERS))  # of a table that an older writer made
+
+
+def record_gap(
+    table: PipelineTable, epoch: int, run: int, position: StartPosition, cluster: Cluster, margin: timedelta
+) -> tuple[Gap, notifications.Event]:
+    """Record what Kafka holds no longer, before anything is read beyond it. Raises Fenced, CommitFailed."""
+    now, snapshot = datetime.now(UTC), table.snapshot()
+    left = cluster.found({(r.part.topic, r.part.partition): 0 for r in position.lost})
+    hints = start_offsets.gap_hints(position.lost, snapshot, left, margin, now)
+    ids = {topic: position.topic_ids[topic] for topic in sorted({r.part.topic for r in position.lost})}
+    about = {"run": run, "at": now.isoformat(), "hints": hints, "topic_ids": ids}
+    gap = Gap(uuid4().hex, epoch, position.lost, "retention", about)
+    version = open_gap(table, table.pipeline, snapshot, gap)
+    return gap, notifications.gap_opened(table.pipeline, entry_facts(gap), version, now)

@@ -1,0 +1,232 @@
+"""The tables that a route fills: made when a name needs one, each with columns and an event-time unit of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+import bucketers
+from writer.avro.schema_plan import PROVENANCE, Rejected, SchemaPlan, WriterSchema
+from writer.batch.bucketing import times_of
+from writer.batch.plan import TaskPlan
+from writer.batch.record_columns import RecordColumns
+from writer.batch.route import Route
+from writer.batch.task_report import Report
+from writer.commit.builder import sums
+from writer.commit.task_plan import build_task_plan
+from writer.config.pipelines import Config, Pipeline
+from writer.config.table_sections import layout
+from writer.core import logging
+from writer.core.errors import LimitReached
+from writer.core.files import StagedFile
+from writer.schemas.subjects import full_name
+from writer.schemas.tracker import Schemas
+from writer.storage.nesting import parts
+from writer.table.factory import Tables
+from writer.table.log.snapshot import TargetRecord
+from writer.table.table import PipelineTable
+
+
+@dataclass
+class Target:
+    """One table of a route."""
+
+    name: str
+    settings: Pipeline
+    table: PipelineTable
+    late: PipelineTable | None
+    plan: SchemaPlan
+    unit: str  # of the event time
+    grown: pa.Schema | None = None  # columns that the tables are known to have
+
+    def columns(self, record_columns: RecordColumns) -> pa.Schema:
+        """Columns that the table needs, but those of buckets."""
+        return pa.schema([*self.plan.columns, *record_columns.schema, *PROVENANCE])
+
+
+class Targets:
+    """All tables of one pipeline's route. `begin` after each start of the pipeline."""
+
+    def __init__(self, name: str, config: Config, tables: Tables, schemas: Schemas) -> None:
+        """`schemas`: the plan by which values are decoded."""
+        settings = config.pipelines[name]
+        assert settings.route is not None, "only a route has targets"
+        self._pipeline, self._settings, self._section = name, settings, settings.route
+        self._s3, self._tables, self._schemas = config.s3.settings, tables, schemas
+        self._targets = dict[str, Target]()
+        self._made = dict[str, str | None]()  # names that matched a pattern of many tables; None: they get none
+        self._used = set[tuple[str, ...]]()  # locations, in a form that engines tell apart
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether a record's headers decide where it goes, or fill a column."""
+        columns = (target.settings.columns.record_columns for target in self._targets.values())
+        return self._section.by_key[0] == "header" or any(one.has_headers for one in columns)
+
+    def begin(self, epoch: int) -> None:
+        """Open the tables that the route names, and those that were made before. Raises Fenced, CommitFailed."""
+        self._used = {_key(place) for place in self._settings.locations}
+        named = [self._record(name, name) for name in self._section.fixed]
+        known = self._tables.main.add_targets(epoch, named)
+        for name in self._section.fixed:
+            self._open(name, name)
+        for record in known.values():
+            rule = self._section.rule_of(record.name)
+            if (
+                rule is None
+                or rule in self._section.fixed
+                or record.location != self._record(rule, record.name).location
+            ):
+                continue  # the configuration is another by now: its rows are applied, new ones go elsewhere
+            self._open(rule, record.name)
+            self._made[record.name] = record.name
+        for schema_id in self._schemas.plan.schemas:
+            record_name = self._records().get(schema_id) if self._section.by_key[0] == "record" else None
+            found = None if record_name is None else self.route().target(record_name)
+            if isinstance(found, str):
+                self._admit(self._targets[found], schema_id)
+
+    def route(self) -> Route:
+        """Return the route as tasks follow it."""
+        by, key = self._section.by_key
+        rest = self._section.unrouted
+        return Route(
+            by, key, self._section.rules, dict(self._made), is_full=self._is_full, stops=rest == "stop",
+            otherwise=None if rest in ("dead_letters", "stop") else rest, records=self._records(),
+        )  # fmt: skip
+
+    def plans(self, of_pipeline: TaskPlan) -> dict[str, TaskPlan]:
+        """Return the plan of each table's rows in a batch."""
+        return {
+            name: build_task_plan(
+                target.settings, self._s3, target.plan, of_pipeline.wire, target.unit, now=of_pipeline.now,
+                prefix=of_pipeline.prefix, incarnations=of_pipeline.incarnations, frontier=of_pipeline.frontier,
+                record_columns=self._record_columns(target), topic=of_pipeline.topic, hidden=target.table.hidden,
+            )
+            for name, target in self._targets.items()
+        }  # fmt: skip
+
+    def learn_from(self, report: Report, epoch: int) -> None:
+        """Make the tables that a batch needs, and admit the schemas that it met, to the tables that met them.
+
+        Raises LimitReached where a record has no table and `unrouted` is stop; Fenced, CommitFailed.
+        """
+        for name in sorted(report.unknown_names):
+            self._make(name, epoch)
+        for name, of_target in report.targets.items():
+            for schema_id in sorted(of_target.unknown_schemas):
+                self._admit(self._targets[name], schema_id)
+
+    def grow(self) -> None:
+        """Give the tables the columns that rows have by now, before any file has them. Raises CommitFailed."""
+        for target in self._targets.values():
+            columns = target.columns(self._record_columns(target))
+            if columns != target.grown:
+                for table in filter(None, (target.table, target.late)):
+                    table.grow(list(columns))
+                target.grown = columns
+
+    def keep_units(self, report: Report) -> None:
+        """Store the units that `auto` detected, so that a later batch uses the same."""
+        for name, of_target in report.targets.items():
+            target = self._targets[name]
+            if target.unit == "auto" and of_target.time_unit not in ("", "auto"):
+                target.unit = of_target.time_unit
+
+    def side_files(self, report: Report) -> dict[str, list[StagedFile]]:
+        """Files that tasks staged for the targets, by the locations of these."""
+        found = dict[str, list[StagedFile]]()
+        for name, of_target in report.targets.items():
+            target = self._targets[name]
+            found |= {target.table.location: of_target.files} if of_target.files else {}
+            found |= {target.settings.late_place: of_target.late_files} if of_target.late_files else {}
+        return found
+
+    @property
+    def _is_full(self) -> bool:
+        return sum(target is not None for target in self._made.values()) >= self._section.max_targets
+
+    def _records(self) -> Mapping[int, str]:
+        known = self._schemas.plan.schemas.items()
+        names = {schema_id: full_name(one.text) for schema_id, one in known if isinstance(one, WriterSchema)}
+        return {schema_id: name for schema_id, name in names.items() if name is not None}
+
+    def _record_columns(self, target: Target) -> RecordColumns:
+        same = target.settings.columns == self._settings.columns
+        return self._schemas.record_columns if same else target.settings.columns.record_columns
+
+    def _record(self, rule: str, name: str) -> TargetRecord:
+        settings = self._settings.of_target(rule, name).table
+        return TargetRecord(name, settings.location, settings.format)
+
+    def _make(self, name: str, epoch: int) -> None:
+        """Make a table for a name, unless it may have none."""
+        rule = self._section.rule_of(name) if name else None
+        why = "no target of the route matches it"
+        if rule is not None:
+            record = self._record(rule, name)
+            why = f"route.max_targets is {self._section.max_targets}" if self._is_full else ""
+            if not why and _key(record.location) in self._used:
+                why = f"another table lies at {record.location}"
+        if self._section.unrouted == "stop" and why:
+            raise LimitReached(
+                f"pipeline {self._pipeline!r} has no table for {name!r}: {why}, and route.unrouted is stop. Nothing of "
+                "the batch was committed. Add a target, or let such records be dead letters."
+            )
+        if why or rule is None:
+            self._made[name] = None
+            logging.warning("target_refused", pipeline=self._pipeline, name=name, reason=why)
+            return
+        self._tables.main.add_targets(epoch, [record])
+        self._open(rule, name)
+        self._made[name] = name
+        logging.event("target_made", pipeline=self._pipeline, name=name, location=record.location)
+
+    def _open(self, rule: str, name: str) -> None:
+        """Open a table, which is made if it is not there. Raises ConfigError when it is another pipeline's."""
+        settings = self._settings.of_target(rule, name)
+        buckets = bucketers.build(settings.bucket).columns
+        table = self._tables.side(settings.table.location)
+        late = None if settings.late_table is None else self._tables.side(settings.late_table)
+        own = settings.columns.record_columns
+        columns = pa.schema([*own.schema, *PROVENANCE, *(pa.field(column, pa.string()) for column in buckets)])
+        for one in filter(None, (table, late)):
+            one.create(columns, buckets, layout(settings.bucket))
+        reserved = frozenset(column.lower() for column in (*PROVENANCE.names, *buckets, *own.names))
+        there = [field for field in table.snapshot().columns() if field.name.lower() not in reserved]
+        plan = SchemaPlan(pa.schema(there), reserved, widen=settings.schemas.widen == "in_place")
+        self._targets[name] = Target(name, settings, table, late, plan, settings.event_time.unit)
+        self._used |= {_key(settings.table.location)}
+
+    def _admit(self, target: Target, schema_id: int) -> None:
+        """Let a schema fill the columns of a table, or reject it there."""
+        known = self._schemas.plan.schemas[schema_id]
+        assert isinstance(known, WriterSchema), "what is not decoded is not routed"
+        before, target.plan = target.plan, target.plan.extend(schema_id, known.text)
+        try:
+            rule = target.settings.event_time.rule(target.unit)
+            times_of(target.plan.columns.empty_table(), rule, pa.array([], pa.string()))
+        except ValueError as error:
+            target.plan = before.reject(schema_id, f"schema id {schema_id}: event_time: {error}")
+        about = {"pipeline": self._pipeline, "target": target.name, "schema_id": schema_id}
+        if isinstance(found := target.plan.schemas[schema_id], Rejected):
+            logging.warning("schema_rejected", reason=found.reason, **about)
+        else:
+            logging.event("schema_admitted", decoder="native" if known.native else "fastavro", **about)
+
+
+def target_facts(report: Report) -> dict[str, Any]:
+    """Return what a commit says of each table, as JSON values; empty without a route."""
+    found = {name: sums(one.files) for name, one in report.targets.items() if one.files}
+    return {"targets": found} if found else {}
+
+
+def routed(plan: TaskPlan, targets: Targets) -> TaskPlan:
+    """Return the plan of tasks that fill the tables of a route."""
+    return replace(plan, route=targets.route(), targets=targets.plans(plan))
+
+
+def _key(location: str) -> tuple[str, ...]:
+    """Return a location as engines tell tables apart: without regard to upper and lower case."""
+    return tuple(part.casefold() for part in parts(location))
