@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import oracle
+from tests.process import say
 from tests.writing import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -55,6 +56,7 @@ def test_a_topic_fills_two_tables_and_no_record_is_lost_or_twice(site: Site, top
     assert clicks | installs | dead == set(range(306))
     assert oracle.rows(log, "count(*)") == [], "the log has no rows"
     assert oracle.frontier_of(log, "events") == {(name, 0): 306}
+    assert "306 read = 300 rows + 6 dead letters. It adds up." in say("audit", str(site.config), "--deep")
     newest = oracle.replay(log).version
     applied = {
         t: oracle.replay(t).frontier["events/main"] for t in (lake / "clicks", lake / "headrace.demo" / "Install")

@@ -31,7 +31,9 @@ def filled(cluster: ThreeBrokers, *replicas: int) -> str:
     """Create a topic of one partition, and fill it."""
     topic = f"events-{uuid4().hex[:6]}"
     cluster.create(topic, [replicas])
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "batch.size": 50_000, "linger.ms": 20})
+    producer = Producer({  # one that keeps the order when it tries again
+        "bootstrap.servers": cluster.bootstrap, "batch.size": 50_000, "linger.ms": 20, "enable.idempotence": True,
+    })  # fmt: skip
     for at in range(RECORDS):
         producer.produce(topic, at.to_bytes(RECORD_BYTES, "big"), partition=0)
     assert producer.flush(60) == 0

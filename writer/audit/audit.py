@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from writer.audit.offset_count import WITHOUT_OFFSET, FileOffsets, FileSet, count
 from writer.audit.reconciliation import Problem, Reconciliation, compared, state, totals
-from writer.audit.table_history import Lake, Waiting, read, waiting
+from writer.audit.table_history import Lake, TableHistory, Waiting, read, waiting
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.staging.parquet_files import open_file, staged_name
 from writer.config.pipelines import Config
@@ -102,7 +102,7 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
             account = _drawn_up(lake, accepted.version + 1)
         found, more = _in_files(lake, account)
         problems += more
-    files = [*lake.rows.files, *lake.late.files, *lake.dead_letters.files]
+    files = [file for one in (lake.rows, lake.late, lake.dead_letters, *lake.targets) for file in one.files]
     uncounted = sum(file.rows is None for file in files)
     return Audit(**vars(account), found=found, problems=tuple(problems), uncounted=uncounted, accepted=accepted)
 
@@ -110,8 +110,9 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
 def _drawn_up(lake: Lake, since: int | datetime | None) -> Account:
     chosen, floor = _chosen(lake.rows.history, since)
     reconciliation, pending = state(chosen, lake.frontier, lake.version, floor), waiting(lake)
+    taken = [*reconciliation.removals, *(removal for one in lake.targets for removal in one.removals)]
     return Account(
-        reconciliation, floor < 0, pending, _by_operation(reconciliation.removals),
+        reconciliation, floor < 0, pending, _by_operation(taken),
         _by_operation(lake.dead_letters.removals, pending.rewound), _by_operation(lake.late.removals,
         pending.late_rewound),
     )  # fmt: skip
@@ -140,7 +141,7 @@ def _by_operation(removals: Sequence[Removal], rewound: int = 0) -> dict[str, in
 
 def _of_others(lake: Lake, reconciliation: Reconciliation) -> list[Problem]:
     """Find what other clients did to the tables, where that cannot be reckoned with."""
-    beside = (lake.dead_letters, lake.late)
+    beside = (lake.dead_letters, lake.late, *lake.targets)
     removed = [(lake.rows.place, reconciliation.removals), *((history.place, history.removals) for history in beside)]
     unsaid = [
         f"{r.operation} of another client (version {r.version} of {place}) does not say how many rows it took"
@@ -162,13 +163,19 @@ def _in_sum(lake: Lake, account: Account) -> list[Problem]:
         + reconciliation.total("quarantined")
         - sum(account.dead_letters_taken.values())
     )
+    rows_there = [*lake.rows.files, *(file for one in lake.targets for file in _with_waiting(one, pending))]
     return [
         *totals("rows of the late table", [*lake.late.files, *pending.late], late, pending.late_rewound),
-        *totals("rows", lake.rows.files, rows, 0),
+        *totals("rows", rows_there, rows, 0),
         *totals(
             "rows of the dead-letter table", [*lake.dead_letters.files, *pending.files], dead_letters, pending.withdrawn
         ),
     ]
+
+
+def _with_waiting(target: TableHistory, pending: Waiting) -> list[BucketFile]:
+    """Return the files of a target, with those that its log does not have yet."""
+    return [*target.files, *pending.targets.get(target.place, ())]
 
 
 def _in_files(lake: Lake, account: Account) -> tuple[dict[TopicPartition, FileOffsets], list[Problem]]:
@@ -177,6 +184,7 @@ def _in_files(lake: Lake, account: Account) -> tuple[dict[TopicPartition, FileOf
     late, dead_letters = lake.late.table, lake.dead_letters.table
     file_sets = [
         FileSet(lake.rows.table.store, _seen(lake.rows.table, lake.rows.files)),
+        *(FileSet(one.table.store, _seen(one.table, _with_waiting(one, pending))) for one in lake.targets),
         FileSet(late.store, _seen(late, [*lake.late.files, *pending.late]), without=pending.late_without),
         FileSet(
             dead_letters.store, _seen(dead_letters, lake.dead_letters.files), dead_letters=True, without=pending.without

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from writer.config.pipelines import Config
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition
-from writer.table.factory import main_table, side_table
+from writer.table.factory import all_tables
 from writer.table.gap_records import history
 from writer.table.ledger.segment import LedgerSegment, Removal, since_adoption
 from writer.table.log.entries import CommittedEntry, parse_commit_info, parse_committed
@@ -32,7 +32,10 @@ class TableHistory:
 
 @dataclass(frozen=True)
 class Lake:
-    """All tables of a pipeline. `version`, `settled` and `frontier` are of the main one."""
+    """All tables of a pipeline. `version`, `settled` and `frontier` are of the main one.
+
+    `targets`: tables of a route, which hold the rows then.
+    """
 
     rows: TableHistory
     dead_letters: TableHistory
@@ -40,26 +43,28 @@ class Lake:
     version: int
     settled: int
     frontier: Mapping[TopicPartition, int]
+    targets: Sequence[TableHistory] = ()
 
 
 def read(config: Config, pipeline: str) -> Lake:
     """Read logs and ledgers. Raises CommitFailed, LedgerUnreadable, HeadraceError when there is no table."""
     settings = config.pipelines[pipeline]
-    main = main_table(pipeline, config)
+    tables = all_tables(pipeline, config)
+    main = tables.main
     main.check_exists()
-    # The dead letters first: what they are by now, the main table's log says by then.
-    dead_letters, late = (_beside(config, pipeline, place) for place in (settings.dead_letters, settings.late_place))
+    # Those beside it first: what they are by now, the main table's log says by then.
+    dead_letters, late = (_beside(tables.side(place)) for place in (settings.dead_letters, settings.late_place))
+    targets = [_beside(tables.side(one.location)) for one in main.snapshot().targets().values()]
     snapshot, segments = history(main, pipeline, main.rows_at)
     rows = TableHistory(main, settings.table.location, since_adoption(segments), main.bucket_files(snapshot))
-    return Lake(rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts())
+    return Lake(rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts(), targets)
 
 
-def _beside(config: Config, pipeline: str, place: str) -> TableHistory:
-    table = side_table(pipeline, config, place)
+def _beside(table: PipelineTable) -> TableHistory:
     if not table.exists():
-        return TableHistory(table, place)
-    snapshot, segments = history(table, pipeline, table.rows_at)
-    return TableHistory(table, place, since_adoption(segments), table.bucket_files(snapshot), snapshot.applied)
+        return TableHistory(table, table.location)
+    snapshot, segments = history(table, table.pipeline, table.rows_at)
+    return TableHistory(table, table.location, since_adoption(segments), table.bucket_files(snapshot), snapshot.applied)
 
 
 @dataclass(frozen=True)
@@ -74,27 +79,28 @@ class Waiting:
     rewound: int = 0  # of these dead letters, those that rewinds take
     late_without: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)
     late_rewound: int = 0  # late rows that rewinds take
+    targets: Mapping[str, Sequence[BucketFile]] = field(default_factory=dict)  # by the location of the table
 
 
 def waiting(lake: Lake) -> Waiting:
-    """Find what the log lists for the tables of dead letters and of late rows, after the versions that they have."""
+    """Find what the log lists for the tables beside the main one, after the versions that they have."""
     dead_letters, late = lake.dead_letters, lake.late
-    at = {side_history.place: max(side_history.applied, lake.settled) for side_history in (dead_letters, late)}
+    at = {one.place: max(one.applied, lake.settled) for one in (dead_letters, late, *lake.targets)}
     entries = (
         (n, parse_commit_info(actions)[1])
         for n, actions in lake.rows.table.entries(min(at.values()))
         if n <= lake.version
     )
     listed = [one for n, about in entries if (one := parse_committed(n, about)) and (one.side_files or one.withdrawn)]
-    files, rows = (
-        [
+    files = {
+        place: [
             BucketFile(file.path, file.bucket, file.rows, file.bytes)
             for one in listed
-            if one.version > at[place]
+            if one.version > until
             for file in one.side_files.get(place, ())
         ]
-        for place in (dead_letters.place, late.place)
-    )
+        for place, until in at.items()
+    }
     rewinds = [one for one in listed if one.facts["kind"] == "rewind"]
     replays = [one for one in listed if one.facts["kind"] != "rewind"]
     replayed, going = (_spans(commits, dead_letters.place, at[dead_letters.place]) for commits in (replays, rewinds))
@@ -106,7 +112,10 @@ def waiting(lake: Lake) -> Waiting:
         any(one.version > until and (place in one.side_files or place in one.withdrawn) for place, until in at.items())
         for one in listed
     )
-    return Waiting(files, rows, without, withdrawn, pending, rewound, late_going, late_rewound)
+    return Waiting(
+        files[dead_letters.place], files[late.place], without, withdrawn, pending, rewound, late_going, late_rewound,
+        {one.place: files[one.place] for one in lake.targets},
+    )  # fmt: skip
 
 
 def _spans(commits: Sequence[CommittedEntry], place: str, applied: int) -> dict[TopicPartition, list[Span]]:

@@ -21,7 +21,7 @@ from writer.maintenance.vacuum_plan import Needed, Stored, Waste, of_checkpoints
 from writer.storage.base import Store
 from writer.storage.locations import on_s3, store_at
 from writer.storage.nesting import ancestors, is_below, table_folders
-from writer.table.factory import main_table, side_table
+from writer.table.factory import all_tables
 from writer.table.log.entries import parse_commit_info, parse_committed
 from writer.table.table import PipelineTable
 
@@ -52,11 +52,12 @@ def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: 
             "then vacuum."
         )
     cutoff = now - (older_than or least)
-    main = main_table(name, config)
+    tables = all_tables(name, config)
+    main = tables.main
     main.check_exists()
     places = []
     for location in (main.location, *_side_tables(main, settings.dead_letters)):
-        table = main if location == main.location else side_table(name, config, location)
+        table = main if location == main.location else tables.side(location)
         if table.exists():
             stored, apart = _own(table.store, itself=True)  # first: what is committed meanwhile is needed by then
             needed = _needed(table, main)
@@ -122,9 +123,13 @@ def _remove(store: Store, waste: Waste) -> None:
 
 
 def _side_tables(main: PipelineTable, dead_letters: str) -> Sequence[str]:
-    """Return the dead letters' location, and those of other tables that commits of the last time list files for."""
+    """Return the locations of the dead letters, of a route's targets, and of tables that recent commits list files for.
+
+    Targets come from the state of the log: one that is behind by many commits may be in none of the last.
+    """
+    targets = {one.location: None for one in main.snapshot().targets().values()}
     listed = {place: None for about in main.recent(1000) for place in about.get("side_files", {})}
-    return list({dead_letters: None, **listed})
+    return list({dead_letters: None, **targets, **listed})
 
 
 def _needed(table: PipelineTable, main: PipelineTable) -> Needed:

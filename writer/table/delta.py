@@ -78,12 +78,12 @@ class Delta:
         with _as_os_error(self.location):
             return self._opened().to_pyarrow_dataset()
 
-    def tidy(self, state: State) -> None:
+    def tidy(self, state: State, *, keeps_entries: bool = False) -> None:
         """Write the log's checkpoint, and remove what has outlived its retention."""
         with _as_os_error(self.location):
             table = self._opened()
             table.create_checkpoint()
-            if state.configuration.get("delta.enableExpiredLogCleanup") != "false":
+            if not keeps_entries and state.configuration.get("delta.enableExpiredLogCleanup") != "false":
                 table.cleanup_metadata()
 
     def _opened(self) -> DeltaTable:

@@ -84,8 +84,10 @@ class Tables:
 
     def tidy(self, sides: Iterable[str]) -> None:
         """Tidy the logs of the main table and of these side tables. Raises CommitFailed."""
-        for table in (self.main, *map(self.side, sides)):
-            table.tidy()
+        self.main.tidy(keeps_entries=bool(self.behind))  # a target that is behind has its files from them
+        for location in sides:
+            if location not in self.behind:
+                self.side(location).tidy()
 
 
 def table_at(

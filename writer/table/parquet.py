@@ -119,7 +119,7 @@ class Parquet:
         own = [one for one in found.get_fragments() if not is_below(one.path.removeprefix(f"{root}/"), others)]
         return dataset.FileSystemDataset(own, columns, found.format, filesystem)
 
-    def tidy(self, state: State) -> None:
+    def tidy(self, state: State, *, keeps_entries: bool = False) -> None:  # noqa: ARG002 - of the protocol
         """Write the log's checkpoint. Entries stay: they are the table's only history."""
         self.log.checkpoint(state)
 

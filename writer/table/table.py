@@ -212,9 +212,10 @@ class PipelineTable(Appender):
         for file in files:
             self.store.delete(staged_name(file.path) if self.hidden else file.path)
 
-    def tidy(self) -> None:
+    def tidy(self, *, keeps_entries: bool = False) -> None:
         """Write the log's checkpoint and remove what has outlived its retention, once in so many entries.
 
+        `keeps_entries`: remove no entry of the log.
         Before anything is removed, the ledger has its account.
         """
         try:
@@ -225,7 +226,7 @@ class PipelineTable(Appender):
             self._tidied = version
             book = LedgerStore(self.store, state.metadata["id"], self.pipeline)
             book.write(((n, actions) for n, actions in self.entries(book.last()) if n <= version), self.rows_at)
-            self._format.tidy(state)
+            self._format.tidy(state, keeps_entries=keeps_entries)
             self._log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
         except (OSError, LedgerUnreadable) as error:
             raise CommitFailed(f"cannot tidy the table at {self.location}: {one_line(error)}") from error

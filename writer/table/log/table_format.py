@@ -47,5 +47,5 @@ class Format(Protocol):
     def foreign(self) -> list[str]:
         """Paths of files that readers of the table see and that no entry of its log ever named."""
 
-    def tidy(self, state: State) -> None:
-        """Write the log's checkpoint at this state, and remove unneeded objects."""
+    def tidy(self, state: State, *, keeps_entries: bool = False) -> None:
+        """Write the log's checkpoint at this state, and remove unneeded objects, but no entry if `keeps_entries`."""
