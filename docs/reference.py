@@ -125,18 +125,19 @@ def _configuration() -> list[str]:
 def _keys(model: type[BaseModel], prefix: str) -> list[str]:
     lines = []
     for name, field in model.model_fields.items():
-        key, kinds = field.alias or name, _kinds_of(field.annotation)
+        key, refers = field.alias or name, (field.description or "").startswith("as `")  # to the keys of a section
+        kinds = [] if refers else _kinds_of(field.annotation)
         for kind in kinds:
             lines += _keys(kind, f"{prefix}{key}[{typing.get_args(kind.model_fields['type'].annotation)[0]}].")
         if kinds:
             continue
-        inner = _model_of(field.annotation)
-        if inner is None:
+        inner = None if refers else _model_of(field.annotation)
+        if inner is None or any(typing.get_origin(one) is typing.Literal for one in typing.get_args(field.annotation)):
             default = (
                 "required" if field.is_required() else f"`{_shown(name, field.get_default(call_default_factory=True))}`"
             )
             lines.append(f"| `{prefix}{key}` | {default} | {field.description or ''} |")
-        else:
+        if inner is not None:
             below = f"{prefix}{key}." if not _is_mapping(field.annotation) else f"{prefix}{key}.<name>."
             lines += _keys(inner, below)
     return lines

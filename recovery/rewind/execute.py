@@ -87,7 +87,7 @@ class Rewinding:
     def __init__(self, config: Config, name: str, cluster: Cluster | None = None) -> None:
         """`cluster`: which Kafka is asked; default: that of the configuration. Raises ConfigError."""
         self._cluster = cluster
-        self._config, self.name, self._settings = config, name, config.pipelines[name]
+        self._config, self.name, self._settings = config, name, config.one_table(name)
         self._tables = all_tables(name, config)
         self._main = self._tables.main
         if not self._main.exists():

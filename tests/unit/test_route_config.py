@@ -78,9 +78,7 @@ def test_what_names_the_table() -> None:
 
 def test_a_target_has_what_it_is_given_and_else_what_the_pipeline_has() -> None:
     given = {"a": {"location": "/lake/a", "format": "parquet", "retention": "400 d"}, "b.*": "/lake/{name}"}
-    found = pipeline(
-        route={"targets": given}, retention="500 d", seal={"late": "late_table", "late_table": "/lake/late"}
-    )
+    found = pipeline(route={"targets": given}, retention="500 d")
     a, b = found.of_target("a", "a"), found.of_target("b.*", "b.c")
     assert (a.table.location, a.table.format, a.retention.days if a.retention else 0) == ("/lake/a", "parquet", 400)
     assert (b.table.location, b.table.format, b.retention.days if b.retention else 0) == ("/lake/c", "delta", 500)

@@ -4,10 +4,14 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
+import pytest
+
 from writer.core.files import StagedFile
 from writer.core.offsets import TopicPartition
 from writer.table.factory import Tables
 from writer.table.log.entries import CommittedEntry
+from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.snapshot import TargetRecord
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -22,8 +26,14 @@ class Main:
     version, settled = 9, 4
     state = SimpleNamespace(place=("id", 9))
 
+    def __init__(self, *targets: str) -> None:
+        self.known = {n: TargetRecord(place, place, "delta") for n, place in enumerate(targets)}
+
     def snapshot(self) -> "Main":
         return self
+
+    def targets(self) -> dict[int, TargetRecord]:
+        return self.known
 
     def publish(self, place: tuple[str, int]) -> None:
         assert place == ("id", 9)
@@ -43,14 +53,54 @@ def test_redo_applies_what_newer_commits_list_each_to_its_table():
             self.location = location
             opened.append(location)
 
-        def apply_side(self, version, files, withdrawn, why="") -> None:  # noqa: ARG002
+        def apply_side(self, version, files, withdrawn, why="", *, is_target) -> None:  # noqa: ARG002
+            assert not is_target
             applied.append((self.location, version, sum(file.rows for file in files), len(withdrawn)))
 
     tables = Tables(Main(), Side)
     tables.apply_side_files()
     assert tables.settled == 11
-    assert applied == [("/dead", 5, 1, 0), ("/dead", 10, 2, 0), ("/late", 10, 3, 0), ("/dead", 11, 0, 1)]
+    assert applied == [("/dead", 5, 1, 0), ("/dead", 10, 2, 0), ("/dead", 11, 0, 1), ("/late", 10, 3, 0)]
     applied.clear()
     tables.apply_side_files()
     assert (tables.settled, applied) == (11, [])
     assert opened == ["/dead", "/late"]  # each once, so that it follows its log
+
+
+def test_a_target_that_refuses_falls_behind_alone_and_catches_up_in_order():
+    applied: list[tuple[str, int]] = []
+    refusing = {"/late"}
+
+    class Side:
+        def __init__(self, location: str) -> None:
+            self.location = location
+
+        def apply_side(self, version, files, withdrawn, why="", *, is_target) -> None:  # noqa: ARG002
+            if self.location in refusing:
+                raise CommitFailed(f"{self.location} takes nothing")
+            assert is_target == (self.location == "/late")
+            applied.append((self.location, version))
+
+    tables = Tables(Main("/late"), Side)
+    tables.apply_side_files()
+    assert (tables.settled, tables.behind) == (9, {"/late": "/late takes nothing"})
+    assert applied == [("/dead", 5), ("/dead", 10), ("/dead", 11)]
+    refusing.clear()
+    tables.apply_side_files()
+    assert (tables.settled, tables.behind) == (11, {})
+    assert applied[3:] == [("/dead", 10), ("/dead", 11), ("/late", 10)], (
+        "what is there already is added by no second time"
+    )
+
+
+def test_what_is_no_refusal_of_a_storage_ends_the_pipeline():
+    class Side:
+        def __init__(self, location: str) -> None:
+            self.location = location
+
+        def apply_side(self, *_args, is_target) -> None:
+            if is_target:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Tables(Main("/late"), Side).apply_side_files()

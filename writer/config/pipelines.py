@@ -327,6 +327,14 @@ class Config(Strict):
             raise ConfigError(f"there are {len(names)} pipelines; say which: --pipeline {' or '.join(names)}")
         return names[0]
 
+    def one_table(self, name: str) -> Pipeline:
+        """Return the settings of a pipeline that fills one table. Raises ConfigError for one with a route."""
+        if self.pipelines[name].route is not None:
+            raise ConfigError(
+                f"pipeline {name!r} has a route, and this command does not know the tables of one yet; nothing was done"
+            )
+        return self.pipelines[name]
+
     def chosen(self, only: list[str] | None) -> list[str]:
         """Names of the pipelines that were asked for; all, when none was. Raises ConfigError for an unknown one."""
         for name in only or []:

@@ -167,8 +167,8 @@ class Targets:
         if rule is not None:
             record = self._record(rule, name)
             why = f"route.max_targets is {self._section.max_targets}" if self._is_full else ""
-            if not why and _key(record.location) in self._used:
-                why = f"another table lies at {record.location}"
+            if not why and any(_is_nested(_key(record.location), one) for one in self._used):
+                why = f"{record.location} is another table's, or lies inside or around one"
         if self._section.unrouted == "stop" and why:
             raise LimitReached(
                 f"pipeline {self._pipeline!r} has no table for {name!r}: {why}, and route.unrouted is stop. Nothing of "
@@ -225,6 +225,11 @@ def target_facts(report: Report) -> dict[str, Any]:
 def routed(plan: TaskPlan, targets: Targets) -> TaskPlan:
     """Return the plan of tasks that fill the tables of a route."""
     return replace(plan, route=targets.route(), targets=targets.plans(plan))
+
+
+def _is_nested(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]
 
 
 def _key(location: str) -> tuple[str, ...]:

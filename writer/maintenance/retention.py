@@ -123,7 +123,7 @@ class Retention:
 def works(pipeline: str, config: Config) -> list[Retention]:
     """Return the retention of a pipeline's table and of its table of late rows; none where none is set."""
     settings = config.pipelines[pipeline]
-    if settings.retention is None:
+    if settings.retention is None or settings.route is not None:
         return []
     bucketer = bucketers.build(settings.bucket)
     tables = (main_table(pipeline, config), side_table(pipeline, config, settings.late_place))

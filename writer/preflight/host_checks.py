@@ -183,14 +183,16 @@ def running(config: Config, name: str, *, offline: bool) -> Finding:
 
 
 def tables(name: str, pipeline: Pipeline, places: Places, *, offline: bool = False) -> Iterator[Finding]:
-    """Check the table and the dead-letter table: their owner, and whether commits are exclusive there."""
-    columns = bucketers.build(pipeline.bucket).columns
-    for check, location, by, words in (
-        ("table", pipeline.table.location, columns, layout(pipeline.bucket)),
-        ("dead_letters", pipeline.dead_letters, (), ""),
-    ):
-        away = offline and on_s3(location)
-        table = table_at(pipeline.table.format, location, name, s3=places.s3)
+    """Check the tables and the dead-letter table: their owner, and whether commits are exclusive there."""
+    own = [("table", pipeline)] if pipeline.route is None else [
+        ("target", pipeline.of_target(rule, rule)) for rule in pipeline.route.fixed
+    ]  # fmt: skip
+    checked = [(check, one.table, bucketers.build(one.bucket).columns, layout(one.bucket)) for check, one in own]
+    log = [] if pipeline.route is None else [("table", pipeline.table, (), "")]
+    dead_letters = pipeline.table.model_copy(update={"location": pipeline.dead_letters})
+    for check, settings, by, words in [*log, *checked, ("dead_letters", dead_letters, (), "")]:
+        away = offline and on_s3(settings.location)
+        table = table_at(settings.format, settings.location, name, s3=places.s3)
         yield skipped(check, "--offline") if away else _table(check, name, table, by, words, places)
     if not on_s3(pipeline.table.location) and not places.reported(pipeline.table.location):
         yield _disk(pipeline)
@@ -199,7 +201,7 @@ def tables(name: str, pipeline: Pipeline, places: Places, *, offline: bool = Fal
 def nesting(name: str, config: Config, *, offline: bool = False) -> Iterator[Finding]:
     """Look whether a location of the pipeline lies inside another table or checkpoints, or around some."""
     settings = config.pipelines[name]
-    own = (config.checkpoints, settings.table.location, settings.dead_letters, settings.late_table or "")
+    own = (config.checkpoints, *settings.locations)
     if offline and any(map(on_s3, own)):
         yield skipped("locations", "--offline")
         return

@@ -61,8 +61,9 @@ def pipeline(name: str, config: Config, reach: Reach, records: int, now: datetim
         topics, found = _topics(reach.cluster, settings.topics)
     yield from found
     walk: LocalPipeline | None = None
-    if reach.schemas is None:
-        yield from (skipped(check, reach.no_schemas) for check in ("schemas", "columns"))
+    if reach.schemas is None or settings.route is not None:
+        why = reach.no_schemas or "the tables of a route are not looked at yet"
+        yield from (skipped(check, why) for check in ("schemas", "columns"))
     else:
         try:
             walk = _walk(name, config, reach.schemas, topics)

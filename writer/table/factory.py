@@ -46,7 +46,7 @@ class Tables:
         for committed in commits:
             for location in {**committed.side_files, **committed.withdrawn}:
                 waiting.setdefault(location, []).append(committed)
-        for location in waiting.keys() - targets:
+        for location in [place for place in waiting if place not in targets]:
             self._apply(location, waiting.pop(location))
         self.behind = self._apply_targets(waiting) if waiting else {}
         self.settled = min([newest, *(waiting[location][0].version - 1 for location in self.behind)])

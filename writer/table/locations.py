@@ -84,6 +84,8 @@ def _tables(settings: Pipeline) -> Iterator[tuple[str, str]]:
     yield "dead-letter table", settings.dead_letters
     if settings.late_table is not None:
         yield "late table", settings.late_table
+    for name, location in (settings.route.fixed if settings.route else {}).items():
+        yield f"target {name!r}", location
 
 
 def _location(what: str, pipeline: str, location: str, *, own: bool = False, new: bool = False) -> Location:

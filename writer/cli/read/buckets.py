@@ -52,6 +52,7 @@ class BucketListing:
 
     def __init__(self, name: str, config: Config, now: datetime) -> None:
         """Look. Raises ConfigError where there is no table yet, CommitFailed, OSError."""
+        config.one_table(name)
         self.sealer = Sealer(name, config)
         self.bucketer = bucketers.build(config.pipelines[name].bucket)
         if not self.sealer.table.exists():

@@ -33,7 +33,7 @@ def run_compact(name: str, config: Config, asked: Sequence[str] | None, *, write
     table = existing_table(name, config)
     snapshot = table.snapshot()
     columns = tuple(snapshot.state.metadata["partitionColumns"])
-    compactor = Compactor(name, config.pipelines[name], table, config.s3.settings)
+    compactor = Compactor(name, config.one_table(name), table, config.s3.settings)
     if asked:
         buckets = [bucket_of(text, columns) for text in asked]
         unknown = [text for text, b in zip(asked, buckets, strict=True) if not table.bucket_files(snapshot, b)]

@@ -92,6 +92,7 @@ def run_retention(config: Config, names: Sequence[str], *, write: bool, now: dat
             if not as_json:
                 tables.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
             continue
+        config.one_table(name)
         existing_table(name, config)
         main, late = works(name, config)
         columns = bucketers.build(config.pipelines[name].bucket).columns

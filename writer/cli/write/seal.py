@@ -102,6 +102,7 @@ class SealResult:
 
 def seal_pipeline(name: str, config: Config, wanted: SealRequest, now: datetime) -> SealResult:
     """Close and seal what is asked for. Raises ConfigError, HeadraceError when there is no table, CommitFailed."""
+    config.one_table(name)
     sealer = Sealer(name, config)
     beside_seals(sealer, config.s3.settings, here)
     sealer.table.check_exists()

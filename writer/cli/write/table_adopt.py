@@ -58,7 +58,7 @@ def run_adopt(config: Config, name: str, *, write: bool, now: datetime, as_json:
 
     Returns true: there is always something to write.
     """
-    settings = config.pipelines[name]
+    settings = config.one_table(name)
     table = main_table(name, config)
     if settings.table.format == "parquet":
         raise ConfigError(

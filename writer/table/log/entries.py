@@ -38,7 +38,7 @@ class CommittedEntry:
     )  # dead letters that became rows
 
 
-KINDS = (*_LANDED, "start", "adopt", "take", "columns", "side")  # of all entries that headrace writes
+KINDS = (*_LANDED, "start", "adopt", "take", "columns", "side", "targets")  # of all entries that headrace writes
 CREATED, ANY_CLIENT = "create", "client"  # what Entry calls a table's first entry, and those of other clients
 
 
