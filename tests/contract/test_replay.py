@@ -205,7 +205,7 @@ def test_redo_by_the_writer_is_redo(driver):
 class Undone:
     """A dead-letter table that its process does not live to write to."""
 
-    def apply_side(self, version, files, withdrawn, why=""):  # noqa: ARG002
+    def apply_side(self, version, files, withdrawn, why="", *, is_target=False):  # noqa: ARG002
         if withdrawn:
             raise Died
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from tests import oracle
 from tests.process import say
@@ -63,3 +64,38 @@ def test_a_topic_fills_two_tables_and_no_record_is_lost_or_twice(site: Site, top
     }
     assert len(set(applied.values())) == 1
     assert max(applied.values()) <= newest
+
+
+def test_headers_name_tables_until_there_are_enough_and_the_rest_is_a_dead_letter(site: Site, topic: MakeTopic) -> None:
+    name, lake = topic(1), site.root / "lake"
+    route = {
+        "by": {"header": "type"}, "max_targets": 1,
+        "targets": {"buy": str(lake / "buys"), "*": str(lake / "by_type" / "{name}")},
+    }  # fmt: skip
+    log = site.pipeline("events", [name], route=route)
+    producer = Producer({"bootstrap.servers": site.bootstrap})
+    types = ("buy", "view", "buy", None, "scroll")
+    for at, (key, value) in enumerate(site.values(name, 50)):
+        kind = types[at % len(types)]
+        producer.produce(name, value, key, headers=[] if kind is None else [("type", kind.encode())])
+    assert producer.flush(30) == 0
+    said = site.once()
+    made = {path.name for path in (lake / "by_type").iterdir()}
+    assert made == {"scroll"}, "the first by name is made"
+    assert "target_refused pipeline=events name=view reason='route.max_targets is 1'" in said
+    assert offsets(lake / "buys") == {at for at in range(50) if at % 5 in (0, 2)}
+    assert offsets(lake / "by_type" / "scroll") == set(range(4, 50, 5))
+    reasons = dict(oracle.rows(Path(f"{log}_dead_letters"), "error, count(*)", "GROUP BY 1"))
+    assert reasons == {
+        "the route goes by the header 'type', which is 'view': it may not have a table of its own": 10,
+        "the route goes by the header 'type', and there is none": 10,
+    }
+
+
+def test_a_route_may_stop_at_a_record_without_a_table(site: Site, topic: MakeTopic) -> None:
+    name = topic(1)
+    route = {"targets": {CLICK: str(site.root / "lake" / "clicks")}, "unrouted": "stop"}
+    log = site.pipeline("events", [name], route=route)
+    fill(site, name, 5, 5)
+    assert f"has no table for '{INSTALL}': no target of the route matches it" in site.once(code=5)
+    assert oracle.frontier_of(log, "events") == {(name, 0): 0}
