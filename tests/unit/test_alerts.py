@@ -47,6 +47,7 @@ HEADROOM, LAG = f"headrace_retention_headroom_seconds{{{T}}}", f"headrace_lag_se
 ROWS, AGE = f"headrace_lag_records{{{T}}}", f"headrace_commit_age_seconds{{{P}}}"
 DELAY, PAUSED = f"headrace_commit_delay_max_seconds{{{P}}}", f"headrace_paused{{{P}}}"
 EPOCH, RUN = f"headrace_epoch{{{P}}}", f"headrace_run_id{{{P}}}"
+BEHIND = f'headrace_target_behind_seconds{{{P},target="com.shop.Click"}}'
 GROWN = f"headrace_topic_restarts_total{{{P}}}"
 RESTARTS, LEVEL = f"headrace_restarts_total{{{P}}}", f"headrace_recovery_level{{{P}}}"
 ALIVE, UP = f"headrace_pipeline_alive{{{P}}}", f"headrace_supervised_up{{{P}}}"
@@ -108,6 +109,7 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
         [{f"headrace_recovery_unhealthy_seconds{{{P}}}": rising(60)}],
         [{f"headrace_recovery_unhealthy_seconds{{{P}}}": [*flat(0), 0, 60, 120, 180]}],
     ),
+    "HeadraceTargetBehind": ([{BEHIND: rising(60)}], [{BEHIND: flat(0)}, {BEHIND: [*flat(0), 0, 60, 120, 0]}]),
     "HeadraceRecovering": ([{LEVEL: flat(1)}], [{LEVEL: [*flat(0), *([1] * 10)]}, {LEVEL: flat(0)}]),
     "HeadraceRunsAgain": (
         [{RUN: [1, *([2] * 20), *([3] * 20), *([4] * 10)], GROWN: [0] * 51}],

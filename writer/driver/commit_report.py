@@ -34,7 +34,7 @@ class CommitReport:
         sums.add(facts)
         logging.event(
             "batch_committed", pipeline=name, batch=facts["batch"], version=version,
-            **sums.records, late_rows=sums.late_rows, files=len(planned.files), bytes=facts["bytes"],
+            **sums.records, late_rows=sums.late_rows, files=facts["files"], bytes=facts["bytes"],
             seconds=round(seconds, 1),
         )  # fmt: skip
         if missing := without_records(facts):

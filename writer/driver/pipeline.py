@@ -139,7 +139,7 @@ class PipelineRun:
             logging.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
         if self._targets is not None:
             self._targets.begin(self.epoch)
-        self._tables.apply_side_files()
+        self._apply_side_files()
         self._tasks.learn(recent)
         self._throttle.begin(recent)
         self._found.keep_unit(unit_of("auto", recent))
@@ -266,7 +266,7 @@ class PipelineRun:
         snapshot = self._table.snapshot()
         self._table.check_owner(snapshot, self.epoch)
         self.progress.open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
-        self._tables.apply_side_files()
+        self._apply_side_files()
         start, end = self._checkpoints.range(self._run_id, batch_id)
         parts = {source: self._part(*source) for source in end}
         reached = {part: snapshot.frontier(part) for part in parts.values()}
@@ -295,7 +295,7 @@ class PipelineRun:
         version, planned = self._carry(frame, snapshot, frozen, committing, about)
         self.progress.entered("redo")
         fault_points.point("before_redo")
-        self._tables.apply_side_files()
+        self._apply_side_files()
         self._found.keep_unit(planned.facts["time_unit"])
         self._tasks.learn([planned.facts])
         self._report.committed(version, planned, time.monotonic() - began)
@@ -348,6 +348,11 @@ class PipelineRun:
                     self._discard(report)
                     report = None
                     self.progress.entered("tasks")
+
+    def _apply_side_files(self) -> None:
+        self._tables.apply_side_files()
+        if self._targets is not None:
+            self.progress.applied(*self._targets.standing())
 
     def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""

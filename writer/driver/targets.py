@@ -143,6 +143,12 @@ class Targets:
             found |= {target.settings.late_place: of_target.late_files} if of_target.late_files else {}
         return found
 
+    def standing(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return where the tables lie, by name, and why some of them refused what was committed last."""
+        places = {name: target.table.location for name, target in self._targets.items()}
+        behind = self._tables.behind
+        return places, {name: behind[place] for name, place in places.items() if place in behind}
+
     @property
     def _is_full(self) -> bool:
         return sum(target is not None for target in self._made.values()) >= self._section.max_targets

@@ -13,6 +13,7 @@ from writer.output.tables import labelled
 from writer.scaling.spark_settings import in_one_process
 
 _BLOCKED_SHOWN = 3
+_TARGETS_SHOWN = 3
 _STATES = (("closed", "not sealed yet"), ("reopened", "to be sealed again"), ("open", "open"))
 _SHARES = (0.5, 0.99, 0.999)
 
@@ -213,6 +214,12 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         ("last commit", _last(pipeline)) if pipeline["last_commit"] else None,
         ("reason", Text(_BECAUSE.get(pipeline["last_commit"]["reason"], ""))) if pipeline["last_commit"] else None,
         ("this start", _totals(pipeline["totals"])) if pipeline["epoch"] else None,
+        ("tables", _targets(pipeline["targets"])) if pipeline.get("targets") else None,
+        *(
+            ("behind", Text(f"{one['name']} for {span(one['behind_seconds'])}: {one['behind']}", style="red"))
+            for one in pipeline.get("targets", ())[:_TARGETS_SHOWN]
+            if one["behind"]
+        ),
         ("no record", Text(f"{plural(without_records, 'offset')} gave no record", style="yellow"))
         if without_records
         else None,
@@ -232,6 +239,14 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         else None,
     ]
     return [entry for entry in lines if entry is not None and entry[1].plain]
+
+
+def _targets(targets: Sequence[Mapping[str, Any]]) -> Text:
+    behind = sum(one["behind"] is not None for one in targets)
+    text = Text(plural(len(targets), "table"))
+    text.append(f", {behind} behind" if behind else "", style="red")
+    most = sorted(targets, key=lambda one: -one["rows"])[:_TARGETS_SHOWN]
+    return text.append("; most rows: " + ", ".join(f"{one['name']} {one['rows']:,}" for one in most), style="dim")
 
 
 def _paused(pipeline: Mapping[str, Any]) -> Text:

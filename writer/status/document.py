@@ -1,5 +1,6 @@
 """The document of `/status` and of `headrace status --json`."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
@@ -61,6 +62,7 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
             "last": None if view.gap_last is None else gap_record(view.gap_last),
         },
         "restarts": view.restarts,
+        "targets": _targets(view, now),
         "topics": len(view.incarnations),
         "topic_restarts": view.topic_restarts,
         "hooks": {name: _hook(hook, now) for name, hook in view.hooks.items()},
@@ -163,6 +165,21 @@ def _commit(commit: Commit) -> dict[str, Any]:
 def _seconds(commit: Commit) -> float | None:
     spent = [seconds for phase, seconds in commit.phases.items() if phase != "wait"]
     return rounded(sum(spent)) if spent else None
+
+
+def _targets(view: View, now: datetime) -> list[dict[str, Any]]:
+    """Describe the tables of a route: those that are behind first, then by their rows since the start."""
+    found = []
+    for name, location in view.targets.items():
+        sums, behind = view.totals.targets.get(name, Counter[str]()), view.behind.get(name)
+        found.append(
+            {
+                "name": name, "location": location, **{what: sums[what] for what in ("rows", "bytes", "files")},
+                "behind_seconds": None if behind is None else _age(behind.since, now),
+                "behind": None if behind is None else behind.why,
+            }
+        )  # fmt: skip
+    return sorted(found, key=lambda one: (-(one["behind_seconds"] or -1.0), -one["rows"], one["name"]))
 
 
 def _totals(totals: Totals, since: datetime) -> dict[str, Any]:

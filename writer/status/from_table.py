@@ -136,5 +136,6 @@ def _filled(blank: View, snapshot: PipelineSnapshot, entries: list[Entry]) -> Vi
         commits=tuple(Commit(entry.version, entry.at, entry.facts) for entry in batches[:COMMITS_KEPT]),
         committed_at=newest.at if newest else None,
         event_time_newest=max((t for e in batches if (t := event_time_newest(e.facts))), default=None),
-        gaps=snapshot.gaps, gap_last=next((entry.facts for entry in entries if entry.kind == "gap"), None),
+        targets={one.name: one.location for one in snapshot.targets().values()}, gaps=snapshot.gaps,
+        gap_last=next((entry.facts for entry in entries if entry.kind == "gap"), None),
     )  # fmt: skip

@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import reduce
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from writer.batch.lateness import Lateness
 from writer.config.pipeline_sections import Scheduling
@@ -67,6 +67,7 @@ class Totals:
     late: Lateness = field(default_factory=Lateness)
     gaps: Counter[str] = field(default_factory=Counter)  # by cause
     gap_offsets: Counter[str] = field(default_factory=Counter)
+    targets: dict[str, Counter[str]] = field(default_factory=dict)  # rows, bytes and files of a route's tables, by name
 
     def add_gap(self, facts: Mapping[str, Any]) -> None:
         """Add the facts of a gap's entry."""
@@ -86,6 +87,8 @@ class Totals:
         self.dead_letter_bytes += facts.get("dead_letter_bytes", 0)
         self.spilled_bytes += facts.get("spilled_bytes", 0)
         self.offsets_without_records += without_records(facts)
+        for name, sums in facts.get("targets", {}).items():
+            self.targets.setdefault(name, Counter()).update(sums)
         if "late" in facts:
             self.late = self.late.plus(Lateness.from_json(facts["late"]))
 
@@ -136,6 +139,13 @@ class Logs:
         return replace(self, appended=reduce(Logs.with_sample, (*earlier, *self.samples), Logs()).appended)
 
 
+class Behind(NamedTuple):
+    """A table of a route that takes nothing: since when, and what it said last."""
+
+    since: datetime
+    why: str
+
+
 @dataclass(frozen=True)
 class View:
     """A pipeline at one moment."""
@@ -171,6 +181,8 @@ class View:
     incarnations: Mapping[str, int] = field(default_factory=dict)  # topic → number of the one that is read
     log_moved: str = ""  # why the logs are not those that this start began with
     topics_appeared: str = ""  # which topics another start would read, too
+    targets: Mapping[str, str] = field(default_factory=dict)  # tables of a route: name → location
+    behind: Mapping[str, Behind] = field(default_factory=dict)  # those that refuse, by name
     pause: Pause | None = None
     rate_limit: LimitState = field(default_factory=LimitState)
     scheduling: Scheduling = field(default_factory=lambda: Scheduling.model_validate({}))

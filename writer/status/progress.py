@@ -20,6 +20,7 @@ from writer.status.model import (
     DECODERS,
     DURATION_BOUNDS,
     Batch,
+    Behind,
     Commit,
     Dates,
     Logs,
@@ -133,6 +134,13 @@ class Progress:
     def appeared(self, why: str) -> None:
         """There are topics to read that this start does not read."""
         self._note(topics_appeared=why)
+
+    def applied(self, targets: Mapping[str, str], refused: Mapping[str, str]) -> None:
+        """Set the tables of a route, by name with their locations, and why some of them refused what was committed."""
+        with self._lock:
+            before, now = self._view.behind, self._now()
+            behind = {name: Behind(before[name].since if name in before else now, why) for name, why in refused.items()}
+            self._set(targets=dict(targets), behind=behind)
 
     def stopped(self) -> None:
         """It ended as it was asked to."""

@@ -18,6 +18,17 @@ def _of_buckets(
     return named(lambda r: {} if r.view.bucket_counts is None else read(r.view.bucket_counts), always)
 
 
+def _target_rows(reading: Reading) -> dict[str, float]:
+    sums = reading.view.totals.targets
+    return {name: sums[name]["rows"] if name in sums else 0 for name in reading.view.targets}
+
+
+def _target_behind(reading: Reading) -> dict[str, float]:
+    view = reading.view
+    behind = {name: (reading.now - one.since).total_seconds() for name, one in view.behind.items()}
+    return {name: max(0.0, behind.get(name, 0.0)) for name in view.targets}
+
+
 CATALOGUE: tuple[Metric, ...] = (
     Metric("headrace_build_info", "Always 1; the versions that run.", lambda _: [], ("version", "python")),
     Metric(
@@ -211,6 +222,18 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_gap_oldest_age_seconds",
         "Seconds since the oldest gap that is open was opened; not there when none is, or `seal.enabled` is off.",
         lambda r: r.age(r.view.gap_oldest) if r.view.gaps[0] else [],
+    ),
+    Metric(
+        "headrace_target_rows_total",
+        "Rows committed for each table of a route.",
+        named(_target_rows),
+        ("pipeline", "target"),
+    ),
+    Metric(
+        "headrace_target_behind_seconds",
+        "Seconds since a table of a route refuses what was committed for it; 0 while it takes all.",
+        named(_target_behind),
+        ("pipeline", "target"),
     ),
     Metric(
         "headrace_topics",
