@@ -99,3 +99,26 @@ def test_a_route_may_stop_at_a_record_without_a_table(site: Site, topic: MakeTop
     fill(site, name, 5, 5)
     assert f"has no table for '{INSTALL}': no target of the route matches it" in site.once(code=5)
     assert oracle.frontier_of(log, "events") == {(name, 0): 0}
+
+
+def test_a_table_that_takes_nothing_holds_up_no_other_and_catches_up_by_itself(site: Site, topic: MakeTopic) -> None:
+    name, lake = topic(1), site.root / "lake"
+    route = {"targets": {CLICK: str(lake / "clicks"), INSTALL: str(lake / "installs")}}
+    log = site.pipeline("events", [name], commit={"max_delay": "1 s"}, route=route)
+    fill(site, name, 10, 10)
+    writer = site.start()
+    writer.until(lambda: len(offsets(lake / "installs")) == 10, 90)
+    (lake / "installs" / "_delta_log").rename(lake / "away")
+    (lake / "installs" / "_delta_log").write_text("no folder")
+    fill(site, name, 15, 5, seed=8)
+    writer.until(lambda: len(offsets(lake / "clicks")) == 25, 60)
+    fill(site, name, 5, 15, seed=9)
+    writer.until(lambda: len(offsets(lake / "clicks")) == 30, 60)
+    writer.until(lambda: oracle.frontier_of(log, "events") == {(name, 0): 69}, 60)
+    (lake / "installs" / "_delta_log").unlink()
+    (lake / "away").rename(lake / "installs" / "_delta_log")
+    writer.until(lambda: len(offsets(lake / "installs")) == 30, 60)  # no record comes meanwhile
+    assert "target_behind pipeline=events target=headrace.demo.Install" in writer.said()
+    writer.stop()
+    assert "target_caught_up pipeline=events target=headrace.demo.Install" in writer.said()
+    assert "69 read = 60 rows + 9 dead letters. It adds up." in say("audit", str(site.config), "--deep")

@@ -29,6 +29,9 @@ class Pipeline:
     def owns_table(self) -> bool:
         return self._owner
 
+    def catch_up(self) -> None:
+        pass
+
     def log_moved(self) -> str:
         return self._moved
 

@@ -8,6 +8,7 @@ import pytest
 
 from writer.core.files import StagedFile
 from writer.core.offsets import TopicPartition
+from writer.table import factory
 from writer.table.factory import Tables
 from writer.table.log.entries import CommittedEntry
 from writer.table.log.foreign_writes import CommitFailed
@@ -67,7 +68,9 @@ def test_redo_applies_what_newer_commits_list_each_to_its_table():
     assert opened == ["/dead", "/late"]  # each once, so that it follows its log
 
 
-def test_a_target_that_refuses_falls_behind_alone_and_catches_up_in_order():
+def test_a_target_that_refuses_falls_behind_alone_and_catches_up_in_order(monkeypatch):
+    now_s = [100.0]
+    monkeypatch.setattr(factory.time, "monotonic", lambda: now_s[0])
     applied: list[tuple[str, int]] = []
     refusing = {"/late"}
 
@@ -87,8 +90,13 @@ def test_a_target_that_refuses_falls_behind_alone_and_catches_up_in_order():
     assert applied == [("/dead", 5), ("/dead", 10), ("/dead", 11)]
     refusing.clear()
     tables.apply_side_files()
-    assert (tables.settled, tables.behind) == (11, {})
-    assert applied[3:] == [("/dead", 10), ("/dead", 11), ("/late", 10)], (
+    assert (tables.settled, tables.behind, tables.is_due) == (9, {"/late": "/late takes nothing"}, False), "it rests"
+    assert applied[3:] == [("/dead", 10), ("/dead", 11)]
+    now_s[0] += 2
+    assert tables.is_due
+    tables.apply_side_files()
+    assert (tables.settled, tables.behind, tables.is_due) == (11, {}, False)
+    assert applied[5:] == [("/dead", 10), ("/dead", 11), ("/late", 10)], (
         "what is there already is added by no second time"
     )
 

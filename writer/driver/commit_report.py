@@ -21,8 +21,16 @@ class CommitReport:
 
     def __init__(self, pipeline: str, progress: Progress, notifier: notifications.Notifier) -> None:
         self._pipeline, self._progress, self._notifier = pipeline, progress, notifier
-        self._notified_without_records = False
+        self._notified_without_records, self._behind = False, frozenset[str]()
         self.former: dict[str, Any] | None = None  # what the last commit cost; it could not say so itself
+
+    def targets_behind(self, behind: Mapping[str, str]) -> None:
+        """Report which tables of a route refuse what was committed, by name with the reason, and which do no longer."""
+        for name in behind.keys() - self._behind:
+            logging.warning("target_behind", pipeline=self._pipeline, target=name, reason=behind[name])
+        for name in self._behind - behind.keys():
+            logging.event("target_caught_up", pipeline=self._pipeline, target=name)
+        self._behind = frozenset(behind)
 
     def committed(self, version: int, planned: Batch, seconds: float) -> None:
         """Report a commit. `seconds`: from Spark's call on."""

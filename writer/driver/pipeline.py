@@ -20,12 +20,12 @@ from writer.commit.missing_offsets import RecordsMissed, check as check_without_
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core import fault_points, logging
-from writer.core.errors import Draining, Fenced, LogMoved
+from writer.core.errors import Draining, Fenced, HeadraceError, LogMoved
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.driver.batch_queue import BatchQueue
 from writer.driver.commit_report import CommitReport, rounded
-from writer.driver.pipeline_start import make_tables, record_gap
+from writer.driver.pipeline_start import make_tables, record_gap, run_of, why_anew
 from writer.driver.targets import Targets, target_facts
 from writer.driver.tasks import BatchDecision, Tasks, reader_of
 from writer.offsets import start_decision, start_offsets, topic_choice
@@ -132,7 +132,9 @@ class PipelineRun:
         now = self._standing = start_offsets.find(self.config, self.cluster, topics, snapshot, self._draining.wait)
         recent = self._table.recent(10)
         self._find_wire(recent)
-        decision = self._checkpoints.choose(now.offsets, self._why_anew(snapshot, asked=new_run), snapshot.closed)
+        decision = self._checkpoints.choose(
+            now.offsets, why_anew(self._standing, snapshot, asked=new_run), snapshot.closed
+        )
         closed = decision.run - 1 if isinstance(decision, NewRun) else 0
         self.epoch = self._table.begin(now.fresh, now.incarnations, closed, lease)
         if snapshot.epoch and snapshot.format < FORMAT:
@@ -144,7 +146,7 @@ class PipelineRun:
         self._throttle.begin(recent)
         self._found.keep_unit(unit_of("auto", recent))
         self._tasks.grow(self.epoch)
-        run = self._run_id = self._run(decision)
+        run = self._run_id = run_of(self.name, decision, self.epoch)
         self._observed.begin(run, decision.reason if isinstance(decision, NewRun) else None, now.offsets)
         for topic, (before, found) in start_decision.reborn(snapshot.incarnations(), now.topic_ids).items():
             self._notifier.send(notifications.topic_recreated(self.name, topic, before, found, datetime.now(UTC)))
@@ -179,14 +181,6 @@ class PipelineRun:
         ends = {} if self._found.wires_known else self.cluster.latest(begin)
         waiting = {source: (min(begin[source], end), end) for source, end in ends.items()}
         self._found.look_for_wires(waiting, self._schemas)
-
-    def _why_anew(self, snapshot: PipelineSnapshot, *, asked: bool) -> str:
-        """Return why no checkpoint is continued; empty where one may be."""
-        if self._standing.incarnations != snapshot.incarnations():
-            changed = "a topic is new, or was deleted and created again"
-            return changed if snapshot.epoch else "the pipeline's first start"
-        lost = "Kafka lost what comes after the frontier" if self._standing.lost else ""
-        return "asked for by --new-run" if asked else lost
 
     def _endings_of(self, decision: Resume | NewRun, recent: Sequence[Mapping[str, Any]], *, once: bool) -> Endings:
         """When batches end from now on."""
@@ -349,10 +343,24 @@ class PipelineRun:
                     report = None
                     self.progress.entered("tasks")
 
+    def catch_up(self) -> None:
+        """Try again a target that refused, on a thread of its own, where no batch does. Returns at once."""
+        if self._targets is not None and self._tables.is_due and self._busy.acquire(blocking=False):
+            threading.Thread(target=self._catch_up, name=f"targets of {self.name}", daemon=True).start()
+
+    def _catch_up(self) -> None:
+        try:
+            with suppress(HeadraceError, OSError):  # of the log: the next batch says it
+                self._apply_side_files()
+        finally:
+            self._busy.release()
+
     def _apply_side_files(self) -> None:
         self._tables.apply_side_files()
         if self._targets is not None:
-            self.progress.applied(*self._targets.standing())
+            places, behind = self._targets.standing()
+            self._report.targets_behind(behind)
+            self.progress.applied(places, behind)
 
     def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
@@ -381,14 +389,6 @@ class PipelineRun:
             raise
         late = sum(report.late.beyond) if self.config.seal.late == "dead_letter" else 0
         check_failed_records(self.name, report, self.config.limits, late=late)
-
-    def _run(self, decision: Resume | NewRun) -> int:
-        """Run id of the decision. A new run is numbered after the start, so that no two starts share a new one."""
-        if isinstance(decision, Resume):
-            return decision.run
-        run = max(decision.run, self.epoch)
-        logging.event("run_started", pipeline=self.name, run=run, reason=decision.reason)
-        return run
 
     def _same_topics(self) -> None:
         """Raise when a topic was deleted and created again under this run: its offsets mean other records now."""

@@ -90,6 +90,8 @@ class PipelineRunner:
         """Attend to it. True once it has ended for good."""
         if self.query is not None and self.query.isActive:
             self._end_query(stopping=stopping)
+            if self.pipeline is not None and not stopping:
+                self.pipeline.catch_up()
             return False
         if self._due_s is None:
             self.error = self._ended_with()

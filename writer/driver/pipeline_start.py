@@ -1,4 +1,4 @@
-"""What a start of a pipeline writes before its first batch: its tables, and the gap of what Kafka lost."""
+"""What a start of a pipeline decides and writes before its first batch: its run, its tables, what Kafka lost."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,12 +12,15 @@ from writer.clients import notifications
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Pipeline
 from writer.config.table_sections import layout
+from writer.core import logging
 from writer.offsets import start_offsets
+from writer.offsets.spark_checkpoint import NewRun, Resume
 from writer.offsets.start_offsets import StartPosition
 from writer.table.factory import Tables
 from writer.table.gap_records import open_gap
 from writer.table.log.entries import entry_facts
 from writer.table.log.operations import Gap
+from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
 
@@ -50,3 +53,21 @@ def record_gap(
     gap = Gap(uuid4().hex, epoch, position.lost, "retention", about)
     version = open_gap(table, table.pipeline, snapshot, gap)
     return gap, notifications.gap_opened(table.pipeline, entry_facts(gap), version, now)
+
+
+def why_anew(position: StartPosition, snapshot: PipelineSnapshot, *, asked: bool) -> str:
+    """Return why no checkpoint is continued; empty where one may be."""
+    if position.incarnations != snapshot.incarnations():
+        changed = "a topic is new, or was deleted and created again"
+        return changed if snapshot.epoch else "the pipeline's first start"
+    lost = "Kafka lost what comes after the frontier" if position.lost else ""
+    return "asked for by --new-run" if asked else lost
+
+
+def run_of(pipeline: str, decision: Resume | NewRun, epoch: int) -> int:
+    """Return the run id of a decision. A new run is numbered after the start, so that no two starts share a new one."""
+    if isinstance(decision, Resume):
+        return decision.run
+    run = max(decision.run, epoch)
+    logging.event("run_started", pipeline=pipeline, run=run, reason=decision.reason)
+    return run

@@ -243,7 +243,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
 
 def _targets(targets: Sequence[Mapping[str, Any]]) -> Text:
     behind = sum(one["behind"] is not None for one in targets)
-    text = Text(plural(len(targets), "table"))
+    text = Text(f"{len(targets):,}")
     text.append(f", {behind} behind" if behind else "", style="red")
     most = sorted(targets, key=lambda one: -one["rows"])[:_TARGETS_SHOWN]
     return text.append("; most rows: " + ", ".join(f"{one['name']} {one['rows']:,}" for one in most), style="dim")

@@ -1,5 +1,6 @@
 """Creates a table from the configuration. Only this module knows the formats."""
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -7,18 +8,20 @@ from functools import cache
 
 from writer.config.pipelines import Config
 from writer.core import fault_points
+from writer.core.backoff import Backoff
+from writer.core.errors import HeadraceError
 from writer.core.files import StagedFile
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 from writer.table.delta import Delta
 from writer.table.log.appender import RETRY_TIMEOUT
 from writer.table.log.entries import CommittedEntry
-from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.table_format import Format
 from writer.table.parquet import LOG, Parquet
 from writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
 
 _AT_ONCE = 8  # targets that are applied to at the same time
+_REST = Backoff(1, 300)  # of a target that refuses
 
 
 class Tables:
@@ -29,13 +32,14 @@ class Tables:
         self.main, self.side = main, cache(opened)
         self.settled = -1  # version up to which side files are known to be applied
         self.behind: Mapping[str, str] = {}  # locations of targets that refused, and why
+        self._rests = dict[str, tuple[int, float]]()  # of these: how often in a row, and when they are tried again
 
     def apply_side_files(self, despite: Collection[int] = ()) -> None:
         """End what commits began: let readers see their files, and apply to the side tables what newer ones list.
 
         Safe to run again, at any time. Raises ForeignChange when another client did what the ledger does not survive,
         but at the versions `despite` which the caller is about to answer it; CommitFailed. A target of a route that
-        refuses is in `behind` instead: it is tried again the next time, and the others go on.
+        refuses is in `behind` instead, and the others go on; it is tried again after a rest, longer each time.
         """
         snapshot = self.main.snapshot()
         self.main.publish(snapshot.state.place)
@@ -54,18 +58,30 @@ class Tables:
     def _apply_targets(self, waiting: Mapping[str, Sequence[CommittedEntry]]) -> dict[str, str]:
         """Apply what commits list for targets, several at a time. Returns the locations of those that refuse, and why.
 
-        Raises what is no refusal of a storage.
+        Raises what is no refusal of a table or its storage.
         """
+        now_s = time.monotonic()
+        resting = {place: self.behind[place] for place, (_, due_s) in self._rests.items() if now_s < due_s}
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             done = {
                 location: pool.submit(self._apply, location, commits, is_target=True)
                 for location, commits in waiting.items()
+                if location not in resting
             }
         errors = {location: error for location, one in done.items() if (error := one.exception()) is not None}
+        for location in done:
+            failures, _ = self._rests.pop(location, (0, 0.0))
+            if location in errors:
+                self._rests[location] = failures + 1, time.monotonic() + _REST.delay_s(failures)
         for error in errors.values():
-            if not isinstance(error, CommitFailed | OSError):
+            if not isinstance(error, HeadraceError | OSError):
                 raise error
-        return {location: str(error) for location, error in errors.items()}
+        return {**resting, **{location: str(error) for location, error in errors.items()}}
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a target that refused is to be tried again."""
+        return bool(self.behind) and any(time.monotonic() >= due_s for _, due_s in self._rests.values())
 
     def _apply(self, location: str, commits: Iterable[CommittedEntry], *, is_target: bool = False) -> None:
         """Apply what commits list for one table, in their order."""
