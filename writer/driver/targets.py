@@ -81,10 +81,9 @@ class Targets:
                 continue  # the configuration is another by now: its rows are applied, new ones go elsewhere
             self._open(rule, record.name)
             self._made[record.name] = record.name
-        for schema_id in self._schemas.plan.schemas:
-            record_name = self._records().get(schema_id) if self._section.by_key[0] == "record" else None
-            found = None if record_name is None else self.route().target(record_name)
-            if isinstance(found, str):
+        route = self.route()
+        for schema_id, record_name in route.records.items() if route.by == "record" else ():
+            if isinstance(found := route.target(record_name), str):
                 self._admit(self._targets[found], schema_id)
 
     def route(self) -> Route:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from writer.avro.wire_format import Part
@@ -79,6 +80,7 @@ def fits(subject: Subject, text: str) -> bool:
     return subject.record is None or full_name(text) == subject.record
 
 
+@lru_cache(maxsize=4096)
 def full_name(text: str) -> str | None:
     """Return the full name of a schema; None where it has none."""
     try:
