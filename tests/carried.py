@@ -100,7 +100,7 @@ class Driver:
             report, committing, epoch=self.epoch, settled=self.tables.settled,
             side=builder.side_files(self.settings, report),
             seen={part: at for part in parts.values() if (at := snapshot.seen(part)) is not None},
-            closed_until=snapshot.closed_until,
+            closed=(snapshot.closed_until, {}),
             facts={
                 "run": 1, "batch": 0, "started": now.isoformat(), "wire": self._walk.wire and self._walk.wire.facts(),
                 "key_wire": self._walk.key_wire and self._walk.key_wire.facts(),

@@ -12,7 +12,8 @@ from tests.carried import Driver, log
 from tests.looking import NOW, config, event
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows, table_adopt
-from writer.driver.seal_loop import Rounds, seal_due
+from writer.driver.sealing.rounds import Rounds
+from writer.driver.sealing.steps import seal_due
 from writer.maintenance.retention import MARK, Retention
 from writer.maintenance.row_keys import where
 from writer.output.tables import console

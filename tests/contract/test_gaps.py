@@ -14,7 +14,7 @@ from tests.unit.test_standing import Cluster
 from writer.audit.audit import audit
 from writer.core.errors import Fenced, LogChanged
 from writer.core.offsets import TopicPartition
-from writer.driver.seal_loop import Rounds
+from writer.driver.sealing.rounds import Rounds
 from writer.offsets import skip_to_latest, start_decision
 from writer.sealing.manifest import Manifest, Manifests
 from writer.sealing.rules import Blocked, Ready

@@ -20,7 +20,7 @@ from writer.cli.write import delete_rows
 from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError, Fenced, HeadraceError
 from writer.core.offsets import OffsetRange, TopicPartition
-from writer.driver.seal_loop import seal_due
+from writer.driver.sealing.steps import seal_due
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.row_keys import where
 from writer.output.tables import console

@@ -8,7 +8,8 @@ import pytest
 
 from tests.bucketed import MINUTE, NOON, PARTS, Lake, SilentTopics
 from writer.clients.kafka import BrokerUnreachable
-from writer.driver.seal_loop import Closer, Rounds, seal_due
+from writer.driver.sealing.rounds import Rounds
+from writer.driver.sealing.steps import Closer, seal_due
 from writer.sealing.idleness import Listener
 from writer.sealing.sealer import Sealer
 from writer.status.progress import Progress

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from tests.bucketed import HOUR, NOON, Lake, label
-from writer.cli.write.seal import SealRequest, SealResult, seal_pipeline
+from writer.cli.write.seal import SealRequest, SealResult, seal_table
 from writer.core.errors import ConfigError, HeadraceError
 from writer.sealing.unsealed import INDEX
 
 
 def by_hand(lake: Lake, **given: Any) -> SealResult:
     wanted = {"bucket": None, "until": None, "with_gap": False, "dry_run": False, **given}
-    return seal_pipeline("events", lake.config, SealRequest(**wanted), NOON + 9 * HOUR)
+    return seal_table("events", lake.config, SealRequest(**wanted), NOON + 9 * HOUR)
 
 
 def test_a_person_closes_and_seals_until_a_time_and_a_dry_run_writes_nothing(lake: Lake) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.bucketed import HOUR, MINUTE, NOON, PARTS, Lake, SilentTopics, label
 from writer.core.offsets import OffsetRange
 from writer.core.units import microseconds
-from writer.driver.seal_loop import Closer, seal_due
+from writer.driver.sealing.steps import Closer, seal_due
 from writer.sealing.idleness import Listener
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import Blocked, Ready, Resting

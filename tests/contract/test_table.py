@@ -28,6 +28,7 @@ from writer.core.errors import Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange
 from writer.storage.locations import store_at
+from writer.table.log.entries import SideEntry
 from writer.table.log.foreign_writes import CommitFailed, ForeignChange
 from writer.table.log.operations import Batch, Gap
 from writer.table.table import PipelineTable
@@ -244,7 +245,7 @@ def test_side_files_are_applied_once(location: str, form: str, stage: Callable[[
     dead_letters.create(columns, [])
     assert dead_letters.snapshot().applied == -1
     for _ in range(2):
-        dead_letters.apply_side(7, [bare])
+        dead_letters.apply_side(SideEntry(7, [bare]))
     assert (dead_letters.snapshot().applied, rows(dead_letters)) == (7, 5)
 
 

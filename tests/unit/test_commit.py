@@ -81,7 +81,7 @@ def report_of(**counts: Counts) -> Report:
 def assembled(report: Report, *committing: OffsetRange, seen=None, closed_until=None):
     return batch(
         report, list(committing), epoch=3, settled=11, side=side_files(SETTINGS, report), seen=seen or {},
-        closed_until=closed_until, facts={"run": "r1"},
+        closed=(closed_until, {}), facts={"run": "r1"},
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from writer.core.files import StagedFile
 from writer.core.offsets import TopicPartition
 from writer.table import factory
 from writer.table.factory import Tables
-from writer.table.log.entries import CommittedEntry
+from writer.table.log.entries import CommittedEntry, SideEntry
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.snapshot import TargetRecord
 
@@ -36,6 +36,10 @@ class Main:
     def targets(self) -> dict[int, TargetRecord]:
         return self.known
 
+    @property
+    def target_places(self) -> dict[str, TargetRecord]:
+        return {one.location: one for one in self.known.values()}
+
     def publish(self, place: tuple[str, int]) -> None:
         assert place == ("id", 9)
 
@@ -54,9 +58,10 @@ def test_redo_applies_what_newer_commits_list_each_to_its_table():
             self.location = location
             opened.append(location)
 
-        def apply_side(self, version, files, withdrawn, why="", *, is_target) -> None:  # noqa: ARG002
-            assert not is_target
-            applied.append((self.location, version, sum(file.rows for file in files), len(withdrawn)))
+        def apply_side(self, entry: SideEntry) -> None:
+            assert not entry.of_target
+            rows = sum(file.rows for file in entry.files)
+            applied.append((self.location, entry.version, rows, len(entry.withdrawn)))
 
     tables = Tables(Main(), Side)
     tables.apply_side_files()
@@ -78,11 +83,11 @@ def test_a_target_that_refuses_falls_behind_alone_and_catches_up_in_order(monkey
         def __init__(self, location: str) -> None:
             self.location = location
 
-        def apply_side(self, version, files, withdrawn, why="", *, is_target) -> None:  # noqa: ARG002
+        def apply_side(self, entry: SideEntry) -> None:
             if self.location in refusing:
                 raise CommitFailed(f"{self.location} takes nothing")
-            assert is_target == (self.location == "/late")
-            applied.append((self.location, version))
+            assert entry.of_target == (self.location == "/late")
+            applied.append((self.location, entry.version))
 
     tables = Tables(Main("/late"), Side)
     tables.apply_side_files()

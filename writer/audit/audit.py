@@ -102,7 +102,7 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
             account = _drawn_up(lake, accepted.version + 1)
         found, more = _in_files(lake, account)
         problems += more
-    files = [file for one in (lake.rows, lake.late, lake.dead_letters, *lake.targets) for file in one.files]
+    files = [file for one in (lake.rows, *lake.beside) for file in one.files]
     uncounted = sum(file.rows is None for file in files)
     return Audit(**vars(account), found=found, problems=tuple(problems), uncounted=uncounted, accepted=accepted)
 
@@ -111,10 +111,14 @@ def _drawn_up(lake: Lake, since: int | datetime | None) -> Account:
     chosen, floor = _chosen(lake.rows.history, since)
     reconciliation, pending = state(chosen, lake.frontier, lake.version, floor), waiting(lake)
     taken = [*reconciliation.removals, *(removal for one in lake.targets for removal in one.removals)]
+
+    def rewound(*tables: TableHistory) -> int:
+        return sum(pending.tables[one.place].rewound for one in tables)
+
     return Account(
-        reconciliation, floor < 0, pending, _by_operation(taken),
-        _by_operation(lake.dead_letters.removals, pending.rewound), _by_operation(lake.late.removals,
-        pending.late_rewound),
+        reconciliation, floor < 0, pending, _by_operation(taken, rewound(*lake.targets)),
+        _by_operation(lake.dead_letters.removals, rewound(lake.dead_letters)),
+        _by_operation([removal for one in lake.late for removal in one.removals], rewound(*lake.late)),
     )  # fmt: skip
 
 
@@ -141,15 +145,17 @@ def _by_operation(removals: Sequence[Removal], rewound: int = 0) -> dict[str, in
 
 def _of_others(lake: Lake, reconciliation: Reconciliation) -> list[Problem]:
     """Find what other clients did to the tables, where that cannot be reckoned with."""
-    beside = (lake.dead_letters, lake.late, *lake.targets)
-    removed = [(lake.rows.place, reconciliation.removals), *((history.place, history.removals) for history in beside)]
+    beside = [(history.place, history.removals) for history in lake.beside]
+    removed = [(lake.rows.place, reconciliation.removals), *beside]
     unsaid = [
         f"{r.operation} of another client (version {r.version} of {place}) does not say how many rows it took"
         for place, removals in removed
         for r in removals
         if r.rows is None
     ]
-    strange = [f"{text} in {history.place}" for history in beside for one in history.history for text in one.strange]
+    strange = [
+        f"{text} in {history.place}" for history in lake.beside for one in history.history for text in one.strange
+    ]
     return [Problem(text) for text in (*unsaid, *strange)]
 
 
@@ -163,34 +169,30 @@ def _in_sum(lake: Lake, account: Account) -> list[Problem]:
         + reconciliation.total("quarantined")
         - sum(account.dead_letters_taken.values())
     )
-    rows_there = [*lake.rows.files, *(file for one in lake.targets for file in _with_waiting(one, pending))]
+    in_targets, going = _with_pending(lake.targets, pending)
     return [
-        *totals("rows of the late table", [*lake.late.files, *pending.late], late, pending.late_rewound),
-        *totals("rows", rows_there, rows, 0),
-        *totals(
-            "rows of the dead-letter table", [*lake.dead_letters.files, *pending.files], dead_letters, pending.withdrawn
-        ),
+        *totals("rows of the late table", *_with_pending(lake.late, pending), late),
+        *totals("rows", [*lake.rows.files, *in_targets], going, rows),
+        *totals("rows of the dead-letter table", *_with_pending([lake.dead_letters], pending), dead_letters),
     ]
 
 
-def _with_waiting(target: TableHistory, pending: Waiting) -> list[BucketFile]:
-    """Return the files of a target, with those that its log does not have yet."""
-    return [*target.files, *pending.targets.get(target.place, ())]
+def _with_pending(tables: Sequence[TableHistory], pending: Waiting) -> tuple[list[BucketFile], int]:
+    """Return the files of tables, with those that their logs do not have yet, and how many rows of them are to go."""
+    files = [file for one in tables for file in (*one.files, *pending.tables[one.place].files)]
+    return files, sum(pending.tables[one.place].withdrawn for one in tables)
 
 
 def _in_files(lake: Lake, account: Account) -> tuple[dict[TopicPartition, FileOffsets], list[Problem]]:
     """Count what the files hold, and hold it against the account. Reads every file."""
     reconciliation, pending, problems = account.reconciliation, account.pending, list[Problem]()
-    late, dead_letters = lake.late.table, lake.dead_letters.table
-    file_sets = [
-        FileSet(lake.rows.table.store, _seen(lake.rows.table, lake.rows.files)),
-        *(FileSet(one.table.store, _seen(one.table, _with_waiting(one, pending))) for one in lake.targets),
-        FileSet(late.store, _seen(late, [*lake.late.files, *pending.late]), without=pending.late_without),
-        FileSet(
-            dead_letters.store, _seen(dead_letters, lake.dead_letters.files), dead_letters=True, without=pending.without
-        ),
-        FileSet(dead_letters.store, pending.files, dead_letters=True),
-    ]
+    file_sets = [FileSet(lake.rows.table.store, _seen(lake.rows.table, lake.rows.files))]
+    for one in lake.beside:
+        changes, dead_letters = pending.tables[one.place], one is lake.dead_letters
+        there = FileSet(
+            one.table.store, _seen(one.table, one.files), dead_letters=dead_letters, without=changes.without
+        )  # fmt: skip
+        file_sets += [there, FileSet(one.table.store, changes.files, dead_letters=dead_letters)]
     found = _counted(file_sets, reconciliation, below_is_known=not account.whole)
     without_offset = found.pop(WITHOUT_OFFSET, FileOffsets()).rows
     adopted = account.unplaced - without_offset if account.whole else 0

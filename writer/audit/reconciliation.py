@@ -225,8 +225,11 @@ def _unsound(one: CommittedRange) -> list[Problem]:
     return []
 
 
-def totals(noun: str, files: Sequence[BucketFile], expected: int, withdrawn: int) -> list[Problem]:
-    """Compare the rows that the tables' logs count in their files. Files of other clients may have no count."""
+def totals(noun: str, files: Sequence[BucketFile], withdrawn: int, expected: int) -> list[Problem]:
+    """Compare the rows that the tables' logs count in their files, but those `withdrawn`, with what is expected.
+
+    Files of other clients may have no count.
+    """
     if any(file.rows is None for file in files):
         return []
     there = sum(file.rows or 0 for file in files) - withdrawn

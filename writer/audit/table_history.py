@@ -39,11 +39,16 @@ class Lake:
 
     rows: TableHistory
     dead_letters: TableHistory
-    late: TableHistory
+    late: Sequence[TableHistory]  # tables of late rows: of the pipeline, of each target
     version: int
     settled: int
     frontier: Mapping[TopicPartition, int]
     targets: Sequence[TableHistory] = ()
+
+    @property
+    def beside(self) -> list[TableHistory]:
+        """All tables but the main one."""
+        return [self.dead_letters, *self.late, *self.targets]
 
 
 def read(config: Config, pipeline: str) -> Lake:
@@ -53,8 +58,10 @@ def read(config: Config, pipeline: str) -> Lake:
     main = tables.main
     main.check_exists()
     # Those beside it first: what they are by now, the main table's log says by then.
-    dead_letters, late = (_beside(tables.side(place)) for place in (settings.dead_letters, settings.late_place))
-    targets = [_beside(tables.side(one.location)) for one in main.snapshot().targets().values()]
+    known = main.snapshot().targets().values()
+    late_places = [settings.late_place, *(one.late for one in known if one.late)]
+    dead_letters, late = _beside(tables.side(settings.dead_letters)), [_beside(tables.side(p)) for p in late_places]
+    targets = [_beside(tables.side(one.location)) for one in known]
     snapshot, segments = history(main, pipeline, main.rows_at)
     rows = TableHistory(main, settings.table.location, since_adoption(segments), main.bucket_files(snapshot))
     return Lake(rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts(), targets)
@@ -68,65 +75,62 @@ def _beside(table: PipelineTable) -> TableHistory:
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """Dead letters and late rows in side files that the main table's log lists and that are not applied yet."""
+class PendingChanges:
+    """What the main table's log lists for one table beside it, and that table does not have yet."""
 
-    files: Sequence[BucketFile]
-    late: Sequence[BucketFile]
-    without: Mapping[TopicPartition, Sequence[Span]]  # dead letters that replays made rows, or rewinds take
-    withdrawn: int
+    files: Sequence[BucketFile] = ()
+    without: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)  # offsets whose rows go
+    withdrawn: int = 0  # rows that go: dead letters that replays made rows, and what rewinds take
+    rewound: int = 0  # of these, what rewinds take
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What the main table's log lists for the tables beside it and is not applied yet, by their locations."""
+
     commits: int
-    rewound: int = 0  # of these dead letters, those that rewinds take
-    late_without: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)
-    late_rewound: int = 0  # late rows that rewinds take
-    targets: Mapping[str, Sequence[BucketFile]] = field(default_factory=dict)  # by the location of the table
+    tables: Mapping[str, PendingChanges]
 
 
 def waiting(lake: Lake) -> Waiting:
     """Find what the log lists for the tables beside the main one, after the versions that they have."""
-    dead_letters, late = lake.dead_letters, lake.late
-    at = {one.place: max(one.applied, lake.settled) for one in (dead_letters, late, *lake.targets)}
+    at = {one.place: max(one.applied, lake.settled) for one in lake.beside}
     entries = (
         (n, parse_commit_info(actions)[1])
         for n, actions in lake.rows.table.entries(min(at.values()))
         if n <= lake.version
     )
     listed = [one for n, about in entries if (one := parse_committed(n, about)) and (one.side_files or one.withdrawn)]
-    files = {
-        place: [
-            BucketFile(file.path, file.bucket, file.rows, file.bytes)
-            for one in listed
-            if one.version > until
-            for file in one.side_files.get(place, ())
-        ]
-        for place, until in at.items()
-    }
-    rewinds = [one for one in listed if one.facts["kind"] == "rewind"]
-    replays = [one for one in listed if one.facts["kind"] != "rewind"]
-    replayed, going = (_spans(commits, dead_letters.place, at[dead_letters.place]) for commits in (replays, rewinds))
-    late_going = _spans(rewinds, late.place, at[late.place])
-    rewound, late_rewound = _rows_at(dead_letters, going), _rows_at(late, late_going)
-    withdrawn = rewound + sum(end - start for spans in replayed.values() for start, end in spans)
-    without = {part: [*replayed.get(part, ()), *going.get(part, ())] for part in {**replayed, **going}}
     pending = sum(
         any(one.version > until and (place in one.side_files or place in one.withdrawn) for place, until in at.items())
         for one in listed
     )
-    return Waiting(
-        files[dead_letters.place], files[late.place], without, withdrawn, pending, rewound, late_going, late_rewound,
-        {one.place: files[one.place] for one in lake.targets},
-    )  # fmt: skip
+    found = {}
+    for table in lake.beside:
+        of_table = [one for one in listed if one.version > at[table.place]]
+        found[table.place] = _pending(table, of_table)
+    return Waiting(pending, found)
 
 
-def _spans(commits: Sequence[CommittedEntry], place: str, applied: int) -> dict[TopicPartition, list[Span]]:
-    """Return which offsets of the table at a place go, by commits that it does not have yet."""
+def _pending(table: TableHistory, commits: Sequence[CommittedEntry]) -> PendingChanges:
+    """Return what commits list for a table that does not have them. What a rewind takes was there when it landed."""
+    files = [
+        BucketFile(file.path, file.bucket, file.rows, file.bytes)
+        for one in commits
+        for file in one.side_files.get(table.place, ())
+    ]
+    going = _spans([one for one in commits if one.facts["kind"] == "rewind"], table.place)
+    replayed = _spans([one for one in commits if one.facts["kind"] != "rewind"], table.place)
+    rewound = sum(count(table.table.store, file, going) for file in table.files) if going else 0
+    withdrawn = rewound + sum(end - start for spans in replayed.values() for start, end in spans)
+    without = {part: [*replayed.get(part, ()), *going.get(part, ())] for part in {**replayed, **going}}
+    return PendingChanges(files, without, withdrawn, rewound)
+
+
+def _spans(commits: Sequence[CommittedEntry], place: str) -> dict[TopicPartition, list[Span]]:
+    """Return which offsets of the table at a place go by these commits."""
     found: dict[TopicPartition, list[Span]] = {}
     for one in commits:
-        for part, spans in one.withdrawn.get(place, {}).items() if one.version > applied else ():
+        for part, spans in one.withdrawn.get(place, {}).items():
             found.setdefault(part, []).extend(spans)
     return found
-
-
-def _rows_at(side_history: TableHistory, offsets: Mapping[TopicPartition, Sequence[Span]]) -> int:
-    """Count rows at these offsets. What a rewind takes was there when it landed: side files come first."""
-    return sum(count(side_history.table.store, file, offsets) for file in side_history.files) if offsets else 0

@@ -126,13 +126,13 @@ def unread(report: Report, committing: Iterable[OffsetRange]) -> list[MissingOff
 
 def batch(
     report: Report, committing: list[OffsetRange], *, epoch: int, settled: int, side: Mapping[str, list[StagedFile]],
-    seen: Mapping[TopicPartition, int], closed_until: datetime | None, facts: Mapping[str, Any],
-    meanings: Mapping[str, int] | None = None,
+    seen: Mapping[TopicPartition, int], closed: tuple[datetime | None, Mapping[int, datetime]],
+    facts: Mapping[str, Any], meanings: Mapping[str, int] | None = None,
 ) -> Batch:  # fmt: skip
     """Assemble the commit. Asserts that every offset the tasks saw lies in a range.
 
-    `side`: of `side_files`. `seen`: what the table knows of its parts. `meanings`: of the schema
-    ids by which records were decoded.
+    `side`: of `side_files`. `seen`: what the table knows of its parts. `closed`: how far buckets were closed when rows
+    were judged: of the table, and of those of a route by number. `meanings`: of the schema ids that records have.
     """
     by_source = {(r.part.topic, r.part.partition): r for r in committing}
     for source, counts in report.counts.items():
@@ -162,12 +162,12 @@ def batch(
         "late": late.to_json(),
         "late_files": len(late_files),
         "late_bytes": sum(file.bytes for file in late_files),
-        "closed_until": to_iso(closed_until),
+        "closed_until": to_iso(closed[0]),
     }
     found = {r.part: report.counts.get((r.part.topic, r.part.partition), Counts()).seen for r in committing}
     moved = risen(seen, {part: at for part, at in found.items() if at is not None})
     return Batch(
-        uuid4().hex, epoch, committing, report.files, side, about, settled, moved, closed_until, meanings or {}
+        uuid4().hex, epoch, committing, report.files, side, about, settled, moved, *closed, meanings or {}
     )  # fmt: skip
 
 

@@ -171,8 +171,6 @@ class Pipeline(Strict):
                 check_table(self.of_target(rule, rule))
             except ValueError as error:
                 raise ValueError(f"route.targets.{rule}: {error}") from error
-            if self.of_target(rule, rule).seal.enabled:
-                raise ValueError("route: the buckets of its tables are not sealed yet; set seal.enabled: false")
         return self
 
     def of_target(self, rule: str, name: str) -> "Pipeline":
@@ -183,6 +181,12 @@ class Pipeline(Strict):
         table = self.table.model_copy(update={**place, **({"format": target.format} if target.format else {})})
         seal = self.seal.model_copy(update={"late_table": None})  # each has its own, beside it
         return self.model_copy(update={"seal": seal, **settings_of(target), "table": table, "route": None})
+
+    def rule_of(self, name: str, location: str) -> str | None:
+        """Return the key of the route's targets that fills a table; None: the configuration is another by now."""
+        assert self.route is not None, "only a route has targets"
+        rule = name if name in self.route.fixed else self.route.rule_of(name)
+        return rule if rule and self.of_target(rule, name).table.location == location else None
 
     @property
     def compacts_at_seal(self) -> bool:
@@ -334,6 +338,26 @@ class Config(Strict):
                 f"pipeline {name!r} has a route, and this command does not know the tables of one yet; nothing was done"
             )
         return self.pipelines[name]
+
+    def at_target(self, name: str, target: str | None) -> "Config":
+        """Return the configuration where a pipeline has the table of a target in place of its own. Raises ConfigError.
+
+        The same one where it has no route, and none is asked for.
+        """
+        pipeline = self.pipelines[name]
+        route = pipeline.route
+        if route is None and target is None:
+            return self
+        known = [] if route is None else list(route.fixed)
+        if route is None:
+            raise ConfigError(f"pipeline {name!r} has no route, so there is no target {target!r}; leave --target out")
+        if target is None:
+            raise ConfigError(
+                f"pipeline {name!r} fills many tables; say which: --target NAME ({', '.join(route.targets)})"
+            )
+        if (rule := target if target in known else route.rule_of(target)) is None:
+            raise ConfigError(f"pipeline {name!r} has no target {target!r}{did_you_mean(target, known)}")
+        return self.model_copy(update={"pipelines": {**self.pipelines, name: pipeline.of_target(rule, target)}})
 
     def chosen(self, only: list[str] | None) -> list[str]:
         """Names of the pipelines that were asked for; all, when none was. Raises ConfigError for an unknown one."""

@@ -21,19 +21,12 @@ from writer.driver import supervisor_channel
 from writer.driver.batch_queue import BatchQueue
 from writer.driver.pipeline import PipelineRun
 from writer.driver.pipeline_runner import PipelineRunner, StartRequests, watch
-from writer.driver.seal_loop import Closer, Rounds, Seals, Step, seal_due
+from writer.driver.sealing import pipeline_seals
 from writer.driver.spark import query, session
-from writer.hooks.dispatcher import HookDispatcher, deliveries
-from writer.maintenance import retention
-from writer.maintenance.compaction import beside_seals, here, in_spark
-from writer.maintenance.compaction_plan import Pace
-from writer.maintenance.retention import Regularly, Retention
 from writer.scaling import spark_settings
 from writer.scaling.executor_manager import ExecutorManager
 from writer.scaling.spark_executors import SparkExecutors
 from writer.schemas.registry import source
-from writer.sealing.idleness import Listener
-from writer.sealing.sealer import Sealer
 from writer.status import from_table
 from writer.status.lag import Watch
 from writer.status.pause import Paused
@@ -189,29 +182,13 @@ def _begin(
     r.shown.callback(watch_lag.close)
     pipeline.gate.watch()
     r.shown.callback(pipeline.gate.close)
-    delivery = HookDispatcher(name, deliveries(name, config), r.progress.hooked)
-    delivery.start()  # before anything is sealed, and closed after
-    r.shown.callback(delivery.close, last=once)
     if url is not None:
         driver = me(url, pipeline.epoch, str(config.http.certificate or ""))
         announce(config.checkpoints, name, driver, config.s3.settings)
         r.shown.callback(retract, config.checkpoints, name, driver, config.s3.settings)
-    if pipeline.config.seal.enabled:
-        seals = _seals(spark, config, pipeline, cluster, delivery.follow, once=once)
-        seals.start()
-        r.shown.callback(seals.close, last=once)
+    pipeline_seals.start(spark, config, pipeline, cluster, r.shown, once=once)
     r.query = query(spark, config, pipeline, start, once=once)
     r.cancel = partial(spark.sparkContext.cancelJobGroup, str(r.query.runId))  # Spark runs a query's jobs as this group
-
-
-def _seals(spark: Any, config: Config, pipeline: PipelineRun, cluster: Cluster, hooks: Step, *, once: bool) -> Seals:
-    """Return the sealer of a pipeline's buckets, which runs beside its stream."""
-    name, sealer = pipeline.name, Sealer(pipeline.name, config)
-    # With --once Spark may be gone at the last round; no other work waits for the driver's processor then.
-    rewriting = here if once else in_spark(spark, f"rewrites of {name}", Pace(pipeline.config.compact.share))
-    merge = beside_seals(sealer, config.s3.settings, rewriting)
-    beside = {**steps(pipeline, cluster, merge, retention.works(name, config)), "hooks": hooks}
-    return Seals(Rounds(sealer, beside, pipeline.progress), pipeline.progress)
 
 
 def _listen(config: Config, name: str, cluster: Cluster, progress: Progress) -> None:
@@ -222,13 +199,3 @@ def _listen(config: Config, name: str, cluster: Cluster, progress: Progress) -> 
     with suppress(HeadraceError, OSError):
         frontier, logs = from_table.logs_now(name, config, cluster, now)
         progress.waits(frontier, replace(logs, interval=config.kafka.lag_interval))
-
-
-def steps(pipeline: PipelineRun, cluster: Cluster, merge: Step, retained: Sequence[Retention]) -> dict[str, Step]:
-    """Return what is done to the buckets of a pipeline beside its stream, in this order."""
-    return {
-        "close": Closer(Listener(cluster, list(pipeline.topic_ids)), lambda: pipeline.numbers),
-        "merge": merge,
-        "seal": seal_due,
-        "retention": Regularly(pipeline.name, retained),
-    }

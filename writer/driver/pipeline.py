@@ -276,7 +276,8 @@ class PipelineRun:
         self.progress.entered("tasks", offsets=sum(r.end - r.start for r in committing))
         fault_points.point("before_stage", self.name)
         starts = {source: begin for source, (begin, _) in waiting.items()}
-        frozen = BatchDecision(now, self.epoch, starts, self._standing.numbers, snapshot.closed_until)
+        closed = snapshot.closed_until, snapshot.closed_targets
+        frozen = BatchDecision(now, self.epoch, starts, self._standing.numbers, *closed)
         held = {} if self._lease is None else {"lease": self._lease}
         about = {
             "run": self._run_id,
@@ -323,7 +324,8 @@ class PipelineRun:
             seen = {r.part: at for r in committing if (at := snapshot.seen(r.part)) is not None}
             planned = builder.batch(
                 report, committing, epoch=self.epoch, settled=self._tables.settled,
-                side=self._side_files(report), seen=seen, closed_until=frozen.closed_until, facts=facts,
+                side=self._side_files(report), seen=seen, facts=facts,
+                closed=(frozen.closed_until, frozen.closed_targets),
                 meanings=self._schemas.confirm(report, time.monotonic()),
             )  # fmt: skip
             builder.check_age(frozen.now, datetime.now(UTC), self.config.table.orphan_retention)
@@ -332,13 +334,10 @@ class PipelineRun:
             except ClosedMeanwhile:
                 snapshot = self._table.snapshot()
                 self._tables.apply_side_files()
-                late = self._tasks.closed_between(report, frozen.closed_until, snapshot.closed_until)
-                frozen = replace(frozen, closed_until=snapshot.closed_until)
-                if late:
-                    logging.event(
-                        "batch_reclassified", pipeline=self.name, batch=about["batch"],
-                        closed_until=str(frozen.closed_until), buckets=len(late),
-                    )  # fmt: skip
+                judged, closed = frozen, (snapshot.closed_until, snapshot.closed_targets)
+                frozen = replace(frozen, closed_until=closed[0], closed_targets=closed[1])
+                if late := self._tasks.closed_between(report, judged, frozen):
+                    logging.event("batch_reclassified", pipeline=self.name, batch=about["batch"], buckets=late)
                     self._discard(report)
                     report = None
                     self.progress.entered("tasks")
@@ -387,8 +386,7 @@ class PipelineRun:
         except RecordsMissed as error:
             self._notifier.send(notifications.records_missed(self.name, str(error), datetime.now(UTC)))
             raise
-        late = sum(report.late.beyond) if self.config.seal.late == "dead_letter" else 0
-        check_failed_records(self.name, report, self.config.limits, late=late)
+        check_failed_records(self.name, report, self.config.limits, late=self._tasks.late_dead_letters(report))
 
     def _same_topics(self) -> None:
         """Raise when a topic was deleted and created again under this run: its offsets mean other records now."""

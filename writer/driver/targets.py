@@ -1,12 +1,14 @@
 """The tables that a route fills: made when a name needs one, each with columns and an event-time unit of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
 import bucketers
+from bucketers import Timed, interval
 from writer.avro.schema_plan import PROVENANCE, Rejected, SchemaPlan, WriterSchema
 from writer.batch.bucketing import times_of
 from writer.batch.plan import TaskPlan
@@ -19,9 +21,10 @@ from writer.config.pipelines import Config, Pipeline
 from writer.config.table_sections import layout
 from writer.core import logging
 from writer.core.errors import LimitReached
-from writer.core.files import StagedFile
+from writer.core.files import BucketKey, StagedFile
 from writer.schemas.subjects import full_name
 from writer.schemas.tracker import Schemas
+from writer.sealing.rules import is_closed
 from writer.storage.nesting import parts
 from writer.table.factory import Tables
 from writer.table.log.snapshot import TargetRecord
@@ -33,12 +36,18 @@ class Target:
     """One table of a route."""
 
     name: str
+    number: int  # in the log of the pipeline
     settings: Pipeline
     table: PipelineTable
     late: PipelineTable | None
     plan: SchemaPlan
     unit: str  # of the event time
     grown: pa.Schema | None = None  # columns that the tables are known to have
+
+    @property
+    def bucketer(self) -> bucketers.Bucketer:
+        """What maps its event times to buckets."""
+        return bucketers.build(self.settings.bucket)
 
     def columns(self, record_columns: RecordColumns) -> pa.Schema:
         """Columns that the table needs, but those of buckets."""
@@ -69,17 +78,14 @@ class Targets:
         self._used = {_key(place) for place in self._settings.locations}
         named = [self._record(name, name) for name in self._section.fixed]
         known = self._tables.main.add_targets(epoch, named)
-        for name in self._section.fixed:
-            self._open(name, name)
-        for record in known.values():
-            rule = self._section.rule_of(record.name)
-            if (
-                rule is None
-                or rule in self._section.fixed
-                or record.location != self._record(rule, record.name).location
-            ):
-                continue  # the configuration is another by now: its rows are applied, new ones go elsewhere
-            self._open(rule, record.name)
+        numbers = {record.location: number for number, record in known.items()}
+        for record in named:
+            self._open(record.name, record.name, numbers[record.location])
+        for number, record in known.items():
+            rule = self._settings.rule_of(record.name, record.location)
+            if rule is None or rule in self._section.fixed:
+                continue  # it is open, or the configuration is another: its rows are applied, new ones go elsewhere
+            self._open(rule, record.name, number)
             self._made[record.name] = record.name
         route = self.route()
         for schema_id, record_name in route.records.items() if route.by == "record" else ():
@@ -95,13 +101,14 @@ class Targets:
             otherwise=None if rest in ("dead_letters", "stop") else rest, records=self._records(),
         )  # fmt: skip
 
-    def plans(self, of_pipeline: TaskPlan) -> dict[str, TaskPlan]:
-        """Return the plan of each table's rows in a batch."""
+    def plans(self, of_pipeline: TaskPlan, closed: Mapping[int, datetime]) -> dict[str, TaskPlan]:
+        """Return the plan of each table's rows in a batch; `closed`: how far buckets are closed, by target number."""
         return {
             name: build_task_plan(
                 target.settings, self._s3, target.plan, of_pipeline.wire, target.unit, now=of_pipeline.now,
                 prefix=of_pipeline.prefix, incarnations=of_pipeline.incarnations, frontier=of_pipeline.frontier,
                 record_columns=self._record_columns(target), topic=of_pipeline.topic, hidden=target.table.hidden,
+                closed_until=closed.get(target.number) if closes(target.settings, target.bucketer) else None,
             )
             for name, target in self._targets.items()
         }  # fmt: skip
@@ -142,11 +149,31 @@ class Targets:
             found |= {target.settings.late_place: of_target.late_files} if of_target.late_files else {}
         return found
 
+    def late_dead_letters(self, report: Report) -> int:
+        """Count the rows of a report that are dead letters because they came late."""
+        found = [(self._targets[name].settings.seal, one.late) for name, one in report.targets.items()]
+        return sum(sum(late.beyond) for seal, late in found if seal.late == "dead_letter")
+
+    def closed_between(
+        self, report: Report, before: Mapping[int, datetime], after: Mapping[int, datetime]
+    ) -> set[tuple[str, BucketKey]]:
+        """Return the buckets of a report, by table, that are closed by `after`, and were not by `before`."""
+        return {
+            (name, bucket)
+            for name, of_target in report.targets.items()
+            if (target := self._targets[name])
+            for bucket in newly_closed(
+                of_target.files, target.bucketer, before.get(target.number), after.get(target.number)
+            )
+        }
+
     def standing(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return where the tables lie, by name, and why some of them refused what was committed last."""
         places = {name: target.table.location for name, target in self._targets.items()}
         behind = self._tables.behind
-        return places, {name: behind[place] for name, place in places.items() if place in behind}
+        both = {name: (places[name], target.settings.late_place) for name, target in self._targets.items()}
+        refused = {name: [behind[one] for one in found if one in behind] for name, found in both.items()}
+        return places, {name: why[0] for name, why in refused.items() if why}
 
     @property
     def _is_full(self) -> bool:
@@ -162,8 +189,8 @@ class Targets:
         return self._schemas.record_columns if same else target.settings.columns.record_columns
 
     def _record(self, rule: str, name: str) -> TargetRecord:
-        settings = self._settings.of_target(rule, name).table
-        return TargetRecord(name, settings.location, settings.format)
+        settings = self._settings.of_target(rule, name)
+        return TargetRecord(name, settings.table.location, settings.table.format, settings.late_table or "")
 
     def _make(self, name: str, epoch: int) -> None:
         """Make a table for a name, unless it may have none."""
@@ -183,12 +210,12 @@ class Targets:
             self._made[name] = None
             logging.warning("target_refused", pipeline=self._pipeline, name=name, reason=why)
             return
-        self._tables.main.add_targets(epoch, [record])
-        self._open(rule, name)
+        known = self._tables.main.add_targets(epoch, [record])
+        self._open(rule, name, next(number for number, one in known.items() if one.location == record.location))
         self._made[name] = name
         logging.event("target_made", pipeline=self._pipeline, name=name, location=record.location)
 
-    def _open(self, rule: str, name: str) -> None:
+    def _open(self, rule: str, name: str, number: int) -> None:
         """Open a table, which is made if it is not there. Raises ConfigError when it is another pipeline's."""
         settings = self._settings.of_target(rule, name)
         buckets = bucketers.build(settings.bucket).columns
@@ -201,7 +228,7 @@ class Targets:
         reserved = frozenset(column.lower() for column in (*PROVENANCE.names, *buckets, *own.names))
         there = [field for field in table.snapshot().columns() if field.name.lower() not in reserved]
         plan = SchemaPlan(pa.schema(there), reserved, widen=settings.schemas.widen == "in_place")
-        self._targets[name] = Target(name, settings, table, late, plan, settings.event_time.unit)
+        self._targets[name] = Target(name, number, settings, table, late, plan, settings.event_time.unit)
         self._used |= {_key(settings.table.location)}
 
     def _admit(self, target: Target, schema_id: int) -> None:
@@ -223,13 +250,31 @@ class Targets:
 
 def target_facts(report: Report) -> dict[str, Any]:
     """Return what a commit says of each table, as JSON values; empty without a route."""
-    found = {name: sums(one.files) for name, one in report.targets.items() if one.files}
+    found = {name: _facts_of(one) for name, one in report.targets.items() if one.files or one.late_files}
     return {"targets": found} if found else {}
 
 
-def routed(plan: TaskPlan, targets: Targets) -> TaskPlan:
-    """Return the plan of tasks that fill the tables of a route."""
-    return replace(plan, route=targets.route(), targets=targets.plans(plan))
+def _facts_of(report: Report) -> dict[str, Any]:
+    return {**sums(report.files), **({"late": report.late.to_json()} if report.late.buckets else {})}
+
+
+def routed(plan: TaskPlan, targets: Targets, closed: Mapping[int, datetime]) -> TaskPlan:
+    """Return the plan of tasks that fill the tables of a route; `closed`: how far buckets are closed, by number."""
+    return replace(plan, route=targets.route(), targets=targets.plans(plan, closed))
+
+
+def closes(settings: Pipeline, bucketer: bucketers.Bucketer) -> bool:
+    """Return whether buckets of a table are ever closed."""
+    return settings.seal.enabled and isinstance(bucketer, Timed)
+
+
+def newly_closed(
+    files: Sequence[StagedFile], bucketer: bucketers.Bucketer, before: datetime | None, after: datetime | None
+) -> set[BucketKey]:
+    """Return the buckets of files that are closed by `after`, and were not by `before`: their rows are late."""
+    spans = {file.bucket: interval(bucketer, file.bucket) for file in files}
+    ends = {bucket: span[1] for bucket, span in spans.items() if span is not None}
+    return {bucket for bucket, end in ends.items() if is_closed(end, after) and not is_closed(end, before)}
 
 
 def _is_nested(one: tuple[str, ...], other: tuple[str, ...]) -> bool:

@@ -3,13 +3,12 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
 import bucketers
-from bucketers import Timed, interval
 from writer.batch.plan import TaskPlan
 from writer.batch.task_report import Report
 from writer.commit import builder
@@ -17,15 +16,13 @@ from writer.commit.batch_limits import task_count
 from writer.commit.task_plan import build_task_plan
 from writer.config import pipelines as config
 from writer.config.connections import Kafka
-from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source
 from writer.driver.readers.native_reader import NativeReader
 from writer.driver.readers.spark_reader import SparkReader
-from writer.driver.targets import Targets, routed
+from writer.driver.targets import Targets, closes, newly_closed, routed
 from writer.scaling.spark_executors import slots
 from writer.schemas.format_detection import DetectedFormat
 from writer.schemas.tracker import Schemas
-from writer.sealing.rules import is_closed
 from writer.status.progress import Progress
 from writer.storage.base import S3Settings
 from writer.table.table import PipelineTable
@@ -42,6 +39,7 @@ class BatchDecision:
     starts: Mapping[Source, int]  # below these offsets the table has the records
     incarnations: Mapping[str, int]
     closed_until: datetime | None  # buckets that end by then are closed
+    closed_targets: Mapping[int, datetime] = field(default_factory=dict)  # the same for tables of a route, by number
 
 
 def usable_slots(slots: int, pipelines: int) -> int:
@@ -135,11 +133,17 @@ class Tasks:
             self._progress.admitted(self._schemas.plan.schemas)
             self.grow(frozen.epoch)
 
-    def closed_between(self, report: Report, before: datetime | None, after: datetime | None) -> set[BucketKey]:
-        """Return the buckets of a report that are closed by `after`, and were not by `before`: their rows are late."""
-        spans = {file.bucket: interval(self._bucketer, file.bucket) for file in report.files}
-        ends = {bucket: span[1] for bucket, span in spans.items() if span is not None}
-        return {bucket for bucket, end in ends.items() if is_closed(end, after) and not is_closed(end, before)}
+    def late_dead_letters(self, report: Report) -> int:
+        """Count the rows of a report that are dead letters because they came late."""
+        if self._targets is not None:
+            return self._targets.late_dead_letters(report)
+        return sum(report.late.beyond) if self._settings.seal.late == "dead_letter" else 0
+
+    def closed_between(self, report: Report, before: BatchDecision, after: BatchDecision) -> int:
+        """Count the buckets of a report that are closed by `after`, and were not by `before`: their rows are late."""
+        if self._targets is not None:
+            return len(self._targets.closed_between(report, before.closed_targets, after.closed_targets))
+        return len(newly_closed(report.files, self._bucketer, before.closed_until, after.closed_until))
 
     def grow(self, epoch: int) -> None:
         """Give the tables the columns that rows have by now, before any file has them. Raises Fenced, CommitFailed."""
@@ -158,9 +162,9 @@ class Tasks:
             record_columns=self._schemas.record_columns, prefix=f"{frozen.epoch:06d}",
             incarnations=frozen.incarnations, frontier=frozen.starts,
             topic=settings.topics.only, hidden=self._tables[0].hidden,
-            closed_until=frozen.closed_until if settings.seal.enabled and isinstance(self._bucketer, Timed) else None,
+            closed_until=frozen.closed_until if closes(settings, self._bucketer) else None,
         )  # fmt: skip
-        return plan if self._targets is None else routed(plan, self._targets)
+        return plan if self._targets is None else routed(plan, self._targets, frozen.closed_targets)
 
     @property
     def _reads_headers(self) -> bool:

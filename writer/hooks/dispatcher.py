@@ -40,10 +40,13 @@ _END_WITHIN_S = 2.0  # a delivery under way is left alone: it is found again
 
 
 def deliveries(name: str, config: Config) -> list[HookDelivery]:
-    """Return a `HookDelivery` for each hook of a pipeline, with a handle of the table of its own."""
+    """Return a `HookDelivery` for each hook of a pipeline's table, with a handle of the table of its own.
+
+    A route's tables have those, each by the configuration `Config.at_target`; the pipeline's log has none.
+    """
     bucketer = bucketers.build(config.pipelines[name].bucket)
     found = []
-    for settings in config.pipelines[name].hooks:
+    for settings in config.pipelines[name].hooks if config.pipelines[name].route is None else ():
         table = main_table(name, config)
         describe = partial(described, name, config, table)
         found.append(HookDelivery(built(settings, name), settings.start, Seals(table, bucketer), describe))

@@ -127,7 +127,7 @@ def _side_tables(main: PipelineTable, dead_letters: str) -> Sequence[str]:
 
     Targets come from the state of the log: one that is behind by many commits may be in none of the last.
     """
-    targets = {one.location: None for one in main.snapshot().targets().values()}
+    targets = dict.fromkeys(main.snapshot().target_places)
     listed = {place: None for about in main.recent(1000) for place in about.get("side_files", {})}
     return list({dead_letters: None, **targets, **listed})
 

@@ -27,6 +27,10 @@ OnePipeline = Annotated[
     str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
 ]
 
+OneTarget = Annotated[
+    str | None, typer.Option("--target", help="Which table of a pipeline with a route: the name that goes there.")
+]
+
 
 def json_option(form: str = "one document") -> Any:
     """Return the option for output that a program reads. docs/json_keys.yaml has its keys."""
@@ -41,6 +45,12 @@ def opened(path: Path, pipeline: str | None) -> tuple[Config, str]:
     """Read the configuration, and name the pipeline that is meant. Raises ConfigError."""
     config = load(path)
     return config, config.one(pipeline)
+
+
+def opened_table(path: Path, pipeline: str | None, target: str | None) -> tuple[Config, str]:
+    """Read the configuration as `Config.at_target` has it, and name the pipeline that is meant. Raises ConfigError."""
+    config, name = opened(path, pipeline)
+    return config.at_target(name, target), name
 
 
 def options_of(choose: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:

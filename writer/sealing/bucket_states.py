@@ -1,6 +1,6 @@
 """The states of a pipeline's buckets, as the sealer computes and commands show them. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -49,6 +49,28 @@ def bucket_counts(
         blocked=tuple((name(state.bucket), state.why) for state in states if isinstance(state, Blocked)),
         late=sum(b.late for b in buckets), sealed=len(sealed), resealed=sum(m.version > 1 for m in sealed),
         last=sealed[-1] if sealed else None, trouble=tuple(trouble),
+    )  # fmt: skip
+
+
+def together(tables: Mapping[str, BucketCounts]) -> BucketCounts:
+    """Add up the buckets of the tables of a route, by name. `closed_until` is of the table that is least far.
+
+    A bucket and a step are named with their table.
+    """
+    found = list(tables.values())
+    ends = [(one.next[1], f"{name}/{one.next[0]}") for name, one in tables.items() if one.next]
+    first = min(ends, default=None)
+    manifests = [one.last for one in found if one.last]
+    untils = [one.closed_until for one in found]
+    return BucketCounts(
+        at=min(one.at for one in found), watermark=found[0].watermark,
+        closed_until=None if None in untils else min(until for until in untils if until is not None),
+        open=sum(one.open for one in found), closed=sum(one.closed for one in found),
+        reopened=sum(one.reopened for one in found), next=None if first is None else (first[1], first[0]),
+        blocked=tuple((f"{name}/{bucket}", why) for name, one in tables.items() for bucket, why in one.blocked),
+        late=sum(one.late for one in found), sealed=sum(one.sealed for one in found),
+        resealed=sum(one.resealed for one in found), last=max(manifests, key=lambda m: m.sealed_at, default=None),
+        trouble=tuple((f"{step} of {name}", why) for name, one in tables.items() for step, why in one.trouble),
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ class Listener:
 
     cluster: Asks
     topics: Sequence[str]
+    young_s: float = 0.0  # an answer counts for so long, where several tables ask one after the other
     _ends: dict[Source, int] = field(default_factory=dict)
     _moved: dict[Source, datetime] = field(default_factory=dict)
     _last: KafkaEnds | None = None
@@ -48,6 +49,8 @@ class Listener:
 
         The end of a log, not of what can be read: records of an open transaction are still to come.
         """
+        if self._last is not None and now - self._last.at < timedelta(seconds=self.young_s):
+            return self._last
         sources = self.cluster.sources(self.topics)
         since = now - idle_timeout
         young = self.cluster.found(dict.fromkeys(sources, int(since.timestamp() * 1000)))
@@ -68,5 +71,5 @@ def held_back(mark: Watermark, policy: Seal, now: datetime) -> bool:
 
 def frontier_of(standing: BucketSnapshot, numbers: Mapping[str, int]) -> dict[Source, int]:
     """Return the frontier of the incarnations that are read, by source."""
-    parts = standing.snapshot.parts().items()
+    parts = standing.progress.parts().items()
     return {(p.topic, p.partition): at for p, at in parts if numbers.get(p.topic) == p.incarnation}

@@ -1,7 +1,7 @@
 """Closes and seals buckets. Any process can run this beside others, because all state comes from the table's log."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from uuid import uuid4
@@ -16,7 +16,7 @@ from writer.core.offsets import Source
 from writer.core.units import instant
 from writer.sealing.bucket_states import BucketCounts, bucket_counts
 from writer.sealing.manifest import Manifest, Manifests, Reason, bucket_path
-from writer.sealing.rules import Blocked, Ready, State, Unsealed, is_closed, to_seal
+from writer.sealing.rules import Blocked, MissingRange, Ready, State, Unsealed, is_closed, to_seal
 from writer.sealing.unsealed import (
     BucketQuestion,
     IndexCheckpoint,
@@ -27,7 +27,7 @@ from writer.sealing.unsealed import (
     missing_ranges_of,
 )
 from writer.sealing.watermark import PartitionEventTime, Watermark
-from writer.table.factory import main_table
+from writer.table.factory import Tables, all_tables, main_table
 from writer.table.gap_records import gap_records
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.log import Action
@@ -46,6 +46,7 @@ class BucketSnapshot:
 
     snapshot: PipelineSnapshot
     unsealed: UnsealedIndex
+    progress: PipelineSnapshot  # of the pipeline's log: the same, but for a table of a route
     closing: datetime | None = None  # what is only thought of
 
     @property
@@ -56,13 +57,20 @@ class BucketSnapshot:
 
 
 class Sealer:
-    """Closes and seals the buckets of one pipeline. Not for several threads."""
+    """Closes and seals the buckets of one table. Not for several threads.
 
-    def __init__(self, pipeline: str, config: Config) -> None:
-        """Take the pipeline; its table need not be there yet."""
-        self.pipeline, self.settings = pipeline, config.pipelines[pipeline]
+    Of a route's table, the closes are entries of the pipeline's log, which its own log repeats; seals are in its own.
+    """
+
+    def __init__(self, pipeline: str, config: Config, target: str | None = None) -> None:
+        """Take the pipeline, and the table of its route; it need not be there yet. Raises ConfigError."""
+        own = config.at_target(pipeline, target)
+        self.pipeline, self.settings = pipeline, own.pipelines[pipeline]
         self.policy = self.settings.seal
-        self.table = main_table(pipeline, config)  # with a view of the log of its own: the stream's is not waited for
+        self.table = main_table(pipeline, own)  # with a view of the log of its own: the stream's is not waited for
+        self._tables = None if target is None else all_tables(pipeline, config)
+        self.log = self.table if self._tables is None else self._tables.main  # of the pipeline
+        self.about = {"pipeline": pipeline, **({} if target is None else {"target": target})}  # of what is logged
         self.bucketer = bucketers.build(self.settings.bucket)
         self.columns = self.bucketer.columns
         self.manifests = Manifests(self.table.store, self.columns)
@@ -73,13 +81,17 @@ class Sealer:
         self._index_checkpoint = IndexCheckpoint(self.table.store)
         self._marked = -1
         self._unsealed: UnsealedIndex | None = None
+        self._missing: tuple[Mapping[str, int], tuple[MissingRange, ...]] = {}, ()  # by sums of gaps
 
     def follow(self, *, keep: bool = True) -> BucketSnapshot:
         """Read on in the log, and see to it that what its seals promise is there. Raises CommitFailed, OSError.
 
         `keep`: False only looks, and writes nothing.
         """
+        if keep and self._tables is not None:
+            self._repeat_closes(self._tables)
         snapshot = self.table.snapshot()
+        progress = self.log.snapshot() if self._tables else snapshot  # after it: of the gaps none is missed
         table, version = snapshot.state.place
         unsealed = (
             self._unsealed if self._unsealed and self._unsealed.table == table else self._index_checkpoint.read(table)
@@ -99,16 +111,35 @@ class Sealer:
         if keep and (promised or version - self._marked >= _ENTRIES_UNMARKED_MAX):
             self._index_checkpoint.put(unsealed)
             self._marked = version
-        return BucketSnapshot(snapshot, unsealed)
+        if self._tables is not None:
+            unsealed = replace(unsealed, missing_ranges=self._missing_ranges(progress))
+        return BucketSnapshot(snapshot, unsealed, progress)
+
+    def _repeat_closes(self, tables: Tables) -> None:
+        """See to it that the log of a route's table has the closes that the pipeline's has. Raises CommitFailed."""
+        number = self._number(self.log.snapshot())
+        if number and self.log.snapshot().closed_target(number) != self.table.snapshot().closed_until:
+            tables.apply_side_files()
+
+    def _number(self, progress: PipelineSnapshot) -> int | None:
+        """Return the number of a route's table; None: it has none yet, or is the pipeline's own."""
+        found = progress.targets() if self._tables is not None else {}
+        return next((number for number, one in found.items() if one.location == self.table.location), None)
+
+    def _missing_ranges(self, progress: PipelineSnapshot) -> tuple[MissingRange, ...]:
+        """Return where records of gaps may be missing. Gap records are read only after one was opened, or ended."""
+        if self._missing[0] != progress.gap_sums:
+            records = gap_records(self.log, self.pipeline) if progress.gap_sums["gaps"] else {}
+            self._missing = progress.gap_sums, tuple(missing_ranges_of(records, ()))
+        return self._missing[1]
 
     def close(self, standing: BucketSnapshot, until: datetime, reason: Reason, now: datetime) -> int | None:
         """Close the buckets that end by then. Returns the version that does it; None: they are. Raises CommitFailed."""
-        closing = Closing(uuid4().hex, until, {"reason": reason, "at": now.isoformat()})
-        version = self.table.close(standing.snapshot, closing)
+        number = self._number(standing.progress)
+        closing = Closing(uuid4().hex, until, {"reason": reason, "at": now.isoformat()}, number)
+        version = self.log.close(standing.progress, closing)
         if version is not None:
-            logging.event(
-                "buckets_closed", pipeline=self.pipeline, until=until.isoformat(), reason=reason, version=version
-            )
+            logging.event("buckets_closed", **self.about, until=until.isoformat(), reason=reason, version=version)
         return version
 
     def due(self, standing: BucketSnapshot, now: datetime) -> list[State]:
@@ -153,7 +184,7 @@ class Sealer:
         self, standing: BucketSnapshot, numbers: Mapping[str, int], idle: frozenset[Source]
     ) -> list[PartitionEventTime]:
         """Return how far the parts have come that the pipeline reads; `numbers`: topic → number of its incarnation."""
-        snapshot = standing.snapshot
+        snapshot = standing.progress
         mine = [part for part in snapshot.parts() if numbers.get(part.topic) == part.incarnation]
         seen = [(part, snapshot.seen(part)) for part in mine if self.settings.topics.includes(part.topic)]
         return [
@@ -174,7 +205,7 @@ class Sealer:
             for manifest in drawn:
                 self.sealed.append(manifest.standing(version))
                 logging.event(
-                    "bucket_sealed", pipeline=self.pipeline, bucket=manifest.name, manifest=manifest.version,
+                    "bucket_sealed", **self.about, bucket=manifest.name, manifest=manifest.version,
                     version=version, rows=manifest.rows, files=manifest.files, late=manifest.late,
                     reason=manifest.reason,
                 )  # fmt: skip
@@ -182,7 +213,7 @@ class Sealer:
         for state in blocked:
             self._unsound[standing.unsealed.buckets[state.bucket]] = state
             name = bucket_path(self.columns, state.bucket)
-            logging.warning("bucket_blocked", pipeline=self.pipeline, bucket=name, reason=state.why)
+            logging.warning("bucket_blocked", **self.about, bucket=name, reason=state.why)
 
     def _manifest(
         self, standing: BucketSnapshot, ready: Ready, files: Sequence[BucketFile], now: datetime

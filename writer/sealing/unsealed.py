@@ -61,19 +61,18 @@ def after(
     at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
     unsealed = replace(unsealed, version=version)
     match about.get("kind"):
-        case "batch" | "replay" | "fill":
+        case "batch" | "replay" | "fill" | "side":
             unsealed = replace(unsealed, missing_ranges=_ended(unsealed.missing_ranges, about))
             late = Counter({tuple(key): rows for key, rows in about.get("late", {}).get("buckets", ())})
-            return _with(
-                unsealed, [_came(unsealed, b, rows, late[b], at, ask) for b, rows in _adds(actions, columns).items()]
-            )
+            came = [_came(unsealed, b, rows, late[b], at, ask) for b, rows in _adds(actions, columns).items()]
+            return _closed(_with(unsealed, came), about)
         case "rewrite":
             return _rewritten(unsealed, about.get("taken"), actions, columns, at, ask)
         case "seal":
             sealed = {tuple(manifest["bucket"]) for manifest in about["manifests"]}
             return replace(unsealed, buckets={b: one for b, one in unsealed.buckets.items() if b not in sealed})
         case "close":
-            return _closed(unsealed, datetime.fromisoformat(about["until"]), about["reason"])
+            return _closed(unsealed, about)
         case "gap":
             known = missing_ranges_of(gap_record.records_of(version, about), unsealed.missing_ranges)
             return replace(unsealed, missing_ranges=tuple(known))
@@ -209,7 +208,11 @@ def _known(unsealed: UnsealedIndex, bucket: BucketKey, at: datetime, ask: Bucket
     )
 
 
-def _closed(unsealed: UnsealedIndex, until: datetime, reason: Reason) -> UnsealedIndex:
+def _closed(unsealed: UnsealedIndex, about: Mapping[str, Any]) -> UnsealedIndex:
+    """Follow a close: an entry of the pipeline's, or one of kind side, where the log of a route's table repeats it."""
+    if "until" not in about:
+        return unsealed
+    until, reason = datetime.fromisoformat(about["until"]), about["reason"]
     ended = [one for one in unsealed.buckets.values() if one.end is not None and is_closed(one.end, until)]
     return replace(
         _with(unsealed, [replace(one, reason=one.reason or reason) for one in ended]), closed=(until, reason)

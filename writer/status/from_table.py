@@ -100,7 +100,7 @@ def _bucket_counts(name: str, config: Config, cluster: Cluster | BrokerUnreachab
     """Return how the buckets are, and write nothing. Where Kafka does not answer, no partition counts as idle."""
     sealer = Sealer(name, config)
     standing = sealer.follow(keep=False)
-    numbers = {topic: len(ids) for topic, ids in standing.snapshot.incarnations().items()}
+    numbers = {topic: len(ids) for topic, ids in standing.progress.incarnations().items()}
     idle: frozenset[Source] = frozenset()
     if not isinstance(cluster, BrokerUnreachable):
         with suppress(HeadraceError):  # what is asked for the lag says it

@@ -15,7 +15,7 @@ from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 from writer.table.delta import Delta
 from writer.table.log.appender import RETRY_TIMEOUT
-from writer.table.log.entries import CommittedEntry
+from writer.table.log.entries import SideEntry
 from writer.table.log.table_format import Format
 from writer.table.parquet import LOG, Parquet
 from writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
@@ -43,19 +43,20 @@ class Tables:
         """
         snapshot = self.main.snapshot()
         self.main.publish(snapshot.state.place)
-        since, targets = max(self.settled, snapshot.settled), {one.location for one in snapshot.targets().values()}
+        since, by_number = max(self.settled, snapshot.settled), snapshot.targets()
+        targets = snapshot.target_places
         commits = self.main.commits_since(since, despite)
         newest = max([since, snapshot.version, *(one.version for one in commits)])
-        waiting = dict[str, list[CommittedEntry]]()
+        waiting = dict[str, list[SideEntry]]()
         for committed in commits:
-            for location in {**committed.side_files, **committed.withdrawn}:
-                waiting.setdefault(location, []).append(committed)
+            for location in committed.locations(by_number):
+                waiting.setdefault(location, []).append(committed.side(location, targets.get(location)))
         for location in [place for place in waiting if place not in targets]:
             self._apply(location, waiting.pop(location))
         self.behind = self._apply_targets(waiting) if waiting else {}
         self.settled = min([newest, *(waiting[location][0].version - 1 for location in self.behind)])
 
-    def _apply_targets(self, waiting: Mapping[str, Sequence[CommittedEntry]]) -> dict[str, str]:
+    def _apply_targets(self, waiting: Mapping[str, Sequence[SideEntry]]) -> dict[str, str]:
         """Apply what commits list for targets, several at a time. Returns the locations of those that refuse, and why.
 
         Raises what is no refusal of a table or its storage.
@@ -64,8 +65,8 @@ class Tables:
         resting = {place: self.behind[place] for place, (_, due_s) in self._rests.items() if now_s < due_s}
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             done = {
-                location: pool.submit(self._apply, location, commits, is_target=True)
-                for location, commits in waiting.items()
+                location: pool.submit(self._apply, location, entries)
+                for location, entries in waiting.items()
                 if location not in resting
             }
         errors = {location: error for location, one in done.items() if (error := one.exception()) is not None}
@@ -83,13 +84,11 @@ class Tables:
         """Whether a target that refused is to be tried again."""
         return bool(self.behind) and any(time.monotonic() >= due_s for _, due_s in self._rests.values())
 
-    def _apply(self, location: str, commits: Iterable[CommittedEntry], *, is_target: bool = False) -> None:
-        """Apply what commits list for one table, in their order."""
-        for one in commits:
-            files, withdrawn = one.side_files.get(location, ()), one.withdrawn.get(location, {})
-            why = "rewind" if one.facts.get("kind") == "rewind" else ""
+    def _apply(self, location: str, entries: Iterable[SideEntry]) -> None:
+        """Apply what entries of the log mean for one table, in their order."""
+        for entry in entries:
             fault_points.point("before_apply")
-            self.side(location).apply_side(one.version, files, withdrawn, why, is_target=is_target)
+            self.side(location).apply_side(entry)
             fault_points.point("after_apply")
 
     def discard(self, files: Iterable[StagedFile], side_files: Mapping[str, Iterable[StagedFile]]) -> None:
@@ -142,8 +141,7 @@ def all_tables(name: str, config: Config) -> Tables:
     main, settings = main_table(name, config), config.pipelines[name].table
 
     def side(location: str) -> PipelineTable:
-        formats = {one.location: one.format for one in main.snapshot().targets().values()} if main.exists() else {}
-        form = formats.get(location, settings.format)
-        return table_at(form, location, name, s3=config.s3.settings)
+        target = main.snapshot().target_places.get(location) if main.exists() else None
+        return table_at(target.format if target else settings.format, location, name, s3=config.s3.settings)
 
     return Tables(main, side)

@@ -17,15 +17,16 @@ import pyarrow as pa
 from writer.batch.staging.parquet_files import staged_name
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketFile, BucketKey, StagedFile
+from writer.core.units import microseconds
 from writer.table import schema_ids, takeover
 from writer.table.ledger.segment import LedgerUnreadable
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log import control_commits, data_commits
 from writer.table.log.appender import RETRY_TIMEOUT, Appender, LostRace, Swap
 from writer.table.log.control_commits import OWNER
-from writer.table.log.entries import Entry, parse_entry, redescribed
+from writer.table.log.entries import Entry, SideEntry, parse_entry, redescribed
 from writer.table.log.foreign_writes import CommitFailed, one_line, reading
-from writer.table.log.snapshot import ROUTED, PipelineSnapshot, check_format
+from writer.table.log.snapshot import ROUTED, PipelineSnapshot, check_format, closed_name
 from writer.table.log.table_format import Format
 from writer.table.row_removal import Offsets, RemovalResult, without
 from writer.table.schema_evolution import Unfit, grown
@@ -164,26 +165,22 @@ class PipelineTable(Appender):
 
         self.retried(grow)
 
-    def apply_side(
-        self, version: int, files: Sequence[StagedFile], withdrawn: Offsets | None = None, why: str = "", *,
-        is_target: bool = False,
-    ) -> None:  # fmt: skip
-        """Add the files that main commit `version` listed for this table, once; a second time does nothing.
-
-        In the same commit, the rows of `withdrawn` offsets go; `why`: they are a term of the account, under this name.
-        `is_target`: of a route, which an older headrace would take for a pipeline's own table.
-        """
+    def apply_side(self, entry: SideEntry) -> None:
+        """Do what an entry of the pipeline's log means for this table, once; a second time does nothing."""
 
         def apply(snapshot: PipelineSnapshot) -> None:
             table, at = snapshot.state.place
-            if snapshot.applied < version:
-                about: dict[str, Any] = {"kind": "side", "main_version": version}
-                with self.without(snapshot, withdrawn or {}) as left:
-                    if why and left.rows:
-                        about["taken"] = {"why": why, "rows": left.rows}
-                    moved = {f"{self.pipeline}/main": version}
-                    moved |= {f"{self.pipeline}/format": ROUTED} if is_target and snapshot.format < ROUTED else {}
-                    self.write(snapshot, [*files, *left.rest], moved, about, None, Swap(left.gone))
+            if snapshot.applied < entry.version:
+                about: dict[str, Any] = {"kind": "side", "main_version": entry.version, **entry.facts}
+                with self.without(snapshot, entry.withdrawn) as left:
+                    if entry.why and left.rows:
+                        about["taken"] = {"why": entry.why, "rows": left.rows}
+                    values = {f"{self.pipeline}/main": entry.version}
+                    if entry.of_target:
+                        values |= {f"{self.pipeline}/format": max(snapshot.format, ROUTED)}
+                    if entry.closes is not None:
+                        values |= {closed_name(self.pipeline, None): microseconds(entry.closes)}
+                    self.write(snapshot, [*entry.files, *left.rest], values, about, None, Swap(left.gone))
                 at += 1
             self._format.publish((table, at))
 

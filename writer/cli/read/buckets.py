@@ -19,7 +19,7 @@ from writer.core.files import BucketFile, BucketKey, by_bucket
 from writer.core.offsets import TopicPartition
 from writer.core.text import instant, iso, span
 from writer.core.units import shifted, show_size
-from writer.output.cli_options import AsJson, ConfigFile, Pipelines, time_of
+from writer.output.cli_options import AsJson, ConfigFile, OneTarget, Pipelines, time_of
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
 from writer.sealing.manifest import Manifest, bucket_path
 from writer.sealing.rules import Blocked, Resting, is_closed
@@ -50,11 +50,10 @@ class Bucket:
 class BucketListing:
     """The buckets of one pipeline at one moment. Changes nothing."""
 
-    def __init__(self, name: str, config: Config, now: datetime) -> None:
+    def __init__(self, name: str, config: Config, now: datetime, target: str | None = None) -> None:
         """Look. Raises ConfigError where there is no table yet, CommitFailed, OSError."""
-        config.one_table(name)
-        self.sealer = Sealer(name, config)
-        self.bucketer = bucketers.build(config.pipelines[name].bucket)
+        self.sealer = Sealer(name, config, target)
+        self.bucketer = self.sealer.bucketer
         if not self.sealer.table.exists():
             raise ConfigError(
                 f"the table at {self.sealer.table.location} does not exist yet. Start the pipeline (`headrace run`)."
@@ -64,8 +63,7 @@ class BucketListing:
     def again(self, now: datetime) -> None:
         """Look once more. Raises CommitFailed, OSError."""
         self.now, self.standing = now, self.sealer.follow(keep=False)
-        snapshot = self.standing.snapshot
-        numbers = {topic: len(ids) for topic, ids in snapshot.incarnations().items()}
+        numbers = {topic: len(ids) for topic, ids in self.standing.progress.incarnations().items()}
         parts = self.sealer.parts(self.standing, numbers, frozenset())
         self.watermark = watermark(parts, self.sealer.policy.out_of_orderness)
 
@@ -211,6 +209,7 @@ def _part(part: TopicPartition | None) -> str:
 def buckets(
     config: ConfigFile,
     pipeline: Pipelines = None,
+    target: OneTarget = None,
     state: Annotated[
         State | None, typer.Option("--state", help="Only buckets in this state.", show_default=False)
     ] = None,
@@ -227,7 +226,7 @@ def buckets(
     """
     settings, now = load(config), datetime.now(UTC)
     names, after, out = settings.chosen(pipeline), time_of("--since", since), console()
-    looks = {name: BucketListing(name, settings, now) for name in names}
+    looks = {name: BucketListing(name, settings, now, target) for name in names}
     found = {name: [b for b in look.buckets(after) if state in (None, b.state)] for name, look in looks.items()}
     if as_json:
         emit_whole({"at": iso(now), "pipelines": {name: _document(look, found[name]) for name, look in looks.items()}})

@@ -13,7 +13,7 @@ from writer.engines import sql
 from writer.engines.caveats import Engine, notes
 from writer.engines.druid_spec import table_task
 from writer.engines.table_description import TableDescription, described
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, opened_table
 from writer.output.tables import emit_whole
 from writer.table.factory import main_table
 
@@ -80,6 +80,7 @@ def ddl(
     config: ConfigFile,
     engine: Annotated[Engine, typer.Option("--engine", help="Who is to read it.")],
     pipeline: OnePipeline = None,
+    target: OneTarget = None,
     table: Annotated[
         str | None,
         typer.Option(
@@ -95,5 +96,5 @@ def ddl(
 
     Exit codes: 0 printed, 1 the table cannot be read, 2 configuration, or there is no table yet.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = opened_table(config, pipeline, target)
     run_ddl(settings, name, engine, name=table, location=location, as_json=as_json)

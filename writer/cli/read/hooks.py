@@ -19,7 +19,7 @@ from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import deliveries
 from writer.hooks.outbox import OutboxContent, OutboxEntry
 from writer.output.bucket_names import bucket_of
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, Pipelines, duration_of, opened
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, Pipelines, duration_of, opened_table
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
 from writer.sealing.manifest import bucket_path
 
@@ -138,26 +138,24 @@ _Hook = Annotated[str | None, typer.Option("--hook", help="Only this hook.")]
 
 
 @hooks.command("list")
-def list_(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = False) -> None:
+def list_(config: ConfigFile, pipeline: Pipelines = None, target: OneTarget = None, as_json: AsJson = False) -> None:
     """Show each hook: what it has delivered, what waits, and why. Reads the lake only.
 
     Exit codes: 0 shown, 1 a table cannot be read, 2 configuration.
     """
     settings = load(config)
-    _show(
-        settings,
-        {
-            name: [_to_dict(delivery, delivery.outbox.read()) for delivery in deliveries(name, settings)]
-            for name in settings.chosen(pipeline)
-        },
-        as_json=as_json,
-    )
+    names = settings.chosen(pipeline)
+    for name in names:
+        settings = settings.at_target(name, target)
+    found = {name: [_to_dict(one, one.outbox.read()) for one in deliveries(name, settings)] for name in names}
+    _show(settings, found, as_json=as_json)
 
 
 @hooks.command()
 def run(
     config: ConfigFile,
     pipeline: OnePipeline = None,
+    target: OneTarget = None,
     hook: _Hook = None,
     bucket: Annotated[
         str | None,
@@ -170,7 +168,7 @@ def run(
 
     Exit codes: 0 nothing waits any more, 1 something failed or still waits, 2 configuration.
     """
-    (settings, name), within = opened(config, pipeline), duration_of("--timeout", timeout)
+    (settings, name), within = opened_table(config, pipeline, target), duration_of("--timeout", timeout)
     found = _chosen(settings, name, hook)
     key = None if bucket is None else bucket_of(bucket, bucketers.build(settings.pipelines[name].bucket))
     worked_off = [(delivery, _worked_off(delivery, key, within)) for delivery in found]
@@ -184,13 +182,14 @@ def skip(
     hook: Annotated[str, typer.Option("--hook", help="Of which hook.")],
     bucket: Annotated[str, typer.Option("--bucket", help="Which bucket.")],
     pipeline: OnePipeline = None,
+    target: OneTarget = None,
     as_json: AsJson = False,
 ) -> None:
     """Give up what waits of a bucket: this hook does not get it. `hooks run --bucket` delivers it after all.
 
     Exit codes: 0 given up, 1 nothing of it waits, 2 configuration.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = opened_table(config, pipeline, target)
     (delivery,) = _chosen(settings, name, hook)
     bucketer = bucketers.build(settings.pipelines[name].bucket)
     columns, key = bucketer.columns, bucket_of(bucket, bucketer)

@@ -12,7 +12,7 @@ from writer.core.files import BucketKey
 from writer.core.text import instant, plural
 from writer.core.units import show_duration
 from writer.output.bucket_names import bucket_of
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, duration_of, opened
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, duration_of, opened
 from writer.output.tables import console, emit_whole, sentence
 from writer.sealing.manifest import Manifest, bucket_path
 from writer.storage.locations import on_s3
@@ -26,6 +26,7 @@ def wait(
         str, typer.Option("--sealed", help="The bucket: 2026-11-20T05, hour=2026-11-20T05, 2026-11-20T05:00Z.")
     ],
     pipeline: OnePipeline = None,
+    target: OneTarget = None,
     version: Annotated[int, typer.Option("--version", min=1, help="This version of it, or a newer one.")] = 1,
     timeout: Annotated[str, typer.Option("--timeout", help="How long to wait.")] = "2 h",
     as_json: AsJson = False,
@@ -39,7 +40,7 @@ def wait(
     """
     settings, name = opened(config, pipeline)
     within, out = duration_of("--timeout", timeout), console()
-    look = BucketListing(name, settings, datetime.now(UTC))
+    look = BucketListing(name, settings, datetime.now(UTC), target)
     key = bucket_of(sealed, look.bucketer)
     shown = bucket_path(look.bucketer.columns, key)
     deadline = time.monotonic() + within.total_seconds()

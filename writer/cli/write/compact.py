@@ -16,7 +16,7 @@ from writer.core.units import show_size
 from writer.maintenance.compaction import CompactionResult, Compactor, here
 from writer.maintenance.compaction_plan import Piece
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, opened_table
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import Column, TextTable, console, emit_whole, numbers
 from writer.sealing.manifest import bucket_path
@@ -33,7 +33,7 @@ def run_compact(name: str, config: Config, asked: Sequence[str] | None, *, write
     table = existing_table(name, config)
     snapshot = table.snapshot()
     columns = tuple(snapshot.state.metadata["partitionColumns"])
-    compactor = Compactor(name, config.one_table(name), table, config.s3.settings)
+    compactor = Compactor(name, config.pipelines[name], table, config.s3.settings)
     if asked:
         buckets = [bucket_of(text, columns) for text in asked]
         unknown = [text for text, b in zip(asked, buckets, strict=True) if not table.bucket_files(snapshot, b)]
@@ -113,6 +113,7 @@ def _show(
 def compact(
     config: ConfigFile,
     pipeline: OnePipeline = None,
+    target: OneTarget = None,
     bucket: Annotated[
         list[str] | None,
         typer.Option("--bucket", help="Only this bucket, as 2026-11-20T05, or hour=2026-11-20T05; may be repeated."),
@@ -128,6 +129,6 @@ def compact(
 
     Exit codes: 0 done or shown, 1 a file is gone or the storage does not answer, 2 configuration.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = opened_table(config, pipeline, target)
     work = partial(run_compact, name, settings, bucket, as_json=as_json)
     confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)

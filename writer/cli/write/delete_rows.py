@@ -21,7 +21,7 @@ from writer.maintenance.local_pipeline import opened
 from writer.maintenance.row_deletion import DeletionResult, DeletionScan, RowDeletion
 from writer.maintenance.row_keys import Keys, from_file, where as condition
 from writer.output import tables as lines
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.schemas.registry import SchemaSource, source
@@ -32,14 +32,14 @@ from writer.table.log.foreign_writes import CommitFailed, one_line
 
 def run_delete(
     config: Config, name: str, keys: Keys, source: SchemaSource, *, with_dead_letters: bool, write: bool,
-    now: datetime, as_json: bool, out: Console,
+    now: datetime, as_json: bool, out: Console, target: str | None = None,
 ) -> bool:  # fmt: skip
     """Take the rows out of a pipeline's tables, or only show what would go. Returns whether any would go.
 
     Raises HeadraceError.
     """
-    settings = config.pipelines[name]
-    known = all_tables(name, config)
+    whole, config = all_tables(name, config), config.at_target(name, target)
+    settings, known = config.pipelines[name], all_tables(name, config)
     main, side = known.main, known.side
     main.check_exists()
     request = uuid4().hex
@@ -49,10 +49,10 @@ def run_delete(
     works = [
         RowDeletion(table, keys, columns, rule, settings.roll.target_file_size, request=request) for table in tables
     ]
-    apart = side(settings.dead_letters)
+    apart = whole.side(settings.dead_letters)
     try:
         if write:
-            known.apply_side_files()  # rows and dead letters that wait are there by then
+            whole.apply_side_files()  # rows and dead letters that wait are there by then
         looks = [work.look() for work in works]
         done: list[list[DeletionResult]] = [list(work.run(now)) if write else [] for work in works]
         found = None
@@ -141,6 +141,7 @@ def _left(out: Console, name: str, *, delta: bool) -> None:
 def delete_rows(
     config: ConfigFile,
     pipeline: OnePipeline = None,
+    target: OneTarget = None,
     where: Annotated[
         str | None,
         typer.Option("--where", help='Which rows: "user_id = 42", "user_id IN (42, 43) AND country = \'DE\'".'),
@@ -171,6 +172,6 @@ def delete_rows(
     name, schemas, out = settings.one(pipeline), source(settings.registry), console()
     work = partial(
         run_delete, settings, name, wanted, schemas, with_dead_letters=dead_letters, now=datetime.now(UTC),
-        as_json=as_json, out=out,
+        as_json=as_json, out=out, target=target,
     )  # fmt: skip
     confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)

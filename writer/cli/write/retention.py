@@ -14,7 +14,7 @@ from writer.core.text import instant, plural
 from writer.core.units import show_duration, show_size
 from writer.maintenance.retention import DroppedBucket, ExpiredBucket, works
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, Pipelines
+from writer.output.cli_options import AsJson, ConfigFile, OneTarget, Pipelines
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.sealing.manifest import bucket_path
@@ -67,6 +67,7 @@ def _verdict(out: Console, done: Sequence[DroppedBucket], *, delta: bool) -> Non
 def retention(
     config: ConfigFile,
     pipeline: Pipelines = None,
+    target: OneTarget = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -78,7 +79,10 @@ def retention(
     Exit codes: 0 done or shown, 1 the storage does not answer, 2 configuration.
     """
     settings = load(config)
-    work = partial(run_retention, settings, settings.chosen(pipeline), now=datetime.now(UTC), as_json=as_json)
+    names = settings.chosen(pipeline)
+    for name in names:
+        settings = settings.at_target(name, target)
+    work = partial(run_retention, settings, names, now=datetime.now(UTC), as_json=as_json)
     confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
@@ -92,7 +96,6 @@ def run_retention(config: Config, names: Sequence[str], *, write: bool, now: dat
             if not as_json:
                 tables.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
             continue
-        config.one_table(name)
         existing_table(name, config)
         main, late = works(name, config)
         columns = bucketers.build(config.pipelines[name].bucket).columns

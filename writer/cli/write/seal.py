@@ -13,9 +13,9 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural
-from writer.driver.seal_loop import Closer, numbers_now
+from writer.driver.sealing.steps import Closer, numbers_now
 from writer.maintenance.compaction import beside_seals, here
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, time_of
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, opened, time_of
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
 from writer.sealing.idleness import Listener
@@ -33,6 +33,7 @@ def seal(
         str | None, typer.Argument(help="Only this bucket: 2026-11-20T05, or hour=2026-11-20T05/country=DE.")
     ] = None,
     pipeline: OnePipeline = None,
+    target: OneTarget = None,
     until: Annotated[
         str | None, typer.Option("--until", help="Close every bucket that ends by this time, and seal them.")
     ] = None,
@@ -57,7 +58,8 @@ def seal(
     end, now = time_of("--until", until), datetime.now(UTC)
 
     def work(*, write: bool) -> bool:
-        found = seal_pipeline(name, settings, SealRequest(bucket, end, with_gap=with_gap, dry_run=not write), now)
+        wanted = SealRequest(bucket, end, with_gap=with_gap, dry_run=not write)
+        found = seal_table(name, settings, wanted, now, target)
         if as_json:
             emit_whole(found.to_json())
         else:
@@ -100,10 +102,9 @@ class SealResult:
         }  # fmt: skip
 
 
-def seal_pipeline(name: str, config: Config, wanted: SealRequest, now: datetime) -> SealResult:
+def seal_table(name: str, config: Config, wanted: SealRequest, now: datetime, target: str | None = None) -> SealResult:
     """Close and seal what is asked for. Raises ConfigError, HeadraceError when there is no table, CommitFailed."""
-    config.one_table(name)
-    sealer = Sealer(name, config)
+    sealer = Sealer(name, config, target)
     beside_seals(sealer, config.s3.settings, here)
     sealer.table.check_exists()
     standing = sealer.follow(keep=not wanted.dry_run)

@@ -27,6 +27,7 @@ from writer.table.log.snapshot import (
     TargetRecord,
     app_id,
     changes_name,
+    closed_name,
 )
 from writer.table.schema_ids import unrecorded
 
@@ -95,16 +96,20 @@ def _take_over(
 
 
 def add_targets(end: Appender, epoch: int, wanted: Sequence[TargetRecord]) -> dict[int, TargetRecord]:
-    """Enter the tables of a route that the log does not have yet, by their locations. Returns all. Raises Fenced."""
+    """Enter tables of a route that the log does not have yet, by location. Returns all, by number. Raises Fenced."""
 
     def add(snapshot: PipelineSnapshot) -> dict[int, TargetRecord]:
         end.check_owner(snapshot, epoch)
         known = snapshot.targets()
-        there = {one.location for one in known.values()}
-        new = [one for one in wanted if one.location not in there]
+        there = {one.location: number for number, one in known.items()}
+        numbered = dict(known)
+        for one in wanted:
+            number = there.get(one.location, max(numbered, default=0) + 1)
+            if number not in known or (one.late and known[number].late != one.late):
+                numbered[number] = one
+        new = [one for number, one in numbered.items() if known.get(number) != one]
         if not new:
             return known
-        numbered = known | dict(enumerate(new, max(known, default=0) + 1))
         raw = json.dumps({number: one._asdict() for number, one in numbered.items()})
         about = {"kind": "targets", "epoch": epoch, "added": [one._asdict() for one in new]}
         values = {f"{end.pipeline}/format": max(snapshot.format, ROUTED)}
@@ -125,12 +130,13 @@ def close(end: Appender, snapshot: PipelineSnapshot, closing: Closing) -> int | 
     """
 
     def check(newest: PipelineSnapshot) -> None:
-        if newest.closed_until is not None and newest.closed_until >= closing.until:
+        until = newest.closed_until if closing.target is None else newest.closed_target(closing.target)
+        if until is not None and until >= closing.until:
             raise _FarEnough
         if newest.rewinds != snapshot.rewinds:
             raise _FarEnough  # what led to this instant may be gone: the caller looks again
 
-    values = {f"{end.pipeline}/closed_until": microseconds(closing.until)}
+    values = {closed_name(end.pipeline, closing.target): microseconds(closing.until)}
     try:
         return end.append(snapshot, [], values, entry_facts(closing), check, moment="close")
     except _FarEnough:

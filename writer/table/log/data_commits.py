@@ -34,6 +34,8 @@ def commit(end: Appender, snapshot: PipelineSnapshot, batch: Batch) -> int:
             raise ClosedMeanwhile(
                 f"buckets are closed until {newest.closed_until} by now, rows were judged by {batch.closed_until}"
             )
+        if newest.closed_targets != batch.closed_targets:
+            raise ClosedMeanwhile("buckets of tables of the route were closed since rows were judged")
 
     def values(newest: PipelineSnapshot) -> dict[str, int]:
         return {

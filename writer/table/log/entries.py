@@ -15,14 +15,32 @@ from deltalake import Schema
 from writer.batch.task_report import file_from_json, file_to_json
 from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.core.offsets import Span, TopicPartition
-from writer.core.units import to_iso
+from writer.core.units import from_iso, to_iso
 from writer.table.log.foreign_writes import READER, WRITER, Change, change
 from writer.table.log.log import Action, State
 from writer.table.log.operations import Acceptance, Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing
+from writer.table.log.snapshot import TargetRecord
 
 _LANDED = ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind", "schema", "accept")
 Operation = Batch | Replay | Rewrite | Rewind | Gap | Fill | Loss | Closing | Sealing | Acceptance
 _EVENT_TIMES = ("headrace.event_time_min", "headrace.event_time_max")  # tags of a file
+
+
+@dataclass(frozen=True)
+class SideEntry:
+    """What an entry of a pipeline's log means for one table beside it, such as that of a route's target."""
+
+    version: int  # of the pipeline's log
+    files: Sequence[StagedFile] = ()
+    withdrawn: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)  # offsets whose rows go
+    why: str = ""  # they go, where their number is a term of the account; empty: it is none
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: late rows by bucket, how far buckets are closed
+    of_target: bool = False  # an older headrace would take the table for a pipeline's own
+
+    @property
+    def closes(self) -> datetime | None:
+        """How far it closes buckets of the table; None: it closes none."""
+        return from_iso(self.facts.get("until"))
 
 
 @dataclass(frozen=True)
@@ -36,6 +54,26 @@ class CommittedEntry:
     withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]] = field(
         default_factory=dict
     )  # dead letters that became rows
+
+    def locations(self, targets: Mapping[int, TargetRecord]) -> set[str]:
+        """Return the tables beside the pipeline's that it concerns."""
+        closed = targets.get(self.facts.get("target", 0))
+        return {*self.side_files, *self.withdrawn, *([closed.location] if closed else [])}
+
+    def side(self, location: str, target: TargetRecord | None) -> SideEntry:
+        """Return what it means for a table; `target`: of a route, the record of it."""
+        facts: dict[str, Any] = {}
+        if self.facts.get("kind") == "close":
+            facts = {key: self.facts[key] for key in ("until", "reason")}
+        elif (
+            target is not None
+            and location == target.location
+            and (late := self.facts.get("targets", {}).get(target.name, {}).get("late"))
+        ):
+            facts = {"late": late}
+        why = "rewind" if self.facts.get("kind") == "rewind" else ""
+        files, withdrawn = self.side_files.get(location, ()), self.withdrawn.get(location, {})
+        return SideEntry(self.version, files, withdrawn, why, facts, of_target=target is not None)
 
 
 KINDS = (*_LANDED, "start", "adopt", "take", "columns", "side", "targets")  # of all entries that headrace writes
@@ -116,6 +154,7 @@ def entry_facts(one: Operation) -> dict[str, Any]:
             own = {"kind": "lost", "gap": one.gap, "left": one.left}
         case Closing():
             own = {"kind": "close", "until": one.until.isoformat()}
+            own |= {} if one.target is None else {"target": one.target}
         case Sealing():
             own = {"kind": "seal", "manifests": list(one.manifests)}
         case Acceptance():

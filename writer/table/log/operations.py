@@ -25,6 +25,7 @@ class Batch:
         default_factory=dict
     )  # how far parts came, where it rose: microseconds since 1970
     closed_until: datetime | None = None  # by which its rows were found to be late, or not
+    closed_targets: Mapping[int, datetime] = field(default_factory=dict)  # the same for tables of a route, by number
     meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
 
 
@@ -200,6 +201,7 @@ class Closing:
     id: str  # unique; the same when the entry is tried again
     until: datetime
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: reason, at
+    target: int | None = None  # number of a table of the route; None: the pipeline's own
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ class TargetRecord(NamedTuple):
     name: str  # of the route's rule, or the name that it was made for
     location: str
     format: str
+    late: str = ""  # location of its table of late rows; empty: it never had one
 
 
 class _Value:
@@ -122,7 +123,17 @@ class PipelineSnapshot:
     @property
     def closed_until(self) -> datetime | None:
         """Buckets that end at or before this instant take no more rows on time."""
-        return _instant(self.state.transactions.get(f"{self.pipeline}/closed_until", NEVER))
+        return _instant(self.state.transactions.get(closed_name(self.pipeline, None), NEVER))
+
+    @property
+    def closed_targets(self) -> dict[int, datetime]:
+        """The same for each table of a route that has a bucket closed, by the number of the table."""
+        found = {number: self.closed_target(number) for number in self.targets()}
+        return {number: until for number, until in found.items() if until is not None}
+
+    def closed_target(self, number: int) -> datetime | None:
+        """The same for one table of a route."""
+        return _instant(self.state.transactions.get(closed_name(self.pipeline, number), NEVER))
 
     @property
     def closed_ever(self) -> datetime | None:
@@ -143,6 +154,12 @@ class PipelineSnapshot:
         """Topic → ids of its incarnations, in order."""
         return dict(json.loads(self.state.configuration.get(INCARNATIONS, "{}")))
 
+    @property
+    def target_places(self) -> dict[str, TargetRecord]:
+        """The tables of a route with those of their late rows, by location."""
+        found = self.targets().values()
+        return {**{one.late: one for one in found if one.late}, **{one.location: one for one in found}}
+
     def targets(self) -> dict[int, TargetRecord]:
         """Tables that a route has filled or may fill, by their numbers; none where there is no route."""
         raw = json.loads(self.state.configuration.get(TARGETS, "{}"))
@@ -161,6 +178,11 @@ def app_id(pipeline: str, part: TopicPartition) -> str:
 def seen_name(pipeline: str, part: TopicPartition) -> str:
     """Name of the `txn` that holds a partition's newest event time."""
     return f"{app_id(pipeline, part)}/seen"
+
+
+def closed_name(pipeline: str, target: int | None) -> str:
+    """Name of the `txn` that holds how far buckets are closed: of the pipeline's own table, or of one of its route."""
+    return f"{pipeline}/closed_until" if target is None else f"{pipeline}/target/{target}/closed_until"
 
 
 def changes_name(pipeline: str, gap: str) -> str:

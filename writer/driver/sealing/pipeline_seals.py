@@ -1,0 +1,122 @@
+"""Starts what runs beside the stream of one pipeline: for its table, or for each table of its route."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from writer.clients.kafka import Cluster
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.driver.pipeline import PipelineRun
+from writer.driver.sealing.rounds import Rounds, Seals, Trouble
+from writer.driver.sealing.steps import Closer, Step, seal_due
+from writer.hooks.dispatcher import HookDispatcher, deliveries
+from writer.hooks.outbox import Health
+from writer.maintenance import retention
+from writer.maintenance.compaction import Run, beside_seals, here, in_spark
+from writer.maintenance.compaction_plan import Pace
+from writer.maintenance.retention import Regularly
+from writer.sealing.bucket_states import BucketCounts, together
+from writer.sealing.idleness import Listener
+from writer.sealing.sealer import BucketSnapshot, Sealer
+from writer.status.progress import Progress
+from writer.table.factory import main_table
+
+_LOOKS_PER_S = 4  # at tables of a route, while no commit comes: what they cost does not grow with their number
+_YOUNG_S = 1.0  # an answer of Kafka, for the next table
+
+
+def start(spark: Any, config: Config, pipeline: PipelineRun, cluster: Cluster, shown: ExitStack, *, once: bool) -> None:
+    """Start the threads that close, rewrite, seal and drop buckets, and those of hooks; `shown` ends them.
+
+    `once`: Spark may be gone at the last round, and no other work waits for the driver's processor then.
+    """
+    name, progress = pipeline.name, pipeline.progress
+    run = here if once else in_spark(spark, f"rewrites of {name}", Pace(pipeline.config.compact.share))
+    closer = Closer(Listener(cluster, list(pipeline.topic_ids)), lambda: pipeline.numbers)
+    if pipeline.config.route is not None:
+        closer.listener.young_s = _YOUNG_S
+        rounds = TargetRounds(name, config, progress, closer, run)
+        shown.callback(rounds.close, last=once)
+        seals = Seals(rounds, progress)
+    else:
+        delivery = HookDispatcher(name, deliveries(name, config), progress.hooked)
+        delivery.start()  # before anything is sealed, and closed after
+        shown.callback(delivery.close, last=once)
+        if not pipeline.config.seal.enabled:
+            return
+        sealer = Sealer(name, config)
+        seals = Seals(Rounds(sealer, _steps(sealer, config, closer, run, delivery.follow), progress), progress)
+    seals.start()
+    shown.callback(seals.close, last=once)
+
+
+def _steps(sealer: Sealer, config: Config, closer: Closer, run: Run, hooks: Step) -> dict[str, Step]:
+    """Return what is done to the buckets of a table, in this order. `config`: where the table is the pipeline's."""
+    return {
+        "close": closer,
+        "merge": beside_seals(sealer, config.s3.settings, run),
+        "seal": seal_due,
+        "retention": Regularly(sealer.pipeline, retention.works(sealer.pipeline, config)),
+        "hooks": hooks,
+    }
+
+
+class TargetRounds:
+    """The rounds of all tables of a route, one after the other. A table that is made gets its own with the next."""
+
+    def __init__(self, pipeline: str, config: Config, progress: Progress, closer: Closer, run: Run) -> None:
+        """`closer`, `run`: of all tables."""
+        self._pipeline, self._config, self._progress = pipeline, config, progress
+        self._closer, self._run = closer, run
+        self._log = main_table(pipeline, config)  # with a view of its own: the stream's is not waited for
+        self._rounds = dict[str, Rounds]()
+        self._dispatchers = dict[str, HookDispatcher]()
+        self._counts = dict[str, BucketCounts]()
+        self._health = dict[str, Health]()
+
+    @property
+    def tick_s(self) -> float:
+        """Seconds between two rounds, when no commit wakes them."""
+        return len(self._rounds) / _LOOKS_PER_S
+
+    def once(self) -> None:
+        """Run a round of each table."""
+        with suppress(HeadraceError, OSError):  # the next batch meets it, too, and says it
+            snapshot = self._log.snapshot()
+            self._progress.open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
+            settings = self._config.pipelines[self._pipeline]
+            for record in snapshot.targets().values():
+                rule = settings.rule_of(record.name, record.location)
+                if record.name not in self._rounds and rule and settings.of_target(rule, record.name).seal.enabled:
+                    self._rounds[record.name] = self._begin(record.name)
+        for rounds in self._rounds.values():
+            rounds.once()
+        if self._counts:
+            self._progress.bucket_counts(together(self._counts))
+
+    def close(self, *, last: bool = False) -> None:
+        """End the hooks; `last`: with one more round of theirs."""
+        for dispatcher in self._dispatchers.values():
+            dispatcher.close(last=last)
+
+    def _begin(self, target: str) -> Rounds:
+        config = self._config.at_target(self._pipeline, target)
+        sealer = Sealer(self._pipeline, self._config, target)
+        dispatcher = HookDispatcher(self._pipeline, deliveries(self._pipeline, config), self._hooked(target))
+        dispatcher.start()
+        self._dispatchers[target] = dispatcher
+        steps = _steps(sealer, config, self._closer, self._run, dispatcher.follow)
+        return Rounds(sealer, steps, self._progress, partial(self._count, target))
+
+    def _count(self, target: str, sealer: Sealer, standing: BucketSnapshot, now: datetime, trouble: Trouble) -> None:
+        self._counts[target] = sealer.bucket_counts(standing, now, trouble)
+
+    def _hooked(self, target: str) -> Callable[[Mapping[str, Health]], None]:
+        def publish(health: Mapping[str, Health]) -> None:
+            self._health = {**self._health, **{f"{target}/{hook}": one for hook, one in health.items()}}
+            self._progress.hooked(self._health)
+
+        return publish

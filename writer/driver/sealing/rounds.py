@@ -1,0 +1,125 @@
+"""The thread that closes, compacts and seals buckets, and delivers hooks, beside the stream.
+
+A plain list of steps, each of which looks at the table anew and does what is due; the stream never waits for them. What
+fails is said, shown, and tried again later. Nothing lives here only: the next process finds all of it in the lake.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from writer.core import logging
+from writer.core.backoff import Backoff
+from writer.core.errors import HeadraceError
+from writer.driver.restart_policy import sentence
+from writer.driver.sealing.steps import Step
+from writer.sealing.bucket_grid import BucketOverview
+from writer.sealing.sealer import BucketSnapshot, Sealer
+from writer.status.progress import Progress
+from writer.table.gap_records import Oldest
+
+_TICK_S = 5.0  # between two rounds, when no commit wakes them
+_BACKOFF = Backoff(5, 300)  # of a step that failed
+_CLOSE_WITHIN_S = 5.0
+Trouble = Sequence[tuple[str, str]]  # step that fails, and why
+Report = Callable[[Sealer, BucketSnapshot, datetime, Trouble], None]  # shows how the buckets are
+
+
+def reported(progress: Progress, sealer: Sealer) -> Report:
+    """Return what shows the buckets of a pipeline that has one table."""
+    overview, oldest = BucketOverview(sealer), Oldest(sealer.table, sealer.pipeline)
+
+    def report(sealer: Sealer, standing: BucketSnapshot, now: datetime, trouble: Trouble) -> None:
+        found = standing.snapshot
+        progress.open_gaps(found.gaps, found.gap_offsets_closed)  # others fill them, while no record comes too
+        progress.bucket_counts(sealer.bucket_counts(standing, now, trouble))
+        progress.cells(overview.look(standing, now))
+        progress.oldest_gap(oldest.look(found))
+
+    return report
+
+
+class Rounds:
+    """Runs the steps one after the other, again and again; each that fails rests, longer each time."""
+
+    def __init__(
+        self, sealer: Sealer, steps: Mapping[str, Step], progress: Progress, report: Report | None = None,
+        *, now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:  # fmt: skip
+        """`report`: shows the buckets; None: as those of a pipeline that has one table."""
+        self.sealer, self._steps, self._progress, self._now = sealer, dict(steps), progress, now
+        self._trouble: dict[str, str] = {}  # step → why it failed last
+        self._rests: dict[str, tuple[int, datetime]] = {}  # step → failures in a row, and until when it rests
+        self._report = report or reported(progress, sealer)
+
+    @property
+    def tick_s(self) -> float:
+        """One table is looked at with each tick."""
+        return 0.0
+
+    def once(self) -> None:
+        """Run every step that is due, and report the buckets. A paused pipeline commits nothing here."""
+        paused = self._progress.view().pause is not None
+        for name, step in () if paused else self._steps.items():
+            if name not in self._rests or self._rests[name][1] <= self._now():
+                self._attempt(name, step)
+        with suppress(HeadraceError, OSError):  # it was said by a step
+            self._report(self.sealer, self.sealer.follow(keep=False), self._now(), list(self._trouble.items()))
+
+    def _attempt(self, name: str, step: Step) -> None:
+        about = self.sealer.about
+        try:
+            step(self.sealer, self._now())
+        except Exception as error:  # noqa: BLE001 - the stream must not notice
+            words = sentence(error)
+            failures, _ = self._rests.get(name, (0, None))
+            if self._trouble.get(name) != words:
+                logging.warning("sealing_failed", **about, step=name, error=words)
+            self._rests[name] = (failures + 1, self._now() + timedelta(seconds=_BACKOFF.delay_s(failures)))
+            self._trouble[name] = words
+            return
+        self._rests.pop(name, None)
+        if self._trouble.pop(name, None):
+            logging.event("sealing_recovered", **about, step=name)
+
+
+class Repeated(Protocol):
+    """What the thread runs again and again."""
+
+    @property
+    def tick_s(self) -> float:
+        """Least seconds between two rounds, when no commit wakes them."""
+
+    def once(self) -> None:
+        """Run one round."""
+
+
+class Seals:
+    """The thread: a round after each commit, and every few seconds."""
+
+    def __init__(self, rounds: Repeated, progress: Progress) -> None:
+        self._rounds = rounds
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"seals of {progress.pipeline}", daemon=True)
+        progress.on_commit(self._wake.set)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self, *, last: bool = False) -> None:
+        """End after the step that runs; `last`: with one more round, for a job that is not there to do it later."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_WITHIN_S)
+        if last and not self._thread.is_alive():
+            self._rounds.once()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._rounds.once()
+            self._wake.wait(max(_TICK_S, self._rounds.tick_s))
+            self._wake.clear()

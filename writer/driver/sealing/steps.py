@@ -1,0 +1,80 @@
+"""What is done to the buckets of a table beside the stream: steps that close, seal, and look at the table anew."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
+from writer.core import logging
+from writer.offsets.start_decision import numbers_of
+from writer.sealing.idleness import Listener, frontier_of, held_back
+from writer.sealing.rules import Ask, Close, Hold, Ready, to_close
+from writer.sealing.sealer import BucketSnapshot, Sealer
+from writer.sealing.watermark import PartitionEventTime, watermark
+from writer.table.log.foreign_writes import Resealed
+
+Step = Callable[[Sealer, datetime], None]  # does what is due; raises what HeadraceErrors and OSErrors there are
+
+
+@dataclass(frozen=True)
+class Closer:
+    """The step that closes what is due."""
+
+    listener: Listener
+    numbers: Callable[[], Mapping[str, int]]  # topic → number of the incarnation that is read
+
+    def __call__(self, sealer: Sealer, now: datetime) -> None:
+        """Close what is due. Raises BrokerUnreachable, CommitFailed, OSError."""
+        standing, decision = self.decide(sealer, now)
+        if isinstance(decision, Close):
+            sealer.close(standing, decision.until, decision.reason, now)
+
+    def decide(self, sealer: Sealer, now: datetime, *, keep: bool = True) -> tuple[BucketSnapshot, Close | Ask | Hold]:
+        """Return what is to be closed, from the table and, where its answer matters, from Kafka.
+
+        `keep`: as `Sealer.follow` has it. Raises BrokerUnreachable, CommitFailed, OSError.
+        """
+        standing, numbers = sealer.follow(keep=keep), self.numbers()
+        decision = self._decided(sealer, standing, sealer.parts(standing, numbers, frozenset()), now, None)
+        if isinstance(decision, Ask):
+            look = self.listener.look(sealer.policy.idle_timeout, now)
+            standing = sealer.follow(keep=keep)  # after the look: what it found to be there may be committed by now
+            frontier = frontier_of(standing, numbers)
+            parts = sealer.parts(standing, numbers, look.idle(frontier))
+            decision = self._decided(sealer, standing, parts, now, look.caught_up(frontier))
+        elif held_back(sealer.watermark, sealer.policy, now):  # it changes nothing that is due, and is shown
+            with suppress(BrokerUnreachable):
+                look = self.listener.recent(sealer.policy.idle_timeout, now)
+                parts = sealer.parts(standing, numbers, look.idle(frontier_of(standing, numbers)))
+                sealer.watermark = watermark(parts, sealer.policy.out_of_orderness)
+        return standing, decision
+
+    def _decided(
+        self,
+        sealer: Sealer,
+        standing: BucketSnapshot,
+        parts: Sequence[PartitionEventTime],
+        now: datetime,
+        caught_up: bool | None,
+    ) -> Close | Ask | Hold:
+        sealer.watermark = watermark(parts, sealer.policy.out_of_orderness)
+        buckets = standing.unsealed.buckets.values()
+        return to_close(sealer.policy, buckets, parts, standing.closed_until, now, caught_up=caught_up)
+
+
+def seal_due(sealer: Sealer, now: datetime) -> None:
+    """Seal what is due: the step. Raises CommitFailed, OSError."""
+    ready = [state for state in sealer.due(sealer.follow(), now) if isinstance(state, Ready)]
+    try:
+        sealer.seal(ready, now)
+    except Resealed as error:
+        logging.event("seal_postponed", **sealer.about, reason=str(error))
+
+
+def numbers_now(sealer: Sealer, cluster: Cluster) -> dict[str, int]:
+    """Return which incarnation of each topic the table reads, as Kafka has them now. Raises BrokerUnreachable."""
+    known = sealer.log.snapshot().incarnations()
+    names = choose_topics(cluster, sealer.settings.topics, known).names
+    ids = {topic.name: topic.id for topic in cluster.topics(names).values()}
+    return numbers_of(known, ids)
