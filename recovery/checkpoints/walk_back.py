@@ -23,7 +23,7 @@ from writer.offsets.spark_checkpoint import Checkpoints, Offsets
 from writer.offsets.start_decision import LogRange
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
-from writer.table.factory import all_tables, main_table, side_table
+from writer.table.factory import all_tables
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
@@ -96,6 +96,9 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | N
     settings, s3 = config.pipelines[name], config.s3.settings
     tables = all_tables(name, config)
     tables.apply_side_files()  # a side file that waits proves the offsets of its rows as well
+    if tables.behind:
+        refused = ", ".join(f"{place}: {why}" for place, why in sorted(tables.behind.items()))
+        return NotRebuilt(f"tables of the route do not take what was committed for them ({refused})")
     table = tables.main
     snapshot = table.snapshot()
     known = snapshot.incarnations()
@@ -124,12 +127,13 @@ def missing(snapshot: PipelineSnapshot, rows: Mapping[TopicPartition, int]) -> l
 def proven(config: Config, name: str) -> dict[TopicPartition, int]:
     """Return the offset behind the last row, dead letter or late row of each partition. Raises CommitFailed.
 
-    Reads every file.
+    Those of all tables of a route count. Reads every file.
     """
-    settings = config.pipelines[name]
-    side = [side_table(name, config, place) for place in (settings.dead_letters, settings.late_place)]
+    settings, tables = config.pipelines[name], all_tables(name, config)
+    targets = tables.main.snapshot().target_places
+    side = [tables.side(place) for place in (settings.dead_letters, settings.late_place, *targets)]
     found: dict[TopicPartition, int] = {}
-    for table in [main_table(name, config), *(one for one in side if one.exists())]:
+    for table in [tables.main, *(one for one in side if one.exists())]:
         for part, last in _last(table):
             found[part] = max(last + 1, found.get(part, 0))
     return found

@@ -82,7 +82,7 @@ def test_headers_name_tables_until_there_are_enough_and_the_rest_is_a_dead_lette
     said = site.once()
     made = {path.name for path in (lake / "by_type").iterdir()}
     assert made == {"scroll"}, "the first by name is made"
-    assert "target_refused pipeline=events name=view reason='route.max_targets is 1'" in said
+    assert "targets_beyond_max pipeline=events names=1 first=view reason='route.max_targets is 1'" in said
     assert offsets(lake / "buys") == {at for at in range(50) if at % 5 in (0, 2)}
     assert offsets(lake / "by_type" / "scroll") == set(range(4, 50, 5))
     reasons = dict(oracle.rows(Path(f"{log}_dead_letters"), "error, count(*)", "GROUP BY 1"))

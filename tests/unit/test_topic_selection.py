@@ -1,6 +1,7 @@
 """Which topics a pipeline reads by a pattern, and what a start says of those that went or are too many."""
 
 from collections.abc import Collection
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from writer.clients.kafka import Cluster, Topic, choose_topics
 from writer.clients.notifications import Event
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import ConfigError, TopicMissing
-from writer.offsets.topic_choice import topics_of_start
+from writer.driver.topic_choice import topics_of_start
+from writer.status.model import Logs, Sample
+from writer.status.progress import Progress
 
 THERE = ["app.click", "app.view", "app_x", "billing", "__consumer_offsets", "__app.hidden"]
 
@@ -88,7 +91,13 @@ class Table:
 def started(chosen: TopicSelection, known: Collection[str], before: dict[str, int]) -> tuple[list[str], list[Event]]:
     said: list[Event] = []
     table: Any = Table(known)
-    return topics_of_start(chosen, Asked(THERE), table, before, said.append), said
+    progress = Progress("events")
+    progress.started(
+        epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[], incarnations=dict.fromkeys(before, 1)
+    )
+    ends = {(topic, 0): unread for topic, unread in before.items()}
+    progress.waits(dict.fromkeys(ends, 0), Logs((Sample(datetime.now(UTC), ends),)))
+    return topics_of_start(chosen, Asked(THERE), table, progress, said.append), said
 
 
 def test_named_topics_are_not_looked_for() -> None:

@@ -121,7 +121,12 @@ class _Headers:
 
 def header_text(records: pa.Table, name: str) -> pa.StringArray:
     """Return the value of one header for each record, the last of several; null where there is none, or no text."""
-    return _typed(_Headers.of(records).values_of(name), "string")[0]
+    return text_of(_Headers.of(records).values_of(name))
+
+
+def text_of(values: pa.BinaryArray) -> pa.StringArray:
+    """Return bytes as text; null where they are none."""
+    return _typed(values, "string")[0]
 
 
 def _typed(values: pa.BinaryArray, kind: str) -> tuple[pa.Array, list[int]]:

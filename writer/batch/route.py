@@ -9,8 +9,8 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import column
-from writer.batch.record_columns import header_text
+from bucketers.arrow import column, contiguous
+from writer.batch.record_columns import header_text, text_of
 
 By = Literal["record", "topic", "header", "field"]
 NO_NAME = ""  # of a record without the header, or with a null in the field
@@ -74,18 +74,21 @@ class Route:
         why = "it may not have a table of its own" if is_ruled else "no target of the route matches it"
         return f"the route goes by the {what[self.by]}, which is {name!r}: {why}"
 
-    def names(
-        self, schema_id: int | None, records: pa.Table, rows: pa.Table
-    ) -> Iterator[tuple[str, pa.BooleanArray | None]]:
-        """Yield the names that records of one schema have, each with a mask of its records; None: all of them."""
+    def shares(self, schema_id: int | None, records: pa.Table, rows: pa.Table) -> "Iterator[Share]":
+        """Split records of one schema by where they go. Python sees the distinct names, never the records."""
         if self.by == "record":
-            yield self.records.get(-1 if schema_id is None else schema_id, NO_NAME), None
+            name = self.records.get(-1 if schema_id is None else schema_id, NO_NAME)
+            yield Share(self.target(name), [name], None, None)
             return
-        values = self._values(records, rows)
-        distinct = pc.unique(values)
-        for value in distinct.to_pylist():  # cold: the names of a batch, not its records
-            mask = None if len(distinct) == 1 else pc.equal(values, value) if value is not None else pc.is_null(values)
-            yield NO_NAME if value is None else value, mask
+        encoded = contiguous(self._values(records, rows)).dictionary_encode()
+        names = [*encoded.dictionary.to_pylist(), NO_NAME]
+        codes = encoded.indices.fill_null(len(names) - 1)
+        found: dict[str | NoTarget, list[int]] = {}
+        for code in pc.unique(codes).to_pylist():
+            found.setdefault(self.target(names[code]), []).append(code)
+        for target, some in found.items():
+            mask = None if len(found) == 1 else pc.is_in(codes, value_set=pa.array(some, codes.type))
+            yield Share(target, names, codes if mask is None else codes.filter(mask), mask)
 
     def _values(self, records: pa.Table, rows: pa.Table) -> pa.Array | pa.ChunkedArray:
         if self.by == "topic":
@@ -93,6 +96,25 @@ class Route:
         if self.by == "header":
             return header_text(records, self.key)
         try:
-            return column(rows, self.key).cast(pa.string())
+            values = column(rows, self.key)
+            return text_of(values) if pa.types.is_binary(values.type) else values.cast(pa.string())
         except (ValueError, pa.ArrowNotImplementedError):  # the schema has no such field, or it is no text
             return pa.nulls(rows.num_rows, pa.string())
+
+
+@dataclass(frozen=True)
+class Share:
+    """Records that go to one target, or to none."""
+
+    target: str | NoTarget
+    names: Sequence[str]  # that codes stand for
+    codes: pa.Array | None  # of the names of the records; None: all have the first
+    mask: pa.BooleanArray | None  # of the records; None: all of them
+
+    def distinct(self) -> set[str]:
+        """Return the names of the records."""
+        return {self.names[0]} if self.codes is None else {self.names[at] for at in pc.unique(self.codes).to_pylist()}
+
+    def name(self, at: int) -> str:
+        """Return the name of one record."""
+        return self.names[0 if self.codes is None else self.codes[at].as_py()]

@@ -23,7 +23,7 @@ from writer.batch.dead_letters import DeadLetterFile, incarnation_column
 from writer.batch.lateness import Late, follow, late, late_reasons
 from writer.batch.plan import TaskPlan
 from writer.batch.record_steps import Group, RecordSteps
-from writer.batch.route import NoTarget
+from writer.batch.route import NoTarget, Route, Share
 from writer.batch.skip import skip
 from writer.batch.staging.spill_buffer import Stage
 from writer.batch.task_report import Counts, Report
@@ -150,14 +150,14 @@ class Task:
         if route is None:
             self._targets[""].take(group)
             return
-        for name, mask in route.names(group.schema_id, group.records, group.rows):
-            part, found = group.part(mask), route.target(name)
-            if found is NoTarget.UNKNOWN:
-                self._report.unknown_names.add(name)
-            elif found is NoTarget.UNROUTED:
-                self._dead.add(part.whole(), group.schema_id, partial(_same, route.reason(name)))
+        for share in route.shares(group.schema_id, group.records, group.rows):
+            if share.target is NoTarget.UNKNOWN:
+                self._report.unknown_names |= share.distinct()
+            elif share.target is NoTarget.UNROUTED:
+                whole = group.part(share.mask).whole()
+                self._dead.add(whole, group.schema_id, partial(_reason, route, share))
             elif not self._lacks_schemas:
-                self._target(found).take(part)
+                self._target(share.target).take(group.part(share.mask))
         self._share_memory()
 
     def _target(self, name: str) -> "TableRows":
@@ -261,8 +261,8 @@ class TableRows:
         return self._late_stage
 
 
-def _same(reason: str, _: int) -> str:
-    return reason
+def _reason(route: Route, share: Share, at: int) -> str:
+    return route.reason(share.name(at))
 
 
 def _with_provenance(rows: pa.Table, records: pa.Table, plan: TaskPlan) -> pa.Table:

@@ -54,6 +54,9 @@ def merged(reports: Iterable[Report]) -> Report:
         for source, counts in report.counts.items():
             total.counts[source] = total.counts[source].plus(counts) if source in total.counts else counts
     total.targets = {name: merged(found) for name, found in targets.items()}
+    for target in total.targets.values():  # keys are read by the steps of the table, values before
+        total.unknown_key_schemas |= target.unknown_key_schemas
+        total.key_schemas |= target.key_schemas
     return total
 
 

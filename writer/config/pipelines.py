@@ -171,6 +171,8 @@ class Pipeline(Strict):
                 check_table(self.of_target(rule, rule))
             except ValueError as error:
                 raise ValueError(f"route.targets.{rule}: {error}") from error
+            if (columns := self.of_target(rule, rule).columns).avro_key and columns != self.columns:
+                raise ValueError(f"route.targets.{rule}: columns of a key with type avro are those of the pipeline")
         return self
 
     def of_target(self, rule: str, name: str) -> "Pipeline":

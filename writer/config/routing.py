@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -18,6 +19,7 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("name", "namespace", "full_name")
 _NO_NAMESPACE = "default"
 _GLOB = re.compile(r"[*?[]")
+_FOLDER_MAX = 180  # letters; file systems take 255 bytes, and a late table adds some
 
 
 class RouteKey(Strict):
@@ -74,8 +76,12 @@ class Target(ShortForm):
 
 
 def _safe(name: str) -> str:
-    """Return a folder's name: no separators or patterns, and none that readers pass over for its first letter."""
-    return re.sub(r"^(?=[._])", "x", re.sub(r"[^A-Za-z0-9_.-]", "_", name))
+    """Return a folder's name: no separators or patterns, and none that readers pass over for its first letter.
+
+    One that is longer than file systems allow is cut, with a digest that keeps it apart from others.
+    """
+    safe = re.sub(r"^(?=[._]|$)", "x", re.sub(r"[^A-Za-z0-9_.-]", "_", name))
+    return safe if len(safe) <= _FOLDER_MAX else f"{safe[:_FOLDER_MAX]}_{sha256(name.encode()).hexdigest()[:16]}"
 
 
 class RouteSection(Strict):

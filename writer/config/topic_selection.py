@@ -78,10 +78,13 @@ class TopicSelection(Strict):
         return [*self.names, *sorted({topic for topic in topics if self._matches(topic)} - set(self.names))]
 
     def choose(self, existing: Iterable[str], known: Iterable[str] = ()) -> TopicChoice:
-        """Return what is read of the topics that exist. Where they are more than `max`, those `known` come first."""
+        """Return what is read of the topics that exist. Where they are more than `max`, those `known` come first.
+
+        Of these, in their order.
+        """
         found = self.among(existing)
-        first = {*self.names, *known}
-        read = set(sorted(found, key=lambda topic: topic not in first)[: self.max])
+        first = {topic: at for at, topic in reversed(list(enumerate([*self.names, *known])))}
+        read = set(sorted(found, key=lambda topic: first.get(topic, len(first) + len(found)))[: self.max])
         return TopicChoice([t for t in found if t in read], [t for t in found if t not in read])
 
     def _matches(self, topic: str) -> bool:

@@ -23,6 +23,7 @@ from writer.driver.pipeline import PipelineRun
 from writer.driver.pipeline_runner import PipelineRunner, StartRequests, watch
 from writer.driver.sealing import pipeline_seals
 from writer.driver.spark import query, session
+from writer.driver.topic_choice import report_beyond
 from writer.scaling import spark_settings
 from writer.scaling.executor_manager import ExecutorManager
 from writer.scaling.spark_executors import SparkExecutors
@@ -177,6 +178,7 @@ def _begin(
         cluster, pipeline.topic_ids, r.progress,
         interval=config.kafka.lag_interval, mirror=pipeline.config.commit_offsets_to_group,
         selection=pipeline.config.topics,
+        on_beyond=lambda beyond: report_beyond(pipeline.config.topics, beyond, r.progress, notifier.send),
     )  # fmt: skip
     watch_lag.start()
     r.shown.callback(watch_lag.close)

@@ -23,12 +23,13 @@ from writer.core import fault_points, logging
 from writer.core.errors import Draining, Fenced, HeadraceError, LogMoved
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, Source, TopicPartition
+from writer.driver import topic_choice
 from writer.driver.batch_queue import BatchQueue
 from writer.driver.commit_report import CommitReport, rounded
 from writer.driver.pipeline_start import make_tables, record_gap, run_of, why_anew
 from writer.driver.targets import Targets, target_facts
 from writer.driver.tasks import BatchDecision, Tasks, reader_of
-from writer.offsets import start_decision, start_offsets, topic_choice
+from writer.offsets import start_decision, start_offsets
 from writer.offsets.run_record import RunRecorder
 from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Offsets, Resume
 from writer.scaling.spark_settings import records_per_range
@@ -108,7 +109,7 @@ class PipelineRun:
         SchemaChanged.
         """
         self._topics = topic_choice.topics_of_start(
-            self.config.topics, self.cluster, self._table, self.progress.view().unread, self._notifier.send
+            self.config.topics, self.cluster, self._table, self.progress, self._notifier.send
         )
         self._schemas.begin(self._topics)
         for place in self.config.locations:

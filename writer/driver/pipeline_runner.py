@@ -8,9 +8,8 @@ from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
 
-from writer.clients.kafka import BrokerUnreachable
 from writer.core import logging
-from writer.core.errors import DiskFull, Draining, Fenced, HeadraceError, LogMoved, TopicMissing, exit_code
+from writer.core.errors import DiskFull, Draining, ExitCode, Fenced, HeadraceError, LogMoved, TopicMissing, exit_code
 from writer.driver import restart_policy
 from writer.driver.pipeline import PipelineRun
 from writer.driver.restart_policy import sentence
@@ -186,8 +185,8 @@ class PipelineRunner:
         """Return why another start may go on where this one failed; empty when it would fail in the same way."""
         if isinstance(self.error, LogMoved | TopicMissing):
             return sentence(self.error)
-        if isinstance(self.error, BrokerUnreachable) and self._restarts_s:
-            return sentence(self.error)
+        if self._restarts_s and isinstance(self.error, HeadraceError) and exit_code(self.error) is ExitCode.CRASH:
+            return sentence(self.error)  # a server was away while it was started again
         if isinstance(self.error, HeadraceError) or self.pipeline is None:
             return ""
         if why := self.pipeline.log_moved():

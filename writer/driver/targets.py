@@ -1,7 +1,7 @@
 """The tables that a route fills: made when a name needs one, each with columns and an event-time unit of its own."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,15 +20,20 @@ from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config, Pipeline
 from writer.config.table_sections import layout
 from writer.core import logging
-from writer.core.errors import LimitReached
+from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import BucketKey, StagedFile
+from writer.schemas.format_detection import unit_of
 from writer.schemas.subjects import full_name
 from writer.schemas.tracker import Schemas
 from writer.sealing.rules import is_closed
 from writer.storage.nesting import parts
 from writer.table.factory import Tables
+from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.snapshot import TargetRecord
 from writer.table.table import PipelineTable
+
+_REFUSED_MAX = 1_000  # names that are remembered as having no table, before no further one is made
+_LOOKED_AT = 50  # entries of a table's log, for the unit of its event times
 
 
 @dataclass
@@ -43,6 +48,7 @@ class Target:
     plan: SchemaPlan
     unit: str  # of the event time
     grown: pa.Schema | None = None  # columns that the tables are known to have
+    texts: dict[int, str] = field(default_factory=dict)  # of the schemas that the plan knows, by id
 
     @property
     def bucketer(self) -> bucketers.Bucketer:
@@ -64,8 +70,10 @@ class Targets:
         self._pipeline, self._settings, self._section = name, settings, settings.route
         self._s3, self._tables, self._schemas = config.s3.settings, tables, schemas
         self._targets = dict[str, Target]()
+        self._known = dict[int, TargetRecord]()  # as the log has them
         self._made = dict[str, str | None]()  # names that matched a pattern of many tables; None: they get none
-        self._used = set[tuple[str, ...]]()  # locations, in a form that engines tell apart
+        others = [place for pipeline in config.pipelines.values() for place in pipeline.locations]
+        self._taken = {_key(place) for place in (*others, config.checkpoints)}  # locations, as engines tell them apart
 
     @property
     def needs_headers(self) -> bool:
@@ -75,18 +83,20 @@ class Targets:
 
     def begin(self, epoch: int) -> None:
         """Open the tables that the route names, and those that were made before. Raises Fenced, CommitFailed."""
-        self._used = {_key(place) for place in self._settings.locations}
-        named = [self._record(name, name) for name in self._section.fixed]
-        known = self._tables.main.add_targets(epoch, named)
-        numbers = {record.location: number for number, record in known.items()}
-        for record in named:
-            self._open(record.name, record.name, numbers[record.location])
-        for number, record in known.items():
+        self._known = self._tables.main.add_targets(epoch, [self._record(n, n) for n in self._section.fixed])
+        for number, record in self._known.items():
             rule = self._settings.rule_of(record.name, record.location)
-            if rule is None or rule in self._section.fixed:
-                continue  # it is open, or the configuration is another: its rows are applied, new ones go elsewhere
-            self._open(rule, record.name, number)
-            self._made[record.name] = record.name
+            if rule is None:
+                continue  # the configuration is another by now: its rows are applied, new ones go elsewhere
+            try:
+                self._open(rule, number)
+            except ConfigError as error:
+                if rule in self._section.fixed:
+                    raise
+                self._refuse(record.name, str(error))
+            else:
+                self._made |= {} if rule in self._section.fixed else {record.name: record.name}
+        self._enter_ids(epoch)
         route = self.route()
         for schema_id, record_name in route.records.items() if route.by == "record" else ():
             if isinstance(found := route.target(record_name), str):
@@ -103,6 +113,8 @@ class Targets:
 
     def plans(self, of_pipeline: TaskPlan, closed: Mapping[int, datetime]) -> dict[str, TaskPlan]:
         """Return the plan of each table's rows in a batch; `closed`: how far buckets are closed, by target number."""
+        for target in self._targets.values():
+            self._forget_changed(target)
         return {
             name: build_task_plan(
                 target.settings, self._s3, target.plan, of_pipeline.wire, target.unit, now=of_pipeline.now,
@@ -118,8 +130,13 @@ class Targets:
 
         Raises LimitReached where a record has no table and `unrouted` is stop; Fenced, CommitFailed.
         """
-        for name in sorted(report.unknown_names):
-            self._make(name, epoch)
+        beyond = [name for name in sorted(report.unknown_names) if not self._make(name, epoch)]
+        if beyond:
+            logging.warning(
+                "targets_beyond_max", pipeline=self._pipeline, names=len(beyond), first=beyond[0],
+                reason=f"route.max_targets is {self._section.max_targets}",
+            )  # fmt: skip
+        self._enter_ids(epoch)
         for name, of_target in report.targets.items():
             for schema_id in sorted(of_target.unknown_schemas):
                 self._admit(self._targets[name], schema_id)
@@ -169,15 +186,17 @@ class Targets:
 
     def standing(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return where the tables lie, by name, and why some of them refused what was committed last."""
-        places = {name: target.table.location for name, target in self._targets.items()}
+        current = {target.number for target in self._targets.values()}
+        names = {n: one.name if n in current else f"{one.name} ({one.location})" for n, one in self._known.items()}
+        places = {names[number]: one.location for number, one in self._known.items()}
         behind = self._tables.behind
-        both = {name: (places[name], target.settings.late_place) for name, target in self._targets.items()}
-        refused = {name: [behind[one] for one in found if one in behind] for name, found in both.items()}
-        return places, {name: why[0] for name, why in refused.items() if why}
+        refused = {names[n]: behind.get(one.location) or behind.get(one.late) for n, one in self._known.items()}
+        return places, {name: why for name, why in refused.items() if why}
 
     @property
     def _is_full(self) -> bool:
-        return sum(target is not None for target in self._made.values()) >= self._section.max_targets
+        made = sum(target is not None for target in self._made.values())
+        return made >= self._section.max_targets or len(self._made) >= self._section.max_targets + _REFUSED_MAX
 
     def _records(self) -> Mapping[int, str]:
         known = self._schemas.plan.schemas.items()
@@ -192,60 +211,137 @@ class Targets:
         settings = self._settings.of_target(rule, name)
         return TargetRecord(name, settings.table.location, settings.table.format, settings.late_table or "")
 
-    def _make(self, name: str, epoch: int) -> None:
-        """Make a table for a name, unless it may have none."""
+    def _make(self, name: str, epoch: int) -> bool:
+        """Make a table for a name, unless it may have none. False: there are enough, which the route knows then."""
         rule = self._section.rule_of(name) if name else None
-        why = "no target of the route matches it"
-        if rule is not None:
-            record = self._record(rule, name)
-            why = f"route.max_targets is {self._section.max_targets}" if self._is_full else ""
-            if not why and any(_is_nested(_key(record.location), one) for one in self._used):
-                why = f"{record.location} is another table's, or lies inside or around one"
-        if self._section.unrouted == "stop" and why:
+        record = None if rule is None else self._record(rule, name)
+        is_full = record is not None and self._is_full
+        why = self._obstacle(record) if record is not None else self.route().reason(name)
+        if self._section.unrouted == "stop" and (why or is_full):
+            reason = why or f"route.max_targets is {self._section.max_targets}"
             raise LimitReached(
-                f"pipeline {self._pipeline!r} has no table for {name!r}: {why}, and route.unrouted is stop. Nothing of "
-                "the batch was committed. Add a target, or let such records be dead letters."
+                f"pipeline {self._pipeline!r} has no table for {name or 'a record'}: {reason}, and route.unrouted is "
+                "stop. Nothing of the batch was committed. Add a target, or let such records be dead letters."
             )
-        if why or rule is None:
-            self._made[name] = None
-            logging.warning("target_refused", pipeline=self._pipeline, name=name, reason=why)
-            return
-        known = self._tables.main.add_targets(epoch, [record])
-        self._open(rule, name, next(number for number, one in known.items() if one.location == record.location))
+        if is_full:
+            return False
+        if why or record is None or rule is None:
+            self._refuse(name, why)
+            return True
+        self._known = self._tables.main.add_targets(epoch, [record])
+        self._open(rule, next(number for number, one in self._known.items() if one.location == record.location))
         self._made[name] = name
         logging.event("target_made", pipeline=self._pipeline, name=name, location=record.location)
+        return True
 
-    def _open(self, rule: str, name: str, number: int) -> None:
-        """Open a table, which is made if it is not there. Raises ConfigError when it is another pipeline's."""
-        settings = self._settings.of_target(rule, name)
+    def _obstacle(self, record: TargetRecord) -> str:
+        """Return why a table cannot be made at a place; empty if it can. Raises CommitFailed."""
+        taken = self._taken | {_key(one.location) for one in self._known.values() if one.name != record.name}
+        if any(_is_nested(_key(record.location), one) for one in taken):
+            return f"{record.location} is another table's, or lies inside or around one"
+        try:
+            table = self._tables.side(record.location)
+            if table.exists():
+                _check_ours(table, record, self._tables.main.location)
+            else:
+                table.check_place()
+        except ConfigError as error:
+            return str(error)
+        except OSError as error:
+            raise CommitFailed(f"target {record.name!r}: cannot look at {record.location}: {error}") from error
+        return ""
+
+    def _refuse(self, name: str, why: str) -> None:
+        self._made[name] = None
+        logging.warning("target_refused", pipeline=self._pipeline, name=name, reason=why)
+
+    def _open(self, rule: str, number: int) -> None:
+        """Open a table, which is made if the log does not know one. Raises ConfigError when it is another's."""
+        record = self._known[number]
+        settings = self._settings.of_target(rule, record.name)
+        if settings.table.format != record.format:
+            raise ConfigError(
+                f"the table of target {record.name!r} at {record.location} has format {record.format}, the "
+                f"configuration says {settings.table.format}; keep the format, or choose a new location"
+            )
         buckets = bucketers.build(settings.bucket).columns
-        table = self._tables.side(settings.table.location)
+        table = self._tables.side(record.location)
         late = None if settings.late_table is None else self._tables.side(settings.late_table)
+        _check_ours(table, record, self._tables.main.location)
         own = settings.columns.record_columns
         columns = pa.schema([*own.schema, *PROVENANCE, *(pa.field(column, pa.string()) for column in buckets)])
         for one in filter(None, (table, late)):
-            one.create(columns, buckets, layout(settings.bucket))
+            try:
+                one.create(columns, buckets, layout(settings.bucket))
+            except ConfigError as error:
+                if isinstance(error.__cause__, OSError):  # it may pass
+                    raise CommitFailed(f"target {record.name!r}: {error}") from error
+                raise
         reserved = frozenset(column.lower() for column in (*PROVENANCE.names, *buckets, *own.names))
         there = [field for field in table.snapshot().columns() if field.name.lower() not in reserved]
         plan = SchemaPlan(pa.schema(there), reserved, widen=settings.schemas.widen == "in_place")
-        self._targets[name] = Target(name, number, settings, table, late, plan, settings.event_time.unit)
-        self._used |= {_key(settings.table.location)}
+        self._targets[record.name] = Target(record.name, number, settings, table, late, plan, _unit(settings, table))
+
+    def _enter_ids(self, epoch: int) -> None:
+        """Enter the ids of tables that were made, so that one that is made again is not taken for them."""
+        made = [self._known[target.number] for target in self._targets.values() if not self._known[target.number].id]
+        if made:
+            ids = {one.location: self._tables.side(one.location).snapshot().state.metadata["id"] for one in made}
+            self._known = self._tables.main.add_targets(epoch, [o._replace(id=ids[o.location]) for o in made])
+
+    def _forget_changed(self, target: Target) -> None:
+        """Forget schemas whose ids mean others by now, because the records turned out to be framed in another way."""
+        known = self._schemas.plan.schemas
+        changed = [n for n, text in target.texts.items() if getattr(known.get(n), "text", text) != text]
+        target.plan = target.plan.without(changed)
+        for schema_id in changed:
+            del target.texts[schema_id]
 
     def _admit(self, target: Target, schema_id: int) -> None:
         """Let a schema fill the columns of a table, or reject it there."""
         known = self._schemas.plan.schemas[schema_id]
         assert isinstance(known, WriterSchema), "what is not decoded is not routed"
+        target.texts[schema_id] = known.text
         before, target.plan = target.plan, target.plan.extend(schema_id, known.text)
+        what, rule, rows = "event_time", target.settings.event_time.rule(target.unit), _empty(target.plan)
         try:
-            rule = target.settings.event_time.rule(target.unit)
-            times_of(target.plan.columns.empty_table(), rule, pa.array([], pa.string()))
+            times, _ = times_of(rows, rule, pa.array([], pa.string()))
+            what = "bucket"
+            target.bucketer.assign(rows, times)
         except ValueError as error:
-            target.plan = before.reject(schema_id, f"schema id {schema_id}: event_time: {error}")
+            target.plan = before.reject(schema_id, f"schema id {schema_id}: {what}: {error}")
         about = {"pipeline": self._pipeline, "target": target.name, "schema_id": schema_id}
         if isinstance(found := target.plan.schemas[schema_id], Rejected):
             logging.warning("schema_rejected", reason=found.reason, **about)
         else:
             logging.event("schema_admitted", decoder="native" if known.native else "fastavro", **about)
+
+
+def _check_ours(table: PipelineTable, record: TargetRecord, log: str) -> None:
+    """Raise ConfigError when what lies at a target's place is not the table that this log fills; CommitFailed."""
+    there = table.exists()
+    snapshot = table.snapshot() if there else None
+    if record.id and (snapshot is None or snapshot.state.metadata["id"] != record.id):
+        what = "removed and made again" if there else "removed"
+        raise ConfigError(
+            f"the table of target {record.name!r} at {record.location} was {what}: what was committed for it is not "
+            "there. Restore it, or give the target another location"
+        )
+    if not record.id and snapshot is not None and (snapshot.applied >= 0 or snapshot.epoch or snapshot.parts()):
+        raise ConfigError(
+            f"the table at {record.location} holds rows that the log at {log} does not know of: they would be there "
+            f"twice, or others be taken for them. Give target {record.name!r} a location of its own (docs/ROUTING.md)"
+        )
+
+
+def _unit(settings: Pipeline, table: PipelineTable) -> str:
+    """Return the unit of the event times: that of earlier rows, where it is to be detected."""
+    configured = settings.event_time.unit
+    return unit_of(configured, [one.facts for one in table.history(_LOOKED_AT)] if configured == "auto" else ())
+
+
+def _empty(plan: SchemaPlan) -> pa.Table:
+    return plan.columns.empty_table()
 
 
 def target_facts(report: Report) -> dict[str, Any]:
@@ -255,7 +351,8 @@ def target_facts(report: Report) -> dict[str, Any]:
 
 
 def _facts_of(report: Report) -> dict[str, Any]:
-    return {**sums(report.files), **({"late": report.late.to_json()} if report.late.buckets else {})}
+    late = {"late": report.late.to_json()} if report.late.buckets else {}
+    return {**sums(report.files), "time_unit": report.time_unit, **late}
 
 
 def routed(plan: TaskPlan, targets: Targets, closed: Mapping[int, datetime]) -> TaskPlan:

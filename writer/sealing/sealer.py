@@ -9,7 +9,7 @@ from uuid import uuid4
 import bucketers
 from bucketers import interval
 from writer.batch.staging.parquet_files import bucket_folder
-from writer.config.pipelines import Config
+from writer.config.pipelines import Config, Pipeline
 from writer.core import fault_points, logging
 from writer.core.files import BucketFile, BucketKey, by_bucket
 from writer.core.offsets import Source
@@ -54,6 +54,12 @@ class BucketSnapshot:
         """Buckets that end by then are closed."""
         known = [at for at in (self.snapshot.closed_until, self.closing) if at is not None]
         return max(known, default=None)
+
+
+def sealed_targets(settings: Pipeline, snapshot: PipelineSnapshot) -> list[str]:
+    """Return the tables of a route whose buckets are sealed, by name. `snapshot`: of the pipeline's log."""
+    found = [(one.name, settings.rule_of(one.name, one.location)) for one in snapshot.targets().values()]
+    return [name for name, rule in found if rule and settings.of_target(rule, name).seal.enabled]
 
 
 class Sealer:

@@ -1,6 +1,7 @@
 """Builds a pipeline's status from the table and Kafka, without its driver."""
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -13,9 +14,9 @@ from writer.core.offsets import Source, TopicPartition
 from writer.hooks.dispatcher import seen
 from writer.hooks.outbox import Health
 from writer.offsets.start_decision import number
-from writer.sealing.bucket_states import BucketCounts
+from writer.sealing.bucket_states import BucketCounts, together
 from writer.sealing.idleness import Listener, frontier_of
-from writer.sealing.sealer import Sealer
+from writer.sealing.sealer import Sealer, sealed_targets
 from writer.sealing.watermark import watermark
 from writer.status.lag import history, listen, settle
 from writer.status.model import Commit, Logs, ShownState, Totals, View, event_time_newest
@@ -27,6 +28,7 @@ from writer.table.log.entries import Entry
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.snapshot import PipelineSnapshot
 
+_TABLES_AT_ONCE = 8
 _ENTRIES_LOOKED_AT = 500  # of the table's log, for the totals since the last start
 
 
@@ -48,8 +50,8 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
         if table.exists():
             snapshot, buckets = table.snapshot(), len(table.buckets())
         if snapshot is not None and snapshot.epoch > 0:
-            state, entries, hooks = "unknown", table.history(_ENTRIES_LOOKED_AT), seen(name, config)
-            found = _bucket_counts(name, config, cluster, now) if settings.seal.enabled else None
+            state, entries, hooks = "unknown", table.history(_ENTRIES_LOOKED_AT), _hooks(name, config, snapshot)
+            found = _bucket_counts(name, config, cluster, snapshot, now)
     except (CommitFailed, OSError, ValueError) as error:
         state = "unreadable"
         trouble.append(" ".join(str(error).split()))
@@ -96,9 +98,23 @@ def logs_now(name: str, config: Config, cluster: Cluster, now: datetime) -> tupl
     return ask_kafka(cluster, config.pipelines[name].topics, snapshot, now)
 
 
-def _bucket_counts(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: datetime) -> BucketCounts:
-    """Return how the buckets are, and write nothing. Where Kafka does not answer, no partition counts as idle."""
-    sealer = Sealer(name, config)
+def _bucket_counts(
+    name: str, config: Config, cluster: Cluster | BrokerUnreachable, snapshot: PipelineSnapshot, now: datetime
+) -> BucketCounts | None:
+    """Return how the buckets are, of all tables, and write nothing; None: they are not sealed.
+
+    Where Kafka does not answer, no partition counts as idle.
+    """
+    settings = config.pipelines[name]
+    if settings.route is None:
+        return _counts_of(Sealer(name, config), cluster, now) if settings.seal.enabled else None
+    targets = sealed_targets(settings, snapshot)
+    with ThreadPoolExecutor(_TABLES_AT_ONCE) as pool:
+        counts = pool.map(lambda target: _counts_of(Sealer(name, config, target), cluster, now), targets)
+    return together(dict(zip(targets, counts, strict=True))) if targets else None
+
+
+def _counts_of(sealer: Sealer, cluster: Cluster | BrokerUnreachable, now: datetime) -> BucketCounts:
     standing = sealer.follow(keep=False)
     numbers = {topic: len(ids) for topic, ids in standing.progress.incarnations().items()}
     idle: frozenset[Source] = frozenset()
@@ -110,6 +126,15 @@ def _bucket_counts(name: str, config: Config, cluster: Cluster | BrokerUnreachab
             idle = look.idle(frontier_of(standing, numbers))
     sealer.watermark = watermark(sealer.parts(standing, numbers, idle), sealer.policy.out_of_orderness)
     return sealer.bucket_counts(standing, now)
+
+
+def _hooks(name: str, config: Config, snapshot: PipelineSnapshot) -> Mapping[str, Health]:
+    """Return how the hooks are doing; those of a route's tables are named with their table."""
+    if config.pipelines[name].route is None:
+        return seen(name, config)
+    targets = sealed_targets(config.pipelines[name], snapshot)
+    found = {target: seen(name, config.at_target(name, target)) for target in targets}
+    return {f"{target}/{hook}": health for target, hooks in found.items() for hook, health in hooks.items()}
 
 
 def _retention(cluster: Cluster, topics: list[str]) -> Mapping[str, timedelta | None]:

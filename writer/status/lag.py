@@ -7,7 +7,7 @@ arithmetic over what it heard. A broker that does not answer makes the facts old
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from writer.clients.kafka import Cluster, choose_topics
@@ -145,8 +145,13 @@ class Watch:
         interval: timedelta,
         mirror: str | None = None,
         selection: TopicSelection | None = None,
+        on_beyond: Callable[[Sequence[str]], None] = lambda _: None,
     ) -> None:
-        """`topics`: name → the id that the pipeline reads under. `selection`: what it would read at its next start."""
+        """`topics`: name → the id that the pipeline reads under. `selection`: what it would read at its next start.
+
+        `on_beyond` is called with the topics that it would leave out, for `topics.max`.
+        """
+        self._on_beyond = on_beyond
         self._cluster, self._topics, self._selection = cluster, dict(topics), selection
         self._progress = progress
         self._interval_s, self._group = interval.total_seconds(), mirror
@@ -199,7 +204,8 @@ class Watch:
             self._progress.measured(timedelta(seconds=self._interval_s), history(self._cluster, sample))
             self._history_known = True
         if self._selection is not None:
-            names = choose_topics(self._cluster, self._selection, self._topics).names
+            names, beyond = choose_topics(self._cluster, self._selection, self._topics)
+            self._on_beyond(beyond)
             if new := [name for name in names if name not in self._topics]:
                 self._progress.appeared(f"{plural(len(new), 'topic')} to read appeared: {listed(new, _SHOWN)}")
         view = self._progress.view()

@@ -181,6 +181,7 @@ class View:
     incarnations: Mapping[str, int] = field(default_factory=dict)  # topic → number of the one that is read
     log_moved: str = ""  # why the logs are not those that this start began with
     topics_appeared: str = ""  # which topics another start would read, too
+    topics_beyond: tuple[str, ...] = ()  # that match the pattern, beyond `topics.max`: they are not read
     targets: Mapping[str, str] = field(default_factory=dict)  # tables of a route: name → location
     behind: Mapping[str, Behind] = field(default_factory=dict)  # those that refuse, by name
     pause: Pause | None = None

@@ -121,10 +121,10 @@ class Progress:
     def restarting(self, why: str) -> None:
         """It ended, and is about to be started again in this process."""
         with self._lock:
-            wanted = bool(self._view.topics_appeared) and not self._view.log_moved
+            wanted = why == self._view.topics_appeared
             count = "topic_restarts" if wanted else "restarts"
             counted = {count: getattr(self._view, count) + 1}
-            self._set(state="starting", error="" if wanted else why, batch=None, **counted)
+            self._set(state="starting", error="" if wanted else why, batch=None, topics_appeared="", **counted)
             self._idle_since = None
 
     def moved(self, why: str) -> None:
@@ -134,6 +134,13 @@ class Progress:
     def appeared(self, why: str) -> None:
         """There are topics to read that this start does not read."""
         self._note(topics_appeared=why)
+
+    def beyond(self, topics: tuple[str, ...]) -> bool:
+        """Set which topics match a pattern and are not read, for `topics.max`. True when others did before."""
+        with self._lock:
+            changed = topics != self._view.topics_beyond
+            self._set(topics_beyond=topics)
+        return changed
 
     def applied(self, targets: Mapping[str, str], refused: Mapping[str, str]) -> None:
         """Set the tables of a route, by name with their locations, and why some of them refused what was committed."""

@@ -1,7 +1,7 @@
 """Creates a table from the configuration. Only this module knows the formats."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import cache
@@ -16,6 +16,8 @@ from writer.storage.locations import store_at
 from writer.table.delta import Delta
 from writer.table.log.appender import RETRY_TIMEOUT
 from writer.table.log.entries import SideEntry
+from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.log.table_format import Format
 from writer.table.parquet import LOG, Parquet
 from writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
@@ -31,6 +33,8 @@ class Tables:
         """`opened` opens the side table at a location."""
         self.main, self.side = main, cache(opened)
         self.settled = -1  # version up to which side files are known to be applied
+        self._read = -1  # version of the main log up to which its entries were read
+        self._waiting = dict[str, list[SideEntry]]()  # of these, by location, what is not known to be applied
         self.behind: Mapping[str, str] = {}  # locations of targets that refused, and why
         self._rests = dict[str, tuple[int, float]]()  # of these: how often in a row, and when they are tried again
 
@@ -43,32 +47,33 @@ class Tables:
         """
         snapshot = self.main.snapshot()
         self.main.publish(snapshot.state.place)
-        since, by_number = max(self.settled, snapshot.settled), snapshot.targets()
+        self._read_on(snapshot, despite)
         targets = snapshot.target_places
-        commits = self.main.commits_since(since, despite)
-        newest = max([since, snapshot.version, *(one.version for one in commits)])
-        waiting = dict[str, list[SideEntry]]()
-        for committed in commits:
-            for location in committed.locations(by_number):
-                waiting.setdefault(location, []).append(committed.side(location, targets.get(location)))
-        for location in [place for place in waiting if place not in targets]:
-            self._apply(location, waiting.pop(location))
-        self.behind = self._apply_targets(waiting) if waiting else {}
-        self.settled = min([newest, *(waiting[location][0].version - 1 for location in self.behind)])
+        for location in [place for place in self._waiting if place not in targets]:
+            self._apply(location)
+        self.behind = self._apply_targets() if self._waiting else {}
+        self.settled = min([self._read, *(entries[0].version - 1 for entries in self._waiting.values())])
 
-    def _apply_targets(self, waiting: Mapping[str, Sequence[SideEntry]]) -> dict[str, str]:
-        """Apply what commits list for targets, several at a time. Returns the locations of those that refuse, and why.
+    def _read_on(self, snapshot: PipelineSnapshot, despite: Collection[int]) -> None:
+        """Sort what new entries of the log mean for tables beside it. Each entry is read once."""
+        since, by_number, targets = max(self._read, snapshot.settled), snapshot.targets(), snapshot.target_places
+        commits = self.main.commits_since(since, despite)
+        for committed in commits:
+            for location in sorted(committed.locations(by_number)):
+                side = committed.side(location, targets.get(location))
+                self._waiting.setdefault(location, []).append(side)
+        self._read = max([since, snapshot.version, *(one.version for one in commits)])
+
+    def _apply_targets(self) -> dict[str, str]:
+        """Apply what waits for targets, several at a time. Returns the locations of those that refuse, and why.
 
         Raises what is no refusal of a table or its storage.
         """
         now_s = time.monotonic()
         resting = {place: self.behind[place] for place, (_, due_s) in self._rests.items() if now_s < due_s}
+        due = [location for location in self._waiting if location not in resting]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            done = {
-                location: pool.submit(self._apply, location, entries)
-                for location, entries in waiting.items()
-                if location not in resting
-            }
+            done = {location: pool.submit(self._apply, location) for location in due}
         errors = {location: error for location, one in done.items() if (error := one.exception()) is not None}
         for location in done:
             failures, _ = self._rests.pop(location, (0, 0.0))
@@ -84,12 +89,17 @@ class Tables:
         """Whether a target that refused is to be tried again."""
         return bool(self.behind) and any(time.monotonic() >= due_s for _, due_s in self._rests.values())
 
-    def _apply(self, location: str, entries: Iterable[SideEntry]) -> None:
-        """Apply what entries of the log mean for one table, in their order."""
-        for entry in entries:
+    def _apply(self, location: str) -> None:
+        """Apply what waits for one table, in the order of the log. Another process may have applied some of it."""
+        table, waiting = self.side(location), self._waiting[location]
+        applied = table.snapshot().applied if len(waiting) > 1 else -1
+        del waiting[: max(0, sum(entry.version <= applied for entry in waiting) - 1)]  # the last may be unpublished
+        while waiting:
             fault_points.point("before_apply")
-            self.side(location).apply_side(entry)
+            table.apply_side(waiting[0])
             fault_points.point("after_apply")
+            del waiting[0]
+        del self._waiting[location]
 
     def discard(self, files: Iterable[StagedFile], side_files: Mapping[str, Iterable[StagedFile]]) -> None:
         """Remove staged files that no commit will name; what stays is an orphan. Raises OSError."""
@@ -100,9 +110,15 @@ class Tables:
     def tidy(self, sides: Iterable[str]) -> None:
         """Tidy the logs of the main table and of these side tables. Raises CommitFailed."""
         self.main.tidy(keeps_entries=bool(self.behind))  # a target that is behind has its files from them
+        errors = []
         for location in sides:
-            if location not in self.behind:
-                self.side(location).tidy()
+            try:
+                if location not in self.behind:
+                    self.side(location).tidy()
+            except CommitFailed as error:  # of one table: the others are tidied
+                errors.append(str(error))
+        if errors:
+            raise CommitFailed("; ".join(errors))
 
 
 def table_at(

@@ -170,6 +170,11 @@ class PipelineTable(Appender):
 
         def apply(snapshot: PipelineSnapshot) -> None:
             table, at = snapshot.state.place
+            if entry.table_id not in ("", table):
+                raise CommitFailed(
+                    f"the table at {self.location} was removed and made again: it lacks what was committed for it "
+                    "before. Restore it, or give the target another location"
+                )
             if snapshot.applied < entry.version:
                 about: dict[str, Any] = {"kind": "side", "main_version": entry.version, **entry.facts}
                 with self.without(snapshot, entry.withdrawn) as left:

@@ -20,7 +20,7 @@ from writer.maintenance.compaction_plan import Pace
 from writer.maintenance.retention import Regularly
 from writer.sealing.bucket_states import BucketCounts, together
 from writer.sealing.idleness import Listener
-from writer.sealing.sealer import BucketSnapshot, Sealer
+from writer.sealing.sealer import BucketSnapshot, Sealer, sealed_targets
 from writer.status.progress import Progress
 from writer.table.factory import main_table
 
@@ -87,11 +87,9 @@ class TargetRounds:
         with suppress(HeadraceError, OSError):  # the next batch meets it, too, and says it
             snapshot = self._log.snapshot()
             self._progress.open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
-            settings = self._config.pipelines[self._pipeline]
-            for record in snapshot.targets().values():
-                rule = settings.rule_of(record.name, record.location)
-                if record.name not in self._rounds and rule and settings.of_target(rule, record.name).seal.enabled:
-                    self._rounds[record.name] = self._begin(record.name)
+            for name in sealed_targets(self._config.pipelines[self._pipeline], snapshot):
+                if name not in self._rounds:
+                    self._rounds[name] = self._begin(name)
         for rounds in self._rounds.values():
             rounds.once()
         if self._counts:

@@ -96,7 +96,10 @@ def _take_over(
 
 
 def add_targets(end: Appender, epoch: int, wanted: Sequence[TargetRecord]) -> dict[int, TargetRecord]:
-    """Enter tables of a route that the log does not have yet, by location. Returns all, by number. Raises Fenced."""
+    """Enter tables of a route, by location: those that are new get a number, of others a name may be another by now.
+
+    Returns all, by number. Raises Fenced.
+    """
 
     def add(snapshot: PipelineSnapshot) -> dict[int, TargetRecord]:
         end.check_owner(snapshot, epoch)
@@ -105,8 +108,8 @@ def add_targets(end: Appender, epoch: int, wanted: Sequence[TargetRecord]) -> di
         numbered = dict(known)
         for one in wanted:
             number = there.get(one.location, max(numbered, default=0) + 1)
-            if number not in known or (one.late and known[number].late != one.late):
-                numbered[number] = one
+            before = known.get(number, one)
+            numbered[number] = one._replace(late=one.late or before.late, id=before.id or one.id, format=before.format)
         new = [one for number, one in numbered.items() if known.get(number) != one]
         if not new:
             return known

@@ -36,6 +36,7 @@ class SideEntry:
     why: str = ""  # they go, where their number is a term of the account; empty: it is none
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: late rows by bucket, how far buckets are closed
     of_target: bool = False  # an older headrace would take the table for a pipeline's own
+    table_id: str = ""  # of the table as the log knows it; empty: any
 
     @property
     def closes(self) -> datetime | None:
@@ -57,23 +58,21 @@ class CommittedEntry:
 
     def locations(self, targets: Mapping[int, TargetRecord]) -> set[str]:
         """Return the tables beside the pipeline's that it concerns."""
-        closed = targets.get(self.facts.get("target", 0))
-        return {*self.side_files, *self.withdrawn, *([closed.location] if closed else [])}
+        closed = [targets[self.facts["target"]].location] if self.facts.get("target") in targets else []
+        return {*self.side_files, *self.withdrawn, *closed}
 
     def side(self, location: str, target: TargetRecord | None) -> SideEntry:
         """Return what it means for a table; `target`: of a route, the record of it."""
         facts: dict[str, Any] = {}
         if self.facts.get("kind") == "close":
             facts = {key: self.facts[key] for key in ("until", "reason")}
-        elif (
-            target is not None
-            and location == target.location
-            and (late := self.facts.get("targets", {}).get(target.name, {}).get("late"))
-        ):
-            facts = {"late": late}
+        elif target is not None and location == target.location:
+            about = self.facts.get("targets", {}).get(target.name, {})
+            facts = {key: about[key] for key in ("late", "time_unit") if key in about}
         why = "rewind" if self.facts.get("kind") == "rewind" else ""
         files, withdrawn = self.side_files.get(location, ()), self.withdrawn.get(location, {})
-        return SideEntry(self.version, files, withdrawn, why, facts, of_target=target is not None)
+        known = target.id if target is not None and location == target.location else ""
+        return SideEntry(self.version, files, withdrawn, why, facts, of_target=target is not None, table_id=known)
 
 
 KINDS = (*_LANDED, "start", "adopt", "take", "columns", "side", "targets")  # of all entries that headrace writes

@@ -54,6 +54,7 @@ class TargetRecord(NamedTuple):
     location: str
     format: str
     late: str = ""  # location of its table of late rows; empty: it never had one
+    id: str = ""  # of the table; empty: it was not made yet
 
 
 class _Value:
