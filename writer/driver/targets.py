@@ -1,6 +1,7 @@
 """The tables that a route fills: made when a name needs one, each with columns and an event-time unit of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -216,7 +217,7 @@ class Targets:
         rule = self._section.rule_of(name) if name else None
         record = None if rule is None else self._record(rule, name)
         is_full = record is not None and self._is_full
-        why = self._obstacle(record) if record is not None else self.route().reason(name)
+        why = self.route().reason(name) if rule is None or record is None else self._obstacle(rule, record)
         if self._section.unrouted == "stop" and (why or is_full):
             reason = why or f"route.max_targets is {self._section.max_targets}"
             raise LimitReached(
@@ -234,21 +235,19 @@ class Targets:
         logging.event("target_made", pipeline=self._pipeline, name=name, location=record.location)
         return True
 
-    def _obstacle(self, record: TargetRecord) -> str:
+    def _obstacle(self, rule: str, record: TargetRecord) -> str:
         """Return why a table cannot be made at a place; empty if it can. Raises CommitFailed."""
         taken = self._taken | {_key(one.location) for one in self._known.values() if one.name != record.name}
         if any(_is_nested(_key(record.location), one) for one in taken):
             return f"{record.location} is another table's, or lies inside or around one"
+        settings = self._settings.of_target(rule, record.name)
         try:
-            table = self._tables.side(record.location)
-            if table.exists():
+            with _may_pass(record.name):
+                table = self._tables.side(record.location)
+                table.check(bucketers.build(settings.bucket).columns, layout(settings.bucket))
                 _check_ours(table, record, self._tables.main.location)
-            else:
-                table.check_place()
         except ConfigError as error:
             return str(error)
-        except OSError as error:
-            raise CommitFailed(f"target {record.name!r}: cannot look at {record.location}: {error}") from error
         return ""
 
     def _refuse(self, name: str, why: str) -> None:
@@ -271,12 +270,8 @@ class Targets:
         own = settings.columns.record_columns
         columns = pa.schema([*own.schema, *PROVENANCE, *(pa.field(column, pa.string()) for column in buckets)])
         for one in filter(None, (table, late)):
-            try:
+            with _may_pass(record.name):
                 one.create(columns, buckets, layout(settings.bucket))
-            except ConfigError as error:
-                if isinstance(error.__cause__, OSError):  # it may pass
-                    raise CommitFailed(f"target {record.name!r}: {error}") from error
-                raise
         reserved = frozenset(column.lower() for column in (*PROVENANCE.names, *buckets, *own.names))
         there = [field for field in table.snapshot().columns() if field.name.lower() not in reserved]
         plan = SchemaPlan(pa.schema(there), reserved, widen=settings.schemas.widen == "in_place")
@@ -315,6 +310,17 @@ class Targets:
             logging.warning("schema_rejected", reason=found.reason, **about)
         else:
             logging.event("schema_admitted", decoder="native" if known.native else "fastavro", **about)
+
+
+@contextmanager
+def _may_pass(target: str) -> Iterator[None]:
+    """Raise CommitFailed for what a storage refuses, which may take it later; ConfigError stays one."""
+    try:
+        yield
+    except ConfigError as error:
+        if isinstance(error.__cause__, OSError):
+            raise CommitFailed(f"target {target!r}: {error}") from error
+        raise
 
 
 def _check_ours(table: PipelineTable, record: TargetRecord, log: str) -> None:

@@ -1,0 +1,249 @@
+"""The tables of a route as the driver opens, makes and refuses them, over a real log and real tables on a disk."""
+
+import shutil
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+import bucketers
+from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
+from writer.batch.task_report import Report
+from writer.commit.builder import merged
+from writer.config.pipelines import Config
+from writer.config.table_sections import layout
+from writer.core.errors import ConfigError, LimitReached
+from writer.core.files import StagedFile
+from writer.core.offsets import OffsetRange, TopicPartition
+from writer.driver.pipeline_start import make_tables
+from writer.driver.targets import Targets
+from writer.storage.local import LocalStore
+from writer.table.factory import Tables, all_tables, table_at
+from writer.table.log.operations import Batch
+from writer.table.log.snapshot import TargetRecord
+
+PART = TopicPartition("t", 1, 0)
+BY_HEADER = {"by": {"header": "type"}}
+
+
+class Known:
+    """As much of what the driver knows of schemas as targets ask for."""
+
+    def __init__(self, texts: dict[int, str]) -> None:
+        schemas = {schema_id: WriterSchema(text, True, {}) for schema_id, text in texts.items()}
+        self.plan, self.record_columns = SchemaPlan(pa.schema([]), schemas=schemas), None
+
+
+class Started:
+    """A pipeline with a route, started."""
+
+    def __init__(self, root: Path, route: dict[str, Any], texts: dict[int, str] | None = None, **more: Any) -> None:
+        one = {
+            "topics": ["t"], "table": {"location": str(root / "log")}, "event_time": {"field": "at"}, "route": route,
+            **more,
+        }  # fmt: skip
+        self.config = Config.model_validate({
+            "kafka": {"bootstrap_servers": "x:1"}, "registry": {"url": "http://x"},
+            "checkpoints": str(root / "checkpoints"), "pipelines": {"p": one},
+        })  # fmt: skip
+        self.tables: Tables = all_tables("p", self.config)
+        make_tables(self.config.pipelines["p"], self.tables, pa.schema([]), [])
+        self.epoch = self.tables.main.begin({PART: 0}, {"t": ["id"]})
+        self.targets = Targets("p", self.config, self.tables, Known(texts or {}))  # type: ignore[arg-type]
+        self.targets.begin(self.epoch)
+        self.tables.apply_side_files()
+
+    def commit(self, *places: str) -> None:
+        """Commit one offset, with a row for each of these tables."""
+        at = self.tables.main.snapshot().frontier(PART) or 0
+        side = {place: [row(place, at)] for place in places}
+        entry = Batch(
+            uuid4().hex, self.epoch, [OffsetRange(PART, at, at + 1)], side_files=side, settled=self.tables.settled
+        )
+        self.tables.main.commit(self.tables.main.snapshot(), entry)
+
+    def learn(self, *names: str) -> dict[int, TargetRecord]:
+        report = Report()
+        report.unknown_names = set(names)
+        self.targets.learn_from(report, self.epoch)
+        return self.tables.main.snapshot().targets()
+
+
+def row(place: str, offset: int) -> StagedFile:
+    name, now = f"000001-{uuid4().hex}.parquet", datetime.now(UTC)
+    Path(place).mkdir(exist_ok=True)
+    pq.write_table(pa.table({"_offset": [offset]}), f"{place}/{name}")
+    return StagedFile(name, ("2026",), 1, 100, '{"numRecords":1}', now, now, {("t", 0): 1})
+
+
+def files(place: str) -> int:
+    return len(DeltaTable(place).file_uris())
+
+
+def test_a_new_log_takes_no_tables_of_an_old_one(tmp_path: Path) -> None:
+    """Their versions are of the old log: what the new one commits would pass for applied, and be lost."""
+    place = str(tmp_path / "a")
+    first = Started(tmp_path, {"targets": {"a": place}})
+    first.commit(place)
+    first.tables.apply_side_files()
+    shutil.rmtree(tmp_path / "log")
+    with pytest.raises(ConfigError, match=r"holds rows that the log at .*/log does not know of"):
+        Started(tmp_path, {"targets": {"a": place}})
+    assert files(place) == 1
+
+
+def test_a_table_that_was_a_pipelines_own_is_no_target(tmp_path: Path) -> None:
+    """The new log begins anew: each row would be there twice."""
+    place = str(tmp_path / "a")
+    own = Started(tmp_path, {"targets": {"b": str(tmp_path / "b")}}).config.pipelines["p"]
+    old = table_at("delta", place, "p")
+    columns = bucketers.build(own.bucket).columns
+    old.create(pa.schema([(name, pa.string()) for name in columns]), columns, layout(own.bucket))
+    old.begin({PART: 0}, {"t": ["id"]})
+    with pytest.raises(ConfigError, match="they would be there twice"):
+        Started(tmp_path, {"targets": {"a": place}})
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_table_that_was_removed_is_not_made_anew_in_silence(tmp_path: Path, is_back: bool) -> None:
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    one = Started(tmp_path, {"targets": {"a": a, "b": b}})
+    one.commit(a, b)
+    one.tables.apply_side_files()
+    shutil.rmtree(a)
+    if is_back:
+        Started(tmp_path / "other", {"targets": {"a": a}})
+    one.commit(b)
+    one.commit(a, b)
+    one.tables.apply_side_files()
+    assert files(b) == 3
+    assert set(one.targets.standing()[1]) == {"a"}
+    with pytest.raises(ConfigError, match="was removed" + (" and made again" if is_back else ":")):
+        Started(tmp_path, {"targets": {"a": a, "b": b}})
+
+
+@pytest.mark.parametrize(
+    ("name", "then"),
+    [("x" * 300, 1), ("shop.", 1), ("orders", 0), ("orders.eu", 0), ("checkpoints", 0), ("log", 0), ("iceberg", 0)],
+)
+def test_a_name_that_can_be_no_table_is_refused_and_ends_nothing(tmp_path: Path, name: str, then: int) -> None:
+    """A producer chose it: neither this batch nor a later start may fail by it."""
+    other = table_at("delta", str(tmp_path / "orders"), "other")
+    other.create(pa.schema([("a", pa.int64())]), [])
+    (tmp_path / "iceberg" / "metadata").mkdir(parents=True)
+    (tmp_path / "iceberg" / "metadata" / "v1.metadata.json").write_text("{}")
+    targets = {"orders.*": str(tmp_path / "log" / "{name}"), "*": str(tmp_path / "{full_name}")}
+    route = {**BY_HEADER, "targets": targets}
+    one = Started(tmp_path, route)
+    assert len(one.learn(name)) == then
+    again = Started(tmp_path, route)
+    assert len(again.learn("click")) >= then
+
+
+def test_names_without_number_cost_one_line_and_no_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    route = {**BY_HEADER, "targets": {"*": str(tmp_path / "{name}")}, "max_targets": 2}
+    one = Started(tmp_path, route)
+    assert len(one.learn(*(f"n{at:05}" for at in range(20_000)))) == 2
+    said = [line for line in caplog.messages if "targets_beyond_max" in line]
+    assert len(said) == 1
+    assert "names=19998" in said[0]
+    assert one.targets.route().is_full
+    assert len(one.targets.route().made) == 2
+
+
+def test_a_stop_names_the_name_and_the_reason(tmp_path: Path) -> None:
+    route = {**BY_HEADER, "targets": {"a*": str(tmp_path / "{name}")}, "max_targets": 1, "unrouted": "stop"}
+    one = Started(tmp_path, route)
+    one.learn("a1")
+    with pytest.raises(LimitReached, match=r"has no table for a2: route\.max_targets is 1, and route\.unrouted"):
+        one.learn("a2")
+    with pytest.raises(LimitReached, match="has no table for a record: the route goes by the header 'type'"):
+        one.learn("")
+
+
+def test_a_table_far_behind_costs_the_others_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [str(tmp_path / name) for name in "abc"]
+    one = Started(tmp_path, {"targets": dict(zip("abc", places, strict=True))})
+    (tmp_path / "a" / "_delta_log").rename(tmp_path / "away")
+    (tmp_path / "a" / "_delta_log").write_text("no folder")
+    reads: Counter[str] = Counter()
+    read = LocalStore.read
+
+    def counted(store: LocalStore, path: str) -> Any:
+        reads[store.location] += 1
+        return read(store, path)
+
+    monkeypatch.setattr(LocalStore, "read", counted)
+    seen = []
+    for _ in range(60):
+        one.commit(*places)
+        reads.clear()
+        one.tables.apply_side_files()
+        seen.append(sum(n for place, n in reads.items() if not place.startswith(places[0])))
+    assert max(seen[-10:]) <= max(seen[:10]) + 2, seen
+    assert (files(places[1]), files(places[2])) == (60, 60)
+    (tmp_path / "a" / "_delta_log").unlink()
+    (tmp_path / "away").rename(tmp_path / "a" / "_delta_log")
+    again = all_tables("p", one.config)
+    again.apply_side_files()
+    assert again.behind == {}
+    assert files(places[0]) == 60
+
+
+def test_a_table_that_left_the_configuration_is_still_seen_to_be_behind(tmp_path: Path) -> None:
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    one = Started(tmp_path, {"targets": {"a": a, "b": b}})
+    (tmp_path / "a" / "_delta_log").rename(tmp_path / "away")
+    (tmp_path / "a" / "_delta_log").write_text("no folder")
+    one.commit(a, b)
+    two = Started(tmp_path, {"targets": {"b": b}})
+    assert set(two.targets.standing()[1]) == {f"a ({a})"}
+
+
+def test_a_name_that_another_rule_gives_the_place_of_an_old_one_is_refused(tmp_path: Path) -> None:
+    Started(tmp_path, {**BY_HEADER, "targets": {"a.*": str(tmp_path / "{name}")}}).learn("a.Click")
+    two = Started(tmp_path, {**BY_HEADER, "targets": {"b.*": str(tmp_path / "{name}")}})
+    assert [one.name for one in two.learn("b.Click", "b.View").values()] == ["a.Click", "b.View"]
+
+
+def test_a_changed_format_is_refused_and_a_new_name_for_the_same_table_is_not(tmp_path: Path) -> None:
+    place = str(tmp_path / "a")
+    Started(tmp_path, {"targets": {"a": place}})
+    assert [one.name for one in Started(tmp_path, {"targets": {"b": place}}).learn().values()] == ["b"]
+    with pytest.raises(ConfigError, match="has format delta, the configuration says parquet"):
+        Started(tmp_path, {"targets": {"b": {"location": place, "format": "parquet"}}})
+
+
+TEXT = '{"type": "record", "name": "R", "fields": [{"name": "at", "type": "string"}, {"name": "x", "type": "int"}]}'
+
+
+def test_a_schema_without_the_field_of_the_buckets_is_rejected_alone(tmp_path: Path) -> None:
+    bucket = {"type": "field", "field": "country"}
+    one = Started(tmp_path, {"targets": {"R": str(tmp_path / "a")}}, {1: TEXT}, bucket=bucket)
+    (target,) = one.targets._targets.values()
+    assert isinstance(found := target.plan.schemas[1], Rejected)
+    assert "bucket: field 'country' is not in the record" in found.reason
+
+
+def test_schema_ids_that_mean_others_by_now_are_admitted_anew(tmp_path: Path) -> None:
+    one = Started(tmp_path, {"targets": {"R": str(tmp_path / "a")}}, {1: TEXT})
+    (target,) = one.targets._targets.values()
+    assert 1 in target.plan.schemas
+    one.targets._schemas = Known({1: TEXT.replace('"x"', '"y"')})  # type: ignore[assignment]
+    one.targets._forget_changed(target)
+    assert 1 not in target.plan.schemas
+
+
+def test_key_schemas_that_tables_lack_are_those_that_the_driver_learns() -> None:
+    of_table = Report()
+    of_table.unknown_key_schemas, of_table.key_schemas = {7}, {3}
+    report = Report()
+    report.targets = {"a": of_table}
+    total = merged([report])
+    assert (total.unknown_key_schemas, total.key_schemas, total.lacks_schemas) == ({7}, {3}, True)
