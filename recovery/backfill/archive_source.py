@@ -40,12 +40,15 @@ def opened(
     name = f"archive {','.join(locations)}"
     beside = filling.walk.schemas.record_columns.schema
     if by_time is not None:
+        filling.config.one_table(filling.name)
         keys = [key.strip() for key in by_time.split(",") if key.strip()]
         hints = gap_record.opened.hints if gap_record.opened else ()
         topic = filling.settings.topics.among(filling.table.snapshot().incarnations())[0]
         return ByTime(name, found, keys, hints, filling.walk.time_rule, topic, dict(gap_record.through), beside)
     head = next(iter(found[0].batches()), pa.table({}))
     roles = columns_of(head.schema.names, columns)
+    if "value" not in roles:
+        filling.config.one_table(filling.name)
     parts = {r.part for r in (gap_record.opened.ranges if gap_record.opened else ())}
     if "topic" not in roles and len({part.topic for part in parts}) > 1:
         raise ConfigError("the gap has several topics; say with --columns topic=... which column names the topic")

@@ -73,7 +73,7 @@ class Filling:
     @property
     def walk(self) -> LocalPipeline:
         """The pipeline, for tasks in this process. Raises RegistryUnreachable, ConfigError."""
-        self._walk = self._walk or opened(self.name, self.config, self._schemas)
+        self._walk = self._walk or opened(self.name, self.config, self._schemas, tables=self._tables)
         return self._walk
 
     def look(self) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
@@ -104,9 +104,8 @@ class Filling:
             raise
         fault_points.point("before_chunk_redo")
         self._tables.apply_side_files()
-        rows = sum(file.rows for file in done.report.files)
-        size = sum(file.bytes for file in done.report.files)
-        return ChunkCommit(version, fill.offsets, rows, len(done.report.files), size, fill.left, fill.done)
+        sums = builder.sums(builder.row_files(done.report))
+        return ChunkCommit(version, fill.offsets, sums["rows"], sums["files"], sums["bytes"], fill.left, fill.done)
 
     def _placed(self, chunk: Chunk, paced: Any) -> _ChunkOutcome:
         """Carry records that have offsets; again when they meet schemas that the plan does not know."""
@@ -115,7 +114,11 @@ class Filling:
 
         def plan(first: Piece | None) -> TaskPlan:
             found = self._plan(incarnations)
-            return replace(found, time_rule=self._rule(_age(first, found.now)))
+            older = _age(first, found.now)
+            targets = {
+                name: replace(one, time_rule=_believing(one.time_rule, older)) for name, one in found.targets.items()
+            }
+            return replace(found, time_rule=_believing(found.time_rule, older), targets=targets)
 
         report = self.walk.run(lambda schemas: paced(chunk.read(schemas)), plan)
         try:
@@ -142,7 +145,8 @@ class Filling:
 
     def _unplaced(self, chunk: Chunk, snapshot: PipelineSnapshot, paced: Any) -> _ChunkOutcome:
         """Add rows without offsets whose keys the table does not have."""
-        doing = Unplaced(self.table, snapshot, self.settings, self._plan({}), self._rule(ANY_AGE))
+        self.config.one_table(self.name)
+        doing = Unplaced(self.table, snapshot, self.settings, self._plan({}), _believing(self.walk.time_rule, ANY_AGE))
         pieces = (p.rows for p in paced(chunk.read(self.walk.plan)) if p.rows is not None)
         report, rows, out = doing.carried(pieces, chunk.keys)
         return _ChunkOutcome(report, rows, out)
@@ -152,32 +156,33 @@ class Filling:
         by: str, now: datetime,
     ) -> tuple[int, Fill]:  # fmt: skip
         builder.check_age(now, datetime.now(UTC), self.config.pipelines[self.name].table.orphan_retention)
-        self.table.grow(list(self.walk.schemas.columns()))  # before any file has them
+        self.walk.grow(self.table)  # before any file has them
         report = done.report
         left = sum(r.end - r.start for r in gap_record.left()) - chunk.offsets
         facts = {
             "at": datetime.now(UTC).isoformat(), "by": by, "source": source, "ranges": done.accounts,
-            **builder.sums(report.files), "unplaced": done.unplaced, "left_out": done.left_out,
+            **builder.sums(builder.row_files(report)), **builder.target_facts(report),
+            "unplaced": done.unplaced, "left_out": done.left_out,
             "through": chunk.through or None,
             "seconds": {step: round(spent, 3) for step, spent in report.seconds.items()},
         }  # fmt: skip
         fill = Fill(
             uuid4().hex, gap_record.id, snapshot.changes(gap_record.id), chunk.offsets, left, chunk.last or left == 0,
-            report.files, builder.side_files(self.settings, report), facts, self.walk.schemas.meant(report),
+            report.files, self.walk.side_files(report), facts, self.walk.schemas.meant(report),
         )  # fmt: skip
         return self.table.fill(snapshot, fill), fill
 
     def _plan(self, incarnations: Mapping[str, int]) -> TaskPlan:
         return self.walk.task_plan(datetime.now(UTC), "backfill", incarnations)
 
-    def _rule(self, older: Any) -> TimeRule:
-        """Believe what was believable when the broker had it: a gap may be far older than `event_time.max_age`."""
-        rule = self.walk.time_rule
-        return rule if rule.age_max >= ANY_AGE else replace(rule, age_max=min(ANY_AGE, rule.age_max + older))
-
     def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
-        self._tables.discard(report.files, builder.side_files(self.settings, report))
+        self._tables.discard(report.files, self.walk.side_files(report))
+
+
+def _believing(rule: TimeRule, older: Any) -> TimeRule:
+    """Believe what was believable when the broker had it: a gap may be far older than `event_time.max_age`."""
+    return rule if rule.age_max >= ANY_AGE else replace(rule, age_max=min(ANY_AGE, rule.age_max + older))
 
 
 def _still_open(gap_record: GapRecord, chunk: Chunk) -> None:

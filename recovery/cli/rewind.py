@@ -107,6 +107,16 @@ def to_dict(name: str, look: RewindPreview, version: int | None, refused: list[s
             {"bucket": list(one.key), "rows": one.taken, "left": one.left, "manifest": one.manifest or None}
             for one in look.buckets
         ],
+        "targets": {
+            target.record.name: {
+                "rows": target.entry.rows, "late_table_rows": target.late,
+                "buckets": [
+                    {"bucket": list(one.key), "rows": one.taken, "left": one.left, "manifest": one.manifest or None}
+                    for one in target.buckets
+                ],
+            }
+            for target in look.targets
+        },
     }  # fmt: skip
 
 
@@ -197,7 +207,10 @@ def _partitions(out: Console, look: RewindPreview) -> None:
 
 
 def _buckets(out: Console, look: RewindPreview) -> None:
-    if not look.buckets:
+    own = look.snapshot.state.metadata["partitionColumns"]
+    found = [(bucket_path(own, one.key), one) for one in look.buckets]
+    found += [(f"{t.record.name}: {bucket_path(t.columns, one.key)}", one) for t in look.targets for one in t.buckets]
+    if not found:
         return
     columns = [
         tables.Column("bucket", width_min=20),
@@ -205,12 +218,12 @@ def _buckets(out: Console, look: RewindPreview) -> None:
     ]
     tables.TextTable(out, [*columns, tables.Column("")]).add([
         [
-            bucket_path(look.snapshot.state.metadata["partitionColumns"], one.key), f"{one.taken:,}", f"{one.left:,}",
+            name, f"{one.taken:,}", f"{one.left:,}",
             f"v{one.manifest}" if one.manifest else "-",
             f"reopened; its next manifest is v{one.manifest + 1}" if one.manifest else "",
         ]
-        for one in look.buckets[:_BUCKETS_SHOWN]
+        for name, one in found[:_BUCKETS_SHOWN]
     ])  # fmt: skip
-    if len(look.buckets) > _BUCKETS_SHOWN:
-        tables.sentence(out, f"and {len(look.buckets) - _BUCKETS_SHOWN:,} more buckets (--json has all)")
+    if len(found) > _BUCKETS_SHOWN:
+        tables.sentence(out, f"and {len(found) - _BUCKETS_SHOWN:,} more buckets (--json has all)")
     out.print()

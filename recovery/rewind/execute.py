@@ -3,8 +3,9 @@
 The entry decides. What it lists of dead letters and late rows is taken out by redo right after, or by the next start.
 """
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -27,9 +28,10 @@ from writer.table.log.appender import LostRace
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.log import Action
-from writer.table.log.operations import Reopened, Rewind
-from writer.table.log.snapshot import PipelineSnapshot, app_id
+from writer.table.log.operations import Reopened, Rewind, TargetRewind
+from writer.table.log.snapshot import PipelineSnapshot, TargetRecord, app_id
 from writer.table.row_removal import Offsets, count
+from writer.table.table import PipelineTable
 
 _REACHES = (64, 1_024, None)  # entries of the log in which a time is looked for
 
@@ -42,6 +44,30 @@ class Bucket:
     taken: int
     left: int
     manifest: int  # version of its newest manifest; 0: it has none
+
+
+@dataclass(frozen=True)
+class TargetPreview:
+    """What a rewind would take out of one table of a route."""
+
+    number: int
+    record: TargetRecord
+    columns: tuple[str, ...]  # of its buckets
+    buckets: tuple[Bucket, ...]
+    late: int  # rows of its table of late rows
+    files: int
+    closed_until: datetime | None  # as the earlier version had it
+
+    @property
+    def entry(self) -> TargetRewind:
+        """Return it as an entry carries it."""
+        reopened = [Reopened(one.key, one.taken, one.left) for one in self.buckets]
+        return TargetRewind(self.record.name, self.number, reopened, self.closed_until)
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Locations, and how many rows go."""
+        return [(self.record.location, self.entry.rows), (self.record.late, self.late)]
 
 
 @dataclass(frozen=True)
@@ -59,6 +85,7 @@ class RewindPreview:
     late: int
     pending: int  # commits whose dead letters wait for redo, which comes first
     undo: Undone | None = None  # what other clients did, and is taken back first
+    targets: tuple[TargetPreview, ...] = ()  # tables of a route
 
     @property
     def base(self) -> PipelineSnapshot:
@@ -72,8 +99,8 @@ class RewindPreview:
 
     @property
     def rows(self) -> int:
-        """Rows of the table that go."""
-        return sum(one.taken for one in self.buckets)
+        """Rows of the table that go, or of those of the route."""
+        return sum(one.taken for one in (*self.buckets, *(b for target in self.targets for b in target.buckets)))
 
     @property
     def offsets(self) -> Offsets:
@@ -87,7 +114,7 @@ class Rewinding:
     def __init__(self, config: Config, name: str, cluster: Cluster | None = None) -> None:
         """`cluster`: which Kafka is asked; default: that of the configuration. Raises ConfigError."""
         self._cluster = cluster
-        self._config, self.name, self._settings = config, name, config.one_table(name)
+        self._config, self.name, self._settings = config, name, config.pipelines[name]
         self._tables = all_tables(name, config)
         self._main = self._tables.main
         if not self._main.exists():
@@ -106,6 +133,8 @@ class Rewinding:
         then = Then(version, earlier.epoch, earlier.parts(), self._written(version))
         frontiers = {app_id(self.name, part): part for part in snapshot.parts()}
         after = since(entries, frontiers)
+        for record in snapshot.targets().values():
+            after = replace(after, taken=Counter(after.taken) + _since(self._tables.side(record.location), version)[1])
         undo = undone(self._main, after.foreign, earlier, snapshot) if after.foreign else None
         numbers, held = self._asked(snapshot)
         found = plan(Facts(
@@ -123,8 +152,12 @@ class Rewinding:
         self._tables.apply_side_files(
             [change.version for change in look.since.foreign]
         )  # dead letters that wait are there by then
+        if self._tables.behind:
+            refused = "; ".join(sorted(self._tables.behind.values()))
+            raise HeadraceError(f"tables of the route do not take what is committed; nothing was rewound: {refused}")
         look = self.look(look.plan.to) if look.pending else look
         places = [(self._settings.dead_letters, look.dead_letters), (self._settings.late_place, look.late)]
+        places += [place for target in look.targets for place in target.places]
         earlier, offsets = self._main.at(look.plan.to), look.offsets
         try:
             with self._main.without(look.base, offsets, prefix="rewind") as left:
@@ -135,7 +168,8 @@ class Rewinding:
                     seen={r.part: earlier.seen(r.part) for r in look.plan.ranges},
                     closed_until=earlier.closed_until, gaps=look.plan.gaps,
                     closed=Checkpoints(self._config.checkpoints, self.name, self._config.s3.settings).newest() or 0,
-                    facts={"at": now.isoformat()}, undo=look.undo.entry(self._main.store) if look.undo else None,
+                    facts={"at": now.isoformat()}, targets=[target.entry for target in look.targets],
+                    undo=look.undo.entry(self._main.store) if look.undo else None,
                 )  # fmt: skip
                 version = self._main.rewind(look.snapshot, wanted)
         except (LostRace, FileNotFoundError) as error:
@@ -188,7 +222,9 @@ class Rewinding:
     ) -> RewindPreview:  # fmt: skip
         """Count the rows that would go, bucket by bucket, and the dead letters."""
         offsets = {r.part: [(r.start, r.end)] for r in found.ranges}
-        taken, rows, files = self._rows(undo.base if undo else snapshot, {} if undo and undo.missing else offsets)
+        taken, rows, files = self._rows(
+            self._main, undo.base if undo else snapshot, {} if undo and undo.missing else offsets
+        )
         if undo:  # of the rows that were there before
             taken, rows = undo.taken(taken), dict(undo.rows_before)
         manifests = Manifests(self._main.store, snapshot.state.metadata["partitionColumns"])
@@ -205,9 +241,29 @@ class Rewinding:
         dead_letters, late = (
             self._aside(place, offsets) for place in (self._settings.dead_letters, self._settings.late_place)
         )
+        targets = self._targets(snapshot, found.to, offsets) if offsets else ()
+        files += sum(target.files for target in targets)
+        late += sum(target.late for target in targets)
         return RewindPreview(
-            found, then, after, snapshot, held, files, tuple(buckets), dead_letters, late, pending, undo
+            found, then, after, snapshot, held, files, tuple(buckets), dead_letters, late, pending, undo, targets
         )
+
+    def _targets(self, snapshot: PipelineSnapshot, to: int, offsets: Offsets) -> tuple[TargetPreview, ...]:
+        """Count what would go out of the tables of a route."""
+        closed, found = self._main.at(to).closed_targets, []
+        for number, record in snapshot.targets().items():
+            table = self._tables.side(record.location)
+            now = table.snapshot()
+            taken, rows, files = self._rows(table, now, offsets)
+            columns = tuple(now.state.metadata["partitionColumns"])
+            manifests, buckets = Manifests(table.store, columns), []
+            for key in sorted({*taken, *_since(table, to)[0]}, key=str):
+                newest = manifests.newest(key)
+                left = rows.get(key, 0) - taken.get(key, 0)
+                buckets.append(Bucket(key, taken.get(key, 0), left, newest.version if newest else 0))
+            late = self._aside(record.late, offsets) if record.late else 0
+            found.append(TargetPreview(number, record, columns, tuple(buckets), late, files, closed.get(number)))
+        return tuple(found)
 
     def _applied(self, version: int, places: Mapping[str, object]) -> bool:
         return all(
@@ -217,20 +273,20 @@ class Rewinding:
         )
 
     def _rows(
-        self, snapshot: PipelineSnapshot, offsets: Offsets
+        self, table: PipelineTable, snapshot: PipelineSnapshot, offsets: Offsets
     ) -> tuple[dict[BucketKey, int], dict[BucketKey, int], int]:
         """Return the rows that go and the rows that there are, by bucket, and how many files hold some that go."""
         taken: dict[BucketKey, int] = {}
         rows: dict[BucketKey, int] = {}
         files = 0
-        for file in self._main.bucket_files(snapshot) if offsets else ():
+        for file in table.bucket_files(snapshot) if offsets else ():
             if file.rows is None:
                 raise HeadraceError(
-                    f"another client wrote {self._main.location}/{file.path} and does not say how many rows it holds; "
+                    f"another client wrote {table.location}/{file.path} and does not say how many rows it holds; "
                     "`headrace compact` writes it anew"
                 )
             rows[file.bucket] = rows.get(file.bucket, 0) + file.rows
-            if going := count(self._main.store, file, offsets):
+            if going := count(table.store, file, offsets):
                 taken[file.bucket] = taken.get(file.bucket, 0) + going
                 files += 1
         return taken, rows, files
@@ -241,3 +297,19 @@ class Rewinding:
         if not offsets or not table.exists():
             return 0
         return sum(count(table.store, file, offsets) for file in table.bucket_files(table.snapshot()))
+
+
+def _since(table: PipelineTable, to: int) -> tuple[set[BucketKey], Counter[str]]:
+    """Return what became of a route's table after it had what version `to` of the pipeline's log lists.
+
+    That is the buckets that were sealed, and the rows that left it on purpose, by why.
+    """
+    sealed, taken = set[BucketKey](), Counter[str]()
+    for entry in table.history():  # newest first
+        if entry.kind == "seal":
+            sealed |= {tuple(manifest["bucket"]) for manifest in entry.facts["manifests"]}
+        elif entry.kind == "rewrite" and entry.facts.get("taken"):
+            taken[entry.facts["taken"]["why"]] += entry.facts["taken"]["rows"]
+        elif entry.kind == "side" and entry.facts["main_version"] <= to:
+            break
+    return sealed, taken

@@ -122,3 +122,41 @@ def test_a_table_that_takes_nothing_holds_up_no_other_and_catches_up_by_itself(s
     writer.stop()
     assert "target_caught_up pipeline=events target=headrace.demo.Install" in writer.said()
     assert "69 read = 60 rows + 9 dead letters. It adds up." in say("audit", str(site.config), "--deep")
+
+
+def test_what_went_wrong_is_taken_back_replayed_and_filled_in_every_table(site: Site, topic: MakeTopic) -> None:
+    """A type without a table is replayed once it has one; a rewind and a skip concern all tables."""
+    name, lake = topic(1), site.root / "lake"
+    targets = {CLICK: str(lake / "clicks")}
+    site.pipeline("events", [name], commit={"max_records": 100}, route={"targets": targets})
+    fill(site, name, 60, 60)
+    site.once()
+    assert (len(offsets(lake / "clicks")), (lake / "installs").exists()) == (60, False)
+    seals = {"after": None}
+    log = site.pipeline("events", [name], seal=seals, route={"targets": {**targets, INSTALL: str(lake / "installs")}})
+    say("dlq", "replay", str(site.config), "--yes")
+    assert len(offsets(lake / "installs")) == 60
+    assert "123 read = 120 rows + 3 dead letters. It adds up." in say("audit", str(site.config), "--deep")
+    before = oracle.replay(log).version
+    fill(site, name, 30, 30, seed=8)
+    site.once()
+    for target in (CLICK, INSTALL):
+        say("seal", str(site.config), "--target", target, "--until", "2026-11-21T00:00Z", "--yes")
+    fill(site, name, 5, 5, seed=9)
+    site.once()
+    assert (len(offsets(lake / "clicks")), len(offsets(lake / "installs"))) == (95, 95)
+    shown = say("rewind", str(site.config), "--to", str(before))
+    assert f"{CLICK}: hour=" in shown
+    say("rewind", str(site.config), "--to", str(before), "--yes", HEADRACE_FAULT="before_apply:2", code=-9)
+    audit = say("audit", str(site.config), "--deep")
+    assert "It adds up." in audit, audit
+    said = site.once()
+    assert (len(offsets(lake / "clicks")), len(offsets(lake / "installs"))) == (95, 95), said
+    again = say("seal", str(site.config), "--target", CLICK, "--until", "2026-11-21T00:00Z", "--yes")
+    assert "is not sealed" not in again, again
+    assert "It adds up." in say("audit", str(site.config), "--deep")
+    fill(site, name, 20, 20, seed=10)
+    say("gaps", "open", str(site.config), "--reason", "a test", "--yes")
+    say("backfill", str(site.config), "--yes")
+    assert (len(offsets(lake / "clicks")), len(offsets(lake / "installs"))) == (115, 115)
+    assert "It adds up." in say("audit", str(site.config), "--deep")

@@ -16,13 +16,13 @@ import bucketers
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
 from writer.batch.task_report import Report
 from writer.commit.builder import merged
+from writer.commit.targets import Targets
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.pipeline_start import make_tables
-from writer.driver.targets import Targets
 from writer.storage.local import LocalStore
 from writer.table.factory import Tables, all_tables, table_at
 from writer.table.log.operations import Batch
@@ -71,7 +71,7 @@ class Started:
     def learn(self, *names: str) -> dict[int, TargetRecord]:
         report = Report()
         report.unknown_names = set(names)
-        self.targets.learn_from(report, self.epoch)
+        self.targets.learn_from(report)
         return self.tables.main.snapshot().targets()
 
 

@@ -144,7 +144,7 @@ def batch(
         r = by_source[source]
         assert r.start <= counts.offset_min, f"{source}: offset {counts.offset_min} lies before {r}"
         assert counts.offset_max < r.end, f"{source}: offset {counts.offset_max} lies beyond {r}"
-    files = [*report.files, *(file for target in report.targets.values() for file in target.files)]
+    files = row_files(report)
     late_files = [*report.late_files, *(file for target in report.targets.values() for file in target.late_files)]
     late = reduce(Lateness.plus, (target.late for target in report.targets.values()), report.late)
     times = [time for file in files for time in (file.event_time_min, file.event_time_max)]
@@ -174,6 +174,11 @@ def batch(
     )  # fmt: skip
 
 
+def row_files(report: Report) -> list[StagedFile]:
+    """Files with rows that came on time: of the table, or of those of a route."""
+    return [*report.files, *(file for target in report.targets.values() for file in target.files)]
+
+
 def side_files(settings: Pipeline, report: Report) -> dict[str, list[StagedFile]]:
     """Files that tasks staged for side tables, by the locations of these."""
     sides = ((settings.dead_letters, report.dead_letter_files), (settings.late_place, report.late_files))
@@ -185,6 +190,17 @@ def sums(files: Sequence[StagedFile]) -> dict[str, int]:
     return {
         "rows": sum(file.rows for file in files), "bytes": sum(file.bytes for file in files), "files": len(files),
     }  # fmt: skip
+
+
+def target_facts(report: Report) -> dict[str, Any]:
+    """Return what a commit says of each table, as JSON values; empty without a route."""
+    found = {name: _facts_of(one) for name, one in report.targets.items() if one.files or one.late_files}
+    return {"targets": found} if found else {}
+
+
+def _facts_of(report: Report) -> dict[str, Any]:
+    late = {"late": report.late.to_json()} if report.late.buckets else {}
+    return {**sums(report.files), "time_unit": report.time_unit, **late}
 
 
 def _accounts(report: Report, committing: Iterable[OffsetRange]) -> list[dict[str, Any]]:

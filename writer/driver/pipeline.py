@@ -17,6 +17,7 @@ from writer.commit import batch_limits, builder
 from writer.commit.batch_limits import Endings
 from writer.commit.failed_records_limit import check as check_failed_records
 from writer.commit.missing_offsets import RecordsMissed, check as check_without_records, questions
+from writer.commit.targets import Targets
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core import fault_points, logging
@@ -27,7 +28,6 @@ from writer.driver import topic_choice
 from writer.driver.batch_queue import BatchQueue
 from writer.driver.commit_report import CommitReport, rounded
 from writer.driver.pipeline_start import make_tables, record_gap, run_of, why_anew
-from writer.driver.targets import Targets, target_facts
 from writer.driver.tasks import BatchDecision, Tasks, reader_of
 from writer.offsets import start_decision, start_offsets
 from writer.offsets.run_record import RunRecorder
@@ -320,7 +320,7 @@ class PipelineRun:
             facts = {
                 **about, "tasks": report.tasks, "phases": phases, "former": self._report.former,
                 "assembled": datetime.now(UTC).isoformat(),
-                **self._found.facts(), **target_facts(report),
+                **self._found.facts(), **builder.target_facts(report),
             }  # fmt: skip
             seen = {r.part: at for r in committing if (at := snapshot.seen(r.part)) is not None}
             planned = builder.batch(

@@ -13,13 +13,14 @@ from writer.batch.plan import TaskPlan
 from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.commit.batch_limits import task_count
+from writer.commit.closed_buckets import closes, newly_closed
+from writer.commit.targets import Targets, routed
 from writer.commit.task_plan import build_task_plan
 from writer.config import pipelines as config
 from writer.config.connections import Kafka
 from writer.core.offsets import OffsetRange, Source
 from writer.driver.readers.native_reader import NativeReader
 from writer.driver.readers.spark_reader import SparkReader
-from writer.driver.targets import Targets, closes, newly_closed, routed
 from writer.scaling.spark_executors import slots
 from writer.schemas.format_detection import DetectedFormat
 from writer.schemas.tracker import Schemas
@@ -129,7 +130,7 @@ class Tasks:
                 return report
             self._schemas.learn_from(report)
             if self._targets is not None:
-                self._targets.learn_from(report, frozen.epoch)
+                self._targets.learn_from(report)
             self._progress.admitted(self._schemas.plan.schemas)
             self.grow(frozen.epoch)
 

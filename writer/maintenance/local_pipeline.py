@@ -19,15 +19,19 @@ from writer.batch.record_steps import Group, RecordSteps
 from writer.batch.schema_reader import Decoders
 from writer.batch.task import Task
 from writer.batch.task_report import Report
+from writer.commit import builder
+from writer.commit.targets import Targets, routed
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core.errors import ConfigError
+from writer.core.files import StagedFile
 from writer.schemas.format_detection import judge, unit_of, wire_of
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import Meanings
 from writer.schemas.tracker import Schemas
-from writer.table.factory import main_table
+from writer.table.factory import Tables, main_table
+from writer.table.table import PipelineTable
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class LocalPipeline:
     wire: Wire | None  # likewise; None until records show it
     hidden: bool  # files of its table wait for their commit where readers do not look
     key_wire: Wire | None = None  # as `wire`, of keys that are Avro
+    targets: Targets | None = None  # of a route
     _decoders: Decoders = field(default_factory=dict)
     _key_decoders: Decoders = field(default_factory=dict)
 
@@ -121,11 +126,24 @@ class LocalPipeline:
 
     def task_plan(self, now: datetime, prefix: str, incarnations: Mapping[str, int]) -> TaskPlan:
         """Return the plan of a task in this process."""
-        return build_task_plan(
+        plan = build_task_plan(
             self.config.pipelines[self.name], self.config.s3.settings, self.plan, self.wire or CONFLUENT, self.unit,
             now=now, prefix=prefix, incarnations=incarnations, hidden=self.hidden,
             record_columns=self.schemas.record_columns,
         )  # fmt: skip
+        return plan if self.targets is None else routed(plan, self.targets, {})
+
+    def grow(self, table: PipelineTable) -> None:
+        """Give the table, or those of the route, the columns that rows have by now. Raises CommitFailed."""
+        if self.targets is not None:
+            self.targets.grow()
+        else:
+            table.grow(list(self.schemas.columns()))
+
+    def side_files(self, report: Report) -> dict[str, list[StagedFile]]:
+        """Files that a task staged for tables beside the pipeline's, by their locations."""
+        of_targets = {} if self.targets is None else self.targets.side_files(report)
+        return {**builder.side_files(self.config.pipelines[self.name], report), **of_targets}
 
     def run(self, read: Callable[[SchemaPlan], Iterable[Piece]], plan: Callable[[Piece | None], TaskPlan]) -> Report:
         """Run one task on what `read` gives, and again, read anew, when it met schemas that the plan lacked.
@@ -146,12 +164,16 @@ class LocalPipeline:
             if not report.lacks_schemas:
                 return report
             self.schemas.learn_from(report)
+            if self.targets is not None:
+                self.targets.learn_from(report)
 
     @property
     def needs_headers(self) -> bool:
         """Whether the headers of records are needed: for columns, or for a schema id in them, which may be there."""
         wires = [self.wire, *([] if self.schemas.keys is None else [self.key_wire])]
         columns = self.config.pipelines[self.name].columns.record_columns
+        if self.targets is not None and self.targets.needs_headers:
+            return True
         return columns.has_headers or any(wire is None or wire.header is not None for wire in wires)
 
     def settled(self, records: pa.RecordBatch) -> Wire:
@@ -191,35 +213,40 @@ class LocalPipeline:
 
 def opened(
     name: str, config: Config, schemas: SchemaSource, *, topics: Sequence[str] | None = None, with_table: bool = True,
-    checked: bool = True,
+    checked: bool = True, tables: Tables | None = None,
 ) -> LocalPipeline:  # fmt: skip
     """Open a pipeline: its table's columns, if there is a table, and the registered schemas on top.
 
     `topics`: that it reads; by default those that are named, and those of its pattern that its table knows.
+    `tables`: of a command that commits rows; those of a route are opened, and made where records need them.
     Unless `checked` is off, schema ids must mean what they meant when the table's rows were read: else SchemaChanged.
     Raises ConfigError for a table that is not the pipeline's, CommitFailed for one that cannot be read,
     RegistryUnreachable.
     """
-    pipeline = config.one_table(name)
-    buckets = bucketers.build(pipeline.bucket).columns
+    pipeline = config.pipelines[name] if tables is not None else config.one_table(name)
+    is_routed = pipeline.route is not None
+    buckets = () if is_routed else bucketers.build(pipeline.bucket).columns
     table, columns, seen = main_table(name, config), pa.schema([]), dict[str, list[str]]()
     unit, wire, key = str(pipeline.event_time.unit), pipeline.wire.fixed, pipeline.columns.avro_key
     key_wire = None if key is None else key.wire.fixed
     meanings = Meanings(name, config.registry, table.transactions if with_table and checked else dict[str, int])
     if with_table and table.exists():
-        table.check_identity(buckets, layout(pipeline.bucket))
+        table.check_identity(buckets, "" if is_routed else layout(pipeline.bucket))
         snapshot, recent = table.snapshot(), table.recent(10)
         columns, seen = snapshot.columns(), snapshot.incarnations()
         unit, wire = unit_of(unit, recent), wire or wire_of(recent)
         key_wire = key_wire or wire_of(recent, "key")
     known = Schemas(
-        name, schemas, meanings, bucket_columns=buckets,
+        name, schemas, meanings, decode_only=is_routed, bucket_columns=buckets,
         record_columns=pipeline.columns.record_columns, widen=pipeline.schemas.widen == "in_place",
         wire=wire or CONFLUENT, key_wire=key_wire or CONFLUENT,
     )  # fmt: skip
     known.read_topics(pipeline.topics.among(seen) if topics is None else topics)
     known.follow(columns)
-    return LocalPipeline(name, config, known, unit, wire, table.hidden, key_wire)
+    targets = None if tables is None or not is_routed else Targets(name, config, tables, known)
+    if targets is not None:
+        targets.begin(None)
+    return LocalPipeline(name, config, known, unit, wire, table.hidden, key_wire, targets)
 
 
 def record_places(records: pa.Table) -> list[tuple[str, int, int]]:

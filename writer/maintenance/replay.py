@@ -55,6 +55,7 @@ class Replaying:
         self._name, self._config, self._source = name, config, schemas
         self._tables = all_tables(name, config)
         self._main, self._dead_letters = self._tables.main, self._tables.side(self._settings.dead_letters)
+        self._walk: LocalPipeline | None = None
         self._main.check_exists()
         self._dead_letters.check_exists()
 
@@ -62,7 +63,7 @@ class Replaying:
         """Replay the chosen dead letters, commit by commit. Raises what a commit raises; what is committed stays."""
         done = ReplayResult()
         tried: dict[TopicPartition, list[Span]] = {}
-        walk = opened(self._name, self._config, self._source)
+        walk = self._walk = opened(self._name, self._config, self._source, tables=self._tables)
         walk.assume_wires()
         tries = 0
         while True:
@@ -116,7 +117,7 @@ class Replaying:
                 mine = dead_letters.filter(pc.equal(dead_letters.column("_incarnation"), incarnation))
                 reports.append(self._run_task(walk, mine, incarnation, now))
             report = builder.merged(reports)
-            failed, rows = self._read(report.dead_letter_files), sum(file.rows for file in report.files)
+            failed, rows = self._read(report.dead_letter_files), sum(file.rows for file in builder.row_files(report))
             if rows or _differ(dead_letters, failed):
                 done.versions.append(self._commit(walk, dead_letters, failed, report, generation, now))
                 self._tables.apply_side_files()
@@ -149,13 +150,14 @@ class Replaying:
         generation: int,
         now: datetime,
     ) -> int:
-        self._main.grow(list(walk.schemas.columns()))  # before any file has them
+        walk.grow(self._main)  # before any file has them
+        files = builder.row_files(report)
         facts = {
-            "started": now.isoformat(), "moves": _moves(dead_letters, failed, report.files),
-            "letters": dead_letters.num_rows, **builder.sums(report.files),
+            "started": now.isoformat(), "moves": _moves(dead_letters, failed, files),
+            "letters": dead_letters.num_rows, **builder.sums(files), **builder.target_facts(report),
         }  # fmt: skip
         planned = Replay(
-            uuid4().hex, generation, report.files, builder.side_files(self._settings, report),
+            uuid4().hex, generation, report.files, walk.side_files(report),
             {self._settings.dead_letters: places(dead_letters)}, facts, walk.schemas.meant(report),
         )  # fmt: skip
         return self._main.replay(self._main.snapshot(), planned)
@@ -170,7 +172,8 @@ class Replaying:
 
     def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
-        self._tables.discard(report.files, builder.side_files(self._settings, report))
+        assert self._walk is not None, "what was staged was staged by it"
+        self._tables.discard(report.files, self._walk.side_files(report))
 
 
 def _moves(dead_letters: pa.Table, failed: pa.Table, files: Sequence[StagedFile]) -> list[dict[str, Any]]:

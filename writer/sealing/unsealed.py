@@ -61,6 +61,8 @@ def after(
     at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
     unsealed = replace(unsealed, version=version)
     match about.get("kind"):
+        case "side" if "reopened" in about:
+            return _rewound(unsealed, about, at, ask)
         case "batch" | "replay" | "fill" | "side":
             unsealed = replace(unsealed, missing_ranges=_ended(unsealed.missing_ranges, about))
             late = Counter({tuple(key): rows for key, rows in about.get("late", {}).get("buckets", ())})

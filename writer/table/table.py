@@ -17,7 +17,6 @@ import pyarrow as pa
 from writer.batch.staging.parquet_files import staged_name
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.units import microseconds
 from writer.table import schema_ids, takeover
 from writer.table.ledger.segment import LedgerUnreadable
 from writer.table.ledger.segment_store import LedgerStore
@@ -26,7 +25,7 @@ from writer.table.log.appender import RETRY_TIMEOUT, Appender, LostRace, Swap
 from writer.table.log.control_commits import OWNER
 from writer.table.log.entries import Entry, SideEntry, parse_entry, redescribed
 from writer.table.log.foreign_writes import CommitFailed, one_line, reading
-from writer.table.log.snapshot import ROUTED, PipelineSnapshot, check_format, closed_name
+from writer.table.log.snapshot import ROUTED, PipelineSnapshot, check_format, closed_values
 from writer.table.log.table_format import Format
 from writer.table.row_removal import Offsets, RemovalResult, without
 from writer.table.schema_evolution import Unfit, grown
@@ -183,8 +182,8 @@ class PipelineTable(Appender):
                     values = {f"{self.pipeline}/main": entry.version}
                     if entry.of_target:
                         values |= {f"{self.pipeline}/format": max(snapshot.format, ROUTED)}
-                    if entry.closes is not None:
-                        values |= {closed_name(self.pipeline, None): microseconds(entry.closes)}
+                    if entry.moves_closes:
+                        values |= closed_values(snapshot, entry.closed_until)
                     self.write(snapshot, [*entry.files, *left.rest], values, about, None, Swap(left.gone))
                 at += 1
             self._format.publish((table, at))

@@ -95,14 +95,15 @@ def _take_over(
     end.write(snapshot, [], {**values, f"{pipeline}/epoch": snapshot.epoch + 1}, about, properties)
 
 
-def add_targets(end: Appender, epoch: int, wanted: Sequence[TargetRecord]) -> dict[int, TargetRecord]:
+def add_targets(end: Appender, epoch: int | None, wanted: Sequence[TargetRecord]) -> dict[int, TargetRecord]:
     """Enter tables of a route, by location: those that are new get a number, of others a name may be another by now.
 
-    Returns all, by number. Raises Fenced.
+    Returns all, by number. `epoch`: of the start that asks; None: a command does. Raises Fenced.
     """
 
     def add(snapshot: PipelineSnapshot) -> dict[int, TargetRecord]:
-        end.check_owner(snapshot, epoch)
+        if epoch is not None:
+            end.check_owner(snapshot, epoch)
         known = snapshot.targets()
         there = {one.location: number for number, one in known.items()}
         numbered = dict(known)

@@ -20,6 +20,8 @@ from writer.table.log.snapshot import (
     PipelineSnapshot,
     app_id,
     changes_name,
+    closed_name,
+    closed_values,
     seen_name,
 )
 from writer.table.schema_ids import unrecorded
@@ -133,16 +135,16 @@ def _swapped(wanted: Rewind) -> tuple[list[BucketFile], list[StagedFile]]:
 
 def _values(pipeline: str, snapshot: PipelineSnapshot, wanted: Rewind) -> dict[str, int]:
     """Return the `txn` values as they are from then on."""
-    until, ever = wanted.closed_until, snapshot.closed_ever
     frontier = wanted.undo.frontier if wanted.undo else {}
     values = {app_id(pipeline, part): at for part, at in frontier.items() if snapshot.frontier(part) != at}
     values |= {app_id(pipeline, r.part): r.start for r in wanted.ranges}
     values |= {seen_name(pipeline, part): NEVER if at is None else at for part, at in wanted.seen.items()}
-    if ever is not None:
-        values |= {
-            f"{pipeline}/closed_until": NEVER if until is None else microseconds(until),
-            f"{pipeline}/closed_ever": microseconds(ever),
-        }
+    values |= closed_values(snapshot, wanted.closed_until)
+    values |= {
+        closed_name(pipeline, one.number): NEVER if one.closed_until is None else microseconds(one.closed_until)
+        for one in wanted.targets
+        if one.closed_until != snapshot.closed_target(one.number)
+    }
     values |= {changes_name(pipeline, gap): snapshot.changes(gap) + 1 for gap in wanted.gaps}  # fences a backfill
     ended = snapshot.gap_sums
     return {

@@ -18,7 +18,19 @@ from writer.core.offsets import Span, TopicPartition
 from writer.core.units import from_iso, to_iso
 from writer.table.log.foreign_writes import READER, WRITER, Change, change
 from writer.table.log.log import Action, State
-from writer.table.log.operations import Acceptance, Batch, Closing, Fill, Gap, Loss, Replay, Rewind, Rewrite, Sealing
+from writer.table.log.operations import (
+    Acceptance,
+    Batch,
+    Closing,
+    Fill,
+    Gap,
+    Loss,
+    Replay,
+    Rewind,
+    Rewrite,
+    Sealing,
+    TargetRewind,
+)
 from writer.table.log.snapshot import TargetRecord
 
 _LANDED = ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind", "schema", "accept")
@@ -39,9 +51,14 @@ class SideEntry:
     table_id: str = ""  # of the table as the log knows it; empty: any
 
     @property
-    def closes(self) -> datetime | None:
-        """How far it closes buckets of the table; None: it closes none."""
-        return from_iso(self.facts.get("until"))
+    def closed_until(self) -> datetime | None:
+        """How far buckets of the table are closed after it, where it moves that: by a close, or back by a rewind."""
+        return from_iso(self.facts.get("until") or self.facts.get("closed_until"))
+
+    @property
+    def moves_closes(self) -> bool:
+        """Whether it moves how far buckets are closed."""
+        return "until" in self.facts or "reopened" in self.facts
 
 
 @dataclass(frozen=True)
@@ -59,7 +76,9 @@ class CommittedEntry:
     def locations(self, targets: Mapping[int, TargetRecord]) -> set[str]:
         """Return the tables beside the pipeline's that it concerns."""
         closed = [targets[self.facts["target"]].location] if self.facts.get("target") in targets else []
-        return {*self.side_files, *self.withdrawn, *closed}
+        back = self.facts.get("targets", {}) if self.facts.get("kind") == "rewind" else {}
+        rewound = [one.location for one in targets.values() if one.name in back]
+        return {*self.side_files, *self.withdrawn, *closed, *rewound}
 
     def side(self, location: str, target: TargetRecord | None) -> SideEntry:
         """Return what it means for a table; `target`: of a route, the record of it."""
@@ -68,7 +87,8 @@ class CommittedEntry:
             facts = {key: self.facts[key] for key in ("until", "reason")}
         elif target is not None and location == target.location:
             about = self.facts.get("targets", {}).get(target.name, {})
-            facts = {key: about[key] for key in ("late", "time_unit") if key in about}
+            facts = {key: about[key] for key in ("late", "time_unit", "reopened", "closed_until") if key in about}
+            facts |= {"gaps": self.facts["gaps"]} if "reopened" in facts else {}
         why = "rewind" if self.facts.get("kind") == "rewind" else ""
         files, withdrawn = self.side_files.get(location, ()), self.withdrawn.get(location, {})
         known = target.id if target is not None and location == target.location else ""
@@ -166,11 +186,16 @@ def entry_facts(one: Operation) -> dict[str, Any]:
 def _rewound(rewind: Rewind) -> dict[str, Any]:
     return {
         "kind": "rewind", "to": rewind.to, "taken": {"why": "rewind", "rows": rewind.rows},
-        "reopened": [[list(one.bucket), one.taken, one.left] for one in rewind.reopened],
-        "closed_until": to_iso(rewind.closed_until), "gaps": list(rewind.gaps),
+        **_reopened(rewind), "gaps": list(rewind.gaps),
+        **({"targets": {one.name: _reopened(one) for one in rewind.targets}} if rewind.targets else {}),
         **({"answers": [vars(one) for one in rewind.undo.changes]} if rewind.undo else {}),
         "withdrawn": _withdrawn(rewind.withdrawn), "ranges": [r.to_dict() for r in rewind.ranges],
     }  # fmt: skip
+
+
+def _reopened(one: Rewind | TargetRewind) -> dict[str, Any]:
+    buckets = [[list(bucket.bucket), bucket.taken, bucket.left] for bucket in one.reopened]
+    return {"reopened": buckets, "closed_until": to_iso(one.closed_until)}
 
 
 def answers(about: Mapping[str, Any]) -> list[Change]:

@@ -140,6 +140,21 @@ class Reopened:
 
 
 @dataclass(frozen=True)
+class TargetRewind:
+    """What a rewind takes out of one table of a route: rows at the offsets that it withdraws there."""
+
+    name: str
+    number: int
+    reopened: Sequence[Reopened] = ()
+    closed_until: datetime | None = None  # as the earlier version had it
+
+    @property
+    def rows(self) -> int:
+        """How many rows of the table go."""
+        return sum(one.taken for one in self.reopened)
+
+
+@dataclass(frozen=True)
 class Undo:
     """What other clients did, and how the files of the version before become the table's again."""
 
@@ -180,6 +195,7 @@ class Rewind:
     closed: int = 0  # runs up to this one read beyond: they are not continued
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: at
     undo: Undo | None = None
+    targets: Sequence[TargetRewind] = ()
 
     @property
     def rows(self) -> int:

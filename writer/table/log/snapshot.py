@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
-from writer.core.units import instant
+from writer.core.units import instant, microseconds
 from writer.table.log.log import State
 
 # Kinds of entries by the format that brought them.
@@ -179,6 +179,17 @@ def app_id(pipeline: str, part: TopicPartition) -> str:
 def seen_name(pipeline: str, part: TopicPartition) -> str:
     """Name of the `txn` that holds a partition's newest event time."""
     return f"{app_id(pipeline, part)}/seen"
+
+
+def closed_values(snapshot: PipelineSnapshot, until: datetime | None) -> dict[str, int]:
+    """Return the `txn` values by which buckets are closed up to an instant, which may be before the one of today."""
+    if until is None and snapshot.closed_ever is None:
+        return {}
+    ever = max(at for at in (snapshot.closed_ever, until) if at is not None)
+    return {
+        f"{snapshot.pipeline}/closed_until": NEVER if until is None else microseconds(until),
+        f"{snapshot.pipeline}/closed_ever": microseconds(ever),
+    }
 
 
 def closed_name(pipeline: str, target: int | None) -> str:

@@ -1,22 +1,20 @@
 """The tables that a route fills: made when a name needs one, each with columns and an event-time unit of its own."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
 
 import bucketers
-from bucketers import Timed, interval
 from writer.avro.schema_plan import PROVENANCE, Rejected, SchemaPlan, WriterSchema
 from writer.batch.bucketing import times_of
 from writer.batch.plan import TaskPlan
 from writer.batch.record_columns import RecordColumns
 from writer.batch.route import Route
 from writer.batch.task_report import Report
-from writer.commit.builder import sums
+from writer.commit.closed_buckets import closes, newly_closed
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config, Pipeline
 from writer.config.table_sections import layout
@@ -26,7 +24,6 @@ from writer.core.files import BucketKey, StagedFile
 from writer.schemas.format_detection import unit_of
 from writer.schemas.subjects import full_name
 from writer.schemas.tracker import Schemas
-from writer.sealing.rules import is_closed
 from writer.storage.nesting import parts
 from writer.table.factory import Tables
 from writer.table.log.foreign_writes import CommitFailed
@@ -71,6 +68,7 @@ class Targets:
         self._pipeline, self._settings, self._section = name, settings, settings.route
         self._s3, self._tables, self._schemas = config.s3.settings, tables, schemas
         self._targets = dict[str, Target]()
+        self._epoch: int | None = None
         self._known = dict[int, TargetRecord]()  # as the log has them
         self._made = dict[str, str | None]()  # names that matched a pattern of many tables; None: they get none
         others = [place for pipeline in config.pipelines.values() for place in pipeline.locations]
@@ -82,9 +80,13 @@ class Targets:
         columns = (target.settings.columns.record_columns for target in self._targets.values())
         return self._section.by_key[0] == "header" or any(one.has_headers for one in columns)
 
-    def begin(self, epoch: int) -> None:
-        """Open the tables that the route names, and those that were made before. Raises Fenced, CommitFailed."""
-        self._known = self._tables.main.add_targets(epoch, [self._record(n, n) for n in self._section.fixed])
+    def begin(self, epoch: int | None) -> None:
+        """Open the tables that the route names, and those that were made before. Raises Fenced, CommitFailed.
+
+        `epoch`: of the start; None for a command, which works beside the writer.
+        """
+        self._epoch = epoch
+        self._known = self._tables.main.add_targets(self._epoch, [self._record(n, n) for n in self._section.fixed])
         for number, record in self._known.items():
             rule = self._settings.rule_of(record.name, record.location)
             if rule is None:
@@ -97,7 +99,7 @@ class Targets:
                 self._refuse(record.name, str(error))
             else:
                 self._made |= {} if rule in self._section.fixed else {record.name: record.name}
-        self._enter_ids(epoch)
+        self._enter_ids()
         route = self.route()
         for schema_id, record_name in route.records.items() if route.by == "record" else ():
             if isinstance(found := route.target(record_name), str):
@@ -126,18 +128,20 @@ class Targets:
             for name, target in self._targets.items()
         }  # fmt: skip
 
-    def learn_from(self, report: Report, epoch: int) -> None:
+    def learn_from(self, report: Report) -> None:
         """Make the tables that a batch needs, and admit the schemas that it met, to the tables that met them.
 
         Raises LimitReached where a record has no table and `unrouted` is stop; Fenced, CommitFailed.
         """
-        beyond = [name for name in sorted(report.unknown_names) if not self._make(name, epoch)]
+        if report.unknown_names:
+            self._known = self._tables.main.snapshot().targets()  # another process may have made tables
+        beyond = [name for name in sorted(report.unknown_names) if not self._make(name)]
         if beyond:
             logging.warning(
                 "targets_beyond_max", pipeline=self._pipeline, names=len(beyond), first=beyond[0],
                 reason=f"route.max_targets is {self._section.max_targets}",
             )  # fmt: skip
-        self._enter_ids(epoch)
+        self._enter_ids()
         for name, of_target in report.targets.items():
             for schema_id in sorted(of_target.unknown_schemas):
                 self._admit(self._targets[name], schema_id)
@@ -209,10 +213,13 @@ class Targets:
         return self._schemas.record_columns if same else target.settings.columns.record_columns
 
     def _record(self, rule: str, name: str) -> TargetRecord:
+        """Return the record of a table: that of the log, if it has one."""
         settings = self._settings.of_target(rule, name)
-        return TargetRecord(name, settings.table.location, settings.table.format, settings.late_table or "")
+        wanted = TargetRecord(name, settings.table.location, settings.table.format, settings.late_table or "")
+        known = (one for one in self._known.values() if one[:2] == wanted[:2])
+        return next(known, wanted)._replace(late=wanted.late)
 
-    def _make(self, name: str, epoch: int) -> bool:
+    def _make(self, name: str) -> bool:
         """Make a table for a name, unless it may have none. False: there are enough, which the route knows then."""
         rule = self._section.rule_of(name) if name else None
         record = None if rule is None else self._record(rule, name)
@@ -229,7 +236,7 @@ class Targets:
         if why or record is None or rule is None:
             self._refuse(name, why)
             return True
-        self._known = self._tables.main.add_targets(epoch, [record])
+        self._known = self._tables.main.add_targets(self._epoch, [record])
         self._open(rule, next(number for number, one in self._known.items() if one.location == record.location))
         self._made[name] = name
         logging.event("target_made", pipeline=self._pipeline, name=name, location=record.location)
@@ -277,12 +284,12 @@ class Targets:
         plan = SchemaPlan(pa.schema(there), reserved, widen=settings.schemas.widen == "in_place")
         self._targets[record.name] = Target(record.name, number, settings, table, late, plan, _unit(settings, table))
 
-    def _enter_ids(self, epoch: int) -> None:
+    def _enter_ids(self) -> None:
         """Enter the ids of tables that were made, so that one that is made again is not taken for them."""
         made = [self._known[target.number] for target in self._targets.values() if not self._known[target.number].id]
         if made:
             ids = {one.location: self._tables.side(one.location).snapshot().state.metadata["id"] for one in made}
-            self._known = self._tables.main.add_targets(epoch, [o._replace(id=ids[o.location]) for o in made])
+            self._known = self._tables.main.add_targets(self._epoch, [o._replace(id=ids[o.location]) for o in made])
 
     def _forget_changed(self, target: Target) -> None:
         """Forget schemas whose ids mean others by now, because the records turned out to be framed in another way."""
@@ -350,34 +357,9 @@ def _empty(plan: SchemaPlan) -> pa.Table:
     return plan.columns.empty_table()
 
 
-def target_facts(report: Report) -> dict[str, Any]:
-    """Return what a commit says of each table, as JSON values; empty without a route."""
-    found = {name: _facts_of(one) for name, one in report.targets.items() if one.files or one.late_files}
-    return {"targets": found} if found else {}
-
-
-def _facts_of(report: Report) -> dict[str, Any]:
-    late = {"late": report.late.to_json()} if report.late.buckets else {}
-    return {**sums(report.files), "time_unit": report.time_unit, **late}
-
-
 def routed(plan: TaskPlan, targets: Targets, closed: Mapping[int, datetime]) -> TaskPlan:
     """Return the plan of tasks that fill the tables of a route; `closed`: how far buckets are closed, by number."""
     return replace(plan, route=targets.route(), targets=targets.plans(plan, closed))
-
-
-def closes(settings: Pipeline, bucketer: bucketers.Bucketer) -> bool:
-    """Return whether buckets of a table are ever closed."""
-    return settings.seal.enabled and isinstance(bucketer, Timed)
-
-
-def newly_closed(
-    files: Sequence[StagedFile], bucketer: bucketers.Bucketer, before: datetime | None, after: datetime | None
-) -> set[BucketKey]:
-    """Return the buckets of files that are closed by `after`, and were not by `before`: their rows are late."""
-    spans = {file.bucket: interval(bucketer, file.bucket) for file in files}
-    ends = {bucket: span[1] for bucket, span in spans.items() if span is not None}
-    return {bucket for bucket, end in ends.items() if is_closed(end, after) and not is_closed(end, before)}
 
 
 def _is_nested(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
