@@ -1,6 +1,7 @@
 """One topic fills several tables: each record is in one of them, however the writer dies between commit and tables."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from confluent_kafka import Producer
 from tests import oracle
 from tests.process import say
 from tests.writing import Site
+from writer.config.loader import load
+from writer.maintenance.vacuum import find_unneeded
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
@@ -159,4 +162,67 @@ def test_what_went_wrong_is_taken_back_replayed_and_filled_in_every_table(site: 
     say("gaps", "open", str(site.config), "--reason", "a test", "--yes")
     say("backfill", str(site.config), "--yes")
     assert (len(offsets(lake / "clicks")), len(offsets(lake / "installs"))) == (115, 115)
+    assert "It adds up." in say("audit", str(site.config), "--deep")
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_rows_for_a_storage_that_is_away_wait_at_the_log_over_starts_and_kills(
+    site: Site, topic: MakeTopic, form: str
+) -> None:
+    name, lake = topic(1), site.root / "lake"
+    installs = {"location": str(lake / "installs"), "format": form}
+    route = {"targets": {CLICK: str(lake / "clicks"), INSTALL: installs}}
+    log = site.pipeline("events", [name], commit={"max_delay": "1 s"}, route=route)
+    fill(site, name, 10, 10)
+    writer = site.start()
+    writer.until(lambda: len(offsets(lake / "clicks")) == 10 == len(offsets(lake / "installs")), 90)
+    (lake / "installs").rename(lake / "away")
+    (lake / "installs").write_text("no folder")
+    fill(site, name, 15, 5, seed=8)
+    writer.until(lambda: len(offsets(lake / "clicks")) == 25, 60)
+    writer.kill()
+    fill(site, name, 5, 15, seed=9)
+    writer = site.start()  # it knows the columns of the table that is away
+    writer.until(lambda: len(offsets(lake / "clicks")) == 30, 90)
+    writer.until(lambda: oracle.frontier_of(log, "events") == {(name, 0): 69}, 60)
+    held = [path for path in (log / "_headrace" / "held").rglob("*") if path.suffix in (".parquet", ".staged")]
+    assert len(held) >= 2
+    say("audit", str(site.config), code=1)  # rows of a table that is away cannot be counted
+    waste = find_unneeded(load(site.config), "events", None, datetime.now(UTC) + timedelta(days=99))
+    assert not [one.path for place in waste for one in place.waste if "/held/" in one.path], "they are needed"
+    writer.stop()
+    (lake / "installs").unlink()
+    (lake / "away").rename(lake / "installs")
+    site.once(env={"HEADRACE_FAULT": "after_bring:1"}, code=-9)
+    site.once()
+    assert len(offsets(lake / "installs")) == 30
+    assert "69 read = 60 rows + 9 dead letters. It adds up." in say("audit", str(site.config), "--deep")
+    assert not [path for path in (log / "_headrace" / "held").rglob("*") if path.suffix in (".parquet", ".staged")]
+
+
+@pytest.mark.parametrize("on_limit", ["stop", "dead_letters"])
+def test_what_waits_for_a_storage_is_bounded(site: Site, topic: MakeTopic, on_limit: str) -> None:
+    name, lake = topic(1), site.root / "lake"
+    held = {"max_bytes": "1 kB", "on_limit": on_limit}
+    route = {"targets": {CLICK: str(lake / "clicks"), INSTALL: str(lake / "installs")}, "held": held}
+    log = site.pipeline("events", [name], route=route)
+    fill(site, name, 10, 10)
+    site.once()
+    (lake / "installs").rename(lake / "away")
+    (lake / "installs").write_text("no folder")
+    fill(site, name, 5, 5, seed=8)
+    site.once()
+    fill(site, name, 5, 5, seed=9)
+    if on_limit == "stop":
+        assert f"the table of target '{INSTALL}' of pipeline 'events' refuses" in site.once(code=5)
+    else:
+        site.once()
+        (one,) = oracle.rows(Path(f"{log}_dead_letters"), "error", "WHERE error LIKE '%takes no records%' LIMIT 1")
+        assert f"the table of '{INSTALL}' takes no records: " in str(one[0])
+    (lake / "installs").unlink()
+    (lake / "away").rename(lake / "installs")
+    site.once()
+    if on_limit == "dead_letters":
+        say("dlq", "replay", str(site.config), "--yes")
+    assert (len(offsets(lake / "clicks")), len(offsets(lake / "installs"))) == (20, 20)
     assert "It adds up." in say("audit", str(site.config), "--deep")

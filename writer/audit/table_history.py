@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition
 from writer.table.factory import all_tables
 from writer.table.gap_records import history
 from writer.table.ledger.segment import LedgerSegment, Removal, since_adoption
 from writer.table.log.entries import CommittedEntry, parse_commit_info, parse_committed
+from writer.table.log.snapshot import TargetRecord
 from writer.table.row_removal import count
 from writer.table.table import PipelineTable
 
@@ -61,10 +63,21 @@ def read(config: Config, pipeline: str) -> Lake:
     known = main.snapshot().targets().values()
     late_places = [settings.late_place, *(one.late for one in known if one.late)]
     dead_letters, late = _beside(tables.side(settings.dead_letters)), [_beside(tables.side(p)) for p in late_places]
-    targets = [_beside(tables.side(one.location)) for one in known]
+    targets = [_beside(tables.side(one.location)) for one in known if _is_there(tables.side(one.location), one)]
     snapshot, segments = history(main, pipeline, main.rows_at)
     rows = TableHistory(main, settings.table.location, since_adoption(segments), main.bucket_files(snapshot))
     return Lake(rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts(), targets)
+
+
+def _is_there(table: PipelineTable, target: TargetRecord) -> bool:
+    """Return whether a table of a route was made. Raises HeadraceError for one that was, and is not there."""
+    there = table.exists()
+    if target.id and not there:
+        raise HeadraceError(
+            f"the table of target {target.name!r} at {target.location} is not there: its storage is away, or it was "
+            "removed. Its rows cannot be counted; mend that, then audit again."
+        )
+    return there
 
 
 def _beside(table: PipelineTable) -> TableHistory:

@@ -11,7 +11,7 @@ from writer.batch.bucketing import TimeRule
 from writer.batch.lateness import LatePolicy
 from writer.batch.record_columns import RecordColumns
 from writer.batch.route import Route
-from writer.batch.staging.parquet_files import Destination
+from writer.batch.staging.parquet_files import HELD_LATE, Destination
 from writer.core.offsets import Source
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
@@ -43,8 +43,11 @@ class TaskPlan:
     record_columns: RecordColumns = field(default_factory=RecordColumns)
     route: Route | None = None  # to several tables; then `schemas` only decodes, and the table gets no rows
     targets: Mapping[str, "TaskPlan"] = field(default_factory=dict)  # plans of these, by the names that the route knows
+    held: str = ""  # of a table that refuses: the location where its files wait
+    may_refuse: bool = False  # what its storage refuses, the report says, and the task goes on to its end
 
     def destination(self, location: str, columns: tuple[str, ...] = (), entropy_bits: int = 0) -> Destination:
         """Where files of a table go. `columns`: of its buckets."""
-        store = store_at(location, self.s3)
+        held = "" if not self.held else self.held if location == self.table else f"{self.held}{HELD_LATE}"
+        store = store_at(held or location, self.s3)
         return Destination(store, columns, self.prefix, self.target_file_size, entropy_bits, self.hidden)

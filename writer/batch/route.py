@@ -47,9 +47,14 @@ class Route:
     stops: bool = False  # a name without a target ends the batch
     otherwise: str | None = None  # target of names without a rule; None: dead letters
     records: Mapping[int, str] = field(default_factory=dict)  # schema id → full name of its record
+    shut: Mapping[str, str] = field(default_factory=dict)  # targets that take no records for now, and why
 
     def target(self, name: str) -> str | NoTarget:
         """Return the target of a name."""
+        found = self._open_or_shut(name)
+        return NoTarget.UNROUTED if found in self.shut else found
+
+    def _open_or_shut(self, name: str) -> str | NoTarget:
         for rule in self.rules if name != NO_NAME else ():
             if rule.matches(name):
                 if rule.target is not None:
@@ -67,6 +72,8 @@ class Route:
 
     def reason(self, name: str) -> str:
         """Say why records of a name have no table."""
+        if isinstance(found := self._open_or_shut(name), str) and found in self.shut:
+            return f"the table of {found!r} takes no records: {self.shut[found]}"
         what = {"record": "record", "topic": "topic", "header": f"header {self.key!r}", "field": f"field {self.key!r}"}
         if name == NO_NAME:
             return f"the route goes by the {what[self.by]}, and there is none"

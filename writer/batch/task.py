@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -123,6 +124,9 @@ class Task:
         with self._steps.clock("columnar"):
             for target in self._targets.values():
                 target.finish(self._counts)
+                if target.steps.report.refused:
+                    self.abandon()
+                    return report
                 if target.steps is not self._steps:
                     report.add_seconds(target.steps.report)
             report.dead_letter_files = self._dead.finish()
@@ -187,8 +191,19 @@ class TableRows:
 
     def take(self, group: Group) -> None:
         """Take decoded values to the stage."""
-        if (found := self.steps.conform(group)) is not None and not self.steps.report.lacks_schemas:
-            self.place(found)
+        with self._refusal():
+            if (found := self.steps.conform(group)) is not None and not self.steps.report.lacks_schemas:
+                self.place(found)
+
+    @contextmanager
+    def _refusal(self) -> Iterator[None]:
+        """Report what the storage of a route's table refuses, for the next try; else raise it."""
+        try:
+            yield
+        except OSError as error:
+            if not self._plan.may_refuse:
+                raise
+            self.steps.report.refused = str(error)
 
     @property
     def held_bytes(self) -> int:
@@ -197,13 +212,15 @@ class TableRows:
 
     def spill(self) -> None:
         """Move the rows in memory to local disk."""
-        self._stage.empty_memory()
+        with self._refusal():
+            self._stage.empty_memory()
 
     def finish(self, counts: Mapping[Source, Counts]) -> None:
         """Complete the files, and count their rows."""
         report = self.steps.report
-        report.files = self._stage.finish()
-        report.late_files = self._late_stage.finish() if self._late_stage else []
+        with self._refusal():
+            report.files = self._stage.finish()
+            report.late_files = self._late_stage.finish() if self._late_stage else []
         report.spilled_bytes = self._stage.spilled_bytes
         for file in report.files:
             for source, rows in file.rows_by_source.items():

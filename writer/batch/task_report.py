@@ -107,6 +107,8 @@ class Report:
     targets: dict[str, "Report"] = field(default_factory=dict)  # of a route, by name: what is of one table alone
     counts: dict[Source, Counts] = field(default_factory=dict)
     unknown_schemas: set[int] = field(default_factory=set)
+    refused: str = ""  # what the storage of a route's table said
+    held: str = ""  # where its files wait instead, relative to the pipeline's log; the driver fills it in
     unknown_names: set[str] = field(default_factory=set)  # for which the route may want a table that is not there yet
     schemas: set[int] = field(default_factory=set)  # ids by whose schemas records were decoded
     unknown_key_schemas: set[int] = field(default_factory=set)
@@ -126,8 +128,8 @@ class Report:
 
     @property
     def lacks_schemas(self) -> bool:
-        """The plan lacked schemas or targets: nothing was staged, and the records are to be read again."""
-        lacks = bool(self.unknown_schemas or self.unknown_key_schemas or self.unknown_names)
+        """The plan lacked schemas or targets, or one refused: nothing was staged, the records are to be read again."""
+        lacks = bool(self.unknown_schemas or self.unknown_key_schemas or self.unknown_names or self.refused)
         return lacks or any(target.lacks_schemas for target in self.targets.values())
 
     def add_seconds(self, other: "Report") -> None:

@@ -39,6 +39,7 @@ def merged(reports: Iterable[Report]) -> Report:
         total.late = total.late.plus(report.late)
         total.unknown_schemas |= report.unknown_schemas
         total.unknown_names |= report.unknown_names
+        total.refused = total.refused or report.refused
         total.schemas |= report.schemas
         total.unknown_key_schemas |= report.unknown_key_schemas
         total.key_schemas |= report.key_schemas
@@ -200,7 +201,8 @@ def target_facts(report: Report) -> dict[str, Any]:
 
 def _facts_of(report: Report) -> dict[str, Any]:
     late = {"late": report.late.to_json()} if report.late.buckets else {}
-    return {**sums(report.files), "time_unit": report.time_unit, **late}
+    held = {"held": report.held} if report.held else {}
+    return {**sums(report.files), "time_unit": report.time_unit, **late, **held}
 
 
 def _accounts(report: Report, committing: Iterable[OffsetRange]) -> list[dict[str, Any]]:

@@ -1,61 +1,39 @@
 """The tables that a route fills: made when a name needs one, each with columns and an event-time unit of its own."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
 import bucketers
-from writer.avro.schema_plan import PROVENANCE, Rejected, SchemaPlan, WriterSchema
+from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
 from writer.batch.bucketing import times_of
 from writer.batch.plan import TaskPlan
 from writer.batch.record_columns import RecordColumns
 from writer.batch.route import Route
 from writer.batch.task_report import Report
 from writer.commit.closed_buckets import closes, newly_closed
+from writer.commit.target_table import Target, check_ours, may_pass, open_target
 from writer.commit.task_plan import build_task_plan
-from writer.config.pipelines import Config, Pipeline
+from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core import logging
 from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import BucketKey, StagedFile
-from writer.schemas.format_detection import unit_of
+from writer.core.units import show_duration, show_size
 from writer.schemas.subjects import full_name
 from writer.schemas.tracker import Schemas
 from writer.storage.nesting import parts
+from writer.table import held_files
 from writer.table.factory import Tables
-from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.foreign_writes import CommitFailed, reading
 from writer.table.log.snapshot import TargetRecord
-from writer.table.table import PipelineTable
 
+_ASK_S = 30.0  # between two looks whether a table is back
 _REFUSED_MAX = 1_000  # names that are remembered as having no table, before no further one is made
-_LOOKED_AT = 50  # entries of a table's log, for the unit of its event times
-
-
-@dataclass
-class Target:
-    """One table of a route."""
-
-    name: str
-    number: int  # in the log of the pipeline
-    settings: Pipeline
-    table: PipelineTable
-    late: PipelineTable | None
-    plan: SchemaPlan
-    unit: str  # of the event time
-    grown: pa.Schema | None = None  # columns that the tables are known to have
-    texts: dict[int, str] = field(default_factory=dict)  # of the schemas that the plan knows, by id
-
-    @property
-    def bucketer(self) -> bucketers.Bucketer:
-        """What maps its event times to buckets."""
-        return bucketers.build(self.settings.bucket)
-
-    def columns(self, record_columns: RecordColumns) -> pa.Schema:
-        """Columns that the table needs, but those of buckets."""
-        return pa.schema([*self.plan.columns, *record_columns.schema, *PROVENANCE])
 
 
 class Targets:
@@ -69,6 +47,8 @@ class Targets:
         self._s3, self._tables, self._schemas = config.s3.settings, tables, schemas
         self._targets = dict[str, Target]()
         self._epoch: int | None = None
+        self._asked_s = dict[str, float]()  # when one of these was last looked at
+        self._held = dict[str, str]()  # tables whose storage refused, by name, and what it said; or those are behind
         self._known = dict[int, TargetRecord]()  # as the log has them
         self._made = dict[str, str | None]()  # names that matched a pattern of many tables; None: they get none
         others = [place for pipeline in config.pipelines.values() for place in pipeline.locations]
@@ -111,11 +91,12 @@ class Targets:
         rest = self._section.unrouted
         return Route(
             by, key, self._section.rules, dict(self._made), is_full=self._is_full, stops=rest == "stop",
-            otherwise=None if rest in ("dead_letters", "stop") else rest, records=self._records(),
+            otherwise=None if rest in ("dead_letters", "stop") else rest, records=self._records(), shut=self._shut(),
         )  # fmt: skip
 
     def plans(self, of_pipeline: TaskPlan, closed: Mapping[int, datetime]) -> dict[str, TaskPlan]:
         """Return the plan of each table's rows in a batch; `closed`: how far buckets are closed, by target number."""
+        held = self._refusing()
         for target in self._targets.values():
             self._forget_changed(target)
         return {
@@ -124,6 +105,8 @@ class Targets:
                 prefix=of_pipeline.prefix, incarnations=of_pipeline.incarnations, frontier=of_pipeline.frontier,
                 record_columns=self._record_columns(target), topic=of_pipeline.topic, hidden=target.table.hidden,
                 closed_until=closed.get(target.number) if closes(target.settings, target.bucketer) else None,
+                held=f"{self._tables.main.location}/{held_files.folder(target.number)}" if name in held else "",
+                may_refuse=name not in held,
             )
             for name, target in self._targets.items()
         }  # fmt: skip
@@ -143,22 +126,37 @@ class Targets:
             )  # fmt: skip
         self._enter_ids()
         for name, of_target in report.targets.items():
+            if of_target.refused:
+                self._held[name] = of_target.refused
             for schema_id in sorted(of_target.unknown_schemas):
                 self._admit(self._targets[name], schema_id)
 
     def grow(self) -> None:
-        """Give the tables the columns that rows have by now, before any file has them. Raises CommitFailed."""
-        for target in self._targets.values():
-            columns = target.columns(self._record_columns(target))
-            if columns != target.grown:
-                for table in filter(None, (target.table, target.late)):
-                    table.grow(list(columns))
-                target.grown = columns
+        """Give the tables the columns that rows have by now, before any file has them. Raises CommitFailed.
 
-    def keep_units(self, report: Report) -> None:
-        """Store the units that `auto` detected, so that a later batch uses the same."""
+        They are kept at the log, too; one that refuses gets them from there before its next rows.
+        """
+        log = self._tables.main
+        for name, target in self._targets.items():
+            columns = target.columns(self._record_columns(target))
+            with reading(log.location):
+                if columns != target.kept:
+                    held_files.keep_columns(log.store, target.number, columns)
+                    target.kept = columns
+            try:
+                if columns != target.grown and name not in self._refusing():
+                    for table in filter(None, (target.table, target.late)):
+                        table.grow(list(columns))
+                    target.grown = columns
+            except CommitFailed as error:
+                self._held[name] = str(error)
+
+    def finish(self, report: Report) -> None:
+        """Note where the files of tables that refuse wait, and the units that `auto` detected, for later batches."""
+        held = self._refusing()
         for name, of_target in report.targets.items():
             target = self._targets[name]
+            of_target.held = held_files.folder(target.number) if name in held else ""
             if target.unit == "auto" and of_target.time_unit not in ("", "auto"):
                 target.unit = of_target.time_unit
 
@@ -191,12 +189,13 @@ class Targets:
 
     def standing(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return where the tables lie, by name, and why some of them refused what was committed last."""
+        self._held = {name: why for name, why in self._held.items() if not self._is_back(name)}
         current = {target.number for target in self._targets.values()}
         names = {n: one.name if n in current else f"{one.name} ({one.location})" for n, one in self._known.items()}
         places = {names[number]: one.location for number, one in self._known.items()}
         behind = self._tables.behind
         refused = {names[n]: behind.get(one.location) or behind.get(one.late) for n, one in self._known.items()}
-        return places, {name: why for name, why in refused.items() if why}
+        return places, {**self._held, **{name: why for name, why in refused.items() if why}}
 
     @property
     def _is_full(self) -> bool:
@@ -249,10 +248,10 @@ class Targets:
             return f"{record.location} is another table's, or lies inside or around one"
         settings = self._settings.of_target(rule, record.name)
         try:
-            with _may_pass(record.name):
+            with may_pass(record.name):
                 table = self._tables.side(record.location)
                 table.check(bucketers.build(settings.bucket).columns, layout(settings.bucket))
-                _check_ours(table, record, self._tables.main.location)
+                check_ours(table, record, self._tables.main.location)
         except ConfigError as error:
             return str(error)
         return ""
@@ -264,25 +263,44 @@ class Targets:
     def _open(self, rule: str, number: int) -> None:
         """Open a table, which is made if the log does not know one. Raises ConfigError when it is another's."""
         record = self._known[number]
-        settings = self._settings.of_target(rule, record.name)
-        if settings.table.format != record.format:
-            raise ConfigError(
-                f"the table of target {record.name!r} at {record.location} has format {record.format}, the "
-                f"configuration says {settings.table.format}; keep the format, or choose a new location"
-            )
-        buckets = bucketers.build(settings.bucket).columns
-        table = self._tables.side(record.location)
-        late = None if settings.late_table is None else self._tables.side(settings.late_table)
-        _check_ours(table, record, self._tables.main.location)
-        own = settings.columns.record_columns
-        columns = pa.schema([*own.schema, *PROVENANCE, *(pa.field(column, pa.string()) for column in buckets)])
-        for one in filter(None, (table, late)):
-            with _may_pass(record.name):
-                one.create(columns, buckets, layout(settings.bucket))
-        reserved = frozenset(column.lower() for column in (*PROVENANCE.names, *buckets, *own.names))
-        there = [field for field in table.snapshot().columns() if field.name.lower() not in reserved]
-        plan = SchemaPlan(pa.schema(there), reserved, widen=settings.schemas.widen == "in_place")
-        self._targets[record.name] = Target(record.name, number, settings, table, late, plan, _unit(settings, table))
+        target, why = open_target(record, number, self._settings.of_target(rule, record.name), self._tables)
+        self._targets[record.name] = target
+        self._held |= {record.name: why} if why else {}
+
+    def _is_back(self, name: str) -> bool:
+        """Return whether a table that refused has all that was committed for it, and answers. Asks now and then."""
+        target, now_s = self._targets[name], time.monotonic()
+        if self._tables.waiting(target.table.location).entries or now_s < self._asked_s.get(name, 0.0) + _ASK_S:
+            return False
+        self._asked_s[name] = now_s
+        with suppress(CommitFailed, ConfigError, OSError):
+            check_ours(target.table, self._known[target.number], self._tables.main.location)
+            return True
+        return False
+
+    def _refusing(self) -> dict[str, str]:
+        """Return the tables whose files wait at the log for now, by name, and what they said."""
+        behind = self._tables.behind
+        both = {name: (one.table.location, one.settings.late_place) for name, one in self._targets.items()}
+        of_redo = {name: behind[place] for name, places in both.items() for place in places if place in behind}
+        return {**self._held, **of_redo}
+
+    def _shut(self) -> dict[str, str]:
+        """Return the tables for which too much waits, by name, and why. Raises LimitReached where that is a stop."""
+        limits, found = self._section.held, dict[str, str]()
+        for name, why in self._refusing().items():
+            waiting = self._tables.waiting(self._targets[name].table.location)
+            age = timedelta(0) if waiting.since is None else datetime.now(UTC) - waiting.since
+            over = f"{show_size(waiting.held_bytes)} wait for it, the first for {show_duration(age)} ({why})"
+            if waiting.held_bytes < limits.max_bytes and age < limits.max_age:
+                continue
+            if limits.on_limit == "stop":
+                raise LimitReached(
+                    f"the table of target {name!r} of pipeline {self._pipeline!r} refuses, and {over}. Nothing is "
+                    "lost: mend its storage, then start again; or raise route.held.max_bytes and max_age."
+                )
+            found[name] = over
+        return found
 
     def _enter_ids(self) -> None:
         """Enter the ids of tables that were made, so that one that is made again is not taken for them."""
@@ -317,40 +335,6 @@ class Targets:
             logging.warning("schema_rejected", reason=found.reason, **about)
         else:
             logging.event("schema_admitted", decoder="native" if known.native else "fastavro", **about)
-
-
-@contextmanager
-def _may_pass(target: str) -> Iterator[None]:
-    """Raise CommitFailed for what a storage refuses, which may take it later; ConfigError stays one."""
-    try:
-        yield
-    except ConfigError as error:
-        if isinstance(error.__cause__, OSError):
-            raise CommitFailed(f"target {target!r}: {error}") from error
-        raise
-
-
-def _check_ours(table: PipelineTable, record: TargetRecord, log: str) -> None:
-    """Raise ConfigError when what lies at a target's place is not the table that this log fills; CommitFailed."""
-    there = table.exists()
-    snapshot = table.snapshot() if there else None
-    if record.id and (snapshot is None or snapshot.state.metadata["id"] != record.id):
-        what = "removed and made again" if there else "removed"
-        raise ConfigError(
-            f"the table of target {record.name!r} at {record.location} was {what}: what was committed for it is not "
-            "there. Restore it, or give the target another location"
-        )
-    if not record.id and snapshot is not None and (snapshot.applied >= 0 or snapshot.epoch or snapshot.parts()):
-        raise ConfigError(
-            f"the table at {record.location} holds rows that the log at {log} does not know of: they would be there "
-            f"twice, or others be taken for them. Give target {record.name!r} a location of its own (docs/ROUTING.md)"
-        )
-
-
-def _unit(settings: Pipeline, table: PipelineTable) -> str:
-    """Return the unit of the event times: that of earlier rows, where it is to be detected."""
-    configured = settings.event_time.unit
-    return unit_of(configured, [one.facts for one in table.history(_LOOKED_AT)] if configured == "auto" else ())
 
 
 def _empty(plan: SchemaPlan) -> pa.Table:

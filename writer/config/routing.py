@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from hashlib import sha256
 from typing import Any, ClassVar, Literal
 
@@ -12,7 +13,7 @@ from writer.config.base import ShortForm, Strict, did_you_mean
 from writer.config.hooks import HookSettings
 from writer.config.pipeline_sections import Columns, Compact, Seal
 from writer.config.table_sections import BucketSpec, EventTime, Roll, Schemas, TableFormat
-from writer.core.units import Duration
+from writer.core.units import Duration, Size
 from writer.storage.locations import checked
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -84,6 +85,16 @@ def _safe(name: str) -> str:
     return safe if len(safe) <= _FOLDER_MAX else f"{safe[:_FOLDER_MAX]}_{sha256(name.encode()).hexdigest()[:16]}"
 
 
+class Held(Strict):
+    """What becomes of the records for a table whose storage refuses: their files wait at the pipeline's log."""
+
+    max_bytes: Size = Field(10 * 2**30, description="of files that wait for one table")
+    max_age: Duration = Field(timedelta(days=1), description="of the oldest that waits")
+    on_limit: Literal["stop", "dead_letters"] = Field(
+        "stop", description="beyond it: stop with exit code 5, or make dead letters of further records of this table"
+    )
+
+
 class RouteSection(Strict):
     """Where the records of a pipeline go that fills many tables."""
 
@@ -102,6 +113,8 @@ class RouteSection(Strict):
     max_targets: int = Field(
         200, ge=0, description="most tables that are made by {name}; a record that needs a further one is unrouted"
     )
+
+    held: Held = Held.model_validate({})
 
     @model_validator(mode="after")
     def _unrouted_somewhere(self) -> "RouteSection":

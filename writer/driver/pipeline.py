@@ -27,7 +27,7 @@ from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.driver import topic_choice
 from writer.driver.batch_queue import BatchQueue
 from writer.driver.commit_report import CommitReport, rounded
-from writer.driver.pipeline_start import make_tables, record_gap, run_of, why_anew
+from writer.driver.pipeline_start import make_tables, probe_places, record_gap, run_of, why_anew
 from writer.driver.tasks import BatchDecision, Tasks, reader_of
 from writer.offsets import start_decision, start_offsets
 from writer.offsets.run_record import RunRecorder
@@ -40,8 +40,6 @@ from writer.schemas.tracker import Schemas
 from writer.status.pause import Gate
 from writer.status.progress import Progress
 from writer.status.rate_limit import Throttle
-from writer.storage.locations import store_at
-from writer.storage.probe import probe
 from writer.table.factory import all_tables
 from writer.table.log.entries import entry_facts
 from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed
@@ -67,6 +65,7 @@ class PipelineRun:
     ) -> None:  # fmt: skip
         """`pipelines`: how many the driver runs, this one among them; `queue`: where their batches wait."""
         self.name, self.config, self._kafka = name, config.pipelines[name], config.kafka
+        self._whole = config
         self.progress = progress or Progress(name)
         self.cluster, self._notifier = cluster, notifier or notifications.Notifier()
         self._s3, self._cut = config.s3.settings, records_per_range(config, self.config.commit.max_records)
@@ -112,8 +111,7 @@ class PipelineRun:
             self.config.topics, self.cluster, self._table, self.progress, self._notifier.send
         )
         self._schemas.begin(self._topics)
-        for place in self.config.locations:
-            probe(store_at(place, self._s3), exclusive=True)
+        probe_places(self.name, self._whole)
         if self._targets is None:
             self._found.check_time(self._schemas.plan.columns)
             self._table.check(self._bucket_columns, layout(self.config.bucket))

@@ -10,18 +10,30 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.clients import notifications
 from writer.clients.kafka import Cluster
-from writer.config.pipelines import Pipeline
+from writer.config.pipelines import Config, Pipeline
 from writer.config.table_sections import layout
 from writer.core import logging
 from writer.offsets import start_offsets
 from writer.offsets.spark_checkpoint import NewRun, Resume
 from writer.offsets.start_offsets import StartPosition
+from writer.storage.locations import store_at
+from writer.storage.probe import probe
 from writer.table.factory import Tables
 from writer.table.gap_records import open_gap
+from writer.table.locations import known_targets
 from writer.table.log.entries import entry_facts
 from writer.table.log.operations import Gap
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
+
+
+def probe_places(name: str, config: Config) -> None:
+    """Look whether each place can be written to as a log needs it. Raises ConfigError, CommitFailed.
+
+    Tables of a route that were made before may be away: their rows wait at the log.
+    """
+    for place in set(config.pipelines[name].locations) - known_targets(name, config):
+        probe(store_at(place, config.s3.settings), exclusive=True)
 
 
 def make_tables(settings: Pipeline, tables: Tables, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:

@@ -126,7 +126,7 @@ class Tasks:
             if not report.lacks_schemas:
                 report.slots = round((before + slots(frame.sparkSession)) / 2)
                 if self._targets is not None:
-                    self._targets.keep_units(report)
+                    self._targets.finish(report)
                 return report
             self._schemas.learn_from(report)
             if self._targets is not None:

@@ -162,6 +162,8 @@ class LocalPipeline:
             except ValueError as error:
                 raise self._no_time(error) from error
             if not report.lacks_schemas:
+                if self.targets is not None:
+                    self.targets.finish(report)
                 return report
             self.schemas.learn_from(report)
             if self.targets is not None:

@@ -21,6 +21,7 @@ from writer.maintenance.vacuum_plan import Needed, Stored, Waste, of_checkpoints
 from writer.storage.base import Store
 from writer.storage.locations import on_s3, store_at
 from writer.storage.nesting import ancestors, is_below, table_folders
+from writer.table import held_files
 from writer.table.factory import all_tables
 from writer.table.log.entries import parse_commit_info, parse_committed
 from writer.table.table import PipelineTable
@@ -132,11 +133,25 @@ def _side_tables(main: PipelineTable, dead_letters: str) -> Sequence[str]:
     return list({dead_letters: None, **targets, **listed})
 
 
+def _held(main: PipelineTable) -> set[str]:
+    """Return the files of route's tables that wait at the log: all that an entry lists which one may not have yet."""
+    snapshot = main.snapshot()
+    targets, found = snapshot.target_places, set[str]()
+    for version, actions in main.entries(snapshot.settled) if targets else ():
+        one = parse_committed(version, parse_commit_info(actions)[1])
+        for side in [one.side(place, targets.get(place)) for place in one.side_files] if one else ():
+            for file in side.files if side.held else ():
+                found |= {held_files.names(side.held, file, hidden=hidden)[0] for hidden in (False, True)}
+    return found
+
+
 def _needed(table: PipelineTable, main: PipelineTable) -> Needed:
     """Return what a table's log names, and which files of it commits of the main table are about to have applied."""
     snapshot = table.snapshot()
     files = {file.path for file in table.bucket_files(snapshot)}
-    if table is not main:
+    if table is main:
+        files |= _held(main)
+    else:
         for version, actions in main.entries(snapshot.applied):
             one = parse_committed(version, parse_commit_info(actions)[1])
             files |= {file.path for file in (one.side_files.get(table.location, ()) if one else ())}

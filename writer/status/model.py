@@ -87,8 +87,8 @@ class Totals:
         self.dead_letter_bytes += facts.get("dead_letter_bytes", 0)
         self.spilled_bytes += facts.get("spilled_bytes", 0)
         self.offsets_without_records += without_records(facts)
-        for name, sums in facts.get("targets", {}).items():
-            self.targets.setdefault(name, Counter()).update(sums)
+        for name, about in facts.get("targets", {}).items():
+            self.targets.setdefault(name, Counter()).update({key: about[key] for key in ("rows", "bytes", "files")})
         if "late" in facts:
             self.late = self.late.plus(Lateness.from_json(facts["late"]))
 

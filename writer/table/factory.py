@@ -3,8 +3,10 @@
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from contextlib import suppress
+from datetime import datetime, timedelta
 from functools import cache
+from typing import NamedTuple
 
 from writer.config.pipelines import Config
 from writer.core import fault_points
@@ -13,10 +15,11 @@ from writer.core.errors import HeadraceError
 from writer.core.files import StagedFile
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
+from writer.table import held_files
 from writer.table.delta import Delta
 from writer.table.log.appender import RETRY_TIMEOUT
 from writer.table.log.entries import SideEntry
-from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.foreign_writes import CommitFailed, reading
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.log.table_format import Format
 from writer.table.parquet import LOG, Parquet
@@ -24,6 +27,14 @@ from writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
 
 _AT_ONCE = 8  # targets that are applied to at the same time
 _REST = Backoff(1, 300)  # of a target that refuses
+
+
+class Waiting(NamedTuple):
+    """Entries that wait for a table, the bytes of files that wait at the log, and when the first was put together."""
+
+    entries: int
+    held_bytes: int
+    since: datetime | None
 
 
 class Tables:
@@ -96,10 +107,32 @@ class Tables:
         del waiting[: max(0, sum(entry.version <= applied for entry in waiting) - 1)]  # the last may be unpublished
         while waiting:
             fault_points.point("before_apply")
-            table.apply_side(waiting[0])
+            self._apply_one(table, waiting[0])
             fault_points.point("after_apply")
             del waiting[0]
         del self._waiting[location]
+
+    def _apply_one(self, table: PipelineTable, entry: SideEntry) -> None:
+        if not entry.held:
+            if table.location in self.behind:
+                held_files.check_there(table, entry)
+            table.apply_side(entry)
+            return
+        log = self.main.store
+        with reading(table.location):
+            if entry.version > table.snapshot().applied:
+                held_files.bring(log, table, entry)
+                fault_points.point("after_bring")
+        table.apply_side(entry)
+        with suppress(OSError):  # what stays is an orphan
+            held_files.remove(log, table, entry)
+
+    def waiting(self, location: str) -> Waiting:
+        """Return what is known to wait for a table."""
+        entries = self._waiting.get(location, ())
+        held = sum(file.bytes for entry in entries for file in entry.files if entry.held)
+        since = next((datetime.fromisoformat(entry.at) for entry in entries if entry.at), None)
+        return Waiting(len(entries), held, since)
 
     def discard(self, files: Iterable[StagedFile], side_files: Mapping[str, Iterable[StagedFile]]) -> None:
         """Remove staged files that no commit will name; what stays is an orphan. Raises OSError."""

@@ -1,7 +1,7 @@
 """Checks the locations of a pipeline against each other and other tables, before a start writes anything."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from writer.config.pipelines import Config, Pipeline
@@ -9,8 +9,19 @@ from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.storage.base import Store, StoreError, Unanswered
 from writer.storage.locations import on_s3, store_at
-from writer.storage.nesting import MARKS, METADATA, Location, Nesting, around, is_iceberg, location_of, nested, parts
-from writer.table.factory import side_table
+from writer.storage.nesting import (
+    MARKS,
+    METADATA,
+    Location,
+    Nesting,
+    Parts,
+    around,
+    is_iceberg,
+    location_of,
+    nested,
+    parts,
+)
+from writer.table.factory import main_table, side_table
 from writer.table.log.foreign_writes import reading
 
 FIX = (
@@ -35,9 +46,11 @@ def inspect(name: str, config: Config) -> Surroundings:
     """Find which locations of a pipeline lie inside others, or around them. Raises CommitFailed."""
     s3 = config.s3.settings
     with reading(config.pipelines[name].table.location):
-        own, others = list(_own(name, config)), list(_others(name, config))
+        known = known_targets(name, config)
+        own, others = list(_own(name, config, known)), list(_others(name, config))
         named = {form for one in (*own, *others) if not one.disposable for form in one.forms}
-        forms = ((*form, name) if one.disposable else form for one in own for form in one.forms)  # runs lie below
+        apart = {form for place in known for form in _forms(place)}  # they were looked at when they were made
+        forms = ((*form, name) if one.disposable else form for one in own for form in one.forms - apart)  # runs below
         above = {folder for form in forms for folder in around(form)} - named
         tables, unseen = [], []
         for folder in sorted(above):
@@ -66,9 +79,18 @@ def is_table(store: Store) -> bool:
     return any(any(store.list(mark)) for mark in MARKS) or any(is_iceberg(name) for name in store.list(METADATA))
 
 
-def _own(name: str, config: Config) -> Iterator[Location]:
+def known_targets(name: str, config: Config) -> set[str]:
+    """Return the places of a route's tables that the pipeline's log knows: they may be away. Raises CommitFailed."""
+    table = main_table(name, config)
+    if config.pipelines[name].route is None or not table.exists():
+        return set()
+    return {place for place, one in table.snapshot().target_places.items() if one.id}
+
+
+def _own(name: str, config: Config, known: Collection[str]) -> Iterator[Location]:
     for what, place in _tables(config.pipelines[name]):
-        yield _location(what, name, place, own=True, new=not side_table(name, config, place).exists())
+        new = place not in known and not side_table(name, config, place).exists()
+        yield _location(what, name, place, own=True, new=new)
     runs = store_at(f"{config.checkpoints}/{name}", config.s3.settings).list()
     new = all(found.startswith("_") for found in runs)  # those are a supervisor's, which comes before the driver
     yield replace(_location("checkpoints", name, config.checkpoints, own=True, new=new), disposable=True)
@@ -89,5 +111,8 @@ def _tables(settings: Pipeline) -> Iterator[tuple[str, str]]:
 
 
 def _location(what: str, pipeline: str, location: str, *, own: bool = False, new: bool = False) -> Location:
-    forms = {parts(location)} | (set() if on_s3(location) else {parts(os.path.realpath(location))})
-    return Location(f"the {what} of pipeline {pipeline!r} at {location}", frozenset(forms), own, new)
+    return Location(f"the {what} of pipeline {pipeline!r} at {location}", _forms(location), own, new)
+
+
+def _forms(location: str) -> frozenset[Parts]:
+    return frozenset({parts(location)} | (set() if on_s3(location) else {parts(os.path.realpath(location))}))

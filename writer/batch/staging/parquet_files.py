@@ -23,6 +23,7 @@ from pyarrow import fs
 from writer.core.files import BucketKey, StagedFile
 from writer.storage.base import Store
 
+HELD_LATE = "_late"  # at the end of the folder where late rows of a table that refuses wait
 COLUMNS_MAX = 40  # a log entry stays small also for tables of many hundred columns
 _TEXT_MAX = 32
 _LAST_CHARACTER = "\U0010ffff"

@@ -111,8 +111,8 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
     }  # fmt: skip
     taken = [(table, why, count) for table, counts in tables.items() for why, count in counts.items()]
     notes = [
-        f"{plural(one.waiting, 'commit')} of dead letters wait for redo, which the writer's next batch or start does; "
-        "they are counted"
+        f"files of {plural(one.waiting, 'commit')} wait for redo, which the writer's next batch or start does; they "
+        "are counted"
         if one.waiting
         else "",
         f"{plural(reconciliation.adopted, 'row')} were there when the table was taken over"

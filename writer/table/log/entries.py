@@ -12,6 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 from deltalake import Schema
 
+from writer.batch.staging.parquet_files import HELD_LATE
 from writer.batch.task_report import file_from_json, file_to_json
 from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.core.offsets import Span, TopicPartition
@@ -49,6 +50,8 @@ class SideEntry:
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: late rows by bucket, how far buckets are closed
     of_target: bool = False  # an older headrace would take the table for a pipeline's own
     table_id: str = ""  # of the table as the log knows it; empty: any
+    held: str = ""  # folder of the pipeline's log where its files wait; empty: they are at the table
+    at: str = ""  # when it was put together, as ISO 8601; empty: it does not say
 
     @property
     def closed_until(self) -> datetime | None:
@@ -91,8 +94,14 @@ class CommittedEntry:
             facts |= {"gaps": self.facts["gaps"]} if "reopened" in facts else {}
         why = "rewind" if self.facts.get("kind") == "rewind" else ""
         files, withdrawn = self.side_files.get(location, ()), self.withdrawn.get(location, {})
-        known = target.id if target is not None and location == target.location else ""
-        return SideEntry(self.version, files, withdrawn, why, facts, of_target=target is not None, table_id=known)
+        if target is None:
+            return SideEntry(self.version, files, withdrawn, why, facts)
+        is_late = location != target.location
+        held = self.facts.get("targets", {}).get(target.name, {}).get("held", "") if files else ""
+        return SideEntry(
+            self.version, files, withdrawn, why, facts, of_target=True, table_id="" if is_late else target.id,
+            held=f"{held}{HELD_LATE}" if held and is_late else held, at=self.facts.get("assembled", ""),
+        )  # fmt: skip
 
 
 KINDS = (*_LANDED, "start", "adopt", "take", "columns", "side", "targets")  # of all entries that headrace writes

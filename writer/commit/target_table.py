@@ -1,0 +1,118 @@
+"""One table of a route: how it is opened, and what lies at its place and is not the route's."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+import bucketers
+from writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from writer.batch.record_columns import RecordColumns
+from writer.config.pipelines import Pipeline
+from writer.config.table_sections import layout
+from writer.core.errors import ConfigError
+from writer.schemas.format_detection import unit_of
+from writer.table import held_files
+from writer.table.factory import Tables
+from writer.table.log.foreign_writes import CommitFailed, reading
+from writer.table.log.snapshot import TargetRecord
+from writer.table.table import PipelineTable
+
+_LOOKED_AT = 50  # entries of a table's log, for the unit of its event times
+
+
+@dataclass
+class Target:
+    """One table of a route."""
+
+    name: str
+    number: int  # in the log of the pipeline
+    settings: Pipeline
+    table: PipelineTable
+    late: PipelineTable | None
+    plan: SchemaPlan
+    unit: str  # of the event time
+    grown: pa.Schema | None = None  # columns that the tables are known to have
+    kept: pa.Schema | None = None  # columns that are kept at the log
+    texts: dict[int, str] = field(default_factory=dict)  # of the schemas that the plan knows, by id
+
+    @property
+    def bucketer(self) -> bucketers.Bucketer:
+        """What maps its event times to buckets."""
+        return bucketers.build(self.settings.bucket)
+
+    def columns(self, record_columns: RecordColumns) -> pa.Schema:
+        """Columns that the table needs, but those of buckets."""
+        return pa.schema([*self.plan.columns, *record_columns.schema, *PROVENANCE])
+
+
+def open_target(record: TargetRecord, number: int, settings: Pipeline, tables: Tables) -> tuple[Target, str]:
+    """Open a table, which is made if the log does not know one. Returns it, and why it refuses; empty if it does not.
+
+    Of one that refuses, the columns are those that the log keeps. Raises ConfigError when it is another's,
+    CommitFailed where nothing is kept.
+    """
+    if settings.table.format != record.format:
+        raise ConfigError(
+            f"the table of target {record.name!r} at {record.location} has format {record.format}, the configuration "
+            f"says {settings.table.format}; keep the format, or choose a new location"
+        )
+    main, buckets, why = tables.main, bucketers.build(settings.bucket).columns, ""
+    table = tables.side(record.location)
+    late = None if settings.late_table is None else tables.side(settings.late_table)
+    own, unit = settings.columns.record_columns, str(settings.event_time.unit)
+    columns = pa.schema([*own.schema, *PROVENANCE, *(pa.field(column, pa.string()) for column in buckets)])
+    try:
+        check_ours(table, record, main.location)
+        for one in filter(None, (table, late)):
+            with may_pass(record.name):
+                one.create(columns, buckets, layout(settings.bucket))
+        known, unit = table.snapshot().columns(), _unit(settings, table)
+    except (CommitFailed, OSError) as error:
+        with reading(main.location):
+            kept = held_files.kept_columns(main.store, number) if record.id else None
+        if kept is None:
+            raise
+        known, why = kept, str(error)
+    reserved = frozenset(column.lower() for column in (*PROVENANCE.names, *buckets, *own.names))
+    there = [field for field in known if field.name.lower() not in reserved]
+    plan = SchemaPlan(pa.schema(there), reserved, widen=settings.schemas.widen == "in_place")
+    return Target(record.name, number, settings, table, late, plan, unit), why
+
+
+@contextmanager
+def may_pass(target: str) -> Iterator[None]:
+    """Raise CommitFailed for what a storage refuses, which may take it later; ConfigError stays one."""
+    try:
+        yield
+    except ConfigError as error:
+        if isinstance(error.__cause__, OSError):
+            raise CommitFailed(f"target {target!r}: {error}") from error
+        raise
+
+
+def check_ours(table: PipelineTable, record: TargetRecord, log: str) -> None:
+    """Raise ConfigError when what lies at a target's place is not the table that this log fills.
+
+    CommitFailed when that is away, which may be a mount that is not there: it is waited for.
+    """
+    there = table.exists()
+    snapshot = table.snapshot() if there else None
+    if record.id and (snapshot is None or snapshot.state.metadata["id"] != record.id):
+        what = "removed and made again" if there else "removed"
+        raise CommitFailed(
+            f"the table of target {record.name!r} at {record.location} was {what}: what was committed for it is not "
+            "there. Restore it, or give the target another location"
+        )
+    if not record.id and snapshot is not None and (snapshot.applied >= 0 or snapshot.epoch or snapshot.parts()):
+        raise ConfigError(
+            f"the table at {record.location} holds rows that the log at {log} does not know of: they would be there "
+            f"twice, or others be taken for them. Give target {record.name!r} a location of its own (docs/ROUTING.md)"
+        )
+
+
+def _unit(settings: Pipeline, table: PipelineTable) -> str:
+    """Return the unit of the event times: that of earlier rows, where it is to be detected."""
+    configured = settings.event_time.unit
+    return unit_of(configured, [one.facts for one in table.history(_LOOKED_AT)] if configured == "auto" else ())
