@@ -75,9 +75,10 @@ def test_every_decision_is_within_its_limits_and_can_be_told(known, desired, wai
             assert executors <= max(before + 1, before * policy.up_factor, policy.executors_min)
             quota = known.executors.quota
             assert quota is None or executors <= max(quota, known.executors.registered, policy.executors_min)
-        case Down(before=before, executors=executors):
+        case Down(before=before, executors=executors, sums=sums):
             assert 1 <= executors < before
-            assert executors >= min(before // 2, 30)
+            useful = min(bound.executors for bound in sums.ceilings)  # more than ranges, say, would have nothing to do
+            assert executors >= min(before // 2, useful)
         case Hold(why=why):
             assert why.effect == "hold"
     assert json.loads(json.dumps(to_dict(decision, NOW)))["executors"] == decision.executors
