@@ -282,8 +282,8 @@ class Targets:
         """Return the tables whose files wait at the log for now, by name, and what they said."""
         behind = self._tables.behind
         both = {name: (one.table.location, one.settings.late_place) for name, one in self._targets.items()}
-        of_redo = {name: behind[place] for name, places in both.items() for place in places if place in behind}
-        return {**self._held, **of_redo}
+        behind_now = {name: behind[place] for name, places in both.items() for place in places if place in behind}
+        return {**self._held, **behind_now}
 
     def _shut(self) -> dict[str, str]:
         """Return the tables for which too much waits, by name, and why. Raises LimitReached where that is a stop."""

@@ -78,7 +78,7 @@ class TargetRounds:
         self._health = dict[str, Health]()
 
     @property
-    def tick_s(self) -> float:
+    def interval_s(self) -> float:
         """Seconds between two rounds, when no commit wakes them."""
         return len(self._rounds) / _LOOKS_PER_S
 

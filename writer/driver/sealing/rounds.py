@@ -55,7 +55,7 @@ class Rounds:
         self._report = report or reported(progress, sealer)
 
     @property
-    def tick_s(self) -> float:
+    def interval_s(self) -> float:
         """One table is looked at with each tick."""
         return 0.0
 
@@ -89,7 +89,7 @@ class Repeated(Protocol):
     """What the thread runs again and again."""
 
     @property
-    def tick_s(self) -> float:
+    def interval_s(self) -> float:
         """Least seconds between two rounds, when no commit wakes them."""
 
     def once(self) -> None:
@@ -121,5 +121,5 @@ class Seals:
     def _run(self) -> None:
         while not self._closing.is_set():
             self._rounds.once()
-            self._wake.wait(max(_TICK_S, self._rounds.tick_s))
+            self._wake.wait(max(_TICK_S, self._rounds.interval_s))
             self._wake.clear()
