@@ -90,3 +90,18 @@ def test_the_settings_of_a_target_are_held_against_each_other() -> None:
     with pytest.raises(ValidationError) as refused:
         pipeline(route={"targets": {"a": {"location": "/lake/a", "retention": "1 d"}}})
     assert "route.targets.a: retention 1 d is shorter than event_time.max_age 365 d" in str(refused.value)
+
+
+def test_hooks_of_several_tables_name_each_its_own() -> None:
+    trino = {"type": "trino", "url": "http://trino:8080", "table": "delta.lake.{name}"}
+    druid = {"type": "druid", "url": "http://druid:8081"}
+    route = {"targets": {"com.shop.Click": "/lake/clicks", "com.*": "/lake/{name}"}}
+    one = pipeline(route=route, hooks=[trino, druid])
+    found = one.of_target("com.*", "com.pay.Bill-2").hooks
+    assert [getattr(hook, "table", None) or hook.datasource for hook in found] == ["delta.lake.Bill_2", "Bill_2"]
+    with pytest.raises(
+        ValueError, match=r"table delta\.lake\.x would be that of com\.shop\.Click and com\.\*; write \{name\}"
+    ):
+        pipeline(route=route, hooks=[{**trino, "table": "delta.lake.x"}])
+    with pytest.raises(ValueError, match="stands for a table of a route, and there is none"):
+        pipeline(hooks=[trino])

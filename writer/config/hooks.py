@@ -11,6 +11,7 @@ from writer.core.units import Duration
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _HTTP = re.compile(r"https?://[^/\s@]+(/\S*)?")
+NAME = "{name}"  # of a route's table, in the name that a hook gives it
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -79,7 +80,10 @@ class Druid(_Login):
     """Apache Druid."""
 
     type: Literal["druid"] = Field(description="ingest exactly the interval of the bucket, in place of what was there")
-    datasource: str | None = Field(None, min_length=1, description="datasource; default: the pipeline's name")
+    datasource: str | None = Field(
+        None, min_length=1,
+        description="datasource; default: the pipeline's name, or that of a route's table, which {name} stands for",
+    )  # fmt: skip
     at_once: int = Field(2, ge=1, description="most tasks of this hook that run at a time")
     input_source: dict[str, Any] = Field(
         default_factory=dict, description="keys added to the task's inputSource, such as `properties` for S3"
@@ -93,7 +97,10 @@ class Druid(_Login):
 class _Sql(_Login):
     """A server that speaks the statement protocol."""
 
-    table: str = Field(description="catalog.schema.table to register")
+    table: str = Field(
+        description="catalog.schema.table to register; {name} stands for the name of a route's table, as in "
+        "`delta.lake.{name}`"
+    )
     location: str | None = Field(
         None, min_length=1, description="the table's location as the server names it; default: as headrace does"
     )
@@ -103,7 +110,7 @@ class _Sql(_Login):
     @field_validator("table")
     @classmethod
     def _three_parts(cls, value: str) -> str:
-        parts = value.split(".")
+        parts = value.replace(NAME, "x").split(".")
         if len(parts) != 3 or not all(_IDENTIFIER.fullmatch(part) for part in parts):  # noqa: PLR2004
             raise ValueError(f"table {value!r} is no catalog.schema.table; write it as delta.lake.clicks")
         return value
@@ -124,6 +131,27 @@ class Presto(_Sql):
 
 
 HookSettings = Annotated[Webhook | Druid | Trino | Presto, Field(discriminator="type")]
+
+
+def of_table(hook: HookSettings, name: str) -> HookSettings:
+    """Return the hook of one table of a route; `name`: what goes there, such as `com.shop.Click`."""
+    safe = re.sub(r"^(?=\d)", "_", re.sub(r"[^A-Za-z0-9_]", "_", name.rpartition(".")[2]))
+    match hook:
+        case Druid():
+            return hook.model_copy(update={"datasource": (hook.datasource or NAME).replace(NAME, safe)})
+        case Trino() | Presto():
+            return hook.model_copy(update={"table": hook.table.replace(NAME, safe)})
+    return hook
+
+
+def place_of(hook: HookSettings) -> str | None:
+    """Return what a hook names at its server, which two tables cannot share; None: nothing."""
+    match hook:
+        case Druid():
+            return f"datasource {hook.datasource}" if hook.datasource else None
+        case Trino() | Presto():
+            return f"table {hook.table}"
+    return None
 
 
 def _named_apart(hooks: list[HookSettings]) -> list[HookSettings]:

@@ -25,7 +25,7 @@ from writer.config.connections import (
     Spark,
     Supervisor,
 )  # fmt: skip
-from writer.config.hooks import Hooks
+from writer.config.hooks import NAME, Hooks, of_table, place_of
 from writer.config.pipeline_sections import Columns, Compact, Place, Scheduling, Seal, Wire
 from writer.config.routing import RouteSection, settings_of
 from writer.config.table_sections import BucketSpec, EventTime, Roll, Schemas, Table
@@ -182,13 +182,34 @@ class Pipeline(Strict):
         place = {"location": target.location_of(name), "dead_letters": self.dead_letters}
         table = self.table.model_copy(update={**place, **({"format": target.format} if target.format else {})})
         seal = self.seal.model_copy(update={"late_table": None})  # each has its own, beside it
-        return self.model_copy(update={"seal": seal, **settings_of(target), "table": table, "route": None})
+        hooks = [of_table(hook, name) for hook in (self.hooks if target.hooks is None else target.hooks)]
+        own = {"seal": seal, **settings_of(target), "hooks": hooks, "table": table, "route": None}
+        return self.model_copy(update=own)
 
     def rule_of(self, name: str, location: str) -> str | None:
         """Return the key of the route's targets that fills a table; None: the configuration is another by now."""
         assert self.route is not None, "only a route has targets"
         rule = name if name in self.route.fixed else self.route.rule_of(name)
         return rule if rule and self.of_target(rule, name).table.location == location else None
+
+    @model_validator(mode="after")
+    def _hooks_apart(self) -> "Pipeline":
+        if self.route is None:
+            if wrong := next((hook.name for hook in self.hooks if NAME in (place_of(hook) or "")), None):
+                raise ValueError(f"hooks.{wrong}: {NAME} stands for a table of a route, and there is none")
+            return self
+        owners: dict[str, str] = {}
+        for rule, target in self.route.targets.items():
+            for hook in self.hooks if target.hooks is None else target.hooks:
+                place = place_of(hook)
+                if place is not None and NAME not in place and (rule not in self.route.fixed or place in owners):
+                    others = f"{owners[place]} and {rule}" if place in owners else f"all tables of {rule}"
+                    raise ValueError(
+                        f"hooks.{hook.name}: {place} would be that of {others}; write {NAME} in it, or give each "
+                        "target hooks of its own"
+                    )
+                owners |= {place: rule} if place is not None and NAME not in place else {}
+        return self
 
     @property
     def compacts_at_seal(self) -> bool:

@@ -118,6 +118,13 @@ class PipelineTable(Appender):
             )
         check_format(state.transactions, self.pipeline, self.location)
         columns = list(metadata["partitionColumns"])
+        if bool(columns) != bool(bucket_columns):
+            is_log, is_now = "is the log of a route, without rows", "holds rows"
+            what, wanted = (is_now, "a log of a route") if columns else (is_log, "a table with rows")
+            raise ConfigError(
+                f"the table at {self.location} {what}; the configuration wants {wanted} there. Choose a new location "
+                "(docs/ROUTING.md, From one table to many)"
+            )
         if columns != list(bucket_columns) or known != layout:
             raise ConfigError(
                 f"the table at {self.location} is bucketed by {known or ', '.join(columns)}, the configuration says "
