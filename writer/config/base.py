@@ -1,6 +1,7 @@
 """Base of all configuration sections: refuses unknown keys and names the key that was probably meant."""
 
 import difflib
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -48,3 +49,44 @@ class ShortForm(Strict):
         whole = handler(core)
         value = handler.resolve_ref_schema(whole)["properties"][cls.short]
         return {"anyOf": [whole, {name: value[name] for name in ("type", "enum") if name in value}]}
+
+
+def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `below` with what `above` says, section by section. A section of another `type` stands alone.
+
+    A section that is named and left empty says nothing.
+    """
+    found = dict(below)
+    for key, value in above.items():
+        lower = found.get(key)
+        if not isinstance(lower, Mapping) or not isinstance(value, Mapping | None):
+            found[key] = value
+        elif value is not None:
+            is_other = "type" in value and value["type"] != lower.get("type", value["type"])
+            found[key] = dict(value) if is_other else laid_over(lower, value)
+    return found
+
+
+def with_defaults(raw: Any, known: Collection[str]) -> Any:
+    """Return a configuration whose pipelines have what they do not say from `defaults`; `known`: keys of a pipeline.
+
+    `{pipeline}` in a text stands for the name. Raises ValueError for a key that no pipeline has.
+    """
+    defaults = raw.get("defaults") if isinstance(raw, dict) else None
+    if not isinstance(defaults, dict) or not isinstance(raw.get("pipelines"), dict):
+        return raw
+    if wrong := next((key for key in defaults if key not in known), None):
+        raise ValueError(f"defaults: unknown key {wrong!r}{did_you_mean(str(wrong), list(known))}")
+    pipelines = {
+        name: laid_over(_named(defaults, str(name)), one or {}) if isinstance(one, dict | None) else one
+        for name, one in raw["pipelines"].items()
+    }
+    return {**raw, "pipelines": pipelines}
+
+
+def _named(value: Any, pipeline: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _named(item, pipeline) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_named(item, pipeline) for item in value]
+    return value.replace("{pipeline}", pipeline) if isinstance(value, str) else value

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from writer.config.base import laid_over
 from writer.config.location import MISSING
 from writer.config.pipelines import Config
 from writer.core import retired
@@ -27,17 +28,7 @@ def beneath(settings: dict[str, Any], place: dict[str, Any], name: str) -> dict[
         raise ConfigError(
             f"{name}, which {VARIABLE} names, has {', '.join(foreign)}; {NEEDS}. Move the rest to the pipelines' file."
         )
-    return _merged(place, settings)
-
-
-def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    found = dict(below)
-    for key, value in above.items():
-        lower = found.get(key)
-        if value is None and isinstance(lower, dict):
-            continue  # a section that is named and left empty
-        found[key] = _merged(lower, value) if isinstance(lower, dict) and isinstance(value, dict) else value
-    return found
+    return laid_over(place, settings)
 
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 import bucketers
-from writer.config.base import Strict, did_you_mean
+from writer.config.base import Strict, did_you_mean, with_defaults
 from writer.config.connections import (
     S3,
     Autoscaler,
@@ -296,7 +296,16 @@ class Config(Strict):
     notifications: Notifications = Notifications.model_validate({})
     openlineage: OpenLineage = OpenLineage.model_validate({})
     opentelemetry: OpenTelemetry = OpenTelemetry.model_validate({})
+    defaults: dict[str, Any] = Field(
+        default_factory=dict,
+        description="what pipelines have that do not say otherwise, section by section; {pipeline} stands for the name",
+    )
     pipelines: dict[str, Pipeline] = Field(min_length=1, description="pipelines by name; all run in one application")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_defaults(cls, raw: Any) -> Any:
+        return with_defaults(raw, list(Pipeline.model_fields))
 
     @model_validator(mode="after")
     def _records_of_topics(self) -> "Config":
@@ -345,6 +354,7 @@ class Config(Strict):
     def json_schema(cls) -> dict[str, Any]:
         """Return the JSON schema of the file, for editors: durations and sizes are text, as they are in the file."""
         found = cls.model_json_schema(mode="serialization")
+        found["properties"]["defaults"] |= {"properties": found["$defs"]["Pipeline"]["properties"]}
         return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "headrace configuration"}
 
     def one(self, name: str | None) -> str:
