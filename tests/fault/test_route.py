@@ -226,3 +226,22 @@ def test_what_waits_for_a_storage_is_bounded(site: Site, topic: MakeTopic, on_li
         say("dlq", "replay", str(site.config), "--yes")
     assert (len(offsets(lake / "clicks")), len(offsets(lake / "installs"))) == (20, 20)
     assert "It adds up." in say("audit", str(site.config), "--deep")
+
+
+@pytest.mark.parametrize("fault", ["before_apply:20", "after_apply:1", "after_apply:49", "before_redo:2"])
+def test_a_kill_amid_fifty_tables_leaves_each_record_in_one(site: Site, topic: MakeTopic, fault: str) -> None:
+    name, lake = topic(1), site.root / "lake"
+    route = {"by": {"header": "type"}, "targets": {"*": str(lake / "{name}")}}
+    log = site.pipeline("events", [name], commit={"max_records": 400}, route=route)
+    producer = Producer({"bootstrap.servers": site.bootstrap})
+    for at, (key, value) in enumerate(site.values(name, 1_000)):
+        producer.produce(name, value, key, headers=[("type", f"t{at % 50:02}".encode())])
+    assert producer.flush(30) == 0
+    site.once(env={"HEADRACE_FAULT": fault}, code=-9)
+    site.once()
+    tables = sorted(path for path in lake.iterdir() if path.name.startswith("t"))
+    found = [offsets(table) for table in tables]
+    assert [len(rows) for rows in found] == [20] * 50
+    assert set().union(*found) == set(range(1_000))
+    assert oracle.frontier_of(log, "events") == {(name, 0): 1_000}
+    assert "It adds up." in say("audit", str(site.config), "--deep")
