@@ -101,6 +101,9 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | N
         return NotRebuilt(f"tables of the route do not take what was committed for them ({refused})")
     table = tables.main
     snapshot = table.snapshot()
+    for place, one in snapshot.target_places.items():
+        if one.id and place == one.location and not tables.side(place).exists():
+            return NotRebuilt(f"the table of target {one.name!r} at {place} is not there, so its rows prove nothing")
     known = snapshot.incarnations()
     lost = missing(snapshot, rows := proven(config, name))
     if not lost:

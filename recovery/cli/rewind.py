@@ -107,8 +107,9 @@ def to_dict(name: str, look: RewindPreview, version: int | None, refused: list[s
             {"bucket": list(one.key), "rows": one.taken, "left": one.left, "manifest": one.manifest or None}
             for one in look.buckets
         ],
-        "targets": {
-            target.record.name: {
+        "targets": [
+            {
+                "name": target.record.name, "location": target.record.location,
                 "rows": target.entry.rows, "late_table_rows": target.late,
                 "buckets": [
                     {"bucket": list(one.key), "rows": one.taken, "left": one.left, "manifest": one.manifest or None}
@@ -116,7 +117,7 @@ def to_dict(name: str, look: RewindPreview, version: int | None, refused: list[s
                 ],
             }
             for target in look.targets
-        },
+        ],
     }  # fmt: skip
 
 

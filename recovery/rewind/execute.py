@@ -62,7 +62,7 @@ class TargetPreview:
     def entry(self) -> TargetRewind:
         """Return it as an entry carries it."""
         reopened = [Reopened(one.key, one.taken, one.left) for one in self.buckets]
-        return TargetRewind(self.record.name, self.number, reopened, self.closed_until)
+        return TargetRewind(self.record.name, self.record.location, self.number, reopened, self.closed_until)
 
     @property
     def places(self) -> list[tuple[str, int]]:
@@ -134,6 +134,8 @@ class Rewinding:
         frontiers = {app_id(self.name, part): part for part in snapshot.parts()}
         after = since(entries, frontiers)
         for record in snapshot.targets().values():
+            if not record.id and not self._tables.side(record.location).exists():
+                continue
             after = replace(after, taken=Counter(after.taken) + _since(self._tables.side(record.location), version)[1])
         undo = undone(self._main, after.foreign, earlier, snapshot) if after.foreign else None
         numbers, held = self._asked(snapshot)
@@ -253,6 +255,8 @@ class Rewinding:
         closed, found = self._main.at(to).closed_targets, []
         for number, record in snapshot.targets().items():
             table = self._tables.side(record.location)
+            if not record.id and not table.exists():
+                continue  # it was never made
             now = table.snapshot()
             taken, rows, files = self._rows(table, now, offsets)
             columns = tuple(now.state.metadata["partitionColumns"])

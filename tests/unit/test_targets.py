@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.pipeline_start import make_tables
 from writer.storage.local import LocalStore
+from writer.table import held_files
 from writer.table.factory import Tables, all_tables, table_at
 from writer.table.log.operations import Batch
 from writer.table.log.snapshot import TargetRecord
@@ -249,3 +251,104 @@ def test_key_schemas_that_tables_lack_are_those_that_the_driver_learns() -> None
     report.targets = {"a": of_table}
     total = merged([report])
     assert (total.unknown_key_schemas, total.key_schemas, total.lacks_schemas) == ({7}, {3}, True)
+
+
+def away(place: str) -> None:
+    """Take a table away, as a mount that is gone."""
+    Path(place).rename(f"{place}.away")
+    Path(place).write_text("no folder")
+
+
+def back(place: str) -> None:
+    Path(place).unlink()
+    Path(f"{place}.away").rename(place)
+
+
+def hold(one: Started, place: str, number: int) -> None:
+    """Commit one offset whose row waits at the log."""
+    at = one.tables.main.snapshot().frontier(PART) or 0
+    folder = f"{one.tables.main.location}/_headrace/held/{number}"
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    file = row(folder, at)
+    file = replace(file, bytes=Path(folder, file.path).stat().st_size)
+    facts = {"targets": {"a": {"number": number, "rows": 1, "held": f"_headrace/held/{number}"}}}
+    entry = Batch(uuid4().hex, one.epoch, [OffsetRange(PART, at, at + 1)], side_files={place: [file]}, facts=facts)
+    one.tables.main.commit(one.tables.main.snapshot(), entry)
+
+
+def test_a_table_that_is_renamed_while_its_rows_wait_gets_them(tmp_path: Path) -> None:
+    place = str(tmp_path / "a")
+    one = Started(tmp_path, {"targets": {"a": place}})
+    away(place)
+    hold(one, place, 1)
+    two = Started(tmp_path, {"targets": {"b": place}})
+    assert set(two.targets.standing()[1]) == {"b"}
+    back(place)
+    three = all_tables("p", two.config)
+    three.apply_side_files()
+    assert three.behind == {}
+    assert pq.read_table(DeltaTable(place).file_uris()[0]).num_rows == 1
+
+
+def test_two_processes_that_bring_the_same_file_leave_it_whole(tmp_path: Path) -> None:
+    place = str(tmp_path / "a")
+    one = Started(tmp_path, {"targets": {"a": place}})
+    hold(one, place, 1)
+    first, second = all_tables("p", one.config), all_tables("p", one.config)
+    for tables in (first, second):
+        tables._read_on(tables.main.snapshot(), ())
+    (entry,) = second._waiting[place]
+    first.apply_side_files()
+    held_files.bring(second.main.store, second.side(place), entry)  # it had looked before the other one was done
+    second.apply_side_files()
+    assert (files(place), second.behind) == (1, {})
+    assert not list(Path(place).rglob("*.tmp"))
+
+
+def test_files_that_went_with_a_mount_are_missed_by_any_process(tmp_path: Path) -> None:
+    place = str(tmp_path / "a")
+    one = Started(tmp_path, {"targets": {"a": place}})
+    one.commit(place)
+    next(Path(place).glob("*.parquet")).unlink()  # written below the mount point, and the mount came back
+    again = all_tables("p", one.config)
+    again.apply_side_files()
+    assert "is gone. Restore it" in again.behind[place]
+
+
+def test_a_new_name_whose_storage_is_away_waits_and_is_made_later(tmp_path: Path) -> None:
+    (tmp_path / "mount").write_text("no folder")
+    route = {**BY_HEADER, "targets": {"*": str(tmp_path / "mount" / "{name}")}}
+    one = Started(tmp_path, route)
+    one.learn("click")
+    assert set(one.targets.standing()[1]) == {"click"}
+    place = str(tmp_path / "mount" / "click")
+    hold(one, place, 1)
+    two = Started(tmp_path, route)
+    assert set(two.targets.standing()[1]) == {"click"}
+    (tmp_path / "mount").unlink()
+    two.targets._asked_s.clear()
+    two.targets.standing()
+    two.tables._rests.clear()
+    two.tables.apply_side_files()
+    assert (two.tables.behind, files(place)) == ({}, 1)
+    two.targets._asked_s.clear()
+    assert two.targets.standing()[1] == {}
+    assert two.tables.main.snapshot().targets()[1].id
+
+
+def test_other_buckets_are_refused_also_while_the_table_is_away(tmp_path: Path) -> None:
+    place = str(tmp_path / "a")
+    Started(tmp_path, {"targets": {"a": place}})
+    away(place)
+    with pytest.raises(ConfigError, match="is bucketed by event_time, width 1 h, zone UTC, the configuration says"):
+        Started(tmp_path, {"targets": {"a": place}}, bucket={"type": "event_time", "width": "1 d"})
+
+
+def test_columns_that_two_processes_keep_are_all_kept(tmp_path: Path) -> None:
+    log = Started(tmp_path, {"targets": {"a": str(tmp_path / "a")}}).tables.main.store
+    held_files.keep_columns(log, 1, pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+    held_files.keep_columns(log, 1, pa.schema([("a", pa.string()), ("c", pa.int64())]))
+    found = held_files.kept_columns(log, 1)
+    assert found is not None
+    types = {field.name: str(field.type) for field in found}
+    assert (types["a"], types["b"], types["c"]) == ("string", "int64", "int64")

@@ -117,6 +117,8 @@ def test_what_is_no_refusal_of_a_storage_ends_the_pipeline():
         def __init__(self, location: str) -> None:
             self.location = location
 
+        store = SimpleNamespace(mark=lambda _: (1,))
+
         def snapshot(self) -> SimpleNamespace:
             return SimpleNamespace(applied=-1)
 

@@ -179,7 +179,9 @@ def _in_sum(lake: Lake, account: Account) -> list[Problem]:
 
 def _with_pending(tables: Sequence[TableHistory], pending: Waiting) -> tuple[list[BucketFile], int]:
     """Return the files of tables, with those that their logs do not have yet, and how many rows of them are to go."""
-    files = [file for one in tables for file in (*one.files, *pending.tables[one.place].files)]
+    changes = [pending.tables[one.place] for one in tables]
+    files = [file for one in tables for file in one.files]
+    files += [file for one in changes for file in (*one.files, *one.held)]
     return files, sum(pending.tables[one.place].withdrawn for one in tables)
 
 
@@ -193,6 +195,7 @@ def _in_files(lake: Lake, account: Account) -> tuple[dict[TopicPartition, FileOf
             one.table.store, _seen(one.table, one.files), dead_letters=dead_letters, without=changes.without
         )  # fmt: skip
         file_sets += [there, FileSet(one.table.store, changes.files, dead_letters=dead_letters)]
+        file_sets += [FileSet(lake.rows.table.store, changes.held)] if changes.held else []
     found = _counted(file_sets, reconciliation, below_is_known=not account.whole)
     without_offset = found.pop(WITHOUT_OFFSET, FileOffsets()).rows
     adopted = account.unplaced - without_offset if account.whole else 0

@@ -7,6 +7,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition
+from writer.table import held_files
 from writer.table.factory import all_tables
 from writer.table.gap_records import history
 from writer.table.ledger.segment import LedgerSegment, Removal, since_adoption
@@ -46,6 +47,7 @@ class Lake:
     settled: int
     frontier: Mapping[TopicPartition, int]
     targets: Sequence[TableHistory] = ()
+    target_places: Mapping[str, TargetRecord] = field(default_factory=dict)  # of these and of their late rows
 
     @property
     def beside(self) -> list[TableHistory]:
@@ -66,7 +68,9 @@ def read(config: Config, pipeline: str) -> Lake:
     targets = [_beside(tables.side(one.location)) for one in known if _is_there(tables.side(one.location), one)]
     snapshot, segments = history(main, pipeline, main.rows_at)
     rows = TableHistory(main, settings.table.location, since_adoption(segments), main.bucket_files(snapshot))
-    return Lake(rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts(), targets)
+    return Lake(
+        rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts(), targets, snapshot.target_places
+    )
 
 
 def _is_there(table: PipelineTable, target: TargetRecord) -> bool:
@@ -92,6 +96,7 @@ class PendingChanges:
     """What the main table's log lists for one table beside it, and that table does not have yet."""
 
     files: Sequence[BucketFile] = ()
+    held: Sequence[BucketFile] = ()  # that wait at the main table's location, by their paths there
     without: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)  # offsets whose rows go
     withdrawn: int = 0  # rows that go: dead letters that replays made rows, and what rewinds take
     rewound: int = 0  # of these, what rewinds take
@@ -121,23 +126,23 @@ def waiting(lake: Lake) -> Waiting:
     found = {}
     for table in lake.beside:
         of_table = [one for one in listed if one.version > at[table.place]]
-        found[table.place] = _pending(table, of_table)
+        found[table.place] = _pending(table, of_table, lake.target_places.get(table.place))
     return Waiting(pending, found)
 
 
-def _pending(table: TableHistory, commits: Sequence[CommittedEntry]) -> PendingChanges:
+def _pending(table: TableHistory, commits: Sequence[CommittedEntry], target: TargetRecord | None) -> PendingChanges:
     """Return what commits list for a table that does not have them. What a rewind takes was there when it landed."""
-    files = [
-        BucketFile(file.path, file.bucket, file.rows, file.bytes)
-        for one in commits
-        for file in one.side_files.get(table.place, ())
-    ]
+    files, held = list[BucketFile](), list[BucketFile]()
+    for entry in [one.side(table.place, target) for one in commits]:
+        for file in entry.files:
+            at = held_files.names(entry.held, file, hidden=table.table.hidden)[0] if entry.held else file.path
+            (held if entry.held else files).append(BucketFile(at, file.bucket, file.rows, file.bytes))
     going = _spans([one for one in commits if one.facts["kind"] == "rewind"], table.place)
     replayed = _spans([one for one in commits if one.facts["kind"] != "rewind"], table.place)
     rewound = sum(count(table.table.store, file, going) for file in table.files) if going else 0
     withdrawn = rewound + sum(end - start for spans in replayed.values() for start, end in spans)
     without = {part: [*replayed.get(part, ()), *going.get(part, ())] for part in {**replayed, **going}}
-    return PendingChanges(files, without, withdrawn, rewound)
+    return PendingChanges(files, held, without, withdrawn, rewound)
 
 
 def _spans(commits: Sequence[CommittedEntry], place: str) -> dict[TopicPartition, list[Span]]:

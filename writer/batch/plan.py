@@ -43,6 +43,7 @@ class TaskPlan:
     record_columns: RecordColumns = field(default_factory=RecordColumns)
     route: Route | None = None  # to several tables; then `schemas` only decodes, and the table gets no rows
     targets: Mapping[str, "TaskPlan"] = field(default_factory=dict)  # plans of these, by the names that the route knows
+    number: int = 0  # of a route's table, in the pipeline's log
     held: str = ""  # of a table that refuses: the location where its files wait
     may_refuse: bool = False  # what its storage refuses, the report says, and the task goes on to its end
 

@@ -47,12 +47,14 @@ class Route:
     stops: bool = False  # a name without a target ends the batch
     otherwise: str | None = None  # target of names without a rule; None: dead letters
     records: Mapping[int, str] = field(default_factory=dict)  # schema id → full name of its record
-    shut: Mapping[str, str] = field(default_factory=dict)  # targets that take no records for now, and why
+    shut: frozenset[str] = frozenset()  # targets that take no records for now
 
     def target(self, name: str) -> str | NoTarget:
         """Return the target of a name."""
-        found = self._open_or_shut(name)
-        return NoTarget.UNROUTED if found in self.shut else found
+        return NoTarget.UNROUTED if self._is_shut(name) else self._open_or_shut(name)
+
+    def _is_shut(self, name: str) -> bool:
+        return bool(self.shut) and self._open_or_shut(name) in self.shut
 
     def _open_or_shut(self, name: str) -> str | NoTarget:
         for rule in self.rules if name != NO_NAME else ():
@@ -72,8 +74,8 @@ class Route:
 
     def reason(self, name: str) -> str:
         """Say why records of a name have no table."""
-        if isinstance(found := self._open_or_shut(name), str) and found in self.shut:
-            return f"the table of {found!r} takes no records: {self.shut[found]}"
+        if self._is_shut(name):
+            return f"the table of {self._open_or_shut(name)!r} refuses, and too much waits for it (route.held)"
         what = {"record": "record", "topic": "topic", "header": f"header {self.key!r}", "field": f"field {self.key!r}"}
         if name == NO_NAME:
             return f"the route goes by the {what[self.by]}, and there is none"
@@ -85,17 +87,17 @@ class Route:
         """Split records of one schema by where they go. Python sees the distinct names, never the records."""
         if self.by == "record":
             name = self.records.get(-1 if schema_id is None else schema_id, NO_NAME)
-            yield Share(self.target(name), [name], None, None)
+            yield Share(self.target(name), [name], None, None, is_shut=self._is_shut(name))
             return
         encoded = contiguous(self._values(records, rows)).dictionary_encode()
         names = [*encoded.dictionary.to_pylist(), NO_NAME]
         codes = encoded.indices.fill_null(len(names) - 1)
-        found: dict[str | NoTarget, list[int]] = {}
+        found: dict[tuple[str | NoTarget, bool], list[int]] = {}
         for code in pc.unique(codes).to_pylist():
-            found.setdefault(self.target(names[code]), []).append(code)
-        for target, some in found.items():
+            found.setdefault((self.target(names[code]), self._is_shut(names[code])), []).append(code)
+        for (target, is_shut), some in found.items():
             mask = None if len(found) == 1 else pc.is_in(codes, value_set=pa.array(some, codes.type))
-            yield Share(target, names, codes if mask is None else codes.filter(mask), mask)
+            yield Share(target, names, codes if mask is None else codes.filter(mask), mask, is_shut=is_shut)
 
     def _values(self, records: pa.Table, rows: pa.Table) -> pa.Array | pa.ChunkedArray:
         if self.by == "topic":
@@ -117,6 +119,7 @@ class Share:
     names: Sequence[str]  # that codes stand for
     codes: pa.Array | None  # of the names of the records; None: all have the first
     mask: pa.BooleanArray | None  # of the records; None: all of them
+    is_shut: bool = False  # they have a target, which takes none for now
 
     def distinct(self) -> set[str]:
         """Return the names of the records."""

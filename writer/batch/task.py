@@ -159,6 +159,7 @@ class Task:
                 self._report.unknown_names |= share.distinct()
             elif share.target is NoTarget.UNROUTED:
                 whole = group.part(share.mask).whole()
+                self._report.shut_rows += whole.num_rows if share.is_shut else 0
                 self._dead.add(whole, group.schema_id, partial(_reason, route, share))
             elif not self._lacks_schemas:
                 self._target(share.target).take(group.part(share.mask))
@@ -187,6 +188,7 @@ class TableRows:
         self._plan, self.steps, self._dead, self._scratch = plan, steps, dead, scratch()
         destination = plan.destination(plan.table, steps.bucketer.columns, plan.entropy_bits)
         self._stage = Stage(destination, budget=plan.budget, scratch=self._scratch)
+        steps.report.number, steps.report.is_held = plan.number, bool(plan.held)
         self._late_stage: Stage | None = None  # until a row goes to the late table
 
     def take(self, group: Group) -> None:

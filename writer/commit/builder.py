@@ -19,6 +19,7 @@ from writer.core.offsets import OffsetRange, Source, Span, TopicPartition, joine
 from writer.core.units import show_duration, to_iso
 from writer.offsets.spark_checkpoint import Offsets
 from writer.sealing.watermark import risen
+from writer.table import held_files
 from writer.table.log.operations import Batch
 
 
@@ -40,6 +41,8 @@ def merged(reports: Iterable[Report]) -> Report:
         total.unknown_schemas |= report.unknown_schemas
         total.unknown_names |= report.unknown_names
         total.refused = total.refused or report.refused
+        total.number, total.is_held = report.number, report.is_held
+        total.shut_rows += report.shut_rows
         total.schemas |= report.schemas
         total.unknown_key_schemas |= report.unknown_key_schemas
         total.key_schemas |= report.key_schemas
@@ -54,6 +57,10 @@ def merged(reports: Iterable[Report]) -> Report:
         total.took_s += report.took_s
         for source, counts in report.counts.items():
             total.counts[source] = total.counts[source].plus(counts) if source in total.counts else counts
+    for name, found in targets.items():
+        assert len({one.is_held for one in found}) == 1, (
+            f"files of {name!r} wait at the log by one plan, not by another"
+        )
     total.targets = {name: merged(found) for name, found in targets.items()}
     for target in total.targets.values():  # keys are read by the steps of the table, values before
         total.unknown_key_schemas |= target.unknown_key_schemas
@@ -201,8 +208,8 @@ def target_facts(report: Report) -> dict[str, Any]:
 
 def _facts_of(report: Report) -> dict[str, Any]:
     late = {"late": report.late.to_json()} if report.late.buckets else {}
-    held = {"held": report.held} if report.held else {}
-    return {**sums(report.files), "time_unit": report.time_unit, **late, **held}
+    held = {"held": held_files.folder(report.number)} if report.is_held else {}
+    return {"number": report.number, **sums(report.files), "time_unit": report.time_unit, **late, **held}
 
 
 def _accounts(report: Report, committing: Iterable[OffsetRange]) -> list[dict[str, Any]]:

@@ -47,16 +47,23 @@ class Target:
         return pa.schema([*self.plan.columns, *record_columns.schema, *PROVENANCE])
 
 
-def open_target(record: TargetRecord, number: int, settings: Pipeline, tables: Tables) -> tuple[Target, str]:
+def open_target(
+    record: TargetRecord, settings: Pipeline, tables: Tables, *, may_wait: bool = False
+) -> tuple[Target, str]:
     """Open a table, which is made if the log does not know one. Returns it, and why it refuses; empty if it does not.
 
     Of one that refuses, the columns are those that the log keeps. Raises ConfigError when it is another's,
-    CommitFailed where nothing is kept.
+    CommitFailed where nothing is kept; `may_wait`: unless it is still to be made.
     """
     if settings.table.format != record.format:
         raise ConfigError(
             f"the table of target {record.name!r} at {record.location} has format {record.format}, the configuration "
             f"says {settings.table.format}; keep the format, or choose a new location"
+        )
+    if record.layout not in ("", layout(settings.bucket)):
+        raise ConfigError(
+            f"the table of target {record.name!r} at {record.location} is bucketed by {record.layout}, the "
+            f"configuration says {layout(settings.bucket)}; keep 'bucket' as it was, or choose a new location"
         )
     main, buckets, why = tables.main, bucketers.build(settings.bucket).columns, ""
     table = tables.side(record.location)
@@ -71,14 +78,16 @@ def open_target(record: TargetRecord, number: int, settings: Pipeline, tables: T
         known, unit = table.snapshot().columns(), _unit(settings, table)
     except (CommitFailed, OSError) as error:
         with reading(main.location):
-            kept = held_files.kept_columns(main.store, number) if record.id else None
+            kept = held_files.kept_columns(main.store, record.number)
+        if kept is None and may_wait and not record.id:
+            kept = columns
         if kept is None:
             raise
         known, why = kept, str(error)
     reserved = frozenset(column.lower() for column in (*PROVENANCE.names, *buckets, *own.names))
     there = [field for field in known if field.name.lower() not in reserved]
     plan = SchemaPlan(pa.schema(there), reserved, widen=settings.schemas.widen == "in_place")
-    return Target(record.name, number, settings, table, late, plan, unit), why
+    return Target(record.name, record.number, settings, table, late, plan, unit), why
 
 
 @contextmanager

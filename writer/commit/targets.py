@@ -1,7 +1,7 @@
 """The tables that a route fills: made when a name needs one, each with columns and an event-time unit of its own."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -31,6 +31,7 @@ from writer.table import held_files
 from writer.table.factory import Tables
 from writer.table.log.foreign_writes import CommitFailed, reading
 from writer.table.log.snapshot import TargetRecord
+from writer.table.schema_evolution import Unfit
 
 _ASK_S = 30.0  # between two looks whether a table is back
 _REFUSED_MAX = 1_000  # names that are remembered as having no table, before no further one is made
@@ -96,7 +97,7 @@ class Targets:
 
     def plans(self, of_pipeline: TaskPlan, closed: Mapping[int, datetime]) -> dict[str, TaskPlan]:
         """Return the plan of each table's rows in a batch; `closed`: how far buckets are closed, by target number."""
-        held = self._refusing()
+        held, log = self._refusing(), self._tables.main.location
         for target in self._targets.values():
             self._forget_changed(target)
         return {
@@ -105,8 +106,8 @@ class Targets:
                 prefix=of_pipeline.prefix, incarnations=of_pipeline.incarnations, frontier=of_pipeline.frontier,
                 record_columns=self._record_columns(target), topic=of_pipeline.topic, hidden=target.table.hidden,
                 closed_until=closed.get(target.number) if closes(target.settings, target.bucketer) else None,
-                held=f"{self._tables.main.location}/{held_files.folder(target.number)}" if name in held else "",
-                may_refuse=name not in held,
+                number=target.number, may_refuse=name not in held,
+                held=f"{log}/{held_files.folder(target.number)}" if name in held else "",
             )
             for name, target in self._targets.items()
         }  # fmt: skip
@@ -131,10 +132,11 @@ class Targets:
             for schema_id in sorted(of_target.unknown_schemas):
                 self._admit(self._targets[name], schema_id)
 
-    def grow(self) -> None:
-        """Give the tables the columns that rows have by now, before any file has them. Raises CommitFailed.
+    def grow(self, *, is_staged: bool = False) -> None:
+        """Give the tables the columns that rows have by now. Raises CommitFailed.
 
-        They are kept at the log, too; one that refuses gets them from there before its next rows.
+        They are kept at the log, too; one that refuses gets them from there before its next rows. `is_staged`: files
+        have them already, so a table that refuses only now is an error.
         """
         log = self._tables.main
         for name, target in self._targets.items():
@@ -149,14 +151,14 @@ class Targets:
                         table.grow(list(columns))
                     target.grown = columns
             except CommitFailed as error:
+                if is_staged or isinstance(error.__cause__, Unfit):
+                    raise
                 self._held[name] = str(error)
 
-    def finish(self, report: Report) -> None:
-        """Note where the files of tables that refuse wait, and the units that `auto` detected, for later batches."""
-        held = self._refusing()
+    def keep_units(self, report: Report) -> None:
+        """Store the units that `auto` detected, so that a later batch uses the same."""
         for name, of_target in report.targets.items():
             target = self._targets[name]
-            of_target.held = held_files.folder(target.number) if name in held else ""
             if target.unit == "auto" and of_target.time_unit not in ("", "auto"):
                 target.unit = of_target.time_unit
 
@@ -189,7 +191,8 @@ class Targets:
 
     def standing(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return where the tables lie, by name, and why some of them refused what was committed last."""
-        self._held = {name: why for name, why in self._held.items() if not self._is_back(name)}
+        for name in list(self._held):
+            self._try_again(name)
         current = {target.number for target in self._targets.values()}
         names = {n: one.name if n in current else f"{one.name} ({one.location})" for n, one in self._known.items()}
         places = {names[number]: one.location for number, one in self._known.items()}
@@ -214,9 +217,10 @@ class Targets:
     def _record(self, rule: str, name: str) -> TargetRecord:
         """Return the record of a table: that of the log, if it has one."""
         settings = self._settings.of_target(rule, name)
-        wanted = TargetRecord(name, settings.table.location, settings.table.format, settings.late_table or "")
+        place, late = settings.table, settings.late_table or ""
+        wanted = TargetRecord(name, place.location, place.format, late, layout=layout(settings.bucket))
         known = (one for one in self._known.values() if one[:2] == wanted[:2])
-        return next(known, wanted)._replace(late=wanted.late)
+        return next(known, wanted)._replace(late=late)
 
     def _make(self, name: str) -> bool:
         """Make a table for a name, unless it may have none. False: there are enough, which the route knows then."""
@@ -254,6 +258,8 @@ class Targets:
                 check_ours(table, record, self._tables.main.location)
         except ConfigError as error:
             return str(error)
+        except CommitFailed as error:  # its storage is away: the table is made when it answers
+            logging.warning("target_away", pipeline=self._pipeline, target=record.name, reason=str(error))
         return ""
 
     def _refuse(self, name: str, why: str) -> None:
@@ -263,20 +269,23 @@ class Targets:
     def _open(self, rule: str, number: int) -> None:
         """Open a table, which is made if the log does not know one. Raises ConfigError when it is another's."""
         record = self._known[number]
-        target, why = open_target(record, number, self._settings.of_target(rule, record.name), self._tables)
+        settings, made_by_name = self._settings.of_target(rule, record.name), rule not in self._section.fixed
+        target, why = open_target(record, settings, self._tables, may_wait=made_by_name)
         self._targets[record.name] = target
         self._held |= {record.name: why} if why else {}
 
-    def _is_back(self, name: str) -> bool:
-        """Return whether a table that refused has all that was committed for it, and answers. Asks now and then."""
+    def _try_again(self, name: str) -> None:
+        """Open a table again that refused, now and then. It is back when it has all that was committed for it."""
         target, now_s = self._targets[name], time.monotonic()
-        if self._tables.waiting(target.table.location).entries or now_s < self._asked_s.get(name, 0.0) + _ASK_S:
-            return False
+        if now_s < self._asked_s.get(name, 0.0) + _ASK_S:
+            return
         self._asked_s[name] = now_s
         with suppress(CommitFailed, ConfigError, OSError):
-            check_ours(target.table, self._known[target.number], self._tables.main.location)
-            return True
-        return False
+            _, why = open_target(self._known[target.number], target.settings, self._tables)
+            if not why:
+                self._enter_ids([name])
+                if not self._tables.waiting(target.table.location).entries:
+                    del self._held[name]
 
     def _refusing(self) -> dict[str, str]:
         """Return the tables whose files wait at the log for now, by name, and what they said."""
@@ -285,26 +294,34 @@ class Targets:
         behind_now = {name: behind[place] for name, places in both.items() for place in places if place in behind}
         return {**self._held, **behind_now}
 
-    def _shut(self) -> dict[str, str]:
-        """Return the tables for which too much waits, by name, and why. Raises LimitReached where that is a stop."""
-        limits, found = self._section.held, dict[str, str]()
+    def _shut(self) -> frozenset[str]:
+        """Return the tables for which too much waits, by name. Raises LimitReached where that is a stop."""
+        limits, found = self._section.held, set[str]()
         for name, why in self._refusing().items():
-            waiting = self._tables.waiting(self._targets[name].table.location)
-            age = timedelta(0) if waiting.since is None else datetime.now(UTC) - waiting.since
-            over = f"{show_size(waiting.held_bytes)} wait for it, the first for {show_duration(age)} ({why})"
-            if waiting.held_bytes < limits.max_bytes and age < limits.max_age:
+            target = self._targets[name]
+            waiting = [self._tables.waiting(place) for place in (target.table.location, target.settings.late_place)]
+            size = sum(one.held_bytes for one in waiting)
+            now = datetime.now(UTC)
+            age = max(now - one.since if one.since else timedelta(0) for one in waiting)
+            if size < limits.max_bytes and age < limits.max_age:
                 continue
             if limits.on_limit == "stop":
                 raise LimitReached(
-                    f"the table of target {name!r} of pipeline {self._pipeline!r} refuses, and {over}. Nothing is "
-                    "lost: mend its storage, then start again; or raise route.held.max_bytes and max_age."
+                    f"the table of target {name!r} of pipeline {self._pipeline!r} refuses, and {show_size(size)} wait "
+                    f"for it, the first for {show_duration(age)} ({why}). Nothing is lost: mend its storage, then "
+                    "start again; or raise route.held.max_bytes and max_age."
                 )
-            found[name] = over
-        return found
+            found.add(name)
+        return frozenset(found)
 
-    def _enter_ids(self) -> None:
-        """Enter the ids of tables that were made, so that one that is made again is not taken for them."""
-        made = [self._known[target.number] for target in self._targets.values() if not self._known[target.number].id]
+    def _enter_ids(self, names: Iterable[str] | None = None) -> None:
+        """Enter the ids of tables that were made, so that one that is made again is not taken for them.
+
+        `names`: of which; None: of all that do not refuse.
+        """
+        chosen = [name for name in self._targets if name not in self._held] if names is None else names
+        opened = [self._known[self._targets[name].number] for name in chosen]
+        made = [record for record in opened if not record.id]
         if made:
             ids = {one.location: self._tables.side(one.location).snapshot().state.metadata["id"] for one in made}
             self._known = self._tables.main.add_targets(self._epoch, [o._replace(id=ids[o.location]) for o in made])

@@ -126,7 +126,7 @@ class Tasks:
             if not report.lacks_schemas:
                 report.slots = round((before + slots(frame.sparkSession)) / 2)
                 if self._targets is not None:
-                    self._targets.finish(report)
+                    self._targets.keep_units(report)
                 return report
             self._schemas.learn_from(report)
             if self._targets is not None:
@@ -135,9 +135,9 @@ class Tasks:
             self.grow(frozen.epoch)
 
     def late_dead_letters(self, report: Report) -> int:
-        """Count the rows of a report that are dead letters because they came late."""
+        """Count the rows of a report that are dead letters for no fault of theirs: late, or their table is shut."""
         if self._targets is not None:
-            return self._targets.late_dead_letters(report)
+            return self._targets.late_dead_letters(report) + report.shut_rows
         return sum(report.late.beyond) if self._settings.seal.late == "dead_letter" else 0
 
     def closed_between(self, report: Report, before: BatchDecision, after: BatchDecision) -> int:

@@ -134,9 +134,9 @@ class LocalPipeline:
         return plan if self.targets is None else routed(plan, self.targets, {})
 
     def grow(self, table: PipelineTable) -> None:
-        """Give the table, or those of the route, the columns that rows have by now. Raises CommitFailed."""
+        """Give the table, or those of the route, the columns that staged rows have. Raises CommitFailed."""
         if self.targets is not None:
-            self.targets.grow()
+            self.targets.grow(is_staged=True)
         else:
             table.grow(list(self.schemas.columns()))
 
@@ -163,7 +163,7 @@ class LocalPipeline:
                 raise self._no_time(error) from error
             if not report.lacks_schemas:
                 if self.targets is not None:
-                    self.targets.finish(report)
+                    self.targets.keep_units(report)
                 return report
             self.schemas.learn_from(report)
             if self.targets is not None:

@@ -104,7 +104,9 @@ def _own(store: Store, *, itself: bool) -> tuple[list[Stored], tuple[str, ...]]:
     `itself`: the location is a table. Raises HeadraceError.
     """
     stored = list(everything(store))
-    apart = table_folders(one.path for one in stored) - ({""} if itself else set())
+    # What waits for a Parquet table of a route has the names that mark a table.
+    apart = table_folders(one.path for one in stored if not one.path.startswith(f"{held_files.FOLDER}/"))
+    apart -= {""} if itself else set()
     if not on_s3(store.location):
         folders = {folder for one in stored for folder in ancestors(one.path) if folder}
         apart |= {folder for folder in folders if Path(store.location, folder).is_symlink()}

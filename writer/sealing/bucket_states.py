@@ -63,7 +63,8 @@ def together(tables: Mapping[str, BucketCounts]) -> BucketCounts:
     manifests = [one.last for one in found if one.last]
     untils = [one.closed_until for one in found]
     return BucketCounts(
-        at=min(one.at for one in found), watermark=found[0].watermark,
+        at=min(one.at for one in found),
+        watermark=next((one.watermark for one in found if one.watermark.instant is not None), found[0].watermark),
         closed_until=None if None in untils else min(until for until in untils if until is not None),
         open=sum(one.open for one in found), closed=sum(one.closed for one in found),
         reopened=sum(one.reopened for one in found), next=None if first is None else (first[1], first[0]),

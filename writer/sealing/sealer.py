@@ -11,6 +11,7 @@ from bucketers import interval
 from writer.batch.staging.parquet_files import bucket_folder
 from writer.config.pipelines import Config, Pipeline
 from writer.core import fault_points, logging
+from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile, BucketKey, by_bucket
 from writer.core.offsets import Source
 from writer.core.units import instant
@@ -47,12 +48,17 @@ class BucketSnapshot:
     snapshot: PipelineSnapshot
     unsealed: UnsealedIndex
     progress: PipelineSnapshot  # of the pipeline's log: the same, but for a table of a route
+    number: int | None = None  # of such a table
     closing: datetime | None = None  # what is only thought of
 
     @property
     def closed_until(self) -> datetime | None:
         """Buckets that end by then are closed."""
-        known = [at for at in (self.snapshot.closed_until, self.closing) if at is not None]
+        until = self.snapshot.closed_until
+        if self.number is not None:  # after a rewind the table may be behind: what both have closed is closed
+            by_log = self.progress.closed_target(self.number)
+            until = None if until is None or by_log is None else min(until, by_log)
+        known = [at for at in (until, self.closing) if at is not None]
         return max(known, default=None)
 
 
@@ -95,7 +101,7 @@ class Sealer:
         `keep`: False only looks, and writes nothing.
         """
         if keep and self._tables is not None:
-            self._repeat_closes(self._tables)
+            self._catch_up(self._tables)
         snapshot = self.table.snapshot()
         progress = self.log.snapshot() if self._tables else snapshot  # after it: of the gaps none is missed
         table, version = snapshot.state.place
@@ -118,13 +124,20 @@ class Sealer:
             self._index_checkpoint.put(unsealed)
             self._marked = version
         if self._tables is not None:
-            unsealed = replace(unsealed, missing_ranges=self._missing_ranges(progress))
-        return BucketSnapshot(snapshot, unsealed, progress)
+            unsealed = replace(unsealed, missing_ranges=self._missing_ranges(progress, snapshot))
+        return BucketSnapshot(snapshot, unsealed, progress, self._number(progress))
 
-    def _repeat_closes(self, tables: Tables) -> None:
-        """See to it that the log of a route's table has the closes that the pipeline's has. Raises CommitFailed."""
-        number = self._number(self.log.snapshot())
-        if number and self.log.snapshot().closed_target(number) != self.table.snapshot().closed_until:
+    def _catch_up(self, tables: Tables) -> None:
+        """See to it that a route's table has the closes and the fills that the pipeline's log has. Raises CommitFailed.
+
+        What the table does not take waits; `_missing_ranges` and `closed_until` reckon with that.
+        """
+        progress = self.log.snapshot()
+        number = self._number(progress)
+        if number is None:
+            return
+        is_closed_here = progress.closed_target(number) == self.table.snapshot().closed_until
+        if not is_closed_here or self._missing[0] != progress.gap_sums:
             tables.apply_side_files()
 
     def _number(self, progress: PipelineSnapshot) -> int | None:
@@ -132,16 +145,26 @@ class Sealer:
         found = progress.targets() if self._tables is not None else {}
         return next((number for number, one in found.items() if one.location == self.table.location), None)
 
-    def _missing_ranges(self, progress: PipelineSnapshot) -> tuple[MissingRange, ...]:
-        """Return where records of gaps may be missing. Gap records are read only after one was opened, or ended."""
-        if self._missing[0] != progress.gap_sums:
-            records = gap_records(self.log, self.pipeline) if progress.gap_sums["gaps"] else {}
-            self._missing = progress.gap_sums, tuple(missing_ranges_of(records, ()))
-        return self._missing[1]
+    def _missing_ranges(self, progress: PipelineSnapshot, snapshot: PipelineSnapshot) -> tuple[MissingRange, ...]:
+        """Return where records of gaps may be missing. Gap records are read only after one was opened, or ended.
+
+        A gap that was filled is open for a table that does not have all that the log lists for it.
+        """
+        if self._missing[0] == progress.gap_sums:
+            return self._missing[1]
+        records = gap_records(self.log, self.pipeline) if progress.gap_sums["gaps"] else {}
+        found = tuple(missing_ranges_of(records, ()))
+        commits = self.log.commits_since(max(snapshot.applied, progress.settled)) if found else []
+        if any(self.table.location in one.locations(progress.targets()) for one in commits):
+            return tuple(replace(one, state="open") if one.state == "done" else one for one in found)
+        self._missing = progress.gap_sums, found
+        return found
 
     def close(self, standing: BucketSnapshot, until: datetime, reason: Reason, now: datetime) -> int | None:
         """Close the buckets that end by then. Returns the version that does it; None: they are. Raises CommitFailed."""
-        number = self._number(standing.progress)
+        number = standing.number
+        if self._tables is not None and number is None:
+            raise HeadraceError(f"the log at {self.log.location} does not know the table at {self.table.location}")
         closing = Closing(uuid4().hex, until, {"reason": reason, "at": now.isoformat()}, number)
         version = self.log.close(standing.progress, closing)
         if version is not None:

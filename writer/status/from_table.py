@@ -17,7 +17,7 @@ from writer.offsets.start_decision import number
 from writer.sealing.bucket_states import BucketCounts, together
 from writer.sealing.idleness import Listener, frontier_of
 from writer.sealing.sealer import Sealer, sealed_targets
-from writer.sealing.watermark import watermark
+from writer.sealing.watermark import Watermark, watermark
 from writer.status.lag import history, listen, settle
 from writer.status.model import Commit, Logs, ShownState, Totals, View, event_time_newest
 from writer.status.pause import standing
@@ -109,9 +109,17 @@ def _bucket_counts(
     if settings.route is None:
         return _counts_of(Sealer(name, config), cluster, now) if settings.seal.enabled else None
     targets = sealed_targets(settings, snapshot)
+
+    def counts_of(target: str) -> BucketCounts:
+        try:
+            return _counts_of(Sealer(name, config, target), cluster, now)
+        except (HeadraceError, OSError) as error:  # one table is away: the others are shown
+            trouble = (("look", " ".join(str(error).split())),)
+            return BucketCounts(now, Watermark(None), None, 0, 0, 0, trouble=trouble)
+
     with ThreadPoolExecutor(_TABLES_AT_ONCE) as pool:
-        counts = pool.map(lambda target: _counts_of(Sealer(name, config, target), cluster, now), targets)
-    return together(dict(zip(targets, counts, strict=True))) if targets else None
+        counts = dict(zip(targets, pool.map(counts_of, targets), strict=True))
+    return together(counts) if targets else None
 
 
 def _counts_of(sealer: Sealer, cluster: Cluster | BrokerUnreachable, now: datetime) -> BucketCounts:
@@ -133,7 +141,10 @@ def _hooks(name: str, config: Config, snapshot: PipelineSnapshot) -> Mapping[str
     if config.pipelines[name].route is None:
         return seen(name, config)
     targets = sealed_targets(config.pipelines[name], snapshot)
-    found = {target: seen(name, config.at_target(name, target)) for target in targets}
+    found = dict[str, Mapping[str, Health]]()
+    for target in targets:
+        with suppress(HeadraceError, OSError):  # its table is away: the buckets say it
+            found[target] = seen(name, config.at_target(name, target))
     return {f"{target}/{hook}": health for target, hooks in found.items() for hook, health in hooks.items()}
 
 

@@ -44,6 +44,8 @@ class Tables:
         """`opened` opens the side table at a location."""
         self.main, self.side = main, cache(opened)
         self.settled = -1  # version up to which side files are known to be applied
+        self._applied = set[str]()  # locations that took an entry from here
+        self._brought = list[tuple[PipelineTable, SideEntry]]()  # whose files at the log are to be removed
         self._read = -1  # version of the main log up to which its entries were read
         self._waiting = dict[str, list[SideEntry]]()  # of these, by location, what is not known to be applied
         self.behind: Mapping[str, str] = {}  # locations of targets that refused, and why
@@ -59,11 +61,19 @@ class Tables:
         snapshot = self.main.snapshot()
         self.main.publish(snapshot.state.place)
         self._read_on(snapshot, despite)
+        self._remove_brought(snapshot.settled)
         targets = snapshot.target_places
         for location in [place for place in self._waiting if place not in targets]:
             self._apply(location)
         self.behind = self._apply_targets() if self._waiting else {}
         self.settled = min([self._read, *(entries[0].version - 1 for entries in self._waiting.values())])
+
+    def _remove_brought(self, settled: int) -> None:
+        """Remove files that waited at the log, once no process that starts now would copy them."""
+        for table, entry in [one for one in self._brought if one[1].version <= settled]:
+            with suppress(OSError):  # what stays is an orphan
+                held_files.remove(self.main.store, table, entry)
+        self._brought = [one for one in self._brought if one[1].version > settled]
 
     def _read_on(self, snapshot: PipelineSnapshot, despite: Collection[int]) -> None:
         """Sort what new entries of the log mean for tables beside it. Each entry is read once."""
@@ -114,9 +124,10 @@ class Tables:
 
     def _apply_one(self, table: PipelineTable, entry: SideEntry) -> None:
         if not entry.held:
-            if table.location in self.behind:
-                held_files.check_there(table, entry)
+            if entry.of_target and (table.location in self.behind or table.location not in self._applied):
+                held_files.check_there(table, entry)  # the table may have been away when the files were written
             table.apply_side(entry)
+            self._applied.add(table.location)
             return
         log = self.main.store
         with reading(table.location):
@@ -124,8 +135,8 @@ class Tables:
                 held_files.bring(log, table, entry)
                 fault_points.point("after_bring")
         table.apply_side(entry)
-        with suppress(OSError):  # what stays is an orphan
-            held_files.remove(log, table, entry)
+        self._applied.add(table.location)
+        self._brought.append((table, entry))
 
     def waiting(self, location: str) -> Waiting:
         """Return what is known to wait for a table."""

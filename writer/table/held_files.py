@@ -4,6 +4,8 @@ They lie below `_headrace/held/<number of the table>` under the names that they 
 lists files says in which folder they wait. What is brought twice is there once: names are unique.
 """
 
+from uuid import uuid4
+
 import pyarrow as pa
 from pyarrow import fs
 
@@ -23,8 +25,10 @@ def folder(number: int) -> str:
 
 
 def keep_columns(log: Store, number: int, columns: pa.Schema) -> None:
-    """Keep the columns that rows of a table have, for a start while the table cannot be read. Raises OSError."""
-    log.put(_columns(number), columns.serialize().to_pybytes())
+    """Keep the columns that rows of a table have, beside those that are kept. Raises OSError."""
+    known = kept_columns(log, number) or pa.schema([])
+    others = [field for field in known if field.name not in columns.names]  # that a command kept meanwhile
+    log.put(_columns(number), pa.schema([*columns, *others]).serialize().to_pybytes())
 
 
 def kept_columns(log: Store, number: int) -> pa.Schema | None:
@@ -49,9 +53,14 @@ def bring(log: Store, table: PipelineTable, entry: SideEntry) -> None:
         source, target = names(entry.held, file, hidden=table.hidden)
         if any(_bytes(there, f"{to}/{name}") == file.bytes for name in (target, file.path)):
             continue
+        folder_, _, name = target.rpartition("/")
+        draft = f"{folder_}/.{name}.{uuid4().hex}.tmp".lstrip("/")  # another process may copy the same
         if isinstance(there, fs.LocalFileSystem):
-            there.create_dir(f"{to}/{target}".rpartition("/")[0], recursive=True)
-        fs.copy_files(f"{root}/{source}", f"{to}/{target}", source_filesystem=here, destination_filesystem=there)
+            there.create_dir(f"{to}/{folder_}", recursive=True)
+        fs.copy_files(f"{root}/{source}", f"{to}/{draft}", source_filesystem=here, destination_filesystem=there)
+        if _bytes(there, f"{to}/{draft}") != file.bytes:
+            raise CommitFailed(f"{log.location}/{source} was not copied whole to {table.location}; it is tried again")
+        table.store.move(draft, target)
 
 
 def check_there(table: PipelineTable, entry: SideEntry) -> None:
@@ -66,7 +75,7 @@ def check_there(table: PipelineTable, entry: SideEntry) -> None:
 
 
 def remove(log: Store, table: PipelineTable, entry: SideEntry) -> None:
-    """Remove the files of an entry that is applied. Raises OSError; what stays is an orphan."""
+    """Remove the files of an entry that all processes know to be applied. Raises OSError."""
     for file in entry.files:
         log.delete(names(entry.held, file, hidden=table.hidden)[0])
 

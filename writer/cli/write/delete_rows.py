@@ -13,7 +13,7 @@ from rich.console import Console
 import bucketers
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, HeadraceError
 from writer.core.text import plural
 from writer.maintenance import dead_letter_deletion
 from writer.maintenance.dead_letter_deletion import DeadLetters
@@ -53,6 +53,8 @@ def run_delete(
     try:
         if write:
             whole.apply_side_files()  # rows and dead letters that wait are there by then
+            if behind := [why for place, why in whole.behind.items() if place in (main.location, settings.late_place)]:
+                raise HeadraceError(f"rows that were committed for the table are not in it yet: {behind[0]}")
         looks = [work.look() for work in works]
         done: list[list[DeletionResult]] = [list(work.run(now)) if write else [] for work in works]
         found = None

@@ -62,7 +62,9 @@ def run_accept(config: Config, name: str, *, write: bool, now: datetime, as_json
     tables, settings = all_tables(name, config), config.pipelines[name]
     if not tables.main.exists():
         raise ConfigError(f"pipeline {name!r} has no table at {tables.main.location}; there is nothing to accept.")
-    tables.main.check_identity(bucketers.build(settings.bucket).columns, layout(settings.bucket))
+    is_log = settings.route is not None  # which has no buckets
+    buckets = () if is_log else bucketers.build(settings.bucket).columns
+    tables.main.check_identity(buckets, "" if is_log else layout(settings.bucket))
     plan, version = _plan(tables.main), None
     if write and plan.effects:
         check_no_driver(config, name, "Stop it, then accept.")

@@ -89,7 +89,8 @@ class TargetRounds:
             self._progress.open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
             for name in sealed_targets(self._config.pipelines[self._pipeline], snapshot):
                 if name not in self._rounds:
-                    self._rounds[name] = self._begin(name)
+                    with suppress(HeadraceError, OSError):  # it is away; the next round tries again
+                        self._rounds[name] = self._begin(name)
         for rounds in self._rounds.values():
             rounds.once()
         if self._counts:

@@ -110,12 +110,15 @@ def add_targets(end: Appender, epoch: int | None, wanted: Sequence[TargetRecord]
         for one in wanted:
             number = there.get(one.location, max(numbered, default=0) + 1)
             before = known.get(number, one)
-            numbered[number] = one._replace(late=one.late or before.late, id=before.id or one.id, format=before.format)
+            numbered[number] = one._replace(
+                late=one.late or before.late, id=before.id or one.id, format=before.format,
+                layout=before.layout or one.layout, number=number,
+            )  # fmt: skip
         new = [one for number, one in numbered.items() if known.get(number) != one]
         if not new:
             return known
-        raw = json.dumps({number: one._asdict() for number, one in numbered.items()})
-        about = {"kind": "targets", "epoch": epoch, "added": [one._asdict() for one in new]}
+        raw = json.dumps({number: one.to_json() for number, one in numbered.items()})
+        about = {"kind": "targets", "epoch": epoch, "added": [{"number": o.number, **o.to_json()} for o in new]}
         values = {f"{end.pipeline}/format": max(snapshot.format, ROUTED)}
         end.write(snapshot, [], values, about, {TARGETS: raw})
         return numbered

@@ -79,8 +79,8 @@ class CommittedEntry:
     def locations(self, targets: Mapping[int, TargetRecord]) -> set[str]:
         """Return the tables beside the pipeline's that it concerns."""
         closed = [targets[self.facts["target"]].location] if self.facts.get("target") in targets else []
-        back = self.facts.get("targets", {}) if self.facts.get("kind") == "rewind" else {}
-        rewound = [one.location for one in targets.values() if one.name in back]
+        back = self.facts.get("targets", {}).values() if self.facts.get("kind") == "rewind" else ()
+        rewound = [targets[one["number"]].location for one in back]
         return {*self.side_files, *self.withdrawn, *closed, *rewound}
 
     def side(self, location: str, target: TargetRecord | None) -> SideEntry:
@@ -89,7 +89,7 @@ class CommittedEntry:
         if self.facts.get("kind") == "close":
             facts = {key: self.facts[key] for key in ("until", "reason")}
         elif target is not None and location == target.location:
-            about = self.facts.get("targets", {}).get(target.name, {})
+            about = self._about(target)
             facts = {key: about[key] for key in ("late", "time_unit", "reopened", "closed_until") if key in about}
             facts |= {"gaps": self.facts["gaps"]} if "reopened" in facts else {}
         why = "rewind" if self.facts.get("kind") == "rewind" else ""
@@ -97,11 +97,17 @@ class CommittedEntry:
         if target is None:
             return SideEntry(self.version, files, withdrawn, why, facts)
         is_late = location != target.location
-        held = self.facts.get("targets", {}).get(target.name, {}).get("held", "") if files else ""
+        held = self._about(target).get("held", "") if files else ""
         return SideEntry(
             self.version, files, withdrawn, why, facts, of_target=True, table_id="" if is_late else target.id,
-            held=f"{held}{HELD_LATE}" if held and is_late else held, at=self.facts.get("assembled", ""),
+            held=f"{held}{HELD_LATE}" if held and is_late else held,
+            at=self.facts.get("assembled") or self.facts.get("at", ""),
         )  # fmt: skip
+
+    def _about(self, target: TargetRecord) -> Mapping[str, Any]:
+        """Return what it says of a table of a route, whatever the name of that was then."""
+        found = self.facts.get("targets", {}).values()
+        return next((one for one in found if one.get("number") == target.number), {})
 
 
 KINDS = (*_LANDED, "start", "adopt", "take", "columns", "side", "targets")  # of all entries that headrace writes
@@ -196,10 +202,15 @@ def _rewound(rewind: Rewind) -> dict[str, Any]:
     return {
         "kind": "rewind", "to": rewind.to, "taken": {"why": "rewind", "rows": rewind.rows},
         **_reopened(rewind), "gaps": list(rewind.gaps),
-        **({"targets": {one.name: _reopened(one) for one in rewind.targets}} if rewind.targets else {}),
+        **({"targets": _rewound_targets(rewind)} if rewind.targets else {}),
         **({"answers": [vars(one) for one in rewind.undo.changes]} if rewind.undo else {}),
         "withdrawn": _withdrawn(rewind.withdrawn), "ranges": [r.to_dict() for r in rewind.ranges],
     }  # fmt: skip
+
+
+def _rewound_targets(rewind: Rewind) -> dict[str, Any]:
+    """Return what becomes of each table of a route, by location: names may have been given to another since."""
+    return {one.location: {"name": one.name, "number": one.number, **_reopened(one)} for one in rewind.targets}
 
 
 def _reopened(one: Rewind | TargetRewind) -> dict[str, Any]:

@@ -144,6 +144,7 @@ class TargetRewind:
     """What a rewind takes out of one table of a route: rows at the offsets that it withdraws there."""
 
     name: str
+    location: str
     number: int
     reopened: Sequence[Reopened] = ()
     closed_until: datetime | None = None  # as the earlier version had it

@@ -55,6 +55,12 @@ class TargetRecord(NamedTuple):
     format: str
     late: str = ""  # location of its table of late rows; empty: it never had one
     id: str = ""  # of the table; empty: it was not made yet
+    layout: str = ""  # how rows map to its buckets
+    number: int = 0  # by which the log knows it; 0: it does not yet
+
+    def to_json(self) -> dict[str, str]:
+        """Write it as the log has it, by its number."""
+        return {key: value for key, value in self._asdict().items() if key != "number"}
 
 
 class _Value:
@@ -164,7 +170,7 @@ class PipelineSnapshot:
     def targets(self) -> dict[int, TargetRecord]:
         """Tables that a route has filled or may fill, by their numbers; none where there is no route."""
         raw = json.loads(self.state.configuration.get(TARGETS, "{}"))
-        return {int(number): TargetRecord(**one) for number, one in raw.items()}
+        return {int(number): TargetRecord(**one, number=int(number)) for number, one in raw.items()}
 
 
 def _instant(at: int) -> datetime | None:
