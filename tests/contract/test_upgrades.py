@@ -300,12 +300,17 @@ def rates(driver: Driver) -> None:
     assert begins(driver, Cluster((0, 9)), commit=commit, scheduling=scheduling).offsets == {("clicks", 0): 5}
 
 
+def route_added(driver: Driver) -> None:
+    with pytest.raises(ConfigError, match="holds rows; the configuration wants a log of a route there"):
+        driver.table.check(())
+
+
 CHANGES: dict[str, Callable[[Driver], None]] = {
     "bucket width": bucket_width, "bucket zone": bucket_zone, "bucket column or bucketer": bucket_column,
     "pipeline renamed": renamed, "`table.format`": other_format, "`table.location`": location,
     "`table.dead_letters`": dead_letters,
     "any location, to one inside another table or around it": inside,
-    "topic added": topic_added, "topic removed": topic_removed,
+    "`route` added or removed": route_added, "topic added": topic_added, "topic removed": topic_removed,
     "topic removed, later added again": topic_back, "partitions added to a topic": partitions_added,
     "topic deleted and created again": created_again, "`start`": start,
     "`registry.url`": registry_url, "a schema in `registry.files`": registry_file,

@@ -354,7 +354,13 @@ class Config(Strict):
     def json_schema(cls) -> dict[str, Any]:
         """Return the JSON schema of the file, for editors: durations and sizes are text, as they are in the file."""
         found = cls.model_json_schema(mode="serialization")
-        found["properties"]["defaults"] |= {"properties": found["$defs"]["Pipeline"]["properties"]}
+        pipeline = found["$defs"]["Pipeline"]
+        found["properties"]["defaults"] |= {"properties": pipeline["properties"]}
+        # What pipelines need may be among the defaults, and nothing left for one to say.
+        needed = {"properties": {"pipelines": {"additionalProperties": {"required": pipeline.pop("required")}}}}
+        found["anyOf"] = [{"required": ["defaults"]}, needed]
+        one = found["properties"]["pipelines"]
+        one["additionalProperties"] = {"anyOf": [one["additionalProperties"], {"type": "null"}]}
         return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "headrace configuration"}
 
     def one(self, name: str | None) -> str:
