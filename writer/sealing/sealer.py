@@ -74,13 +74,16 @@ class Sealer:
     Of a route's table, the closes are entries of the pipeline's log, which its own log repeats; seals are in its own.
     """
 
-    def __init__(self, pipeline: str, config: Config, target: str | None = None) -> None:
-        """Take the pipeline, and the table of its route; it need not be there yet. Raises ConfigError."""
+    def __init__(self, pipeline: str, config: Config, target: str | None = None, tables: Tables | None = None) -> None:
+        """Take the pipeline, and the table of its route; it need not be there yet. Raises ConfigError.
+
+        `tables`: of a route, where several sealers share them in one thread.
+        """
         own = config.at_target(pipeline, target)
         self.pipeline, self.settings = pipeline, own.pipelines[pipeline]
         self.policy = self.settings.seal
         self.table = main_table(pipeline, own)  # with a view of the log of its own: the stream's is not waited for
-        self._tables = None if target is None else all_tables(pipeline, config)
+        self._tables = None if target is None else tables or all_tables(pipeline, config)
         self.log = self.table if self._tables is None else self._tables.main  # of the pipeline
         self.about = {"pipeline": pipeline, **({} if target is None else {"target": target})}  # of what is logged
         self.bucketer = bucketers.build(self.settings.bucket)

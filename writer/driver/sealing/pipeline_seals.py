@@ -22,7 +22,7 @@ from writer.sealing.bucket_states import BucketCounts, together
 from writer.sealing.idleness import Listener
 from writer.sealing.sealer import BucketSnapshot, Sealer, sealed_targets
 from writer.status.progress import Progress
-from writer.table.factory import main_table
+from writer.table.factory import all_tables
 
 _LOOKS_PER_S = 4  # at tables of a route, while no commit comes: what they cost does not grow with their number
 _YOUNG_S = 1.0  # an answer of Kafka, for the next table
@@ -71,7 +71,7 @@ class TargetRounds:
         """`closer`, `run`: of all tables."""
         self._pipeline, self._config, self._progress = pipeline, config, progress
         self._closer, self._run = closer, run
-        self._log = main_table(pipeline, config)  # with a view of its own: the stream's is not waited for
+        self._tables = all_tables(pipeline, config)  # with views of their own: the stream's are not waited for
         self._rounds = dict[str, Rounds]()
         self._dispatchers = dict[str, HookDispatcher]()
         self._counts = dict[str, BucketCounts]()
@@ -85,7 +85,7 @@ class TargetRounds:
     def once(self) -> None:
         """Run a round of each table."""
         with suppress(HeadraceError, OSError):  # the next batch meets it, too, and says it
-            snapshot = self._log.snapshot()
+            snapshot = self._tables.main.snapshot()
             self._progress.open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
             for name in sealed_targets(self._config.pipelines[self._pipeline], snapshot):
                 if name not in self._rounds:
@@ -103,7 +103,7 @@ class TargetRounds:
 
     def _begin(self, target: str) -> Rounds:
         config = self._config.at_target(self._pipeline, target)
-        sealer = Sealer(self._pipeline, self._config, target)
+        sealer = Sealer(self._pipeline, self._config, target, self._tables)
         dispatcher = HookDispatcher(self._pipeline, deliveries(self._pipeline, config), self._hooked(target))
         dispatcher.start()
         self._dispatchers[target] = dispatcher
