@@ -1,8 +1,8 @@
-"""Sections of a pipeline that need a module of their own: clocks, wire format, sealing, compaction."""
+"""Sections of a pipeline that need a module of their own: where it starts, clocks, wire format, sealing, compaction."""
 
 import re
-from datetime import timedelta
-from typing import Annotated, ClassVar, Literal
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -17,6 +17,7 @@ from writer.config.base import ShortForm, Strict
 from writer.core.units import Duration, Shift, Slack
 from writer.storage import locations
 
+_POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
 Place = Annotated[str, AfterValidator(locations.checked)]
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ID_HEADERS = {**wire_format.ID_HEADERS, **wire_format.KEY_ID_HEADERS}
@@ -243,3 +244,35 @@ class Compact(Strict):
         0.1, gt=0, le=1, description="most of the driver's task slots, or of their processor time, that rewriting "
         "takes, over time; the rest is the stream's",
     )  # fmt: skip
+
+
+def start_position(value: Any) -> Any:
+    """Read where a new pipeline begins; timestamps are aware UTC then. Raises ValueError."""
+    match value:
+        case "earliest" | "latest":
+            return value
+        case {"timestamp": when, **rest} if not rest:
+            return {"timestamp": _instant(when)}
+        case {"offsets": dict() as topics, **rest} if not rest:
+            return {"offsets": {str(topic): _offsets(partitions) for topic, partitions in topics.items()}}
+    raise ValueError(_POSITIONS)
+
+
+def _instant(when: Any) -> datetime:
+    try:
+        instant = when if isinstance(when, datetime) else datetime.fromisoformat(str(when))
+    except ValueError as error:
+        raise ValueError(f"timestamp {when!r} is none; it {_POSITIONS}") from error
+    if instant.tzinfo is None:
+        raise ValueError(f"timestamp {when} has no zone; write {instant.isoformat()}Z for UTC")
+    return instant.astimezone(UTC)
+
+
+def _offsets(partitions: Any) -> dict[int, int]:
+    try:
+        found = {int(partition): int(offset) for partition, offset in partitions.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"offsets {partitions!r} are not numbers by partition; it {_POSITIONS}") from error
+    if min([*found, *found.values()], default=0) < 0:
+        raise ValueError(f"offsets {partitions!r} are below zero; it {_POSITIONS}")
+    return found

@@ -5,7 +5,7 @@ units.
 """
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -26,7 +26,7 @@ from writer.config.connections import (
     Supervisor,
 )  # fmt: skip
 from writer.config.hooks import NAME, Hooks, of_table, place_of
-from writer.config.pipeline_sections import Columns, Compact, Place, Scheduling, Seal, Wire
+from writer.config.pipeline_sections import Columns, Compact, Place, Scheduling, Seal, Wire, start_position
 from writer.config.routing import RouteSection, settings_of
 from writer.config.table_sections import BucketSpec, EventTime, Roll, Schemas, Table
 from writer.config.topic_selection import TopicSelection
@@ -34,7 +34,6 @@ from writer.core.errors import ConfigError
 from writer.core.units import Duration, Size, show_duration
 from writer.storage.nesting import Parts, parts
 
-_POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 _HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _COPIED_MAX = 2**30  # bytes that S3 copies before its client gives the request up
@@ -74,26 +73,6 @@ class Limits(Strict):
     failed_records_min: int = Field(
         1000, ge=1, description="as long as fewer records of a batch are, their share does not matter"
     )
-
-
-def _instant(when: Any) -> datetime:
-    try:
-        instant = when if isinstance(when, datetime) else datetime.fromisoformat(str(when))
-    except ValueError as error:
-        raise ValueError(f"timestamp {when!r} is none; it {_POSITIONS}") from error
-    if instant.tzinfo is None:
-        raise ValueError(f"timestamp {when} has no zone; write {instant.isoformat()}Z for UTC")
-    return instant.astimezone(UTC)
-
-
-def _offsets(partitions: Any) -> dict[int, int]:
-    try:
-        found = {int(partition): int(offset) for partition, offset in partitions.items()}
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"offsets {partitions!r} are not numbers by partition; it {_POSITIONS}") from error
-    if min([*found, *found.values()], default=0) < 0:
-        raise ValueError(f"offsets {partitions!r} are below zero; it {_POSITIONS}")
-    return found
 
 
 class Pipeline(Strict):
@@ -144,14 +123,7 @@ class Pipeline(Strict):
     @field_validator("start")
     @classmethod
     def _position(cls, value: Any) -> Any:
-        match value:
-            case "earliest" | "latest":
-                return value
-            case {"timestamp": when, **rest} if not rest:
-                return {"timestamp": _instant(when)}
-            case {"offsets": dict() as topics, **rest} if not rest:
-                return {"offsets": {str(topic): _offsets(partitions) for topic, partitions in topics.items()}}
-        raise ValueError(_POSITIONS)
+        return start_position(value)
 
     @model_validator(mode="after")
     def _clocks_of_its_topics(self) -> "Pipeline":
