@@ -3,7 +3,7 @@
 import shutil
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,6 +25,7 @@ from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.pipeline_start import make_tables
+from writer.maintenance.vacuum import find_unneeded
 from writer.storage.local import LocalStore
 from writer.table import held_files
 from writer.table.factory import Tables, all_tables, table_at
@@ -171,7 +172,12 @@ def test_a_stop_names_the_name_and_the_reason(tmp_path: Path) -> None:
         one.learn("")
 
 
-def test_a_table_far_behind_costs_the_others_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("commits", [60, 1_500])
+def test_a_table_far_behind_costs_the_others_nothing_and_lacks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: int
+) -> None:
+    """The log is tidied meanwhile, as after each batch: what the table lacks stays."""
     places = [str(tmp_path / name) for name in "abc"]
     one = Started(tmp_path, {"targets": dict(zip("abc", places, strict=True))})
     (tmp_path / "a" / "_delta_log").rename(tmp_path / "away")
@@ -185,19 +191,22 @@ def test_a_table_far_behind_costs_the_others_nothing(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(LocalStore, "read", counted)
     seen = []
-    for _ in range(60):
+    for _ in range(commits):
         one.commit(*places)
         reads.clear()
         one.tables.apply_side_files()
+        one.tables.tidy(places)
         seen.append(sum(n for place, n in reads.items() if not place.startswith(places[0])))
-    assert max(seen[-10:]) <= max(seen[:10]) + 2, seen
-    assert (files(places[1]), files(places[2])) == (60, 60)
+    assert max(seen[-55:]) <= max(seen[:55]), "tidying once in 50 entries included"
+    assert (files(places[1]), files(places[2])) == (commits, commits)
+    waste = find_unneeded(one.config, "p", None, datetime.now(UTC) + timedelta(days=99))
+    assert not [found.path for place in waste for found in place.waste if found.path.endswith(".parquet")]
     (tmp_path / "a" / "_delta_log").unlink()
     (tmp_path / "away").rename(tmp_path / "a" / "_delta_log")
     again = all_tables("p", one.config)
     again.apply_side_files()
     assert again.behind == {}
-    assert files(places[0]) == 60
+    assert files(places[0]) == commits
 
 
 def test_a_table_that_left_the_configuration_is_still_seen_to_be_behind(tmp_path: Path) -> None:
