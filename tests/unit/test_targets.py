@@ -29,10 +29,12 @@ from writer.maintenance.vacuum import find_unneeded
 from writer.storage.local import LocalStore
 from writer.table import held_files
 from writer.table.factory import Tables, all_tables, table_at
+from writer.table.log import snapshot
 from writer.table.log.operations import Batch
 from writer.table.log.snapshot import TargetRecord
 
 PART = TopicPartition("t", 1, 0)
+HOURLY = {"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"}
 BY_HEADER = {"by": {"header": "type"}}
 
 
@@ -361,3 +363,22 @@ def test_columns_that_two_processes_keep_are_all_kept(tmp_path: Path) -> None:
     assert found is not None
     types = {field.name: str(field.type) for field in found}
     assert (types["a"], types["b"], types["c"]) == ("string", "int64", "int64")
+
+
+def test_two_targets_at_one_place_are_refused(tmp_path: Path) -> None:
+    place = str(tmp_path / "a")
+    with pytest.raises(ValueError, match=f"pipeline 'p' would write two tables to {place}; give each its own"):
+        Started(tmp_path, {"targets": {"a": place, "b": f"{place}/"}})
+
+
+def test_an_older_headrace_refuses_the_log_of_a_route_and_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "a")
+    one = Started(tmp_path, {"targets": {"a": place}})
+    one.commit(place)
+    one.tables.apply_side_files()
+    monkeypatch.setattr(snapshot, "NEWEST", snapshot.ROUTED - 1)
+    for table in (one.tables.main, one.tables.side(place)):
+        with pytest.raises(snapshot.TooNew, match="has format 5, this headrace knows formats up to 4: a newer one"):
+            table.check_identity(*((), "") if table is one.tables.main else (("hour",), layout(HOURLY)))
