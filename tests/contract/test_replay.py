@@ -8,6 +8,7 @@ import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from deltalake import DeltaTable
@@ -205,8 +206,13 @@ def test_redo_by_the_writer_is_redo(driver):
 class Undone:
     """A dead-letter table that its process does not live to write to."""
 
-    def apply_side(self, version, files, withdrawn, why="", *, is_target=False):  # noqa: ARG002
-        if withdrawn:
+    location = "dead_letters"
+
+    def snapshot(self):
+        return SimpleNamespace(applied=-1)
+
+    def apply_side(self, entry):
+        if entry.withdrawn:
             raise Died
 
 
