@@ -10,6 +10,7 @@ from writer.core.errors import ConfigError, Draining, Fenced, HeadraceError, Log
 from writer.driver import pipeline_runner
 from writer.driver.pipeline_runner import PipelineRunner, StartRequests, watch
 from writer.status.progress import Progress
+from writer.table.log.foreign_writes import CommitFailed
 
 
 class Query:
@@ -98,6 +99,15 @@ def test_kafka_saying_so_starts_it_again_whatever_spark_said(starts: Callable[..
 def test_a_topic_on_its_way_and_a_broker_after_it_are_waited_for(starts: Callable[..., PipelineRunner]) -> None:
     gone, silent = TopicMissing("topic 'clicks' does not exist"), BrokerUnreachable("no broker answers")
     assert ended(starts(Pipeline(error=gone), gone, silent, gone, None)) is None
+
+
+def test_a_server_that_is_away_while_it_is_started_again_is_waited_for_and_a_later_batch_is_not(
+    starts: Callable[..., PipelineRunner],
+) -> None:
+    moved, away = LogMoved("a topic appeared"), CommitFailed("the table took no commit")
+    assert ended(starts(Pipeline(error=moved), away, away, None)) is None
+    assert ended(starts(Pipeline(error=moved), *[away] * 20)) is away
+    assert ended(starts(Pipeline(error=moved), Pipeline(error=away))) is away
 
 
 def test_it_is_no_crash_loop(starts: Callable[..., PipelineRunner], caplog: pytest.LogCaptureFixture) -> None:

@@ -79,7 +79,7 @@ def _is_there(table: PipelineTable, target: TargetRecord) -> bool:
     if target.id and not there:
         raise HeadraceError(
             f"the table of target {target.name!r} at {target.location} is not there: its storage is away, or it was "
-            "removed. Its rows cannot be counted; mend that, then audit again."
+            "removed. Its rows cannot be counted; repair that, then audit again."
         )
     return there
 

@@ -308,7 +308,7 @@ class Targets:
             if limits.on_limit == "stop":
                 raise LimitReached(
                     f"the table of target {name!r} of pipeline {self._pipeline!r} refuses, and {show_size(size)} wait "
-                    f"for it, the first for {show_duration(age)} ({why}). Nothing is lost: mend its storage, then "
+                    f"for it, the first for {show_duration(age)} ({why}). Nothing is lost: repair its storage, then "
                     "start again; or raise route.held.max_bytes and max_age."
                 )
             found.add(name)

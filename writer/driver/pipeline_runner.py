@@ -8,6 +8,7 @@ from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
 
+from writer.clients.kafka import BrokerUnreachable
 from writer.core import logging
 from writer.core.errors import DiskFull, Draining, ExitCode, Fenced, HeadraceError, LogMoved, TopicMissing, exit_code
 from writer.driver import restart_policy
@@ -49,6 +50,7 @@ class PipelineRunner:
         self.places: dict[str, str] = {}  # that Spark writes to in this process → what to do when one is full
         self.shown = ExitStack()  # what lets others see this start
         self._restarts_s: list[float] = []
+        self._failed_restarts = 0  # in a row; a first start and a batch that fail are not among them
         self._topics = frozenset[str]()  # of the newest start
         self._due_s: float | None = None  # when the next start is to be made
         self._ending: LogMoved | Draining | None = None  # why the query has to end
@@ -63,6 +65,7 @@ class PipelineRunner:
             with logging.bound(pipeline=self.progress.pipeline):
                 self._begin(self, new_run)
             self._forget_restarts()
+            self._failed_restarts = 0
             self.progress.running()
         except Paused as error:
             self._new_run = new_run
@@ -72,6 +75,7 @@ class PipelineRunner:
                 self.error = error
         except Exception as error:  # noqa: BLE001 - one pipeline fails alone; its error decides the exit code
             self.error = error
+            self._failed_restarts += bool(self._restarts_s)
 
     def _forget_restarts(self) -> None:
         """Count restarts anew where this start reads other topics than the one before: what changed was let in."""
@@ -185,7 +189,9 @@ class PipelineRunner:
         """Return why another start may go on where this one failed; empty when it would fail in the same way."""
         if isinstance(self.error, LogMoved | TopicMissing):
             return sentence(self.error)
-        if self._restarts_s and isinstance(self.error, HeadraceError) and exit_code(self.error) is ExitCode.CRASH:
+        if isinstance(self.error, BrokerUnreachable) and self._restarts_s:
+            return sentence(self.error)
+        if 0 < self._failed_restarts < restart_policy.RESTARTS_MAX and exit_code(self.error) is ExitCode.CRASH:
             return sentence(self.error)  # a server was away while it was started again
         if isinstance(self.error, HeadraceError) or self.pipeline is None:
             return ""

@@ -32,7 +32,8 @@ def probe_places(name: str, config: Config) -> None:
 
     Tables of a route that were made before may be away: their rows wait at the log.
     """
-    for place in set(config.pipelines[name].locations) - known_targets(name, config):
+    known = known_targets(name, config)
+    for place in [place for place in config.pipelines[name].locations if place not in known]:
         probe(store_at(place, config.s3.settings), exclusive=True)
 
 
