@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -31,6 +31,7 @@ _COORDINATOR_STARTS = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
 )  # fmt: skip
 _COORDINATOR_PAUSE_S = 0.2
+_ANY_BROKER_S = 2.0
 _FOREVER_MS = 100 * 365 * 86_400_000  # a longer retention is none
 
 
@@ -141,8 +142,24 @@ class Cluster:
         return {(tp.topic, tp.partition): int(tp.offset) for tp in found if tp.offset >= 0 and not tp.error}
 
     def _described(self, topics: Iterable[str]) -> dict[str, Any]:
-        answers = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._seconds)
+        """Describe topics; ask once more where the client waited for a controller that is gone while others answer."""
+        names = TopicCollection(list(topics))
+        try:
+            return self._described_once(names)
+        except BrokerUnreachable:
+            if not self._answers_soon():
+                raise
+            return self._described_once(names)
+
+    def _described_once(self, topics: TopicCollection) -> dict[str, Any]:
+        answers = self._admin.describe_topics(topics, request_timeout=self._seconds)
         return {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
+
+    def _answers_soon(self) -> bool:
+        """Return whether any broker answers within two seconds."""
+        with suppress(KafkaException):
+            return bool(self._admin.list_topics(timeout=_ANY_BROKER_S).brokers)
+        return False
 
     def _settings(self, topics: Iterable[str]) -> dict[str, Any]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
