@@ -20,11 +20,12 @@ from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import exit_code
 from writer.driver import main, restart_policy
-from writer.driver.pipeline_runner import PipelineRunner, watch
+from writer.driver.batch_queue import BatchQueue
+from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
 from writer.driver.readers.spark_reader import KAFKA_OPTIONS
 from writer.driver.spark import session as opened
-from writer.driver.supervisor_channel import Orders
 from writer.status.progress import Progress
+from writer.telemetry.receivers import Receivers
 
 PIPELINE = "events"
 Source = tuple[str, int]
@@ -134,14 +135,13 @@ class Place:
     def carry(self, spark: Any, *, new_run: bool = False) -> tuple[int, str]:
         """Run headrace until it has read what is there. Returns exit code and all causes of its error."""
         config = self.config
-        begin = partial(main._begin, lambda: spark, config, None, Notifier(), Orders(), True)
+        begin = partial(main._begin, lambda: spark, lambda: config, None, Notifier(), Receivers(), True, BatchQueue())
         running = PipelineRunner(Progress(PIPELINE), begin, waits=False)
+        runners = PipelineRunners(lambda _: running, StartRequests())
+        runners.add(PIPELINE)
         try:
-            running.begin(new_run=new_run)
-            if running.error is not None:
-                running.fail()
-            else:
-                watch({PIPELINE: running}, Event())
+            runners.begin(PIPELINE, new_run=new_run)
+            runners.watch(Event())
         finally:
             running.shown.close()
         return exit_code(running.error), restart_policy.causes(running.error)

@@ -1,5 +1,6 @@
 """`headrace supervisor run` and `headrace supervisor explain`."""
 
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -19,13 +20,14 @@ from recovery.supervisor.pipeline_state import describe
 from recovery.supervisor.recovery_actions import actions
 from recovery.supervisor.supervisor import impatient, policy, store
 from writer.cli.config_command import ConfigCommand
-from writer.config.loader import load
+from writer.config.loader import ReloadableConfig, load
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError
+from writer.core.signals import on_hangup
 from writer.core.text import instant, iso
 from writer.core.units import show_duration
-from writer.output.cli_options import AsJson, ConfigFile, Pipelines
+from writer.output.cli_options import AsJson, ConfigFile, Pipelines, WatchConfig
 from writer.output.tables import emit_whole, labelled
 
 
@@ -136,18 +138,21 @@ def run(
         typer.Argument(help="After --: the command of the driver, if it is not `headrace run CONFIG`."),
     ] = None,
     pipeline: Pipelines = None,
+    watch_config: WatchConfig = False,
 ) -> None:
     """Start the writer, watch it, and start it again by the recovery levels. Can be process 1 of a container.
 
     Takes the lease of each pipeline first; while another supervisor has it, waits. SIGTERM and SIGINT drain the driver.
+    SIGHUP, or `headrace reload`, lets it and the driver read the file again: pipelines come, change and go one by one.
     Without a command runs `headrace run CONFIG`. Answers at 127.0.0.1:9644 (`supervisor` in the configuration).
 
     Exit codes: 0 done or drained, 2 configuration, 4 another supervisor or writer has taken over, 5 a limit, 1 or 3
     nothing is left to be tried; else that of the driver.
     """
     logging.set_up()
-    settings = load(config)
-    raise typer.Exit(supervise(settings, config, settings.chosen(pipeline), command or []))
+    reload = threading.Event()
+    on_hangup(reload)
+    raise typer.Exit(supervise(ReloadableConfig(config, pipeline, reload, watched=watch_config), command or []))
 
 
 @supervisor.command()

@@ -30,7 +30,7 @@ class Driver:
     def __init__(self, folder: Folder, command: Sequence[str], orders: Mapping[str, Order]) -> None:
         """Start it, in a process group of its own."""
         self._folder, self._token = folder, secrets.token_hex(16)
-        folder.prepare(Orders(orders, self._token))
+        folder.prepare(Orders(orders, self._token, os.getpid()))
         self._began_s = time.monotonic()
         self._beat: tuple[float, float] | None = None  # the newest sign of life, and when it was first seen
         self._states: dict[str, tuple[str, float]] = {}  # pipeline → its state, and when it was first seen in it
@@ -60,18 +60,26 @@ class Driver:
             now_s - self._began_s, None if self._beat is None else now_s - self._beat[1], self._status()
         )
 
-    def start(self, pipeline: str, *, new_run: bool) -> bool:
+    def start(self, pipeline: str, *, new_run: bool, lease: int | None) -> bool:
         """Ask it to start a pipeline that has ended. False when it does not take the order, or does not answer."""
         _, url = self._folder.driver()
         if url is None:
             return False
-        at = f"{url}/pipelines/{pipeline}/start?new_run={str(new_run).lower()}"
+        held = "" if lease is None else f"&lease={lease}"
+        at = f"{url}/pipelines/{pipeline}/start?new_run={str(new_run).lower()}{held}"
         sent = {"Authorization": f"Bearer {self._token}"}
         try:
             answer = ask_at(at, self._folder.certificate(), method="POST", headers=sent, timeout_s=_ANSWER_WITHIN_S)
         except RequestFailed:
             return False
         return answer.status == 202  # noqa: PLR2004 - accepted
+
+    def reload(self) -> None:
+        """Ask it to read its configuration again."""
+        pid, _ = self._folder.driver()
+        with suppress(ProcessLookupError, PermissionError):
+            if pid is not None:  # one that has not said so yet reads the file when it begins
+                os.kill(pid, signal.SIGHUP)
 
     def drain(self) -> None:
         """Ask it to finish its batch and end."""

@@ -21,9 +21,10 @@ from writer.web.metrics_export import board, family
 class PipelineStatus:
     """The supervised pipelines."""
 
-    supervised_pipelines: Mapping[str, SupervisedPipeline]
+    pipelines: Callable[[], Mapping[str, SupervisedPipeline]]
     held: LeaseHolder
     driving: Callable[[], bool]
+    config: Callable[[], Mapping[str, Any]] = dict  # the last reading of the file
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def answers(supervisor_status: PipelineStatus) -> Get:
     """Answer a GET, as things are at its moment."""
 
     def values(metric: Metric) -> Iterator[Value]:
-        for one in supervisor_status.supervised_pipelines.values():
+        for one in supervisor_status.pipelines().values():
             yield from (((one.name, *labels), number) for labels, number in metric.read(supervisor_status, one))
 
     def families() -> list[Family]:
@@ -110,9 +111,7 @@ def answers(supervisor_status: PipelineStatus) -> Get:
 
     def given_up() -> str:
         return "\n".join(
-            f"pipeline {p.name} is given up: {p.halted}"
-            for p in supervisor_status.supervised_pipelines.values()
-            if p.halted
+            f"pipeline {p.name} is given up: {p.halted}" for p in supervisor_status.pipelines().values() if p.halted
         )
 
     return board("headrace supervisor", families=families, status=lambda: status(supervisor_status), unhealthy=given_up)
@@ -124,6 +123,7 @@ def status(supervisor_status: PipelineStatus) -> dict[str, Any]:
     return {
         "at": iso(datetime.now(UTC)),
         "driver": supervisor_status.driving(),
+        "config": dict(supervisor_status.config()),
         "pipelines": {
             p.name: {
                 "up": p.up,
@@ -135,6 +135,6 @@ def status(supervisor_status: PipelineStatus) -> dict[str, Any]:
                 "unhealthy_seconds": 0.0 if p.failed_s is None else round(now_s - p.failed_s, 3),
                 **document(p.memory),
             }
-            for p in supervisor_status.supervised_pipelines.values()
+            for p in supervisor_status.pipelines().values()
         },
     }

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
-from pathlib import Path
 
 from recovery.escalation.state import Memory, forgiven, read
 from recovery.lease.factory import leases_of, moved_from
@@ -17,35 +16,46 @@ from recovery.supervisor.driver_process import adopt_orphans, place
 from recovery.supervisor.endpoints import PipelineStatus, answers
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.recovery_actions import actions
-from recovery.supervisor.supervisor import Supervisor, impatient, store
+from recovery.supervisor.supervisor import Reloads, Supervisor, impatient, store
 from writer.clients import notifications
+from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.signals import on_signals
+from writer.core.signals import on_signals, process
 from writer.web.http_server import answering
 
 _LAST_WORDS = timedelta(seconds=5)
 
 
-def supervise(config: Config, path: Path, names: Sequence[str], command: Sequence[str]) -> int:
-    """Hold the leases, then keep a driver going. Returns the exit code."""
-    stop = threading.Event()
+def supervise(file: ReloadableConfig, command: Sequence[str]) -> int:
+    """Hold the leases, then keep a driver going. Returns the exit code. `command`: of the driver, if not its own."""
+    config, stop = file.config, threading.Event()
     on_signals(stop)
     adopt_orphans()
     notifier = notifications.opened(config.notifications)
-    leases = {name: leases_of(config, name, store(config, name)) for name in names}
+    leases = {name: leases_of(config, name, store(config, name)) for name in file.names}
     held = LeaseHolder(
-        leases, holder(), expires_after=config.supervisor.lease_expiry, least=lambda name: _least(config, name)
+        leases, holder(), expires_after=config.supervisor.lease_expiry, least=lambda name: _least(file.config, name)
     )
-    supervised_pipelines = {name: SupervisedPipeline(name) for name in names}
+
+    def admit(name: str) -> SupervisedPipeline:
+        held.add(name, leases_of(config, name, store(config, name)))
+        return SupervisedPipeline(name, _remembered(file.config, name))
+
+    supervised_pipelines = {name: SupervisedPipeline(name) for name in file.names}
     with ExitStack() as after:
         after.callback(notifier.close, _LAST_WORDS)
         folder = after.enter_context(place())
         supervisor = Supervisor(
-            config, supervised_pipelines, command or _writer(path, names, config), folder=folder, held=held,
-            notifier=notifier, actions=actions(config), stop=stop,
+            config, supervised_pipelines, lambda: command or _writer(file), folder=folder, held=held,
+            notifier=notifier, actions=actions(config), stop=stop, reloads=Reloads(file, admit, actions),
         )  # fmt: skip
-        supervisor_status = PipelineStatus(supervised_pipelines, held, lambda: supervisor.driving)
+        supervisor_status = PipelineStatus(
+            lambda: supervisor.supervised_pipelines,
+            held,
+            lambda: supervisor.driving,
+            lambda: {**file.document(), "process": process(os.getpid())},
+        )
         about = {"enabled": True, "host": config.supervisor.host, "port": config.supervisor.port}
         http = config.http.model_copy(update=about)  # with the driver's certificate
         url = after.enter_context(answering(http, answers(supervisor_status), section="supervisor"))
@@ -69,10 +79,10 @@ def _least(config: Config, name: str) -> int:
     return max(frontier_check.lease(asked, name), moved_from(asked, store(asked, name)))
 
 
-def _writer(path: Path, names: Sequence[str], config: Config) -> list[str]:
+def _writer(file: ReloadableConfig) -> list[str]:
     """Return the command of a driver that runs these pipelines."""
-    only = [] if set(names) == set(config.pipelines) else [f"--pipeline={name}" for name in names]
-    return [sys.executable, "-m", "writer.cli", "run", str(path), *only]
+    only = [] if file.only is None else [f"--pipeline={name}" for name in file.names]
+    return [sys.executable, "-m", "writer.cli", "run", str(file.path), *only]
 
 
 def _remembered(config: Config, name: str) -> Memory:

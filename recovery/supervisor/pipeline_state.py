@@ -8,7 +8,7 @@ from recovery.escalation.decide import Decision, Halt, Start, Stay
 from recovery.escalation.diagnosis import PipelineHealth
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
-from recovery.escalation.state import Failure, Memory
+from recovery.escalation.state import Failure, Memory, forgiven
 
 FIRST = "start"  # in the place of a verdict, for what no failure led to
 _LEVELS = {
@@ -29,6 +29,7 @@ class SupervisedPipeline:
     memory: Memory = field(default_factory=Memory)
     up: bool = False  # a driver runs it, as far as is known
     done: bool = False  # it ended well
+    removed: bool = False  # the configuration no longer has it: its driver drains it
     due_s: float | None = 0.0  # when it is to be started; None: it is not
     level: RecoveryLevel = RecoveryLevel.WAIT  # what is to be done at its start
     prepared: bool = False  # what comes before its start was done
@@ -60,6 +61,13 @@ class SupervisedPipeline:
             return replace(seen, version=None)
         self.version = self.version if seen.version is None else seen.version
         return seen
+
+    def reconfigured(self, now_s: float) -> None:
+        """Its settings are others: one that is not up is started, also where it was given up."""
+        self.removed = self.done = False
+        if not self.up:
+            self.level = RecoveryLevel.WAIT if self.halted else self.level
+            self.memory, self.due_s, self.prepared = forgiven(self.memory), now_s, False
 
     def began(self) -> None:
         """It was started."""

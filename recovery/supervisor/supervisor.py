@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from recovery.escalation.decide import Decision, Down, Event, Failed, Frontier, Halt, Healthy, Policy, decide
@@ -20,6 +21,7 @@ from recovery.supervisor.driver_process import Driver, reap
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
 from recovery.supervisor.recovery_actions import Action, Refusal, found_before
 from writer.clients.notifications import Notifier
+from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ExitCode, HeadraceError, most_severe
@@ -29,43 +31,43 @@ from writer.storage.locations import store_at
 
 _STEP_S, _LOOK_S = 0.2, 2.0
 _TOGETHER_S = 3.0  # pipelines that are due within are started with one driver, which takes long to begin
+_LEASE_S = 4.0  # between two tries to take a lease; beyond _TOGETHER_S, so that no other pipeline waits for it
 _LOSER_S = 10.0  # a driver whose lease is lost may finish what it does for so long; the table fences it anyway
 _HUNG_S = 20.0  # so long may a driver that hangs take to end by itself
 _ANSWER_WITHIN = timedelta(seconds=5)
 _DECISIONS_SHOWN = 20  # on the driver's page, for each pipeline
 
 
+@dataclass(frozen=True)
+class Reloads:
+    """Where the configuration is read again, and what is made of it."""
+
+    file: ReloadableConfig
+    admit: Callable[[str], SupervisedPipeline]  # makes a pipeline that comes: adds its lease, reads what is kept of it
+    actions: Callable[[Config], Mapping[RecoveryLevel, Action]]
+
+
 class Supervisor:
     """Some pipelines, and the driver that runs them."""
 
     def __init__(
-        self, config: Config, supervised_pipelines: Mapping[str, SupervisedPipeline], command: Sequence[str], *,
-        folder: Folder, held: LeaseHolder, notifier: Notifier, actions: Mapping[RecoveryLevel, Action],
-        stop: threading.Event, before: Callable[[Config, str], Verdict | None] = found_before, jitter: Callable[[],
-        float] = random.random,
+        self, config: Config, supervised_pipelines: Mapping[str, SupervisedPipeline],
+        command: Callable[[], Sequence[str]], *, folder: Folder, held: LeaseHolder, notifier: Notifier,
+        actions: Mapping[RecoveryLevel, Action], stop: threading.Event, reloads: Reloads | None = None,
+        before: Callable[[Config, str], Verdict | None] = found_before, jitter: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
         """`actions` carry out the levels that are more than a start; a level without one is passed over.
 
-        `before` looks at a pipeline before each start.
+        `command` returns that of a driver. `before` looks at a pipeline before each start. Without `reloads` the
+        configuration stays what it is.
         """
         self._config, self.supervised_pipelines = impatient(config), dict(supervised_pipelines)
-        self._command, self._folder, self._held = command, folder, held
+        self._command, self._folder, self._held, self._reloads = command, folder, held, reloads
         self._notifier, self._actions, self._stop, self._jitter = notifier, actions, stop, jitter
         self._before = before
-        settings = config.supervisor
-        self._policy = policy(config, actions)
-        self._timeouts = Timeouts(
-            settings.start_within,
-            settings.heartbeat_within,
-            {
-                n: stalled_after(settings.stalled_after, config.pipelines[n].commit.max_delay)
-                for n in supervised_pipelines
-            },
-        )
+        self._policy, self._timeouts = policy(config, actions), timeouts(config)
         self._driver: Driver | None = None
-        self._decided: dict[str, deque[Mapping[str, str]]] = {
-            n: deque(maxlen=_DECISIONS_SHOWN) for n in supervised_pipelines
-        }
+        self._decided: dict[str, deque[Mapping[str, str]]] = {}
         self._looked_s = 0.0
         self._draining_s: float | None = None  # since when the driver is stopped
         self._unresponsive = ""  # why the driver is ended
@@ -91,6 +93,8 @@ class Supervisor:
         """Do what is due. Returns the exit code when it is over."""
         driver = self._driver
         reap(None if driver is None else driver.pid)
+        if not self._stop.is_set() and not self._held.lost:
+            self._reload(driver)
         if driver is None:
             return self._idle()
         if (code := driver.ended()) is not None:
@@ -106,7 +110,7 @@ class Supervisor:
         for supervised in self._due(now_s):
             if not self._prepared(supervised):
                 continue
-            if driver.start(supervised.name, new_run=supervised.new_run):
+            if driver.start(supervised.name, new_run=supervised.new_run, lease=self._held.epochs.get(supervised.name)):
                 self._began(supervised)
             else:  # it is not that far yet, or is about to end
                 supervised.due_s = now_s + _LOOK_S
@@ -132,6 +136,36 @@ class Supervisor:
                 self._begin(ready)
         return None
 
+    def _reload(self, driver: Driver | None) -> None:
+        """Take over what changed of the configuration, where it was read again. The driver reads it for itself."""
+        if self._reloads is None:
+            return
+        file = self._reloads.file
+        reads, changes = file.last.reads, file.read_again()
+        if driver is not None and file.last.reads != reads:
+            driver.reload()  # an invalid file, too: its /status says so
+        if changes is None:
+            return
+        self._config, self._timeouts = impatient(file.config), timeouts(file.config)
+        self._actions = self._reloads.actions(file.config)
+        for name in changes.removed:
+            supervised = self.supervised_pipelines[name]
+            supervised.removed = True
+            if not supervised.up:
+                self._remove(supervised)
+        given_up = [name for name, supervised in self.supervised_pipelines.items() if supervised.halted]
+        for name in dict.fromkeys((*changes.added, *changes.changed, *given_up)):
+            if name in self.supervised_pipelines:
+                self.supervised_pipelines[name].reconfigured(time.monotonic())
+            else:  # another mapping: who reads the old one meanwhile reads it to its end
+                self.supervised_pipelines = {**self.supervised_pipelines, name: self._reloads.admit(name)}
+
+    def _remove(self, supervised: SupervisedPipeline) -> None:
+        """Forget a pipeline that has drained, or was not up."""
+        self.supervised_pipelines = {n: p for n, p in self.supervised_pipelines.items() if p is not supervised}
+        self._held.release(supervised.name)
+        logging.event("pipeline_removed", pipeline=supervised.name, reason="the configuration no longer has it")
+
     def _due(self, now_s: float) -> list[SupervisedPipeline]:
         return [p for p in self.supervised_pipelines.values() if p.due_s is not None and p.due_s <= now_s]
 
@@ -142,7 +176,7 @@ class Supervisor:
             for p in self.supervised_pipelines.values()
         }
         self._draining_s, self._unresponsive, self._reported, self._own = None, "", False, None
-        self._driver = Driver(self._folder, self._command, orders)
+        self._driver = Driver(self._folder, self._command(), orders)
         logging.event("driver_started", pid=self._driver.pid, pipelines=",".join(p.name for p in ready))
         for supervised in ready:
             self._began(supervised)
@@ -169,10 +203,12 @@ class Supervisor:
         own = self._own
         if own is None and self._reported and code > 0:
             code = 1  # it is what the pipelines ended with that said something, and says nothing of the others
-        for supervised in self.supervised_pipelines.values():
+        for supervised in list(self.supervised_pipelines.values()):
             if not supervised.up:
                 continue
-            if self._unresponsive:  # also if it drained in the end: only this supervisor asked it to
+            if supervised.removed:
+                self._remove(supervised)
+            elif self._unresponsive:  # also if it drained in the end: only this supervisor asked it to
                 self._failed(supervised, code, unresponsive(self._unresponsive), None)
             elif code == 0:
                 supervised.ended()
@@ -190,7 +226,9 @@ class Supervisor:
             supervised = self.supervised_pipelines.get(one.pipeline)
             if supervised is None or not supervised.up:
                 continue
-            if one.exit_code == 0:
+            if supervised.removed:
+                self._remove(supervised)
+            elif one.exit_code == 0:
                 if not self._unresponsive:
                     supervised.ended()
             else:
@@ -258,6 +296,9 @@ class Supervisor:
 
     def _prepared(self, supervised: SupervisedPipeline) -> bool:
         """Prepare a start, and check whether it can work. False if another action was decided."""
+        if not self._held.try_take(supervised.name):
+            supervised.due_s = time.monotonic() + _LEASE_S
+            return False
         if supervised.prepared:
             return True
         action, known = self._actions.get(supervised.level), supervised.memory.failure
@@ -313,7 +354,7 @@ class Supervisor:
 
     def _note(self, supervised: SupervisedPipeline, decision: str, reason: str, to: str) -> None:
         """Let the driver's page show a decision. A disk that takes no note of it stops nothing."""
-        known = self._decided[supervised.name]
+        known = self._decided.setdefault(supervised.name, deque(maxlen=_DECISIONS_SHOWN))
         before = known[0]["to"] if known else "running"
         at = datetime.now(UTC).isoformat(timespec="seconds")
         known.appendleft({"at": at, "decision": decision, "reason": reason, "from": before, "to": to})
@@ -333,6 +374,13 @@ def policy(config: Config, actions: Iterable[RecoveryLevel]) -> Policy:
     settings = config.supervisor
     able = frozenset({RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN, *actions})
     return Policy(actions=able, latest_allowed=settings.allow_skip_to_latest, healthy_after=settings.healthy_after)
+
+
+def timeouts(config: Config) -> Timeouts:
+    """Return how long a driver and its pipelines may be silent."""
+    settings = config.supervisor
+    stalled = {n: stalled_after(settings.stalled_after, p.commit.max_delay) for n, p in config.pipelines.items()}
+    return Timeouts(settings.start_within, settings.heartbeat_within, stalled)
 
 
 def store(config: Config, pipeline: str) -> Store:

@@ -27,13 +27,15 @@ from writer.cli.main import app
 from writer.clients import notifications
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, exit_code
-from writer.driver import main, supervisor_channel
+from writer.driver import main
+from writer.driver.batch_queue import BatchQueue
 from writer.driver.pipeline_runner import PipelineRunner
 from writer.maintenance.vacuum import everything
 from writer.preflight import host_checks
 from writer.status.progress import Progress
 from writer.storage.locations import store_at
 from writer.table import locations
+from writer.telemetry.receivers import Receivers
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
@@ -239,7 +241,7 @@ def test_a_start_is_refused_before_it_writes_or_asks_a_server(tmp_path: Path) ->
     config = made(tmp_path, a={"location": f"{tmp_path}/lake", "dead_letters": f"{tmp_path}/lake/letters"})
     before = tree(tmp_path)
     begin: Callable[..., None] = partial(
-        main._begin, lambda: None, config, None, notifications.Notifier(), supervisor_channel.Orders(), True
+        main._begin, lambda: None, lambda: config, None, notifications.Notifier(), Receivers(), True, BatchQueue()
     )
     running = PipelineRunner(Progress("a"), begin, waits=False)
     running.begin()

@@ -88,7 +88,7 @@ class Play:
             assert held.take(lambda _: False)
             try:
                 return Supervisor(
-                    self.config, self.supervised_pipelines, [sys.executable, "-c", DRIVER, str(self.script)],
+                    self.config, self.supervised_pipelines, lambda: [sys.executable, "-c", DRIVER, str(self.script)],
                     folder=folder, held=held, notifier=self.sent, actions=actions or {}, stop=threading.Event(),
                     before=before, jitter=lambda: 0.0,
                 ).run()  # fmt: skip

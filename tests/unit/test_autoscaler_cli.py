@@ -126,7 +126,7 @@ def test_a_driver_without_executors_is_not_taken_for_one_that_is_out_of_reach(tm
     progress.sampled(Sample(now, {("clicks", 0): 9}), {("clicks", 0): 0})
     progress.measured(timedelta(seconds=15), (Sample(now - timedelta(minutes=10), {("clicks", 0): 0}),))
     manager = ExecutorManager(
-        "local[*]", Autoscaler(), refusal=why_not("local[*]", {}), cpus_per_task=1, stores=[], boundary=lambda: True
+        "local[*]", Autoscaler(), refusal=why_not("local[*]", {}), cpus_per_task=1, stores=list, boundary=lambda: True
     )
     with serving(Http(port=0), {"clicks": progress}, more=lambda: {"executors": manager.to_dict()}) as url:
         announce(str(tmp_path / "checkpoints"), "clicks", me(url, 3))

@@ -151,7 +151,7 @@ def test_the_autoscaler_remembers_what_it_decided(root: Path) -> None:
 def test_a_driver_wants_the_executors_that_the_one_before_was_told_of(root: Path) -> None:
     executor_manager = ExecutorManager(
         "spark://host:7077", Autoscaler(), refusal=None, cpus_per_task=1,
-        stores=[store_at(f"{root}/checkpoints/{name}") for name in FORMATS], boundary=lambda: True,
+        stores=lambda: [store_at(f"{root}/checkpoints/{name}") for name in FORMATS], boundary=lambda: True,
     )  # fmt: skip
     executor_manager.begin(Executors)
     try:

@@ -159,9 +159,9 @@ def test_loopback_is_this_machine(host, near):
 
 def test_a_post_from_another_machine_is_refused(progress, monkeypatch):
     board = {"clicks": progress}
-    asked: list[tuple[str, bool]] = []
+    asked: list[tuple[str, bool, int | None]] = []
     monkeypatch.setattr(http_server, "is_near", lambda _: False)
-    with serving(ANY, board, starts(board, "secret", lambda name, new_run: asked.append((name, new_run)))) as url:
+    with serving(ANY, board, starts(board, "secret", lambda *request: asked.append(request))) as url:
         assert post(url, "/pipelines/clicks/start", "secret") == (403, "this is done from the same machine only\n")
     assert asked == []
 
@@ -179,9 +179,9 @@ def test_posts_are_answered_by_the_handler_of_the_path_and_status_says_more(prog
 
 
 def test_who_has_the_token_may_start_a_pipeline_that_has_ended(progress):
-    asked: list[tuple[str, bool]] = []
+    asked: list[tuple[str, bool, int | None]] = []
     board = {"clicks": progress}
-    with serving(ANY, board, starts(board, "secret", lambda name, new_run: asked.append((name, new_run)))) as url:
+    with serving(ANY, board, starts(board, "secret", lambda *request: asked.append(request))) as url:
         assert post(url, "/pipelines/clicks/start") == (403, "this needs the token of the supervisor\n")
         assert post(url, "/pipelines/clicks/start", "wrong")[0] == 403
         assert post(url, "/pipelines/views/start", "secret")[0] == 404
@@ -192,7 +192,8 @@ def test_who_has_the_token_may_start_a_pipeline_that_has_ended(progress):
         assert asked == []
         assert post(url, "/pipelines/clicks/start", "secret") == (202, "asked\n")
         assert post(url, "/pipelines/clicks/start?new_run=true", "secret") == (202, "asked\n")
-    assert asked == [("clicks", False), ("clicks", True)]
+        assert post(url, "/pipelines/clicks/start?new_run=false&lease=7", "secret") == (202, "asked\n")
+    assert asked == [("clicks", False, None), ("clicks", True, None), ("clicks", False, 7)]
 
 
 def test_without_a_supervisor_no_client_has_the_token(progress):

@@ -236,11 +236,11 @@ METHODS = ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"]
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("surface", ["driver", "supervisor"])
 def test_without_the_token_nothing_is_changed_over_either_surface(tmp_path: Path, surface: str, method: str) -> None:
-    done: list[tuple[str, bool]] = []
+    done: list[tuple[object, ...]] = []
     progress = Progress("clicks")
     progress.failed("the disk is full")
     board, settings = {"clicks": progress}, config(tmp_path)
-    ward = PipelineStatus({"clicks": SupervisedPipeline("clicks")}, LeaseHolder({}, "me"), lambda: False)
+    ward = PipelineStatus(lambda: {"clicks": SupervisedPipeline("clicks")}, LeaseHolder({}, "me"), lambda: False)
     served = (
         serving(
             Http(port=0),
@@ -260,7 +260,7 @@ def test_without_the_token_nothing_is_changed_over_either_surface(tmp_path: Path
         assert done == []
         if surface == "driver" and method == "POST":
             assert ask(found, "/pipelines/clicks/start", "POST", bearer("secret"))[0] == 202
-            assert done == [("clicks", False)]
+            assert done == [("clicks", False, None)]
 
 
 @pytest.mark.parametrize(

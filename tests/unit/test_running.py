@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from writer.clients.kafka import BrokerUnreachable
 from writer.core.errors import ConfigError, Draining, Fenced, HeadraceError, LogChanged, LogMoved, TopicMissing
 from writer.driver import pipeline_runner
-from writer.driver.pipeline_runner import PipelineRunner, StartRequests, watch
+from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
 from writer.status.progress import Progress
 from writer.table.log.foreign_writes import CommitFailed
 
@@ -67,6 +68,16 @@ def ended(r: PipelineRunner) -> BaseException | None:
             return r.error
         r._due_s = 0.0 if r._due_s is not None else None
     raise AssertionError("it does not end")
+
+
+def running(runners: dict[str, PipelineRunner], asked: StartRequests | None = None, **options: Any) -> PipelineRunners:
+    """Pipelines that a test has begun, as a driver watches them."""
+    found = PipelineRunners(lambda name: runners[name], asked or StartRequests(), **options)
+    for name, runner in list(runners.items()):
+        found.add(name)
+        if runner.error is None and runner.query is not None:
+            found._waiting[name] = runner
+    return found
 
 
 def test_what_ended_well_is_over(starts: Callable[..., PipelineRunner]) -> None:
@@ -319,12 +330,12 @@ def test_one_that_has_ended_is_started_again_beside_the_others_when_asked(
     def beat() -> None:
         looks.append(sick.progress.view().state)
         if len(looks) == 2:
-            asked.put(("sick", True))
+            asked.put(StartRequest("sick", new_run=True))
         if looks[-1] == "stopped":
             well.query.isActive = False
         assert len(looks) < 100
 
-    watch({"well": well, "sick": sick}, threading.Event(), asked, beat)
+    running({"well": well, "sick": sick}, asked).watch(threading.Event(), beat)
     assert looks[:2] == ["failed", "failed"]
     assert {r.progress.view().state for r in (well, sick)} == {"stopped"}
 
@@ -360,5 +371,5 @@ def test_how_it_ended_is_told_with_all_causes() -> None:
 
 def test_all_are_waited_for(starts: Callable[..., PipelineRunner]) -> None:
     both = [starts(None), starts(None)]
-    watch({"clicks": both[0], "views": both[1]}, threading.Event())
+    running({"clicks": both[0], "views": both[1]}).watch(threading.Event())
     assert {r.progress.view().state for r in both} == {"stopped"}

@@ -86,7 +86,7 @@ class World:
         self.cluster, self.now_s, self.boundary = Cluster(*executors), 0.0, True
         self.store = store_at(str(tmp_path))
         self.executor_manager = ExecutorManager(
-            "spark://host:7077", SECTION, refusal=refused, cpus_per_task=1, stores=[self.store],
+            "spark://host:7077", SECTION, refusal=refused, cpus_per_task=1, stores=lambda: [self.store],
             boundary=lambda: self.boundary, seconds=lambda: self.now_s,
         )  # fmt: skip
         self.executor_manager._cluster = self.cluster
@@ -200,7 +200,7 @@ def test_how_many_would_be_right_is_told_as_it_was_said_last_and_never_asked_for
 
 def test_without_a_token_no_client_may_scale():
     executor_manager = ExecutorManager(
-        "spark://host:7077", Autoscaler(), refusal=None, cpus_per_task=1, stores=[], boundary=lambda: True
+        "spark://host:7077", Autoscaler(), refusal=None, cpus_per_task=1, stores=list, boundary=lambda: True
     )  # fmt: skip
     status, _, body = executor_manager.post("/scale?executors=2", "Bearer ")
     assert (status, body) == (403, b"this needs the token of autoscaler.token; none is set\n")

@@ -73,7 +73,9 @@ def test_minimum_shares_beyond_the_slots_are_a_warning(
 
 
 def test_a_batch_waits_for_its_turn_and_a_stop_ends_the_wait() -> None:
-    queue, stopping, waits = BatchQueue(dict.fromkeys("abc", EVEN)), threading.Event(), list[str]()
+    queue, stopping, waits = BatchQueue(), threading.Event(), list[str]()
+    for name in "abc":
+        queue.join(name, EVEN)
     done = threading.Event()
 
     def third() -> None:

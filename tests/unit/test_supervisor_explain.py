@@ -89,7 +89,7 @@ def ward() -> PipelineStatus:
     failed(supervised, KILLED, datetime.now(UTC))
     supervised.began()
     supervised.well(decide(Policy(), supervised.memory.state, Healthy(), datetime.now(UTC), 0.0), 31.5)
-    return PipelineStatus({"clicks": supervised}, held, lambda: True)
+    return PipelineStatus(lambda: {"clicks": supervised}, held, lambda: True)
 
 
 def test_metrics_hold_the_whole_catalogue(ward: PipelineStatus) -> None:
@@ -106,7 +106,7 @@ def test_metrics_hold_the_whole_catalogue(ward: PipelineStatus) -> None:
 
 
 def test_status_and_health_say_what_is_given_up(ward: PipelineStatus) -> None:
-    get, supervised = answers(ward), ward.supervised_pipelines["clicks"]
+    get, supervised = answers(ward), ward.pipelines()["clicks"]
     assert get("/healthz", "")[0] == 200
     found = json.loads(get("/status", "")[2])["pipelines"]["clicks"]
     assert (found["up"], found["level"], found["starts"], found["lease_epoch"]) == (True, 1, 2, 4)

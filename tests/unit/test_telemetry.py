@@ -85,10 +85,16 @@ def check_event(event: dict[str, Any]) -> None:
     check_facets(event["run"])
 
 
+def followed(config: Config, progress: Progress) -> Receivers:
+    receivers = Receivers()
+    receivers.follow(config, progress)
+    return receivers
+
+
 def test_each_commit_is_a_run_with_what_it_read_and_wrote(receiver: Scripted, tmp_path: Path) -> None:
     section = {"url": receiver.url, "api_key": "a-key", "namespace": "lake"}
     progress = Progress("clicks", now=lambda: AT)
-    receivers = Receivers(configured(tmp_path, openlineage=section), [progress])
+    receivers = followed(configured(tmp_path, openlineage=section), progress)
     commit(progress, 5)
     receivers.close(SOON)
     assert [(asked.method, asked.path) for asked in receiver.asked] == [("POST", "/api/v1/lineage")] * 2
@@ -127,7 +133,7 @@ def test_the_producer_is_the_address_of_the_project() -> None:
 def test_a_batch_is_a_span_and_its_phases_are_spans_beneath_it(receiver: Scripted, tmp_path: Path) -> None:
     progress = Progress("clicks")
     url = f"{receiver.url}/v1/traces"
-    receivers = Receivers(configured(tmp_path, opentelemetry={"url": url}), [progress])
+    receivers = followed(configured(tmp_path, opentelemetry={"url": url}), progress)
     commit(progress, 7)
     receivers.close(SOON)
     (asked,) = receiver.asked
@@ -161,7 +167,7 @@ def test_a_receiver_that_hangs_costs_a_batch_nothing_and_what_is_dropped_is_coun
         sections = {"openlineage": {"url": server.url, "timeout": "60 s"},
                     "opentelemetry": {"url": server.url, "timeout": "60 s"}}  # fmt: skip
         progress = Progress("clicks")
-        receivers = Receivers(configured(tmp_path, **sections), [progress])
+        receivers = followed(configured(tmp_path, **sections), progress)
         commit(progress)
         until(lambda: len(server.asked) == 2)  # both threads hang by now
         slowest = max(commit(progress, number) for number in range(1, 401))
@@ -182,7 +188,7 @@ def test_an_absent_receiver_costs_a_batch_nothing_and_each_commit_is_dropped(tmp
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"  # nothing listens there
         progress = Progress("clicks")
         sections = {"openlineage": {"url": url}, "opentelemetry": {"url": url, "timeout": "1 s"}}
-        receivers = Receivers(configured(tmp_path, **sections), [progress])
+        receivers = followed(configured(tmp_path, **sections), progress)
         assert commit(progress) < 1
         until(lambda: set(progress.view().telemetry.values()) == {(0, 1)})
         receivers.close(SOON)
@@ -206,7 +212,7 @@ def test_a_sender_goes_on_after_a_failure_and_sends_the_rest_at_the_end() -> Non
 
 def test_without_receivers_nothing_is_started_or_imported(tmp_path: Path) -> None:
     before, progress = set(threading.enumerate()), Progress("clicks")
-    receivers = Receivers(configured(tmp_path), [progress])
+    receivers = followed(configured(tmp_path), progress)
     commit(progress)
     receivers.close(SOON)
     assert set(threading.enumerate()) <= before
@@ -220,7 +226,7 @@ def test_a_package_that_is_missing_is_named(section: str, tmp_path: Path, monkey
     monkeypatch.setitem(sys.modules, section, None)
     wanted = configured(tmp_path, **{section: {"url": "http://127.0.0.1:1"}})
     with pytest.raises(ConfigError, match=rf"pip install 'headrace\[{section}\]'"):
-        Receivers(wanted, [Progress("clicks")])
+        followed(wanted, Progress("clicks"))
     monkeypatch.delitem(sys.modules, section)
     found = {one.check: one for one in host_checks.machine(wanted, [], host_checks.Places(None))}
     assert (found[section].status, section == "openlineage") == ("ok", "opentelemetry" not in found), "asked for alone"

@@ -1,25 +1,34 @@
-"""Loads the configuration file: replaces references, and reports each error in one line.
+"""Loads the configuration file, once or again while a process runs: replaces references, reports errors by line.
 
 `${env:NAME}` and `${file:/path}` stand for what is looked up when the file is read, so that no secret stands in it.
 """
 
 import os
 import re
+import threading
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from writer.config.base import laid_over
 from writer.config.location import MISSING
 from writer.config.pipelines import Config
-from writer.core import retired
+from writer.core import logging, retired
 from writer.core.errors import ConfigError
+from writer.core.text import iso
 
 VARIABLE = "HEADRACE_CONFIG_OVERLAY"
 SECTIONS = ("autoscaler", "http", "spark", "supervisor")
 NEEDS = f"it may have the sections {', '.join(SECTIONS)}"
+_LOOK_S = 5.0  # between two looks at a file that is watched
+_OF_PIPELINES = ("pipelines", "defaults")  # sections that a process takes over while it runs
 
 
 def beneath(settings: dict[str, Any], place: dict[str, Any], name: str) -> dict[str, Any]:
@@ -120,3 +129,120 @@ def _look_up(kind: str, name: str) -> str:
         raise ConfigError(
             f"the configuration wants the file {name}: {error.strerror}. Create it, or correct the reference."
         ) from error
+
+
+@dataclass(frozen=True)
+class ConfigChanges:
+    """What a file that was read again changes: pipelines by name, and keys that need a restart of the process."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    restart: tuple[str, ...] = ()
+
+
+def changes(old: Config, new: Config, names: Collection[str]) -> ConfigChanges:
+    """Compare the configuration in force with a newer one. `names`: the pipelines of both that the process runs."""
+    before, after = ({name: one for name, one in c.pipelines.items() if name in names} for c in (old, new))
+    sections = [name for name in Config.model_fields if name not in _OF_PIPELINES]
+    return ConfigChanges(
+        added=tuple(name for name in after if name not in before),
+        changed=tuple(name for name in after if name in before and after[name] != before[name]),
+        removed=tuple(name for name in before if name not in after),
+        restart=tuple(key for name in sections for key in _differing(name, getattr(old, name), getattr(new, name))),
+    )
+
+
+def _differing(section: str, old: object, new: object) -> list[str]:
+    """Return the keys of a section that differ. Their values may be secrets, and are not told."""
+    if not isinstance(old, BaseModel) or not isinstance(new, BaseModel):
+        return [section] if old != new else []
+    return [
+        f"{section}.{field.alias or name}"
+        for name, field in type(old).model_fields.items()
+        if getattr(old, name) != getattr(new, name)
+    ]
+
+
+@dataclass(frozen=True)
+class Reload:
+    """The last time that a running process read its file again."""
+
+    reads: int = 0  # since the process began; 0: never
+    at: datetime | None = None
+    error: str = ""  # why nothing was taken over; empty: it was
+    changes: ConfigChanges = ConfigChanges()
+
+
+class ReloadableConfig:
+    """The configuration file of a process that runs, and what of it is in force.
+
+    Pipelines are taken over when the file is read again; all other sections hold until the process ends.
+    """
+
+    def __init__(
+        self, path: Path, only: list[str] | None, requested: threading.Event, *, watched: bool = False
+    ) -> None:
+        """Read it. `only`: pipelines that the process runs; None: all. Raises ConfigError.
+
+        It is read again when `requested` is set, and where it is `watched`, when its text changes.
+        """
+        self.path, self.only, self._watched = path.absolute(), only, watched
+        self._text = self._seen = self._texts()
+        self._looked_s = time.monotonic()
+        self.config = load(path)
+        self.names = self.config.chosen(only)
+        self._requested = requested
+        self.last = Reload()
+
+    def read_again(self) -> ConfigChanges | None:
+        """Read it again where that was requested, or its text changed. None: there was nothing to do, or it is invalid.
+
+        An invalid file changes nothing; `last` says why.
+        """
+        if not self._is_due():
+            return None
+        reads, now = self.last.reads + 1, datetime.now(UTC)
+        try:
+            new = load(self.path)
+        except ConfigError as error:
+            self.last = replace(self.last, reads=reads, at=now, error=str(error))
+            logging.error("config_reload_failed", file=str(self.path), error=str(error))
+            return None
+        names = list(new.pipelines) if self.only is None else [name for name in self.only if name in new.pipelines]
+        found = changes(self.config, new, {*self.names, *names})
+        taken = {section: getattr(new, section) for section in _OF_PIPELINES}
+        self.config, self.names = self.config.model_copy(update=taken), names
+        self.last = Reload(reads, now, changes=found)
+        about = {what: ",".join(getattr(found, what)) or "none" for what in ("added", "changed", "removed")}
+        logging.event("config_reloaded", file=str(self.path), **about)
+        if found.restart:
+            logging.warning("config_restart_needed", keys=",".join(found.restart))
+        return found
+
+    def document(self) -> dict[str, Any]:
+        """Describe the last reading as JSON values, for `/status`."""
+        last = self.last
+        what = {name: list(getattr(last.changes, name)) for name in ("added", "changed", "removed", "restart")}
+        at = None if last.at is None else iso(last.at)
+        return {"file": str(self.path), "reads": last.reads, "read_at": at, "error": last.error or None, **what}
+
+    def _is_due(self) -> bool:
+        requested, now_s = self._requested.is_set(), time.monotonic()
+        if not requested and (not self._watched or now_s - self._looked_s < _LOOK_S):
+            return False
+        self._requested.clear()  # before it is read: a request that comes now is of a newer text
+        text, before, self._looked_s = self._texts(), self._seen, now_s
+        self._seen = text
+        if requested or (text != self._text and text == before):  # not while an editor writes it
+            self._text = text
+            return True
+        return False
+
+    def _texts(self) -> list[bytes]:
+        """Return the text of the file and of what lies beneath it; of one that is not there, nothing."""
+        texts = []
+        for path in filter(None, [str(self.path), os.environ.get(VARIABLE)]):
+            with suppress(OSError):
+                texts.append(Path(path).read_bytes())
+        return texts

@@ -1,9 +1,11 @@
-"""Sets an event when the process gets SIGTERM or SIGINT."""
+"""Sets an event when the process gets SIGTERM or SIGINT, or another one at SIGHUP; tells which process it is."""
 
 import signal
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,6 +22,11 @@ def on_signals(stop: threading.Event) -> dict[int, Any]:
     return {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
 
 
+def on_hangup(reload: threading.Event) -> None:
+    """Set the event on SIGHUP, from here on. Call it from the main thread."""
+    signal.signal(signal.SIGHUP, lambda *_: reload.set())
+
+
 @contextmanager
 def stopped_by_signals(stop: threading.Event) -> Iterator[None]:
     """Set the event on SIGTERM and SIGINT while inside."""
@@ -29,3 +36,17 @@ def stopped_by_signals(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
+
+
+def process(pid: int) -> dict[str, str | int | None]:
+    """Describe a process, so that another one can make sure that it means the same: host, id, and when it started.
+
+    `started` is in ticks since the machine's boot, as Linux counts them; None where that is not known.
+    """
+    return {"host": socket.gethostname(), "pid": pid, "started": _started(pid)}
+
+
+def _started(pid: int) -> int | None:
+    with suppress(OSError, ValueError, IndexError):  # proc(5): the 22nd field; the 2nd may hold blanks and brackets
+        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+    return None

@@ -66,10 +66,22 @@ class Turns:
 class BatchQueue:
     """The batches of one driver. A batch waits here before its tasks are given to Spark."""
 
-    def __init__(self, shares: Mapping[str, Scheduling]) -> None:
-        """`shares`: of each pipeline that the driver runs."""
-        self._shares, self._turns, self._slots = shares, Turns(), 1
+    def __init__(self) -> None:
+        self._shares, self._turns, self._slots = dict[str, Scheduling](), Turns(), 1
         self._changed = threading.Condition()
+
+    def join(self, pipeline: str, share: Scheduling) -> None:
+        """Add a pipeline that the driver runs, or give it another share."""
+        with self._changed:
+            self._shares[pipeline] = share
+
+    def leave(self, pipeline: str) -> None:
+        """Take a pipeline out that has ended for good."""
+        with self._changed:
+            self._shares.pop(pipeline, None)
+
+    def __len__(self) -> int:
+        return len(self._shares)
 
     @contextmanager
     def turn(

@@ -13,14 +13,15 @@ from typing import Any
 from writer.clients import notifications
 from writer.clients.driver_endpoint import announce, me, retract
 from writer.clients.kafka import Cluster
+from writer.config.loader import ConfigChanges, ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import HeadraceError
-from writer.core.signals import stopped_by_signals
+from writer.core.signals import process, stopped_by_signals
 from writer.driver import supervisor_channel
 from writer.driver.batch_queue import BatchQueue
 from writer.driver.pipeline import PipelineRun
-from writer.driver.pipeline_runner import PipelineRunner, StartRequests, watch
+from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
 from writer.driver.sealing import pipeline_seals
 from writer.driver.spark import query, session
 from writer.driver.topic_choice import report_beyond
@@ -31,7 +32,7 @@ from writer.schemas.registry import source
 from writer.status import from_table
 from writer.status.lag import Watch
 from writer.status.pause import Paused
-from writer.status.progress import Progress
+from writer.status.progress import Board, Progress
 from writer.storage import disk_space
 from writer.storage.locations import store_at
 from writer.table import locations
@@ -42,62 +43,72 @@ _LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process end
 
 
 def run(
-    config: Config,
-    *,
-    once: bool,
-    new_run: bool,
-    only: list[str] | None = None,
-    listening: Callable[[str], object] = lambda _: None,
+    file: ReloadableConfig, *, once: bool, new_run: bool, listening: Callable[[str], object] = lambda _: None
 ) -> Mapping[str, BaseException | None]:
     """Run the pipelines until they are done, fail, or a signal asks to stop. Returns what each ended with.
 
-    `listening` is called with the URL where this driver answers, if it does.
+    Unless `once`, the file is read again when that is requested. `listening` is called with the URL where this driver
+    answers, if it does.
     """
-    stop, asked = threading.Event(), StartRequests()
-    names = only or list(config.pipelines)
-    listener = {name: Progress(name) for name in names}
+    config, stop, asked = file.config, threading.Event(), StartRequests()
+    board, receivers, queue = Board(file.names), Receivers(), BatchQueue()
     notifier = notifications.opened(config.notifications)
     link = supervisor_channel.folder()
     orders = supervisor_channel.Orders() if link is None else link.orders()
-    executor_manager = _executor_manager(config, listener)
-    starts = endpoints.starts(listener, orders.token, lambda name, new_run: asked.put((name, new_run)))
+    executor_manager = _executor_manager(config, board)
+    starts = endpoints.starts(board, orders.token, lambda *request: asked.put(StartRequest(*request)))
     serving = endpoints.serving(
-        config.http, listener, http_server.first_of(starts, executor_manager.post), live_records.guarded(config),
-        lambda: {"executors": executor_manager.to_dict()},
+        config.http, board, http_server.first_of(starts, executor_manager.post),
+        live_records.guarded(config, lambda: file.config),
+        lambda: {
+            "executors": executor_manager.to_dict(),
+            "config": {**file.document(), "process": process(orders.supervisor or os.getpid())},
+        },
     )  # fmt: skip
     # HTTP before Spark: a port that is taken is said at once.
     with stopped_by_signals(stop), serving as url, ExitStack() as after:
         after.callback(notifier.close, _LAST_WORDS)
-        after.callback(Receivers(config, listener.values()).close, _LAST_WORDS)
+        after.callback(receivers.close, _LAST_WORDS)
+        for progress in board.values():
+            receivers.follow(config, progress)
         if url is not None:
             listening(url)
         if link is not None:
             link.announce(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
         started = after.enter_context(ExitStack())
-        spark = _started_once(config, names, executor_manager, started)
-        queue = BatchQueue({name: config.pipelines[name].scheduling for name in names})
-        begin = partial(_begin, spark, config, url, notifier, orders, once, queue=queue, pipelines=len(names))
+        spark = _started_once(config, file.names, executor_manager, started)
+        begin = partial(_begin, spark, lambda: file.config, url, notifier, receivers, once, queue)
         report = {} if link is None else {"report": link.report}
-        running = {
-            name: PipelineRunner(listener[name], begin, waits=not once, stop_timeout=config.stop_timeout, **report)
-            for name in names
-        }
+
+        def made(name: str) -> PipelineRunner:
+            if name not in board:
+                board.add(name)
+            queue.join(name, file.config.pipelines[name].scheduling)
+            runner = PipelineRunner(board[name], begin, waits=not once, stop_timeout=config.stop_timeout, **report)
+            runner.lease = orders.of(name).lease
+            return runner
+
+        def left(name: str) -> None:
+            queue.leave(name)
+            board.remove(name)
+            receivers.forget(name)
+
+        runners = PipelineRunners(made, asked, left, supervised=link is not None)
         try:
-            for name, r in running.items():
-                after.callback(r.shown.close)
-                if not orders.of(name).start:
-                    r.progress.stopped()
-                    continue
-                r.begin(new_run=new_run or orders.of(name).new_run)
-                if r.error is not None:
-                    r.fail()
-            if any(r.waited_for for r in running.values()):
+            for name in file.names:
+                after.callback(runners.add(name).shown.close)
+            for name in file.names:
+                if orders.of(name).start:
+                    runners.begin(name, new_run=new_run or orders.of(name).new_run)
+                else:
+                    board[name].stopped()
+            if runners.are_waited_for:
                 spark()  # a paused pipeline begins at once when the pause is over
-            watch(running, stop, asked, partial(_beat, link, stop, listener))
+            runners.watch(stop, lambda: _beat(link, stop, board, None if once else file))
         finally:
             executor_manager.close()  # executors that go with the application are not lost
             started.close()
-    return {name: r.error for name, r in running.items()}
+    return {name: runner.error for name, runner in runners.all.items()}
 
 
 def _started_once(
@@ -115,52 +126,59 @@ def _started_once(
     return spark
 
 
-def _executor_manager(config: Config, listener: Mapping[str, Progress]) -> ExecutorManager:
+def _executor_manager(config: Config, board: Board) -> ExecutorManager:
     """Return the executor manager. It stores the number of executors beside each pipeline's runs."""
     spark = config.spark
 
     def between_batches() -> bool:
-        batches = [progress.view().batch for progress in listener.values()]
+        batches = [progress.view().batch for progress in board.values()]
         return all(batch is None or batch.phase != "tasks" for batch in batches)
 
     return ExecutorManager(
         spark.master, config.autoscaler,
         refusal=spark_settings.refusal(spark.master, spark.conf),
         cpus_per_task=int(spark.conf.get("spark.task.cpus", "1")),
-        stores=[store_at(f"{config.checkpoints}/{name}", config.s3.settings) for name in listener],
+        stores=lambda: [store_at(f"{config.checkpoints}/{name}", config.s3.settings) for name in board],
         boundary=between_batches,
     )  # fmt: skip
 
 
-def _beat(link: supervisor_channel.Folder | None, stop: threading.Event, listener: Mapping[str, Progress]) -> None:
-    """Send the supervisor a heartbeat. Without a supervisor nothing could drain this driver later: stop."""
-    if link is None:
-        return
-    link.beat()
-    for name, decisions in link.decided().items():
-        if name in listener:
-            listener[name].recovered(tuple(decisions))
-    if not stop.is_set() and link.is_orphaned():
-        logging.warning("supervisor_lost", reason="its lock is free")
-        stop.set()
+def _beat(
+    link: supervisor_channel.Folder | None, stop: threading.Event, board: Board, file: ReloadableConfig | None
+) -> ConfigChanges | None:
+    """Send the supervisor a heartbeat, and read the file again if that is due. Returns what changed of it.
+
+    Without its supervisor nothing could drain this driver later: it stops.
+    """
+    if link is not None:
+        link.beat()
+        for name, decisions in link.decided().items():
+            if name in board:
+                board[name].recovered(tuple(decisions))
+        if not stop.is_set() and link.is_orphaned():
+            logging.warning("supervisor_lost", reason="its lock is free")
+            stop.set()
+    return None if file is None else file.read_again()
 
 
 def _begin(
-    session_of: Callable[[], Any], config: Config, url: str | None, notifier: notifications.Notifier,
-    orders: supervisor_channel.Orders, once: bool, r: PipelineRunner, new_run: bool, *,
-    queue: BatchQueue | None = None, pipelines: int = 1,
+    session_of: Callable[[], Any], config_of: Callable[[], Config], url: str | None, notifier: notifications.Notifier,
+    receivers: Receivers, once: bool, queue: BatchQueue, r: PipelineRunner, new_run: bool,
 ) -> None:  # fmt: skip
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers.
 
     `session_of` returns the Spark session, which may have to start: what can be checked without it is checked first.
-    `pipelines`: how many the driver runs; `queue`: where their batches wait.
+    `config_of` returns the configuration in force. `queue`: where the batches of all pipelines wait.
     """
+    config = config_of()
     name = r.progress.pipeline
     locations.check(name, config)
+    queue.join(name, config.pipelines[name].scheduling)
+    receivers.follow(config, r.progress)
     cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
     pipeline = PipelineRun(
         name, config, schemas=source(config.registry), cluster=cluster, progress=r.progress, notifier=notifier,
-        queue=queue, pipelines=pipelines,
+        queue=queue,
     )  # fmt: skip
     r.pipeline = pipeline
     try:
@@ -173,7 +191,7 @@ def _begin(
     spark = session_of()
     scratch = os.environ.get("SPARK_LOCAL_DIRS") or spark.conf.get("spark.local.dir", tempfile.gettempdir())
     r.places = {f"{config.checkpoints}/{name}": disk_space.CHECKPOINT, scratch.split(",")[0]: disk_space.SCRATCH}
-    start = pipeline.start(new_run=new_run, once=once, lease=orders.of(name).lease)
+    start = pipeline.start(new_run=new_run, once=once, lease=r.lease)
     watch_lag = Watch(
         cluster, pipeline.topic_ids, r.progress,
         interval=config.kafka.lag_interval, mirror=pipeline.config.commit_offsets_to_group,

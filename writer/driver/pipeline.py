@@ -61,9 +61,9 @@ class PipelineRun:
 
     def __init__(
         self, name: str, config: Config, *, schemas: SchemaSource, cluster: Cluster, progress: Progress | None = None,
-        notifier: notifications.Notifier | None = None, queue: BatchQueue | None = None, pipelines: int = 1,
+        notifier: notifications.Notifier | None = None, queue: BatchQueue | None = None,
     ) -> None:  # fmt: skip
-        """`pipelines`: how many the driver runs, this one among them; `queue`: where their batches wait."""
+        """`queue`: where the batches of the driver's pipelines wait."""
         self.name, self.config, self._kafka = name, config.pipelines[name], config.kafka
         self._whole = config
         self.progress = progress or Progress(name)
@@ -91,7 +91,8 @@ class PipelineRun:
         turn = None if queue is None else partial(queue.turn, name, stopping=self._draining)
         self._tasks = Tasks(
             self.config, tables, self._schemas, self._found, self.progress, self._s3,
-            reader_of(config.kafka, self.config, lambda: self.topic_ids), pipelines, turn, self._targets,
+            reader_of(config.kafka, self.config, lambda: self.topic_ids),
+            (lambda: 1) if queue is None else queue.__len__, turn, self._targets,
         )  # fmt: skip
         self._throttle = Throttle(self._table.store, name, self.config.commit, self.progress.limited)
         self.gate = Gate(self._table.store, name, self.progress.paused, self._throttle.look)

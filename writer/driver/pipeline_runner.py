@@ -1,14 +1,16 @@
-"""Runs a pipeline's query until it ends, and restarts it if a log of Kafka's changed."""
+"""Runs the queries of pipelines until they end; restarts one if a log of Kafka's or its configuration changed."""
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
 
 from writer.clients.kafka import BrokerUnreachable
+from writer.config.loader import ConfigChanges
 from writer.core import logging
 from writer.core.errors import DiskFull, Draining, ExitCode, Fenced, HeadraceError, LogMoved, TopicMissing, exit_code
 from writer.driver import restart_policy
@@ -43,6 +45,9 @@ class PipelineRunner:
         self.progress, self._begin, self._waits, self._report = progress, begin, waits, report
         self._stop_timeout_s = stop_timeout.total_seconds()
         self._new_run = False  # for a start that was held
+        self.lease: int | None = None  # epoch of the lease that a supervisor holds
+        self.removed = False  # the configuration no longer has it: it drains, and ends for good
+        self._reconfigured = False  # its settings changed: it drains, and begins anew
         self.pipeline: PipelineRun | None = None
         self.query: Any = None
         self.cancel: Callable[[], None] = lambda: None  # fails the Spark jobs of the batch that runs
@@ -60,7 +65,7 @@ class PipelineRunner:
     def begin(self, *, new_run: bool = False) -> None:
         """Start. An error is stored, because it concerns only this pipeline."""
         self.pipeline, self.query, self.error, self._due_s = None, None, None, None
-        self._ending, self._cancelled = None, False
+        self._ending, self._cancelled, self._reconfigured, self._stopping_s = None, False, False, None
         try:
             with logging.bound(pipeline=self.progress.pipeline):
                 self._begin(self, new_run)
@@ -89,10 +94,15 @@ class PipelineRunner:
         """Whether it was started, and did not fail at that."""
         return self.error is None and (self.query is not None or self._due_s is not None)
 
+    def reconfigure(self) -> None:
+        """Let it end after its batch, and begin anew with the settings that are in force then."""
+        self.removed, self._reconfigured = False, True
+
     def look(self, *, stopping: bool) -> bool:
         """Attend to it. True once it has ended for good."""
+        stopping = stopping or self.removed
         if self.query is not None and self.query.isActive:
-            self._end_query(stopping=stopping)
+            self._end_query(stopping=stopping or self._reconfigured)
             if self.pipeline is not None and not stopping:
                 self.pipeline.catch_up()
             return False
@@ -152,6 +162,8 @@ class PipelineRunner:
     def _ended(self, *, stopping: bool) -> bool:
         if self.error is None or isinstance(self.error, Draining):
             self.error = None
+            if self._reconfigured and not stopping:
+                return self._begun_anew()
             if self._report is not None:  # a supervisor drains it also when another one has taken over
                 self._judge()
         if self.error is None:
@@ -166,6 +178,15 @@ class PipelineRunner:
             return False
         self.fail()
         return True
+
+    def _begun_anew(self) -> bool:
+        """Begin with other settings. True when that failed."""
+        self.shown.close()
+        logging.event("pipeline_restarting", pipeline=self.progress.pipeline, reason="its configuration changed")
+        self.begin()
+        if self.error is not None:
+            self.fail()
+        return self.error is not None
 
     def _judge(self) -> None:
         """Two writers on one checkpoint make each other fail in many ways; the one that was replaced is just fenced.
@@ -216,34 +237,103 @@ class PipelineRunner:
         return True
 
 
-StartRequests = SimpleQueue[tuple[str, bool]]  # a pipeline to start once more, and whether with a new run
+@dataclass(frozen=True)
+class StartRequest:
+    """A pipeline that has ended is to be started once more."""
+
+    pipeline: str
+    new_run: bool = False
+    lease: int | None = None  # epoch of the lease that a supervisor holds by now
 
 
-def _taken(asked: StartRequests) -> dict[str, bool]:
-    """Return the requests since the last call; the newest for each pipeline."""
-    return dict(asked.get_nowait() for _ in range(asked.qsize()))
+StartRequests = SimpleQueue[StartRequest]
 
 
-def watch(
-    running: Mapping[str, PipelineRunner],
-    stop: threading.Event,
-    asked: StartRequests | None = None,
-    beat: Callable[[], None] = lambda: None,
-) -> None:
-    """Wait until all have ended, noting each end as it comes; drain when asked to stop.
+class PipelineRunners:
+    """The pipelines of a driver. They are begun, watched and ended by one thread."""
 
-    `asked`: pipelines that have ended, and are to be started once more beside the others. `beat` is called each time.
-    """
-    waiting = {name: r for name, r in running.items() if r.waited_for}
-    while waiting:
-        if stop.wait(_LOOK_S):
-            time.sleep(_LOOK_S)  # once it is set, waiting for it does not wait
-        beat()
-        for name, new_run in (_taken(asked) if asked else {}).items():
-            if name not in waiting and not stop.is_set():
-                r = running[name]
-                r.begin(new_run=new_run)
-                waiting |= {name: r} if r.error is None else {}
-                if r.error is not None:
-                    r.fail()
-        waiting = {name: r for name, r in waiting.items() if not r.look(stopping=stop.is_set())}
+    def __init__(
+        self, made: Callable[[str], PipelineRunner], asked: StartRequests,
+        left: Callable[[str], None] = lambda _: None, *, supervised: bool = False,
+    ) -> None:  # fmt: skip
+        """`made` makes the runner of a pipeline; `left` is called with one that was removed, once it has ended.
+
+        `asked`: pipelines that are to be started beside the others. `supervised`: a supervisor asks for every start.
+        """
+        self._made, self._asked, self._left, self._supervised = made, asked, left, supervised
+        self.all: dict[str, PipelineRunner] = {}
+        self._waiting: dict[str, PipelineRunner] = {}
+        self._new = set[str]()  # added while others ran, and not begun yet
+
+    def add(self, name: str) -> PipelineRunner:
+        """Add a pipeline, without beginning it."""
+        self.all[name] = self._made(name)
+        return self.all[name]
+
+    def begin(self, name: str, *, new_run: bool = False) -> None:
+        """Begin a pipeline. One that fails at that has ended."""
+        runner = self.all[name]
+        self._new.discard(name)
+        runner.begin(new_run=new_run)
+        if runner.error is None:
+            self._waiting[name] = runner
+        else:
+            runner.fail()
+
+    @property
+    def are_waited_for(self) -> bool:
+        """Whether any was begun, and has not ended."""
+        return bool(self._waiting)
+
+    def change(self, changes: ConfigChanges) -> None:
+        """Add, change and remove pipelines, each without the others; start those that failed once more."""
+        failed = [name for name, runner in self.all.items() if runner.error is not None]
+        for name in dict.fromkeys((*changes.added, *changes.changed, *failed)):
+            if name in self._waiting:
+                self.all[name].reconfigure()
+                continue
+            if name not in self.all:
+                self.add(name).progress.stopped()
+                self._new.add(name)
+            if not self._supervised:
+                self._asked.put(StartRequest(name))
+        for name in changes.removed:
+            if name in self._waiting:
+                self.all[name].removed = True
+            else:
+                self._remove(name)
+
+    def watch(self, stop: threading.Event, beat: Callable[[], ConfigChanges | None] = lambda: None) -> None:
+        """Wait until all have ended, noting each end as it comes; drain when asked to stop.
+
+        `beat` is called each time; it returns what changed of the configuration.
+        """
+        while self._waiting or (self._new and not self._supervised and not stop.is_set()):
+            if stop.wait(_LOOK_S):
+                time.sleep(_LOOK_S)  # once it is set, waiting for it does not wait
+            changes = beat()
+            if changes is not None and not stop.is_set():
+                self.change(changes)
+            for request in [self._asked.get_nowait() for _ in range(self._asked.qsize())]:
+                self._start(request, stopping=stop.is_set())
+            for name, runner in list(self._waiting.items()):
+                if runner.look(stopping=stop.is_set()):
+                    del self._waiting[name]
+                    if runner.removed:
+                        self._remove(name)
+
+    def _start(self, request: StartRequest, *, stopping: bool) -> None:
+        name = request.pipeline
+        if name in self._waiting or name not in self.all or stopping:
+            return
+        if name in self._new and any(runner.removed for runner in self._waiting.values()):
+            self._asked.put(request)  # it may have the table of one that has not ended yet
+            return
+        self.all[name].lease = self.all[name].lease if request.lease is None else request.lease
+        self.begin(name, new_run=request.new_run)
+
+    def _remove(self, name: str) -> None:
+        self.all.pop(name).shown.close()
+        self._new.discard(name)
+        self._left(name)
+        logging.event("pipeline_removed", pipeline=name, reason="the configuration no longer has it")

@@ -52,10 +52,11 @@ class Orders:
 
     pipelines: Mapping[str, Order] = field(default_factory=dict)
     token: str = ""  # a request with it may start pipelines over HTTP
+    supervisor: int = 0  # its process id
 
     def of(self, pipeline: str) -> Order:
-        """Return the order for a pipeline; one that is not named is started."""
-        return self.pipelines.get(pipeline, Order())
+        """Return the order for a pipeline. One that a supervisor does not name waits for it; without one, it starts."""
+        return self.pipelines.get(pipeline, Order(start=not self.pipelines))
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class Folder:
     def orders(self) -> Orders:
         """Read what the supervisor ordered."""
         raw = json.loads((self.path / "orders.json").read_text(encoding="utf-8"))
-        return Orders({name: Order(**order) for name, order in raw["pipelines"].items()}, raw["token"])
+        pipelines = {name: Order(**order) for name, order in raw["pipelines"].items()}
+        return Orders(pipelines, raw["token"], raw["supervisor"])
 
     def begin(self) -> None:
         """Write which process this is, and all stacks when SIGUSR1 asks for them."""

@@ -87,10 +87,11 @@ class Tasks:
 
     def __init__(
         self, settings: config.Pipeline, tables: Sequence[PipelineTable], schemas: Schemas, found: DetectedFormat,
-        progress: Progress, s3: S3Settings | None, reader: Reader, pipelines: int = 1, turn: Turn | None = None,
+        progress: Progress, s3: S3Settings | None, reader: Reader, pipelines: Callable[[], int] = lambda: 1,
+        turn: Turn | None = None,
         targets: Targets | None = None,
     ) -> None:  # fmt: skip
-        """`tables`: the table, and the one of its late rows, where they go there. `pipelines`: of the driver.
+        """`tables`: the table, and the one of its late rows, where they go there. `pipelines`: how many the driver has.
 
         `turn` waits, with Spark's slots and what to call then, until the tasks may run; None: they always may.
         """
@@ -115,7 +116,7 @@ class Tasks:
         before, expected = slots(frame.sparkSession), sum(r.end - r.start for r in committing)
         size = self._settings.roll.target_file_size
         partitions = sum(r.end > r.start for r in committing) if self._reader.cost_by_partition else 0
-        usable = usable_slots(before, self._pipelines)
+        usable = usable_slots(before, self._pipelines())
         count = task_count(expected * self.bytes_per_row, size, usable, partitions=partitions, behind=behind)
         tasks = self._reader.tasks_of(frame, committing, count, headers=self._reads_headers)
         while True:

@@ -23,6 +23,9 @@ def config_argument(meaning: str = "Configuration file (YAML).") -> Any:
 
 ConfigFile = Annotated[Path, config_argument()]
 Pipelines = Annotated[list[str] | None, typer.Option("--pipeline", help="Only this pipeline; may be repeated.")]
+WatchConfig = Annotated[
+    bool, typer.Option("--watch-config", help="Read the file again whenever it changes, not only at SIGHUP.")
+]
 OnePipeline = Annotated[
     str | None, typer.Option("--pipeline", help="Which pipeline; may be left out when there is one.")
 ]

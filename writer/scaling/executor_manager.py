@@ -62,10 +62,11 @@ class ExecutorManager:
     """Manages the executors of one driver. A refusal has the reason why they cannot be scaled."""
 
     def __init__(
-        self, master: str, section: Autoscaler, *, refusal: str | None, cpus_per_task: int, stores: Sequence[Store],
-        boundary: Callable[[], bool], seconds: Callable[[], float] = time.monotonic,
+        self, master: str, section: Autoscaler, *, refusal: str | None, cpus_per_task: int,
+        stores: Callable[[], Sequence[Store]], boundary: Callable[[], bool],
+        seconds: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        """`stores`: beside the runs of each pipeline. `boundary`: whether no batch has tasks at this moment."""
+        """`stores`: beside the runs of each pipeline that is there now. `boundary`: whether no batch has tasks."""
         self._master, self._section, self._refusal, self._cpus = master, section, refusal, cpus_per_task
         self._stores, self._boundary, self._seconds = stores, boundary, seconds
         self._cluster: Executors | None = None
@@ -245,7 +246,7 @@ class ExecutorManager:
 
     def _keep(self, executors: int) -> None:
         content = (json.dumps({"wanted": executors}) + "\n").encode()
-        for store in self._stores:
+        for store in self._stores():
             try:
                 store.put(KEPT, content)
             except OSError as error:  # the next start uses Spark's default until the next request
@@ -253,7 +254,7 @@ class ExecutorManager:
 
     def _kept(self) -> int | None:
         found: list[int] = []
-        for store in self._stores:
+        for store in self._stores():
             with suppress(OSError, ValueError, KeyError, TypeError):
                 if (kept := store.read(KEPT)) is not None:
                     found.append(int(json.loads(kept.content)["wanted"]))

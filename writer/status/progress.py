@@ -5,7 +5,7 @@ Nothing here asks a server: a reader gets the facts as they were last written, a
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -305,3 +305,31 @@ class Progress:
         before = self._view.phases
         spent = {phase: before.get(phase, 0.0) + seconds for phase, seconds in self._phases.items()}
         self._set(batch=None, phases={**before, **spent})
+
+
+class Board(Mapping[str, Progress]):
+    """The progress of each pipeline of a driver. Other threads may read it while pipelines come and go."""
+
+    def __init__(self, pipelines: Iterable[str] = ()) -> None:
+        self._known = {name: Progress(name) for name in pipelines}
+
+    def add(self, pipeline: str) -> None:
+        """Add a pipeline that is new here."""
+        self._known = {**self._known, pipeline: Progress(pipeline)}  # a reader keeps what it began to read
+
+    def remove(self, pipeline: str) -> None:
+        """Take a pipeline out."""
+        self._known = {name: progress for name, progress in self._known.items() if name != pipeline}
+
+    def __getitem__(self, pipeline: str) -> Progress:
+        return self._known[pipeline]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def values(self) -> ValuesView[Progress]:
+        """Return the progress of all, as of this moment."""
+        return self._known.values()

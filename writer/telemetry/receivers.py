@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
 
-from writer.config.pipelines import Config
+from writer.config.pipelines import Config, Pipeline
 from writer.core.errors import ConfigError
 from writer.status.model import Commit
 from writer.status.progress import Progress
@@ -13,37 +13,52 @@ from writer.telemetry import batch_trace, lineage_events
 from writer.telemetry.bounded_sender import BoundedSender
 
 Send = Callable[[Commit], None]
+_CHANGED_WITHIN = timedelta(seconds=2)  # for what waits of a pipeline that goes on otherwise, or not at all
 
 
 class Receivers:
     """The receivers of a driver's pipelines, a sender for each pipeline; none where none is configured."""
 
-    def __init__(self, config: Config, pipelines: Iterable[Progress]) -> None:
-        """Follow the commits of pipelines. Raises ConfigError when a receiver's package is not installed."""
-        self._senders: list[BoundedSender] = []
-        for progress in pipelines:
-            openers = _openers(config, progress.pipeline)
-            mine = [
-                BoundedSender(receiver, progress.pipeline, _opened(receiver, opener), progress.telemetry)
-                for receiver, opener in openers.items()
-            ]
-            self._senders += mine
-            if mine:
-                progress.on_commit(partial(_committed, progress, mine))
+    def __init__(self) -> None:
+        self._senders = dict[str, list[BoundedSender]]()
+        self._settings = dict[str, Pipeline]()
+
+    def follow(self, config: Config, progress: Progress) -> None:
+        """Follow the commits of a pipeline, as it is configured now. Raises ConfigError when a package is missing."""
+        name = progress.pipeline
+        before, self._settings[name] = self._settings.get(name), config.pipelines[name]
+        if before == config.pipelines[name]:
+            return
+        if name in self._senders:
+            _close(self._senders[name], _CHANGED_WITHIN)
+        elif before is None:
+            progress.on_commit(partial(self._committed, progress))
+        self._senders[name] = [
+            BoundedSender(receiver, name, _opened(receiver, opener), progress.telemetry)
+            for receiver, opener in _openers(config, name).items()
+        ]
+
+    def forget(self, pipeline: str) -> None:
+        """Send what waits of a pipeline that is taken out, and follow it no more."""
+        self._settings.pop(pipeline, None)
+        _close(self._senders.pop(pipeline, []), _CHANGED_WITHIN)
 
     def close(self, within: timedelta) -> None:
         """Send what waits, for that long at most, all together."""
-        deadline_s = time.monotonic() + within.total_seconds()
-        for sender in self._senders:
-            sender.finish()
-        for sender in self._senders:
-            sender.close(timedelta(seconds=max(0.0, deadline_s - time.monotonic())))
+        _close([sender for some in self._senders.values() for sender in some], within)
+
+    def _committed(self, progress: Progress) -> None:
+        commit = progress.view().commits[0]
+        for sender in self._senders.get(progress.pipeline, []):
+            sender.put(commit)
 
 
-def _committed(progress: Progress, senders: Iterable[BoundedSender]) -> None:
-    commit = progress.view().commits[0]
-    for sender in senders:
-        sender.put(commit)
+def _close(senders: Iterable[BoundedSender], within: timedelta) -> None:
+    closing, deadline_s = list(senders), time.monotonic() + within.total_seconds()
+    for sender in closing:
+        sender.finish()
+    for sender in closing:
+        sender.close(timedelta(seconds=max(0.0, deadline_s - time.monotonic())))
 
 
 def _openers(config: Config, pipeline: str) -> dict[str, Callable[[], Send]]:

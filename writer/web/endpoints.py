@@ -23,7 +23,7 @@ from writer.web.metrics_export import exposition
 
 _INDEX = b"headrace; a browser is shown a page here\n\n/metrics\n/healthz\n/readyz\n/rolloutz\n/status\n/buckets\n"
 More = Callable[[], Mapping[str, Any]]  # what `/status` says beside the pipelines
-_START = re.compile(r"/pipelines/([a-z0-9_-]+)/start(\?new_run=(true|false))?")
+_START = re.compile(r"/pipelines/([a-z0-9_-]+)/start(\?new_run=(true|false)(&lease=([0-9]{1,18}))?)?")
 
 
 def alive(views: list[View]) -> list[str]:
@@ -78,8 +78,11 @@ def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime,
     return NOT_HERE
 
 
-def starts(board: Mapping[str, Progress], token: str, ask: Callable[[str, bool], None]) -> Post:
-    """Answer `POST /pipelines/<name>/start` with the right token: request a start of a pipeline that has ended."""
+def starts(board: Mapping[str, Progress], token: str, ask: Callable[[str, bool, int | None], None]) -> Post:
+    """Answer `POST /pipelines/<name>/start` with the right token: request a start of a pipeline that has ended.
+
+    `ask` takes its name, whether with a new run, and the epoch of its lease if that is sent.
+    """
 
     def answered(path: str, authorization: str) -> Answer | None:
         found = _START.fullmatch(path)
@@ -93,7 +96,7 @@ def starts(board: Mapping[str, Progress], token: str, ask: Callable[[str, bool],
         state = progress.view().state
         if state not in ("failed", "stopped"):
             return HTTPStatus.CONFLICT, TEXT, f"pipeline {found[1]} has not ended: {state}\n".encode()
-        ask(found[1], found[3] == "true")
+        ask(found[1], found[3] == "true", None if found[5] is None else int(found[5]))
         return HTTPStatus.ACCEPTED, TEXT, b"asked\n"
 
     return answered

@@ -177,7 +177,7 @@ def answering(
     server = _bound(settings, get, post, guarded, section)
     thread = threading.Thread(target=server.serve_forever, args=[_POLL_S], name="http", daemon=True)
     thread.start()
-    url = _url(settings.host, server.server_port, "http" if settings.tls is None else "https")
+    url = url_of(settings.host, server.server_port, "http" if settings.tls is None else "https")
     logging.event("http_listening", url=url)
     try:
         yield url
@@ -202,8 +202,8 @@ def _bound(settings: Http, get: Get, post: Post, guarded: Guarded, section: str)
         ) from error
 
 
-def _url(host: str, port: int, scheme: str) -> str:
-    """Return the URL; for a server that listens on every address, the one of loopback."""
+def url_of(host: str, port: int, scheme: str) -> str:
+    """Return the URL of a server; for one that listens on every address, that of loopback."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host)
         if address.is_unspecified:

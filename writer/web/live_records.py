@@ -4,6 +4,7 @@ They are shown only if the configuration says so (`http.expose_records`), and on
 """
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
@@ -19,8 +20,11 @@ _STEPS: tuple[Step, ...] = ("raw", "decoded", "assigned")
 _RECORDS, _RECORDS_MAX = 10, 50
 
 
-def guarded(config: Config) -> Guarded:
-    """Answer `GET /records?pipeline=clicks&at=decoded&records=10` with the right token, one at a time."""
+def guarded(config: Config, now: Callable[[], Config] | None = None) -> Guarded:
+    """Answer `GET /records?pipeline=clicks&at=decoded&records=10` with the right token, one at a time.
+
+    `now` returns the configuration whose pipelines are in force; without it, `config` stays it.
+    """
     busy = threading.Lock()
     token = config.http.token.get_secret_value() if config.http.expose_records and config.http.token is not None else ""
 
@@ -35,7 +39,7 @@ def guarded(config: Config) -> Guarded:
         if not busy.acquire(blocking=False):
             return HTTPStatus.TOO_MANY_REQUESTS, TEXT, b"another reader looks at live records; try again\n"
         try:
-            return _answer(config, address.query)
+            return _answer(config if now is None else now(), address.query)
         finally:
             busy.release()
 

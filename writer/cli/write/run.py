@@ -1,22 +1,24 @@
 """`headrace run`: runs the writer until it is stopped."""
 
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from writer.config.loader import load
+from writer.config.loader import ReloadableConfig, load
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError, exit_code, most_severe
+from writer.core.signals import on_hangup
 from writer.core.text import listed
 from writer.driver import main as job, supervisor_channel
 from writer.driver.restart_policy import sentence
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.output import tables
-from writer.output.cli_options import ConfigFile, Pipelines
+from writer.output.cli_options import ConfigFile, Pipelines, WatchConfig
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import reading
@@ -41,10 +43,14 @@ def run(
         ),
     ] = False,
     pipeline: Pipelines = None,
+    watch_config: WatchConfig = False,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
     """Run the writer. SIGTERM finishes the batch in progress, commits it and ends.
+
+    SIGHUP, or `headrace reload`, reads the file again: pipelines that were added, changed or removed begin, begin anew
+    or drain, beside the others.
 
     Exit codes: 0 done, 1 crash (restart), 2 configuration (do not restart), 3 checkpoint unusable (run again with
     --new-run --yes), 4 fenced by another run, 5 stopped by a limit.
@@ -52,11 +58,11 @@ def run(
     if not new_run:
         if dry_run:
             raise ConfigError("--dry-run shows what --new-run would do. `headrace validate` checks any other start.")
-        _run(config, pipeline, once=once, new_run=False)
+        _run(config, pipeline, once=once, new_run=False, watched=watch_config)
 
     def work(*, write: bool) -> bool:
         if write:
-            _run(config, pipeline, once=once, new_run=True)
+            _run(config, pipeline, once=once, new_run=True, watched=watch_config)
         settings = load(config)
         _show_new_run(settings, settings.chosen(pipeline))
         return True
@@ -64,15 +70,17 @@ def run(
     confirmed(work, yes=yes, dry_run=dry_run)
 
 
-def _run(path: Path, only: list[str] | None, *, once: bool, new_run: bool) -> None:
+def _run(path: Path, only: list[str] | None, *, once: bool, new_run: bool, watched: bool) -> None:
     """Run the writer to its end. Raises HeadraceError, Exit."""
     logging.set_up()
+    reload = threading.Event()
+    on_hangup(reload)  # before a supervisor learns which process this is
     link = supervisor_channel.folder()
     if link is not None:
         link.begin()
     try:
-        settings = load(path)
-        ended = job.run(settings, once=once, new_run=new_run, only=settings.chosen(only), listening=_print_page_url)
+        file = ReloadableConfig(path, only, reload, watched=watched)
+        ended = job.run(file, once=once, new_run=new_run, listening=_print_page_url)
     except Exception as error:
         if link is not None:
             link.report(None, error)

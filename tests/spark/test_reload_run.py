@@ -1,0 +1,117 @@
+"""A running writer that reads its file again: pipelines come, change and go, and the others do not notice."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import oracle
+from tests.process import say
+from tests.supervising import Supervised
+from tests.writing import Site
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+MakeTopic = Callable[..., str]
+FAST = {"commit": {"max_delay": "1 s"}}
+
+
+def driver(site: Site) -> dict[str, Any]:
+    return dict(json.loads(say("status", str(site.config), "--json"))["pipelines"])
+
+
+def arrived(lake: Path, pipeline: str, count: int) -> Callable[[], bool]:
+    return lambda: lake.exists() and sum(oracle.frontier_of(lake, pipeline).values()) == count
+
+
+def test_pipelines_of_a_supervised_driver_are_added_changed_and_removed_while_one_goes_on(
+    site: Site, topic: MakeTopic, start: Callable[..., Supervised]
+) -> None:
+    names = {pipeline: topic(1) for pipeline in ("clicks", "views", "orders")}
+    lakes = {pipeline: site.pipeline(pipeline, [names[pipeline]], **FAST) for pipeline in ("clicks", "views")}
+    for name in names.values():
+        site.fill(name, 200)
+    supervised = start()
+    for pipeline, lake in lakes.items():
+        supervised.until(arrived(lake, pipeline, 200))
+    before = driver(site)
+
+    lakes["orders"] = site.pipeline("orders", [names["orders"]], **FAST)
+    site.pipelines["views"]["commit"] = {"max_delay": "2 s"}
+    site.overrides["stop_timeout"] = "3 min"
+    told = json.loads(say("reload", str(site.config), "--json"))
+    assert {what: told[what] for what in ("added", "changed", "removed", "restart", "error")} == {
+        "added": ["orders"], "changed": ["views"], "removed": [], "restart": ["stop_timeout"], "error": None,
+    }  # fmt: skip
+    supervised.until(arrived(lakes["orders"], "orders", 200))
+    supervised.until(lambda: driver(site)["views"]["epoch"] == before["views"]["epoch"] + 1)
+    now = driver(site)
+    assert now["clicks"]["epoch"] == before["clicks"]["epoch"], "it goes on"
+    assert len(supervised.drivers()) == 1
+    assert supervised.told("/status")["pipelines"]["orders"]["lease_epoch"] == 1
+
+    site.pipelines["orders"]["topcs"] = ["wrong"]
+    assert "did you mean 'topics'" in refused(site)
+    del site.pipelines["orders"]["topcs"]
+
+    del site.pipelines["views"]
+    assert "views" in say("reload", str(site.config))
+    supervised.until(lambda: "views" not in supervised.told("/status")["pipelines"])
+    for name in names.values():
+        site.fill(name, 100, seed=8)
+    for pipeline in ("clicks", "orders"):
+        supervised.until(arrived(lakes[pipeline], pipeline, 300))
+    assert sum(oracle.frontier_of(lakes["views"], "views").values()) == 200
+    lease = sorted((site.root / "checkpoints" / "views" / "_lease").iterdir())
+    assert lease, "it was released for another supervisor"
+
+    site.pipelines["views"] = {**site.pipelines["clicks"], "topics": [names["views"]]}
+    site.pipelines["views"]["table"] = {"location": str(lakes["views"]), "format": "delta"}
+    say("reload", str(site.config))
+    supervised.until(arrived(lakes["views"], "views", 300))
+    assert supervised.stop() == 0, supervised.said()
+    assert len(supervised.drivers()) == 1
+    for pipeline, lake in lakes.items():
+        oracle.check(lake, pipeline, site.ends(names[pipeline]))
+
+
+def refused(site: Site) -> str:
+    """Ask for a reload of a file that is invalid. Returns why it is."""
+    from subprocess import run as called
+    from sys import executable
+
+    done = called(
+        [executable, "-m", "writer.cli", "reload", str(site.config)], capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    return done.stderr
+
+
+def test_a_watched_file_and_a_signal_do_the_same_without_a_supervisor(site: Site, topic: MakeTopic) -> None:
+    names = {pipeline: topic(1) for pipeline in ("clicks", "views")}
+    lakes = {"clicks": site.pipeline("clicks", [names["clicks"]], **FAST)}
+    for name in names.values():
+        site.fill(name, 100)
+    writer = site.start("--watch-config")
+    writer.until(arrived(lakes["clicks"], "clicks", 100))
+    lakes["views"] = site.pipeline("views", [names["views"]], **FAST)
+    assert site.config.exists(), "written"
+    writer.until(arrived(lakes["views"], "views", 100))
+    good = site.config.read_text()
+    site.config.write_text("pipelines: [")
+    writer.process.send_signal(signal.SIGHUP)
+    writer.until(lambda: "config_reload_failed" in writer.said())
+    (site.root / "headrace.yaml").write_text(good)
+    assert driver(site)["clicks"]["state"] == "running"
+    del site.pipelines["clicks"]
+    assert site.config.exists(), "written"
+    writer.process.send_signal(signal.SIGHUP)
+    writer.until(lambda: "pipeline_removed pipeline=clicks" in writer.said())
+    site.fill(names["views"], 50, seed=8)
+    writer.until(arrived(lakes["views"], "views", 150))
+    writer.stop()
+    for pipeline, lake in lakes.items():
+        oracle.check(lake, pipeline, site.ends(names[pipeline]))
