@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tests.commits import LIMITS, PARTS, Lake, account, facts
 from tests.unit.test_status_executors import EXECUTORS
-from writer.cli.read.status import collect, exit_code, run_status
+from writer.cli.read.status import _cluster, collect, exit_code, run_status
 from writer.clients.driver_endpoint import Driver, announce, me
 from writer.clients.kafka import BrokerUnreachable, Topic
 from writer.config.pipelines import Config, Pipeline
@@ -351,7 +351,8 @@ def test_a_pipe_that_watches_gets_one_line_each_time(progress):
 
 def test_json_is_one_document(config, written, capsys):
     written.commit(0, 100)
-    code = run_status(config, ["clicks"], every=None, as_json=True, console=Console(file=StringIO()))
+    look = [collect(config, ["clicks"], _cluster(config), datetime.now(UTC))]
+    code = run_status(look, screen, every=None, as_json=True, console=Console(file=StringIO()))
     found = json.loads(capsys.readouterr().out)
     assert code == 0
     assert found["pipelines"]["clicks"]["source"] == "lake"

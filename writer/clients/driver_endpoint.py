@@ -98,11 +98,19 @@ def driver_status(driver: Driver, pipeline: str) -> dict[str, Any] | None:
 
 
 def ask_driver(driver: Driver, pipeline: str) -> dict[str, Any] | None:
-    """Return a pipeline's part of `driver_status`, with `executors` and `at`."""
-    whole = driver_status(driver, pipeline)
-    if whole is None:
+    """Return a pipeline's part of `driver_status`, with `executors`, `config` and `at`."""
+    return pipeline_of(status_at(driver.url, driver.certificate), driver, pipeline)
+
+
+def pipeline_of(whole: dict[str, Any] | None, driver: Driver, pipeline: str) -> dict[str, Any] | None:
+    """Return the part of a pipeline of what was answered at a driver's URL; None where another driver answered."""
+    try:
+        one = (whole or {})["pipelines"][pipeline]
+        if whole is None or one["epoch"] != driver.epoch:
+            return None
+    except (LookupError, TypeError):
         return None
-    return {**whole["pipelines"][pipeline], "executors": whole.get("executors"), "at": whole["at"]}
+    return {**one, "executors": whole.get("executors"), "config": whole.get("config"), "at": whole["at"]}
 
 
 def me(url: str, epoch: int, certificate: str = "") -> Driver:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from writer.core.text import instant, limit_words, plural, ranges, span
 from writer.core.units import show_size
+from writer.output.health import DEAD_LETTERS_BAD, HEADROOM_BAD_S, HEADROOM_LOW_S, SOURCE_OLD_S, is_late
 from writer.output.tables import labelled
 from writer.scaling.spark_settings import in_one_process
 
@@ -136,9 +137,6 @@ _STYLES = {
     "unreadable": "bold red", "unknown": "bold yellow", "not started": "bold yellow", "paused": "bold yellow",
 }  # fmt: skip
 _DECODED = {"native": "natively", "fastavro": "by fastavro"}
-_DLQ_SHARE_BAD = 0.01
-_HEADROOM_LOW_S, _HEADROOM_BAD_S = 24 * 3600, 6 * 3600
-_SOURCE_OLD_S = 60
 _GAP_RANGES = 2  # that the screen names
 _BECAUSE = {
     "size": "enough waited", "backlog": "the batch was full", "timeout": "the delay was over",
@@ -204,6 +202,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     without_records = pipeline["totals"]["offsets_without_records"]
     lines = [
         ("trouble", Text(pipeline["error"], style="red")) if pipeline["error"] else None,
+        ("file", _config(pipeline["config"])) if pipeline.get("config") else None,
         ("paused", _paused(pipeline)) if pipeline["pause"] else None,
         ("rate limit", _limited(pipeline["rate_limit"])) if pipeline.get("rate_limit") else None,
         ("scheduling", _scheduling(pipeline.get("scheduling"))),
@@ -239,6 +238,15 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         else None,
     ]
     return [entry for entry in lines if entry is not None and entry[1].plain]
+
+
+def _config(config: Mapping[str, Any]) -> Text:
+    """Return what of the configuration file is not in force; nothing where all is."""
+    if config["error"]:
+        return Text(f"not in force since {instant(config['read_at'])}: {config['error']}", "yellow")
+    return Text(
+        f"needs a restart of the process: {', '.join(config['restart'])}" if config["restart"] else "", "yellow"
+    )
 
 
 def _targets(targets: Sequence[Mapping[str, Any]]) -> Text:
@@ -285,14 +293,12 @@ def _lag(lag: Mapping[str, Any], limits: Mapping[str, Any]) -> Text:
     if not lag["offsets"]:
         text = Text("none", style="green")
     else:
-        late = 2 * (limits.get("delay_max_seconds") or 600)
-        style = "yellow" if (lag["seconds"] or 0) > late else ""
-        text = Text(plural(lag["offsets"], "offset"), style=style)
+        text = Text(plural(lag["offsets"], "offset"), style="yellow" if is_late(lag, limits) else "")
         text.append("" if lag["seconds"] is None else f", the oldest waits {span(lag['seconds'])}")
         worst = lag["worst"]
         if worst and len(lag["partitions"]) > 1:
             text.append(f"; worst {worst['topic']}/{worst['partition']} with {worst['offsets']:,}", style="dim")
-    if (lag["source_age_seconds"] or 0) > _SOURCE_OLD_S:
+    if (lag["source_age_seconds"] or 0) > SOURCE_OLD_S:
         text.append(f"; Kafka has not answered for {span(lag['source_age_seconds'])}", style="yellow")
     return text
 
@@ -348,7 +354,7 @@ def _dead_letters(records: Mapping[str, int]) -> Text:
     if not bad:
         return Text("none", style="green")
     share = bad / max(1, records["read"])
-    style = "bold red" if share > _DLQ_SHARE_BAD else "yellow"
+    style = "bold red" if share > DEAD_LETTERS_BAD else "yellow"
     text = Text(f"{records['dead_letters']:,}, and {records['quarantined']:,} quarantined", style=style)
     return text.append(f": {share:.2g} of all read" if share < 0.0001 else f": {share:.2%} of all read")  # noqa: PLR2004
 
@@ -385,7 +391,7 @@ def _schemas(schemas: Mapping[str, int]) -> Text:
 def _headroom(seconds: float | None) -> Text:
     if seconds is None:
         return Text("")
-    style = "bold red" if seconds < _HEADROOM_BAD_S else "yellow" if seconds < _HEADROOM_LOW_S else ""
+    style = "bold red" if seconds < HEADROOM_BAD_S else "yellow" if seconds < HEADROOM_LOW_S else ""
     if seconds < 0:
         return Text(f"over since {span(-seconds)}: records are being lost", style=style)
     return Text(f"takes the oldest that waits in {span(seconds)}", style=style)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from writer.batch.lateness import BOUNDS_S
 from writer.core.text import iso
 from writer.hooks.outbox import Health
+from writer.output.health import health
 from writer.sealing.bucket_states import BucketCounts, BucketState
 from writer.status.lag import lag_sample
 from writer.status.lag_sample import rounded
@@ -26,7 +27,7 @@ def document(views: Iterable[View], now: datetime, source: Source = "driver") ->
 
 def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
     lag = lag_sample(view.logs, view.frontier, now)
-    return {
+    found = {
         "source": source,
         "state": view.state,
         "error": view.error,
@@ -68,6 +69,7 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         "hooks": {name: _hook(hook, now) for name, hook in view.hooks.items()},
         "recovery": [dict(decision) for decision in view.recovery],
     }
+    return {**found, "health": asdict(health(found))}
 
 
 def overview(views: Iterable[View], now: datetime) -> dict[str, Any]:

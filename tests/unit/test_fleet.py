@@ -1,0 +1,150 @@
+"""Many pipelines, many tables, many releases on one screen: the worst first, and nothing beyond 80 columns."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+from typer.testing import CliRunner
+
+from writer.cli.main import app
+from writer.cli.read.status import collect_all, exit_code
+from writer.config.connections import Http
+from writer.output import fleet_screen
+from writer.output.health import Health, health
+from writer.output.tables import show
+from writer.status.document import document
+from writer.status.progress import Board, Progress
+from writer.web.endpoints import serving
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def pipeline(name: str = "clicks", **changes: Any) -> dict[str, Any]:
+    """A pipeline as `/status` describes it: running and well, but for what a test changes."""
+    progress = Progress(name)
+    progress.running()
+    one = document([progress.view()], NOW)["pipelines"][name]
+    lag = {**one["lag"], "offsets": 0, "seconds": 0.0, **changes.pop("lag", {})}
+    return {**one, "commit_age_seconds": 12.0, "lag": lag, **changes}
+
+
+def behind(name: str, seconds: float | None, rows: int = 0) -> dict[str, Any]:
+    why = None if seconds is None else "storage at s3://lake refuses"
+    at = {"location": f"s3://lake/app/{name}", "rows": rows, "bytes": 10 * rows, "files": rows // 100}
+    return {"name": name, **at, "behind_seconds": seconds, "behind": why}
+
+
+def printed(what: RenderableType, width: int) -> str:
+    out = StringIO()
+    show(what, Console(file=out, width=width, highlight=False))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "reason"),
+    [
+        ({}, "ok", ""),
+        ({"state": "failed", "error": "the disk is full"}, "critical", "failed: the disk is full"),
+        ({"state": "unknown"}, "warning", "no driver runs it"),
+        ({"pause": {"at": "x"}}, "warning", "paused"),
+        ({"lag": {"source_age_seconds": 300.0}}, "warning", "Kafka has not answered for 5 min"),
+        ({"lag": {"headroom_seconds": 3_600.0}}, "critical", "retention takes the oldest in 1 h"),
+        ({"lag": {"headroom_seconds": -1.0}}, "critical", "retention is over: records are being lost"),
+        ({"lag": {"headroom_seconds": 50_000.0}}, "warning", "retention takes the oldest in 13 h 53 min"),
+        ({"lag": {"seconds": 1_261.0}}, "warning", "the oldest record waits 21 min 1 s"),
+        ({"lag": {"seconds": 1_259.0}}, "ok", ""),
+        ({"targets": [behind("users", 60.0)]}, "warning", "1 table behind, users for 1 min"),
+        ({"targets": [behind("users", 960.0), behind("orders", 9.0)]}, "critical", "2 tables behind, users for 16 min"),
+        ({"targets": [behind("users", None)]}, "ok", ""),
+        ({"gaps": {"count": 2, "offsets": 9, "last": None}}, "warning", "2 open gaps"),
+        ({"hooks": {"mail": {"error": "refused"}}}, "warning", "hook mail fails"),
+    ],
+)  # fmt: skip
+def test_health_is_the_worst_of_what_is_wrong(changes: dict[str, Any], level: str, reason: str) -> None:
+    assert health(pipeline(**changes)) == Health(level, (reason,) if reason else ())  # type: ignore[arg-type]
+
+
+def test_the_worst_reason_comes_first_and_the_status_document_has_it() -> None:
+    found = health(pipeline(pause={"at": "x"}, state="failed", error="torn"))
+    assert found == Health("critical", ("failed: torn", "paused"))
+    assert pipeline()["health"] == {"level": "ok", "reasons": ()}
+
+
+def sixty() -> dict[str, Any]:
+    """60 pipelines, one of them with 500 tables."""
+    found = {f"orders-{n:02}": pipeline(lag={"offsets": n * 1_000, "seconds": float(n)}) for n in range(57)}
+    found["failing"] = pipeline(
+        state="failed", error="the topic 'payments' does not exist on broker:9092: it was deleted"
+    )
+    found["paused"] = pipeline(state="paused", pause={"at": "x"})
+    tables = [behind(f"com.shop.Event{n}", 1_000.0 - n if n < 9 else None, rows=n) for n in range(500)]
+    found["mixed"] = pipeline(targets=tables)
+    return {"pipelines": found}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_sixty_pipelines_are_a_line_each_and_the_worst_come_first(width: int) -> None:
+    shown = printed(fleet_screen.fleet(fleet_screen.rows({"": sixty()})), width)
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("60 pipelines: 58 running, 1 failed, 1 paused; 500 tables of routes; 2 critical")
+    order = [shown.index(name) for name in ("failing", "mixed", "paused ", "orders-56", "orders-00")]
+    assert order[2:] == sorted(order[2:])
+    assert max(order[:2]) < order[2]
+    assert "and 4 tables more; --tables lists them" in shown
+    assert len(lines) < 85
+
+
+def test_pipelines_are_searched_and_sorted() -> None:
+    def names(search: str = "", sort: fleet_screen.Sort = "worst") -> list[str]:
+        return [row.name for row in fleet_screen.rows({"": sixty()}, search, sort)]
+
+    assert names("PAUSE") == ["paused"]
+    assert names("event499") == ["mixed"], "by a table of its route"
+    assert names("orders-0")[:2] == ["orders-09", "orders-08"]
+    assert names(sort="name")[:2] == ["failing", "mixed"]
+    assert names(sort="lag")[0] == "orders-56"
+
+
+def test_tables_are_listed_those_behind_first() -> None:
+    shown = printed(fleet_screen.tables(fleet_screen.rows({"": sixty()}), "event"), 120).splitlines()
+    assert len([line for line in shown if line.startswith("mixed")]) == 500
+    assert [line.split()[1] for line in shown if line.startswith("mixed")][:10] == [
+        *(f"com.shop.Event{n}" for n in range(9)), "com.shop.Event499",
+    ]  # fmt: skip
+    assert max(map(len, shown)) <= 120
+
+
+def test_several_releases_are_one_table_and_one_that_is_silent_says_so(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("kafka: [")
+    boards = {name: Board([name]) for name in ("clicks", "views")}
+    for board in boards.values():
+        for progress in board.values():
+            progress.running()
+    with serving(Http(port=0), boards["clicks"]) as first, serving(Http(port=0), boards["views"]) as second:
+        assert first is not None
+        assert second is not None
+        places = [first, second, "http://127.0.0.1:1", str(broken)]
+        found = collect_all(places)
+        told = CliRunner().invoke(app, ["status", *[word for place in places[:2] for word in ("--all", place)]])
+    assert list(found["releases"]) == places
+    assert exit_code(found) == 1
+    assert exit_code({"releases": {place: found["releases"][place] for place in places[:2]}}) == 0
+    shown = printed(fleet_screen.fleet(fleet_screen.rows(found["releases"])), 300)
+    assert "no driver answers: nothing at http://127.0.0.1:1/status answers as a driver does" in shown
+    assert "is not YAML" in shown
+    assert told.exit_code == 0, told.output
+    assert {"clicks", "views"} <= set(told.output.split())
+
+
+def test_a_document_of_an_older_release_is_shown() -> None:
+    def without(one: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+        return {key: value for key, value in one.items() if key not in keys}
+
+    old = {"pipelines": {"clicks": without(pipeline(), "targets", "health", "scheduling", "rate_limit", "hooks")}}
+    assert [row.health.level for row in fleet_screen.rows({"": old})] == ["ok"]
