@@ -1,5 +1,6 @@
 """The commands `headrace autoscaler`."""
 
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,12 @@ from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, assigned
 from autoscaler.runtime import state_store
 from autoscaler.runtime.main import asked, policy_of, run as scale
-from writer.config.loader import load
+from writer.config.loader import ReloadableConfig
 from writer.config.location import SHOWN, default_config
 from writer.core import logging
 from writer.core.errors import ConfigError
-from writer.output.cli_options import AsJson, config_argument
+from writer.core.signals import on_hangup
+from writer.output.cli_options import AsJson, WatchConfig, config_argument
 from writer.output.tables import emit_whole
 
 autoscaler = typer.Typer(name="autoscaler", no_args_is_help=True, help="How many executors there should be, and why.")
@@ -37,19 +39,23 @@ def run(
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter, such as utilization_target=0.7; may be repeated.")
     ] = None,
+    watch_config: WatchConfig = False,
 ) -> None:
     """Keep as many executors as the lag asks for, until SIGTERM or Ctrl-C. Runs beside the driver, without Spark.
 
     Asks Kafka and the driver, decides, and asks the driver for executors; says each decision with its reason. Answers
     at 127.0.0.1:9645 (`autoscaler` in the configuration): /metrics, /status, /healthz. What it remembers outlives it.
+    SIGHUP lets it read again which pipelines there are.
 
     Exit codes: 0 stopped, 2 configuration: also where there are no executors to scale, such as with local[*].
     """
     logging.set_up()
-    settings = load(config)
+    reload = threading.Event()
+    on_hangup(reload)
+    file = ReloadableConfig(config, pipeline, reload, watched=watch_config)
     every = [] if interval is None else [f"interval={interval}"]
-    policy = policy_of(settings, [*(assignments or []), *every])
-    raise typer.Exit(scale(settings, settings.chosen(pipeline), policy, dry_run=dry_run))
+    policy = policy_of(file.config, [*(assignments or []), *every])
+    raise typer.Exit(scale(file, policy, dry_run=dry_run))
 
 
 @autoscaler.command()

@@ -12,6 +12,7 @@ from autoscaler.decision.policy import Policy
 from autoscaler.runtime import status_parser
 from writer.clients.driver_endpoint import Driver, announced, driver_status, status_at
 from writer.clients.kafka import Cluster
+from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import HeadraceError
@@ -28,8 +29,11 @@ _KAFKA_WITHIN = timedelta(seconds=5)
 class FactsCollector:
     """The running application of a configuration."""
 
-    def __init__(self, config: Config, names: Sequence[str], policy: Policy) -> None:
-        self._config, self._names, self._policy = config, tuple(names), policy
+    def __init__(
+        self, config: Config, names: Sequence[str], policy: Policy, file: ReloadableConfig | None = None
+    ) -> None:
+        """`file`: where the pipelines are read again; without it they stay what they are."""
+        self._config, self._names, self._policy, self._file = config, tuple(names), policy, file
         self._cluster = Cluster(config.kafka.address, min(config.kafka.request_timeout, _KAFKA_WITHIN))
         self._frontiers: dict[str, status_parser.Frontiers] = {}
         self._last_status: dict[str, dict[str, Any] | None] = {}  # name → what was said last, by the driver or the lake
@@ -40,6 +44,8 @@ class FactsCollector:
 
     def look(self, now: datetime) -> Facts:
         """Ask Kafka and the driver. Takes some seconds at most."""
+        if self._file is not None and self._file.read_again() is not None:
+            self._config, self._names = self._file.config, tuple(self._file.names)
         whole = self._ask_driver()
         self.executors = None if whole is None else whole.get("executors")
         levels = self._recovery_levels()

@@ -19,7 +19,7 @@ from autoscaler.runtime.loop import Loop
 from writer.clients.driver_endpoint import Driver, ask_at
 from writer.clients.http import RequestFailed
 from writer.config.connections import Autoscaler
-from writer.config.loader import load
+from writer.config.loader import ReloadableConfig, load
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError
@@ -49,8 +49,9 @@ def asked(path: Path, only: list[str] | None, assignments: Sequence[str]) -> tup
     return facts, policy, state_store.read_state(_store(config, names)).memory
 
 
-def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) -> int:
+def run(file: ReloadableConfig, policy: Policy, *, dry_run: bool) -> int:
     """Scale the driver that has these pipelines until SIGTERM or SIGINT. Returns the exit code; raises ConfigError."""
+    config, names = file.config, file.names
     section = config.autoscaler
     if (why := refusal(config.spark.master, config.spark.conf)) is not None:
         raise ConfigError(why)
@@ -64,7 +65,7 @@ def run(config: Config, names: Sequence[str], policy: Policy, *, dry_run: bool) 
     stop = threading.Event()
     on_signals(stop)
     store = _store(config, names)
-    live = FactsCollector(config, names, policy)
+    live = FactsCollector(config, names, policy, file)
 
     def request(executors: int, because: Event) -> str | None:
         return "no driver" if live.driver is None else _ask(live.driver, section, executors, because)

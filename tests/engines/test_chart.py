@@ -134,8 +134,10 @@ def test_the_pipelines_file_may_be_another_config_map_for_every_pod() -> None:
         for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
             for mount in container.get("volumeMounts", []):
                 assert mount["name"] in volumes, f"{name}: {mount}"
-                if mount.get("subPath") == "pipelines.yaml":
-                    assert volumes[mount["name"]]["configMap"] == {"name": "team-pipelines"}
+                if mount["mountPath"] == "/etc/headrace":
+                    (first, _) = volumes[mount["name"]]["projected"]["sources"]
+                    files = [{"key": "pipelines.yaml", "path": "pipelines.yaml"}]
+                    assert first["configMap"] == {"name": "team-pipelines", "items": files}
                     jobs.append(name)
     assert len(set(jobs)) >= 8, "driver, check, tests, audit, and two jobs of each pipeline"
     (role,) = [found for found in objects if found["kind"] == "Role"]

@@ -110,6 +110,10 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
         [{f"headrace_recovery_unhealthy_seconds{{{P}}}": [*flat(0), 0, 60, 120, 180]}],
     ),
     "HeadraceTargetBehind": ([{BEHIND: rising(60)}], [{BEHIND: flat(0)}, {BEHIND: [*flat(0), 0, 60, 120, 0]}]),
+    "HeadraceConfigInvalid": (
+        [{"headrace_config_last_reload_successful": flat(0)}],
+        [{"headrace_config_last_reload_successful": [*flat(1), 0, 0, 0]}],
+    ),
     "HeadraceRecovering": ([{LEVEL: flat(1)}], [{LEVEL: [*flat(0), *([1] * 10)]}, {LEVEL: flat(0)}]),
     "HeadraceRunsAgain": (
         [{RUN: [1, *([2] * 20), *([3] * 20), *([4] * 10)], GROWN: [0] * 51}],

@@ -1,6 +1,7 @@
 """Many pipelines, many tables, many releases on one screen: the worst first, and nothing beyond 80 columns."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -29,7 +30,8 @@ def pipeline(name: str = "clicks", **changes: Any) -> dict[str, Any]:
     progress.running()
     one = document([progress.view()], NOW)["pipelines"][name]
     lag = {**one["lag"], "offsets": 0, "seconds": 0.0, **changes.pop("lag", {})}
-    return {**one, "commit_age_seconds": 12.0, "lag": lag, **changes}
+    found = {**one, "commit_age_seconds": 12.0, "lag": lag, **changes}
+    return {**found, "health": asdict(health(found))}
 
 
 def behind(name: str, seconds: float | None, rows: int = 0) -> dict[str, Any]:

@@ -34,10 +34,13 @@ def made(tmp_path: Path) -> Folder:
     return found
 
 
-def test_orders_are_read_as_they_were_given_and_others_are_started(made: Folder) -> None:
+def test_orders_are_read_as_they_were_given_and_others_wait(made: Folder) -> None:
     orders = Folder(made.path).orders()
     assert orders.token == "secret"
-    assert (orders.of("clicks"), orders.of("views")) == (Order(start=True, new_run=True, lease=7), Order())
+    assert (orders.of("clicks"), orders.of("views")) == (
+        Order(start=True, new_run=True, lease=7), Order(start=False),
+    )  # fmt: skip
+    assert Orders().of("clicks") == Order(), "without a supervisor"
     assert (made.path / "orders.json").stat().st_mode & 0o077 == 0, "the token is nobody else's"
 
 

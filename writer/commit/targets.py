@@ -92,7 +92,8 @@ class Targets:
         rest = self._section.unrouted
         return Route(
             by, key, self._section.rules, dict(self._made), is_full=self._is_full, stops=rest == "stop",
-            otherwise=None if rest in ("dead_letters", "stop") else rest, records=self._records(), shut=self._shut(),
+            otherwise=None if rest in ("dead_letters", "stop") else rest, shut=self._shut(),
+            records=record_names(self._schemas.plan),
         )  # fmt: skip
 
     def plans(self, of_pipeline: TaskPlan, closed: Mapping[int, datetime]) -> dict[str, TaskPlan]:
@@ -204,11 +205,6 @@ class Targets:
     def _is_full(self) -> bool:
         made = sum(target is not None for target in self._made.values())
         return made >= self._section.max_targets or len(self._made) >= self._section.max_targets + _REFUSED_MAX
-
-    def _records(self) -> Mapping[int, str]:
-        known = self._schemas.plan.schemas.items()
-        names = {schema_id: full_name(one.text) for schema_id, one in known if isinstance(one, WriterSchema)}
-        return {schema_id: name for schema_id, name in names.items() if name is not None}
 
     def _record_columns(self, target: Target) -> RecordColumns:
         same = target.settings.columns == self._settings.columns
@@ -356,6 +352,12 @@ class Targets:
 
 def _empty(plan: SchemaPlan) -> pa.Table:
     return plan.columns.empty_table()
+
+
+def record_names(plan: SchemaPlan) -> dict[int, str]:
+    """Return the full name of each schema's record, by schema id."""
+    names = {schema_id: full_name(one.text) for schema_id, one in plan.schemas.items() if isinstance(one, WriterSchema)}
+    return {schema_id: name for schema_id, name in names.items() if name is not None}
 
 
 def routed(plan: TaskPlan, targets: Targets, closed: Mapping[int, datetime]) -> TaskPlan:

@@ -215,17 +215,18 @@ class LocalPipeline:
 
 def opened(
     name: str, config: Config, schemas: SchemaSource, *, topics: Sequence[str] | None = None, with_table: bool = True,
-    checked: bool = True, tables: Tables | None = None,
+    checked: bool = True, tables: Tables | None = None, before_route: bool = False,
 ) -> LocalPipeline:  # fmt: skip
     """Open a pipeline: its table's columns, if there is a table, and the registered schemas on top.
 
     `topics`: that it reads; by default those that are named, and those of its pattern that its table knows.
     `tables`: of a command that commits rows; those of a route are opened, and made where records need them.
+    `before_route`: records are only decoded, as a route has them before it splits them.
     Unless `checked` is off, schema ids must mean what they meant when the table's rows were read: else SchemaChanged.
     Raises ConfigError for a table that is not the pipeline's, CommitFailed for one that cannot be read,
     RegistryUnreachable.
     """
-    pipeline = config.pipelines[name] if tables is not None else config.one_table(name)
+    pipeline = config.pipelines[name] if before_route or tables is not None else config.one_table(name)
     is_routed = pipeline.route is not None
     buckets = () if is_routed else bucketers.build(pipeline.bucket).columns
     table, columns, seen = main_table(name, config), pa.schema([]), dict[str, list[str]]()

@@ -21,9 +21,10 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import Source, Span
 from writer.core.text import instant as short_instant, plural, span
 from writer.core.units import show_size
-from writer.maintenance.local_pipeline import LocalPipeline, Sample, opened, record_places
+from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, opened, record_places
 from writer.output import tables
 from writer.output.tables import Column, TextTable, cell, emit, instant, plain, short_type
+from writer.preflight.route_sample import TargetPart, opened_part, split
 from writer.preflight.staged_sample import show_staged
 from writer.schemas.format_detection import RECORDS_MAX
 from writer.schemas.registry import source
@@ -40,16 +41,29 @@ _TROUBLE = {"dead_letter": "red", "quarantined": "yellow", "tombstone": "dim"}
 
 
 def preview(
-    config: Config, name: str | None, *, at: Step, records: int, start: str, follow: bool, as_json: bool, now: datetime
-) -> None:
-    """Show records of a pipeline's topics at a step. Raises HeadraceError."""
+    config: Config, name: str | None, *, target: str | None = None, at: Step, records: int, start: str, follow: bool,
+    as_json: bool, now: datetime,
+) -> None:  # fmt: skip
+    """Show records of a pipeline's topics at a step; of a route by the tables that they go to, or of one of these.
+
+    Raises HeadraceError.
+    """
     name = config.one(name)
+    if target is not None:
+        config.at_target(name, target)  # says that it does not exist
     if follow and at == "staged":
         raise ConfigError("--at staged shows finished files, which --follow never has; leave one of them out")
     cluster, topics = _asked(config, name)
     spans = kafka_sample.spans(cluster, topics, records, kafka_sample.position(start))
     out = tables.console()
     look = PreviewSession(name, config, at, out, now, as_json=as_json, whole=not follow)
+    if config.pipelines[name].route is not None and at != "raw":
+        if follow:
+            raise ConfigError("--follow does not split records by a route; show them as they are: --at raw")
+        look.show_route(kafka_sample.read(config.kafka, spans), target)
+        return
+    if target is not None:
+        raise ConfigError("--at raw shows records before the route; leave --target out, or show them decoded")
     if follow:
         with suppress(KeyboardInterrupt):
             look.show(kafka_sample.follow(config.kafka, {source: first for source, (first, _) in spans.items()}))
@@ -67,7 +81,16 @@ def looked(config: Config, name: str, *, at: Step, records: int, now: datetime) 
     batch = kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, records))
     if batch.num_rows == 0:
         return []
-    return _described(config, name, at, batch, _walk(config, name, at), now)
+    if config.pipelines[name].route is None or at == "raw":
+        return _described(config, name, at, batch, _walk(config, name, at), now)
+    schemas = source(config.registry)
+    found = split(opened(name, config, schemas, topics=topics, before_route=True), batch)
+    parts = [
+        {"target": part.target, **record}
+        for part in found.parts
+        for record in _described(part.config, name, at, part.records, opened_part(name, part, schemas), now)
+    ]
+    return [*parts, *map(_refused, found.refused)]
 
 
 def _walk(config: Config, name: str, at: Step) -> LocalPipeline | None:
@@ -108,6 +131,7 @@ class PreviewSession:
     as_json: bool
     whole: bool  # one batch comes, and may be summed up
     _sheet: TextTable | None = None
+    _target: str | None = None  # of a route, whose records are shown
 
     def show(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Show each batch as it comes."""
@@ -118,10 +142,46 @@ class PreviewSession:
             else:
                 self._records(_described(self.config, self.name, self.at, batch, walk, self.now), walk)
 
+    def show_route(self, batch: pa.RecordBatch, target: str | None) -> None:
+        """Show the records of each table of a route, and those that go to none; with `target` those of one table."""
+        if batch.num_rows == 0:
+            tables.sentence(self.out, f"{self.name}: the topics hold no records", "dim")
+            return
+        schemas = source(self.config.registry)
+        topics = batch.column("topic").unique().to_pylist()  # a sample's
+        found = split(opened(self.name, self.config, schemas, topics=topics, before_route=True), batch)
+        for part in found.parts:
+            if target in (None, part.target):
+                self._part(part, opened_part(self.name, part, schemas))
+        if target is None and found.refused:
+            refused = list(map(_refused, found.refused))
+            if self.as_json:
+                self._emit(refused, None)
+            else:
+                self.out.print(Text(f"no table: {plural(len(refused), 'record')}", "bold"))
+                _others(self.out, refused)
+        elif target is not None and not any(part.target == target for part in found.parts):
+            tables.sentence(self.out, f"{self.name}: none of {plural(batch.num_rows, 'record')} goes to {target}.")
+
+    def _part(self, part: TargetPart, walk: LocalPipeline) -> None:
+        if not self.as_json:
+            location = part.config.pipelines[self.name].table.location
+            self.out.print(Text(part.target, "bold").append(f" → {location}", "dim"), soft_wrap=True)
+        if self.at == "staged":
+            show_staged(walk, part.records, self.now, self.out, as_json=self.as_json)
+        else:
+            self._target, self._sheet = part.target, None
+            self._records(_described(part.config, self.name, self.at, part.records, walk, self.now), walk)
+        if not self.as_json:
+            self.out.print()
+
+    def _emit(self, records: list[Record], target: str | None) -> None:
+        for record in records:
+            emit(plain(record if target is None else {"target": target, **record}))
+
     def _records(self, records: list[Record], walk: LocalPipeline | None = None) -> None:
         if self.as_json:
-            for record in records:
-                emit(plain(record))
+            self._emit(records, self._target)
             return
         if walk is None:
             narrow = self.out.width < _NARROW
@@ -144,17 +204,14 @@ def raw(batch: pa.RecordBatch, wire: Wire | None = None) -> list[Record]:
     table = pa.Table.from_batches([batch])
     found = []
     for (_, about), (value, headers) in zip(_about(table), each(table), strict=True):
-        seen = _seen(value, headers, wire) if value is not None else None
-        name, schema_id = (None, None) if seen is None else (seen[0].format, seen[1])
+        found_wire, schema_id = wire, None
+        if value is not None and wire is not None:
+            schema_id = wire.found(value, headers)
+        elif value is not None and (seen := recognised(value, headers)) is not None:
+            found_wire, schema_id = seen
+        name = None if schema_id is None or found_wire is None else found_wire.format
         found.append({**about, "wire": name, "schema_id": schema_id, "bytes": len(value or b""), "value_hex": value})
     return found
-
-
-def _seen(value: bytes, headers: Mapping[str, bytes], wire: Wire | None) -> tuple[Wire, int] | None:
-    if wire is None:
-        return recognised(value, headers)
-    schema_id = wire.found(value, headers)
-    return None if schema_id is None else (wire, schema_id)
 
 
 def decoded(walk: LocalPipeline, batch: pa.RecordBatch) -> list[Record]:
@@ -165,6 +222,12 @@ def decoded(walk: LocalPipeline, batch: pa.RecordBatch) -> list[Record]:
 def assigned(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> list[Record]:
     """Describe records after assign: event time and bucket, or why there is none."""
     return _records(batch, walk.assigned(batch, now), walk)
+
+
+def _refused(one: DeadLetter) -> Record:
+    topic, partition, offset = one.place
+    place = {"topic": topic, "partition": partition, "offset": offset}
+    return {"target": None, **place, "schema_id": one.schema_id, "outcome": one.outcome, "reason": one.reason}
 
 
 def _records(batch: pa.RecordBatch, sample: Sample, walk: LocalPipeline) -> list[Record]:

@@ -24,7 +24,7 @@ from writer.core.errors import ConfigError
 from writer.core.text import plural
 from writer.core.units import show_duration, show_size
 from writer.maintenance.local_pipeline import Sample, opened
-from writer.preflight.source_checks import Times, times_in
+from writer.preflight.sample_checks import Times, times_in
 from writer.schemas.registry import source
 
 _WIDTH = 110  # columns of the file

@@ -7,16 +7,20 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
+
 import bucketers
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
-from writer.config.pipelines import Config
+from writer.config.pipelines import Config, Pipeline
 from writer.core.errors import ExitCode, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural, span
-from writer.maintenance.local_pipeline import LocalPipeline
+from writer.maintenance.local_pipeline import LocalPipeline, opened
+from writer.preflight.route_sample import opened_part, split
 from writer.preflight.sizing import Traffic
 from writer.preflight.staged_sample import Staged, staged
+from writer.schemas.registry import source
 
 _WINDOW = timedelta(hours=1)
 _SLICES = 12  # of the window, to find the busiest
@@ -63,28 +67,62 @@ def pace(cluster: Cluster, topics: list[str], newest: datetime, now: datetime) -
 
 
 def measured(
-    walk: LocalPipeline, config: Config, cluster: Cluster, records: int, now: datetime, given_per_s: float | None
-) -> tuple[Traffic, str]:
-    """Measure a pipeline's traffic, and say in a phrase what was looked at. Raises NothingToMeasure, HeadraceError."""
-    topics = choose_topics(cluster, config.pipelines[walk.name].topics).names
+    name: str, config: Config, cluster: Cluster, records: int, now: datetime, given_per_s: float | None
+) -> dict[str, tuple[Traffic, str, Pipeline]]:
+    """Measure a pipeline's traffic, or that of each table of its route, by its share of the sampled records.
+
+    Returns by `pipeline` or `pipeline/target` the traffic, a phrase: what was looked at, and the settings. Raises
+    NothingToMeasure, HeadraceError.
+    """
+    settings, schemas = config.pipelines[name], source(config.registry)
+    topics = choose_topics(cluster, settings.topics).names
     batch = kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, records))
+    walk = opened(name, config, schemas, topics=topics, before_route=settings.route is not None)
+    if settings.route is None:
+        return {name: (*_measured(walk, cluster, topics, batch, now, given_per_s), settings)}
+    parts = split(walk, batch).parts if batch.num_rows else []
+    if not parts:
+        raise _nothing(name, topics)
+    found = {}
+    for part in parts:
+        share = part.records.num_rows / batch.num_rows
+        of_part = opened_part(name, part, schemas)
+        found[f"{name}/{part.target}"] = (
+            *_measured(of_part, cluster, topics, part.records, now, given_per_s, share),
+            part.config.pipelines[name],
+        )
+    return found
+
+
+def _nothing(name: str, topics: Sequence[str]) -> NothingToMeasure:
+    return NothingToMeasure(
+        f"no record of {', '.join(topics)} becomes a row, so there is nothing to size {name!r} by. "
+        "`headrace validate` says why."
+    )
+
+
+def _measured(
+    walk: LocalPipeline, cluster: Cluster, topics: list[str], batch: pa.RecordBatch, now: datetime,
+    given_per_s: float | None, share: float = 1.0,
+) -> tuple[Traffic, str]:  # fmt: skip
+    """Measure the traffic of one table. `share`: of the topics' records, that go there."""
+    config = walk.config
     times = [time for time in batch.column("timestamp").to_pylist() if time is not None]  # cold: a sample
     found = staged(walk, batch, now) if batch.num_rows else None
     if found is None or not found.rows or not times:
-        raise NothingToMeasure(
-            f"no record of {', '.join(topics)} becomes a row, so there is nothing to size {walk.name!r} by. "
-            "`headrace validate` says why."
-        )
+        raise _nothing(walk.name, topics)
     per_s, how = (given_per_s, "given by --events-per-second")
     if per_s is None:
         per_s, how = _words(pace(cluster, topics, max(times), now), now)
+    how = how if share == 1 else f"{share:.1%} of {per_s:,.1f}/s; {how}"
     values = batch.num_rows - batch.column("value").null_count
     rows = Counter[BucketKey]()
     for file in found.report.files:
         rows[file.bucket] += file.rows
     sampled = plural(values, "record")
     traffic = Traffic(
-        events_per_s=per_s, events_how=how, event_bytes=found.value_bytes / values, columns=len(walk.plan.columns),
+        events_per_s=per_s * share, events_how=how, event_bytes=found.value_bytes / values,
+        columns=len(walk.plan.columns),
         row_bytes=found.row_bytes, row_bytes_parquet=found.bytes / found.rows, sampled_how=f"mean of {sampled}",
         bucket_shares=[count / found.rows for _, count in rows.most_common()],
         buckets_per_day=buckets_per_day(config.pipelines[walk.name].bucket, list(rows)),

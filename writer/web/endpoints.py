@@ -59,7 +59,7 @@ def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime,
     views = [progress.view() for progress in board.values()]
     match path.split("?", 1)[0]:
         case "/metrics":
-            body, content_type = exposition(board, accept)
+            body, content_type = exposition(board, accept, more().get("config", {}))
             return HTTPStatus.OK, content_type, body
         case "/status":
             return json_answer({**document(views, now), **more()})

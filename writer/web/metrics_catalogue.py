@@ -32,6 +32,18 @@ def _target_behind(reading: Reading) -> dict[str, float]:
 CATALOGUE: tuple[Metric, ...] = (
     Metric("headrace_build_info", "Always 1; the versions that run.", lambda _: [], ("version", "python")),
     Metric(
+        "headrace_config_last_reload_successful",
+        "1 while the configuration file, as it was last read, is in force; 0: it was invalid, and changed nothing.",
+        lambda _: [],
+        (),
+    ),
+    Metric(
+        "headrace_config_restart_needed",
+        "Keys of the configuration file that differ from those in force, and hold from the next start of the process.",
+        lambda _: [],
+        (),
+    ),
+    Metric(
         "headrace_pipeline_alive",
         "1 while the pipeline starts, runs, is paused or drains; 0 when it failed or ended.",
         plain(lambda r: float(r.view.state in ("starting", "running", "paused", "draining"))),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -45,21 +46,29 @@ def family(name: str, kind: str, about: str, labels: Sequence[str], values: Iter
     return made
 
 
-def exposition(board: Mapping[str, Progress], accept: str) -> tuple[bytes, str]:
-    """Return a driver's page and its content type."""
-    return encoded(families(board, datetime.now(UTC)), accept)
+def exposition(
+    board: Mapping[str, Progress], accept: str, config: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[bytes, str]:
+    """Return a driver's page and its content type. `config`: the last reading of its file, as `/status` has it."""
+    return encoded(families(board, datetime.now(UTC), config), accept)
 
 
-def families(board: Mapping[str, Progress], now: datetime) -> Iterator[Family]:
+def families(
+    board: Mapping[str, Progress], now: datetime, config: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[Family]:
     """Give every family of a driver's catalogue, those without a value too."""
-    build = [((version("headrace"), platform.python_version()), 1)]
+    of_process: Mapping[str, Iterable[Value]] = {
+        "headrace_build_info": [((version("headrace"), platform.python_version()), 1)],
+        "headrace_config_last_reload_successful": [((), float(not config.get("error")))],
+        "headrace_config_restart_needed": [((), float(len(config.get("restart", ()))))],
+    }
     views = [progress.view() for progress in board.values()]
     readings = [Reading(view, lags(view.logs, view.frontier, now), now) for view in views]
     for metric in CATALOGUE:
         if metric.read is None:
             yield _histogram(metric, readings)
         else:
-            values = _values(metric.read, readings) if "pipeline" in metric.labels else build
+            values = of_process.get(metric.name) or _values(metric.read, readings)
             yield family(metric.name, metric.kind, metric.help, metric.labels, values)
 
 

@@ -16,7 +16,7 @@
 {{/* The autoscaler: a native sidecar, which is there before the driver and goes after it. */}}
 {{- define "headrace.autoscalerContainer" -}}
 {{- $a := .Values.autoscaler -}}
-{{- $arguments := list "headrace" "autoscaler" "run" "/etc/headrace/pipelines.yaml" "--interval" $a.interval -}}
+{{- $arguments := list "headrace" "autoscaler" "run" "/etc/headrace/pipelines.yaml" "--watch-config" "--interval" $a.interval -}}
 {{- if $a.dryRun -}}{{- $arguments = append $arguments "--dry-run" -}}{{- end -}}
 - name: autoscaler
   restartPolicy: Always

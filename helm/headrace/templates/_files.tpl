@@ -138,3 +138,12 @@ overlay.yaml: |
 executor.yaml: |
 {{ include "headrace.executor" . | indent 2 }}
 {{- end }}
+
+{{/* What a running driver does not take over: all but the pipelines. Another one of these is another pod. */}}
+{{- define "headrace.restartFiles" -}}
+{{- if not .Values.existingConfigMap -}}
+{{ omit (fromYaml .Values.config) "pipelines" "defaults" | toJson }}
+{{ end -}}
+{{ include "headrace.place" . }}
+{{ include "headrace.executor" . }}
+{{- end }}

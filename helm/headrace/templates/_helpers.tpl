@@ -102,6 +102,11 @@ is refused before anything is installed. */}}
 {{- if and (kindIs "map" $config.supervisor) (or (hasKey $config.supervisor "lease") (hasKey $config.supervisor "lease_prefix")) -}}
 {{- fail "\n\nconfig: supervisor.lease and lease_prefix are the chart's here: the account needs rights for them. Take them out of the file; set supervisor.lease of the values.\n" -}}
 {{- end -}}
+{{- range .Values.volumeMounts -}}
+{{- if hasPrefix "/etc/headrace/" (printf "%s/" (trimSuffix "/" .mountPath)) -}}
+{{- fail (printf "\n\nvolumeMounts: %s is inside /etc/headrace, which is the chart's. Mount it elsewhere.\n" .mountPath) -}}
+{{- end -}}
+{{- end -}}
 {{- $spark := $config.spark | default dict -}}
 {{- if and .Values.executors.enabled $spark.master (not (hasPrefix "k8s://" $spark.master)) -}}
 {{- fail (printf "\n\nconfig: spark.master is %q, and executors.enabled is true. Take spark.master out of the file, or set executors.enabled=false.\n" $spark.master) -}}
@@ -180,11 +185,9 @@ is refused before anything is installed. */}}
 {{ include "headrace.env" . }}
 {{- end }}
 
-{{/* Single files, so that a running pod keeps those that it began with. */}}
+{{/* The folder as a whole: a running pod sees another file of the pipelines within a minute, and takes it over. */}}
 {{- define "headrace.mounts" -}}
-- {name: {{ ternary "pipelines" "config" (not (empty .Values.existingConfigMap)) }}, mountPath: /etc/headrace/pipelines.yaml, subPath: pipelines.yaml, readOnly: true}
-- {name: config, mountPath: /etc/headrace/overlay.yaml, subPath: overlay.yaml, readOnly: true}
-- {name: config, mountPath: /etc/headrace/executor.yaml, subPath: executor.yaml, readOnly: true}
+- {name: config, mountPath: /etc/headrace, readOnly: true}
 - {name: tmp, mountPath: /tmp}
 - {name: scratch, mountPath: /scratch}
 {{- with .Values.volumeMounts }}
@@ -196,10 +199,13 @@ is refused before anything is installed. */}}
 {{- define "headrace.volumes" -}}
 {{- $top := index . 0 -}}
 - name: config
-  configMap: {name: {{ index . 1 }}}
 {{- with $top.Values.existingConfigMap }}
-- name: pipelines
-  configMap: {name: {{ . }}}
+  projected:
+    sources:
+      - configMap: {name: {{ . }}, items: [{key: pipelines.yaml, path: pipelines.yaml}]}
+      - configMap: {name: {{ index $ 1 }}}
+{{- else }}
+  configMap: {name: {{ index . 1 }}}
 {{- end }}
 - name: tmp
   emptyDir: {sizeLimit: 2Gi}

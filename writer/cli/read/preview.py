@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 from writer.config.loader import load
-from writer.output.cli_options import ConfigFile, OnePipeline, json_option
+from writer.output.cli_options import ConfigFile, OnePipeline, OneTarget, json_option
 from writer.preflight import preview as command
 
 
 def preview(
     config: ConfigFile,
     pipeline: OnePipeline = None,
+    target: OneTarget = None,
     at: Annotated[
         command.Step,
         typer.Option("--at", help="As Kafka holds them, as rows, with event times and buckets, or as Parquet files."),
@@ -28,9 +29,19 @@ def preview(
 ) -> None:
     """Show records of a pipeline's topics as a step of the writer sees them. Without Spark; changes nothing.
 
+    Of a route, the records of each table one after the other, or of one with --target.
+
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration.
     """
     now = datetime.now(UTC)
     command.preview(
-        load(config), pipeline, at=at, records=records, start=start, follow=follow, as_json=as_json, now=now
+        load(config),
+        pipeline,
+        target=target,
+        at=at,
+        records=records,
+        start=start,
+        follow=follow,
+        as_json=as_json,
+        now=now,
     )

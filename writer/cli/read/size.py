@@ -1,5 +1,6 @@
 """`headrace size`: estimates resources for a topic's real traffic, line by line."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -8,16 +9,15 @@ from rich.console import Console
 from rich.text import Text
 
 from writer.clients import kafka_sample
-from writer.clients.kafka import choose_topics
 from writer.config.loader import load
-from writer.maintenance.local_pipeline import opened
+from writer.core.text import listed
 from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines, json_option
 from writer.preflight.sizing import UTILISATION, Line, Rates, Sizing, document, rates, size as compute_size
 from writer.preflight.traffic import measured
-from writer.schemas.registry import source
 
 _NAME, _VALUE = 33, 13  # columns for a line's name and its value
+_BLOCKS_MAX = 4  # tables of which the arithmetic is shown
 _SUMMED = ("cores", "on one machine", "lake a day", "files a day", "commits a day", "writes a day")
 
 
@@ -36,16 +36,27 @@ def _show(out: Console, name: str, sizing: Sizing, looked_at: str) -> None:
     out.print()
 
 
+def _listed(out: Console, sizings: Mapping[str, Sizing]) -> None:
+    """Print a line for each, the one with most files a day first."""
+    table = tables.ruled("table", *_SUMMED)
+    for label, sizing in sorted(sizings.items(), key=lambda one: -one[1].value("files a day")):
+        lines = {line.name: line for line in sizing.lines}
+        table.add_row(Text(label), *(lines[name].shown for name in _SUMMED))
+    tables.show(table, out)
+    out.print()
+
+
 def _print(out: Console, line: Line) -> None:
     head = f"  {line.name:<{_NAME}}{line.shown:>{_VALUE}}   "
     tables.hanging(out, head, line.how, "dim")
 
 
 def _together(out: Console, sizings: list[Sizing]) -> None:
-    out.print(Text(f"All {len(sizings)} pipelines in one application", "bold"))
+    out.print(Text(f"All {len(sizings)} tables in one application", "bold"))
     for name in _SUMMED:
         parts = [next(line for line in sizing.lines if line.name == name) for sizing in sizings]
-        total = Line("", name, sum(part.value for part in parts), parts[0].unit, " + ".join(p.shown for p in parts))
+        how = listed([part.shown for part in parts], _BLOCKS_MAX, " + ")
+        total = Line("", name, sum(part.value for part in parts), parts[0].unit, how)
         _print(out, total)
     out.print()
 
@@ -75,6 +86,8 @@ def size(
 ) -> None:
     """Size a pipeline for its topic's traffic: cores, memory, files, requests, with the arithmetic. Changes nothing.
 
+    The tables of a route are sized one by one, by their share of the sampled records.
+
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration, or nothing to measure.
     """
     settings, now = load(config), datetime.now(UTC)
@@ -82,17 +95,19 @@ def size(
     known, out = rates(), tables.console()
     done: dict[str, tuple[Sizing, str]] = {}
     for name in settings.chosen(pipeline):
-        topics = choose_topics(cluster, settings.pipelines[name].topics).names
-        walk = opened(name, settings, source(settings.registry), topics=topics)
-        traffic, looked_at = measured(walk, settings, cluster, sample, now, events_per_second)
-        done[name] = (compute_size(traffic, settings.pipelines[name], known, rate), looked_at)
-        if not as_json:
-            _show(out, name, *done[name])
+        by_table = measured(name, settings, cluster, sample, now, events_per_second)
+        for label, (traffic, looked_at, table) in by_table.items():
+            done[label] = (compute_size(traffic, table, known, rate), looked_at)
     if as_json:
         tables.emit_whole(
             [{**document(name, sizing), "sample": looked_at} for name, (sizing, looked_at) in done.items()]
         )
         return
+    if len(done) > _BLOCKS_MAX:
+        _listed(out, {label: sizing for label, (sizing, _) in done.items()})
+    else:
+        for label, found in done.items():
+            _show(out, label, *found)
     if len(done) > 1:
         _together(out, [sizing for sizing, _ in done.values()])
     _provenance(out, known, rate)

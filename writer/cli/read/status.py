@@ -76,6 +76,7 @@ def collect(config: Config, names: list[str], cluster: Cluster, now: datetime) -
         shown["pipelines"][name] = {
             **found,
             "executors": found.get("executors"),
+            "config": found.get("config"),
             "driver": None if driver is None else {**asdict(driver), "answers": answers},
         }
     return shown

@@ -1,0 +1,96 @@
+"""What `preview`, `validate` and `size` say of a pipeline with a route, of records on a real broker."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.process import say
+from tests.writing import Site
+
+pytestmark = pytest.mark.slow
+MakeTopic = Callable[..., str]
+CLICK, INSTALL = "headrace.demo.Click", "headrace.demo.Install"
+
+
+@pytest.fixture(scope="module")
+def routed(tmp_path_factory: pytest.TempPathFactory, bootstrap: str, registry_url: str, topic: MakeTopic) -> Site:
+    """30 clicks, 20 installs with a bucket of a day, a value that is broken, and a tombstone."""
+    site, name = Site(tmp_path_factory.mktemp("routed"), bootstrap, registry_url), topic(1)
+    lake = site.root / "lake"
+    bucket = {"type": "event_time", "width": "1 d", "zone": "UTC"}
+    targets = {CLICK: str(lake / "clicks"), "*": {"location": str(lake / "{name}"), "bucket": bucket}}
+    site.pipeline("events", [name], route={"targets": targets})
+    for kind, count in (("clicks", 30), ("installs", 20)):
+        site.send(name, site.values(name, count, kind=kind, subject=f"{name}-{kind}"))
+    site.send(name, [(b"k", b"\0\0\0\0\1"), (b"k", None)])  # type: ignore[list-item]
+    return site
+
+
+def lines(site: Site, *words: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in say("preview", str(site.config), "--json", *words).splitlines()]
+
+
+def untouched(site: Site) -> None:
+    assert not (site.root / "lake").exists(), "nothing was made"
+
+
+def test_preview_shows_the_records_of_each_table_and_those_without_one(routed: Site) -> None:
+    found = lines(routed, "--at", "assigned", "-n", "52")
+    assert Counter((one["target"], one["outcome"]) for one in found) == {
+        (CLICK, "row"): 30, (INSTALL, "row"): 20, (None, "dead_letter"): 1,
+    }  # fmt: skip
+    hours, days = (
+        {next(iter(one["bucket"].values())) for one in found if one["target"] == target} for target in (CLICK, INSTALL)
+    )
+    assert all(len(hour) == len("2026-11-20T05") for hour in hours), hours
+    assert all(len(day) == len("2026-11-20") for day in days), days
+    only = lines(routed, "--target", INSTALL, "-n", "52")
+    assert {one["target"] for one in only} == {INSTALL}
+    assert {one["outcome"] for one in only} == {"row"}
+    assert lines(routed, "--at", "staged", "--target", CLICK, "-n", "52")[0]["rows"]
+    assert len(lines(routed, "--at", "raw", "-n", "52")) == 52
+    shown = say("preview", str(routed.config), "-n", "52", COLUMNS="120")
+    assert f"{CLICK} → {routed.root}/lake/clicks" in shown
+    assert "no table: 1 record" in shown
+    untouched(routed)
+
+
+def test_a_target_that_is_not_there_is_refused(routed: Site) -> None:
+    say("preview", str(routed.config), "--target", "headrace.demo", "--at", "raw", code=2)
+    say("preview", str(routed.config), "--follow", code=2)
+    assert "none of 52 records goes to other" in say("preview", str(routed.config), "--target", "other", "-n", "52")
+
+
+def test_validate_judges_the_records_of_each_table(routed: Site) -> None:
+    found = json.loads(say("validate", str(routed.config), "--json", "--sample", "60"))
+    by = {one["check"]: one for one in found if one["pipeline"] == "events"}
+    assert by["route"]["message"].startswith(f"2 tables: {CLICK} 30, {INSTALL} 20")
+    for target in (CLICK, INSTALL):
+        for check in ("decode", "event_time", "buckets", "spill"):
+            assert by[f"{check} {target}"]["status"] in ("ok", "warning"), by[f"{check} {target}"]
+    assert by["schemas"]["status"] != "not_checked"
+    untouched(routed)
+
+
+def test_size_adds_the_tables_up(routed: Site) -> None:
+    found = json.loads(say("size", str(routed.config), "--json", "--events-per-second", "100"))
+    assert [one["pipeline"] for one in found] == [f"events/{CLICK}", f"events/{INSTALL}"]
+    per_s = [next(line["value"] for line in one["lines"] if line["name"] == "events per second") for one in found]
+    assert per_s == pytest.approx([100 * 30 / 52, 100 * 20 / 52])
+    assert "All 2 tables in one application" in say("size", str(routed.config), "--events-per-second", "100")
+    untouched(routed)
+
+
+def test_a_route_by_field_that_stops_is_judged(routed: Site, tmp_path: Path) -> None:
+    site = Site(tmp_path, routed.bootstrap, routed.registry_url)
+    lake = site.root / "lake"
+    route = {"by": {"field": "country"}, "targets": {"DE": str(lake / "de")}, "unrouted": "stop"}
+    site.pipeline("events", routed.pipelines["events"]["topics"], route=route)
+    found = json.loads(say("validate", str(site.config), "--json", "--sample", "60", code=2))
+    by = {one["check"]: one for one in found if one["pipeline"] == "events"}
+    assert by["route"]["status"] == "failed"
+    assert "route.unrouted is stop" in by["route"]["fix"]

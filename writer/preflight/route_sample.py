@@ -1,0 +1,82 @@
+"""Splits a sample of records by the tables that a route sends them to. Makes no table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from writer.batch.route import NoTarget, Route
+from writer.commit.targets import record_names
+from writer.config.pipelines import Config, Pipeline
+from writer.core.errors import ConfigError
+from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, opened, record_places
+from writer.schemas.registry import SchemaSource
+from writer.table.log.foreign_writes import CommitFailed
+
+
+@dataclass(frozen=True)
+class TargetPart:
+    """Records that go to one table, and the configuration where this table is the pipeline's."""
+
+    target: str
+    config: Config
+    records: pa.RecordBatch
+
+
+@dataclass(frozen=True)
+class RouteSplit:
+    """A sample by its tables, that with most records first; and records that go to none, with the reason."""
+
+    parts: list[TargetPart]
+    refused: list[DeadLetter]
+
+
+class _OwnTable(dict[str, str | None]):
+    """Any name has a table of its own, as if the writer had made it."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> str:
+        return name
+
+
+def split(walk: LocalPipeline, batch: pa.RecordBatch) -> RouteSplit:
+    """Split records of a pipeline that was opened `before_route`. Raises RegistryUnreachable, UnclearWire."""
+    name, config, sample = walk.name, walk.config, walk.decoded(batch)
+    route = _route(config.pipelines[name], record_names(walk.plan))
+    found, refused = dict[str, list[pa.Table]](), Sample(dead_letters=list(sample.dead_letters))
+    for group in sample.groups:
+        for share in route.shares(group.schema_id, group.records, group.rows):
+            records = group.records if share.mask is None else group.where(share.mask)
+            if isinstance(share.target, NoTarget):
+                refused.refuse(records, group.schema_id, lambda at, share=share: route.reason(share.name(at)))  # type: ignore[misc]
+            else:
+                found.setdefault(share.target, []).append(records.select(batch.schema.names))
+    parts = [
+        TargetPart(target, config.at_target(name, target), _batch(tables))
+        for target, tables in sorted(found.items(), key=lambda one: (-sum(t.num_rows for t in one[1]), one[0]))
+    ]
+    return RouteSplit(parts, refused.dead_letters)
+
+
+def opened_part(name: str, part: TargetPart, schemas: SchemaSource) -> LocalPipeline:
+    """Open the table of a part; where it does not exist yet or cannot be read, as if it did not exist."""
+    topics = sorted({topic for topic, _, _ in record_places(pa.Table.from_batches([part.records]))})
+    try:
+        return opened(name, part.config, schemas, topics=topics)
+    except (ConfigError, CommitFailed):  # its own check says so
+        return opened(name, part.config, schemas, topics=topics, with_table=False)
+
+
+def _route(settings: Pipeline, records: Mapping[int, str]) -> Route:
+    assert settings.route is not None, "only a route splits records"
+    by, key = settings.route.by_key
+    rest = settings.route.unrouted
+    otherwise = None if rest in ("dead_letters", "stop") else rest
+    return Route(by, key, settings.route.rules, _OwnTable(), is_full=True, otherwise=otherwise, records=records)
+
+
+def _batch(tables: list[pa.Table]) -> pa.RecordBatch:
+    (batch,) = pa.concat_tables(tables).combine_chunks().to_batches()
+    return batch
