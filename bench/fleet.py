@@ -1,0 +1,201 @@
+"""Measures many tables from one topic, and many pipelines in one driver, against one of each.
+
+    python -m bench.fleet --tables 1,50,500 --events 4M       # one topic with so many record types, a table for each
+    python -m bench.fleet --pipelines 1,60 --events 4M        # so many topics, a pipeline and a table for each
+
+Every event has to be a row of the right table. What is measured is in bench/README.md.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from pyarrow import parquet
+from rich.console import Console
+
+from bench import race
+from bench.cli import number
+from bench.contenders import CONTENDERS, PIPELINE, configuration
+from bench.data import TIME_FIELD, DataSet, dataset
+from bench.figures import BenchFailed, Run, Written, warm
+from bench.job import PARTITIONS, Job
+from writer.clients import java_artifacts
+from writer.core.errors import HeadraceError
+from writer.demo.devstack.stack import Stack
+from writer.output.tables import NumberTable
+from writer.table.factory import table_at
+
+_BLOCK = 20_000  # events, of all types in turn, that go to one partition
+_COMMITS = 4  # one to get warm, three to be measured
+_TOPIC = "events"
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What is run: `tables` from one topic, or `pipelines` with a table each; one of the two is 1."""
+
+    tables: int
+    pipelines: int
+    events: int
+    data: DataSet
+
+    @property
+    def name(self) -> str:
+        """How it is called in the output."""
+        return f"{self.tables} tables" if self.pipelines == 1 else f"{self.pipelines} pipelines"
+
+    @property
+    def topics(self) -> list[str]:
+        """The topic of each pipeline."""
+        return [f"{_TOPIC}-{self.tables}-{self.pipelines}-{at}" for at in range(self.pipelines)]
+
+    def type_of(self, at: int) -> DataSet:
+        """Return the events of one type: the same fields, and a record of another name."""
+        return replace(self.data, name=f"{self.data.name}_{at}")
+
+    def rounded(self) -> int:
+        """Return the number of events: as many for each type, topic and partition."""
+        each = self.tables * self.pipelines * PARTITIONS
+        return self.events // each * each
+
+
+def fill(stack: Stack, fleet: Fleet) -> int:
+    """Send the events, all types in turn, to the partitions of each topic in turn. Returns the bytes of the values."""
+    admin = AdminClient({"bootstrap.servers": stack.broker.bootstrap, "log_level": 0})
+    for created in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in fleet.topics]).values():
+        created.result(60)
+    with SchemaRegistryClient({"url": stack.registry.url}) as registry:
+        ids = [
+            registry.register_schema(f"{_TOPIC}-{at}", Schema(fleet.type_of(at).schema_text, "AVRO"))
+            for at in range(fleet.tables)
+        ]
+    producer = Producer(
+        {"bootstrap.servers": stack.broker.bootstrap, "compression.type": "lz4", "linger.ms": 50,
+         "batch.size": 2**20, "queue.buffering.max.messages": 500_000, "log_level": 3}
+    )  # fmt: skip
+    of_topic, size = fleet.rounded() // fleet.pipelines, 0
+    for at, topic in enumerate(fleet.topics):
+        for turn, start in enumerate(range(0, of_topic, _BLOCK // fleet.tables * fleet.tables)):
+            count = min(_BLOCK // fleet.tables * fleet.tables, of_topic - start)
+            values = list(_mixed(fleet, ids, at * of_topic + start, count))
+            size += sum(map(len, values))
+            sent = producer.produce_batch(topic, [{"value": value} for value in values], partition=turn % PARTITIONS)
+            if sent != count or producer.flush(120):
+                raise BenchFailed(f"the broker did not take the events of {topic}")
+    return size
+
+
+def _mixed(fleet: Fleet, ids: Sequence[int], start: int, count: int) -> Iterator[bytes]:
+    """Yield events of all types in turn; event number i is the same but for its type's name."""
+    each = count // fleet.tables
+    of_types = [fleet.data.encode(start + at * each, each, schema_id=one).to_pylist() for at, one in enumerate(ids)]
+    for some in zip(*of_types, strict=True):
+        yield from some
+
+
+def config(job: Job, fleet: Fleet) -> dict[str, Any]:
+    """Return the writer's configuration: that of the bench, with a route or several pipelines."""
+    found: dict[str, Any] = yaml.safe_load(configuration(job))
+    one = found["pipelines"].pop(PIPELINE)
+    if fleet.tables > 1:
+        one |= {"table": {"location": f"{job.directory}/log"}}
+        one |= {"route": {"targets": {"*": f"{job.table}/{{name}}"}, "max_targets": 1_000}}
+    for at, topic in enumerate(fleet.topics):
+        place = {} if fleet.pipelines == 1 else {"table": {"location": f"{job.table}/{at}"}}
+        found["pipelines"][f"{PIPELINE}-{at}"] = {**one, "topics": [topic], **place}
+    return found
+
+
+def run(stack: Stack, directory: Path, fleet: Fleet, bytes_: int) -> Run:
+    """Run the writer over all topics. Raises BenchFailed unless every event is a row of its table."""
+
+    def command(job: Job) -> list[str]:
+        path = Path(job.directory) / "headrace.yaml"
+        path.write_text(yaml.safe_dump(config(job, fleet)), encoding="utf-8")
+        return [sys.executable, "-m", "writer.cli", "run", str(path), "--once"]
+
+    def written(job: Job) -> Written:
+        found = {file: file.relative_to(job.table).parts for file in sorted(job.table.rglob("*.parquet"))}
+        files = [file for file, parts in found.items() if "_delta_log" not in parts]
+        rows = [parquet.read_metadata(file).num_rows for file in files]
+        several = fleet.tables * fleet.pipelines > 1
+        tables = {found[file][0] for file in files} if several else {""}
+        if len(tables) != fleet.tables * fleet.pipelines:
+            raise BenchFailed(f"{len(tables)} tables have rows, and {fleet.tables * fleet.pipelines} should")
+        return Written(len(files), sum(file.stat().st_size for file in files), sum(rows))
+
+    events = fleet.rounded()
+    job = Job(
+        bootstrap=stack.broker.bootstrap, registry_url=stack.registry.url, topic=fleet.topics[0], schema_id=0,
+        schema_text="", events=events, batch_events=-(-events // fleet.pipelines // _COMMITS) + 16,
+        time_field=TIME_FIELD, directory=str(directory),
+    )  # fmt: skip
+    contender = replace(CONTENDERS["a"], name=fleet.name, command=command, written=written)
+    return race.run(contender, job, repeat=1, avro_bytes=bytes_, warm_from=1 / _COMMITS - 0.01)
+
+
+def driver_seconds(directory: Path, fleet: Fleet) -> Mapping[str, float]:
+    """Return the mean seconds of a batch outside of its tasks, by phase, as the commits after the first have them."""
+    found: dict[str, list[float]] = {}
+    for at in range(fleet.pipelines):
+        place = "log" if fleet.tables > 1 else "table" if fleet.pipelines == 1 else f"table/{at}"
+        commits = table_at("delta", f"{directory}/{place}", f"{PIPELINE}-{at}").commits_since(-1)
+        for one in [one for one in commits if one.facts["kind"] == "batch"][1:]:
+            former = (one.facts["former"] or {"phases": {}})["phases"]
+            for phase, seconds in {**one.facts["phases"], **former}.items():
+                found.setdefault(phase, []).append(seconds)
+    return {phase: mean(seconds) for phase, seconds in found.items() if phase not in ("tasks", "wait", "queue")}
+
+
+def main(tables: Sequence[int], pipelines: Sequence[int], events: int) -> None:
+    """Measure, and say so."""
+    for bundle in java_artifacts.BUNDLES:
+        java_artifacts.fetch(bundle, progress=print)
+    fleets = [Fleet(n, 1, events, dataset("200B")) for n in tables] + [
+        Fleet(1, n, events, dataset("200B")) for n in pipelines
+    ]
+    shown = NumberTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    shown.add_column("")
+    for title in ("events", "warm events/CPU-s", "of the first", "driver s/batch", "peak RSS GiB", "files"):
+        shown.add_column(title, justify="right")
+    first = 0.0
+    with tempfile.TemporaryDirectory(prefix="headrace-fleet-") as place, Stack(Path(place) / "servers") as stack:
+        for fleet in fleets:
+            directory = Path(place) / fleet.name.replace(" ", "-")
+            bytes_ = fill(stack, fleet)
+            done = run(stack, directory, fleet, bytes_)
+            carried, phases = warm(done).events_per_cpu_s, driver_seconds(directory, fleet)
+            first = first or carried
+            print(json.dumps({"name": fleet.name, "warm": carried, "rss": done.rss_peak_bytes, "phases": phases}))
+            shown.add_row(
+                fleet.name, f"{done.events:,}", f"{carried:,.0f}", f"{carried / first:.2f}",
+                f"{sum(phases.values()):.2f}", f"{done.rss_peak_bytes / 2**30:.2f}", f"{done.written.files:,}",
+            )  # fmt: skip
+    Console(highlight=False).print(shown)
+
+
+def _counts(text: str) -> list[int]:
+    return [int(one) for one in text.split(",") if one]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m bench.fleet", description=__doc__)
+    parser.add_argument("--tables", type=_counts, default=[])
+    parser.add_argument("--pipelines", type=_counts, default=[])
+    parser.add_argument("--events", type=number, default=4_000_000)
+    given = parser.parse_args()
+    try:
+        main(given.tables, given.pipelines, given.events)
+    except HeadraceError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
