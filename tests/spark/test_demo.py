@@ -112,6 +112,7 @@ def test_every_event_is_accounted_for(start, tmp_path):
     assert f"\n  {upgraded:,} rows carry referrer_campaign, as many as were produced with it\n" in demo.said()
     assert f"\n  {late:,} delayed rows, each in the bucket of its own hour\n" in demo.said()
     frontier = oracle.check(lake, "events")
+    assert "\n✓ topic app, 2 tables: 1,000 produced = 500 rows of Click + 500 rows of Install\n" in demo.said()
     assert sum(frontier.values()) == 20_000
     assert len(frontier) == 6, "each partition got some"
     assert len(oracle.replay(lake).commits) > 3, "start and several batches"
@@ -159,7 +160,7 @@ def test_what_is_held_takes_events_of_ones_own_until_a_signal(start, tmp_path):
     assert late_rows(lake) - before == 100, "as many as it was asked for, by the writer's own count"
     assert sum(oracle.check(lake, "events").values()) == 16_010
     user, count = oracle.rows(lake, "user_id, count(*)", "GROUP BY user_id ORDER BY 2 DESC, 1 LIMIT 1")[0]
-    command = [sys.executable, "-m", "writer.cli", "delete-rows", str(kept / "headrace.yaml")]
+    command = [sys.executable, "-m", "writer.cli", "delete-rows", str(kept / "headrace.yaml"), "--pipeline", "events"]
     subprocess.run([*command, "--where", f"user_id = '{user}'", "--no-dead-letters", "--yes"], check=True)
     demo.process.send_signal(signal.SIGINT)
     assert demo.process.wait(60) == 0, demo.said()

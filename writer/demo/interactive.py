@@ -11,11 +11,12 @@ from pathlib import Path
 from rich.text import Text
 
 from writer.clients.kafka import Cluster
+from writer.demo import mixed_topic
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
 from writer.demo.progress_monitor import Watch
 from writer.demo.terminal import Screen
-from writer.demo.workload import TOPICS, page
+from writer.demo.workload import PIPELINE, TOPICS, page
 from writer.table import parquet
 
 _ANSWER = timedelta(seconds=10)
@@ -64,7 +65,8 @@ def looks(workspace: Workspace) -> list[list[str]]:
     installed = Path(sys.executable).with_name("headrace")  # a virtual environment need not be on the PATH
     command = ["headrace"] if shutil.which("headrace") or not installed.exists() else [str(installed)]
     commands = (
-        ["status", config, "--watch"], ["preview", config, "--at", "assigned"], ["explain", config],
+        ["status", config, "--watch"], ["preview", config, "--pipeline", PIPELINE, "--at", "assigned"],
+        ["preview", config, "--pipeline", mixed_topic.PIPELINE], ["explain", config, "--pipeline", PIPELINE],
         ["audit", config, "--deep"],
     )  # fmt: skip
     return [[*command, *arguments] for arguments in commands]

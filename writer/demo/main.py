@@ -16,16 +16,17 @@ from writer.clients.java_artifacts import JavaMissing
 from writer.config.loader import load
 from writer.config.table_sections import TableFormat
 from writer.core.errors import ConfigError
-from writer.demo import verification
+from writer.demo import mixed_topic, verification
 from writer.demo.devstack.kafka import create_topics
 from writer.demo.devstack.registry import JAVA_MIN
 from writer.demo.devstack.stack import ServerFailed, Stack
 from writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
 from writer.demo.interactive import invitation, question, stay
+from writer.demo.mixed_topic import MixedTopic
 from writer.demo.progress_monitor import Watch
 from writer.demo.terminal import Screen
 from writer.demo.verification import Account
-from writer.demo.workload import PIPELINE, TOPICS, Flow, ProducedMessages, configuration, page
+from writer.demo.workload import COMMITTED_WITHIN, PIPELINE, TOPICS, Flow, ProducedMessages, configuration, page
 
 _FORMATS = {"delta": "Delta", "parquet": "Parquet files"}
 DRAINED_WITHIN = timedelta(seconds=60)  # seen: 2 s
@@ -103,19 +104,28 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
     with screen.step("starting broker and registry", "broker and registry answer"):
         stack.start()
     with screen.step("creating topics", "topics created"):
-        create_topics(stack.broker.bootstrap, TOPICS)
-    workspace.config.write_text(configuration(events, stack, workspace), encoding="utf-8")
+        create_topics(stack.broker.bootstrap, {**TOPICS, mixed_topic.TOPIC: mixed_topic.PARTITIONS})
+    mixed = MixedTopic(events, workspace)
+    workspace.config.write_text(configuration(events, stack, workspace, mixed), encoding="utf-8")
     watch = Watch(workspace.lake, workspace.dead_letters, PIPELINE, screen, title="the writer starts")
     flow = Flow(events, stack, watch, screen, interruption, partial(page, workspace))
     with interruption.later():
         writer = workspace.launch_writer()
+    with interruption.later():
+        mixed.fill(stack)
     with screen.live():
         flow.run(writer)
+        writer.wait_until(partial(_is_applied, mixed, interruption), within=COMMITTED_WITHIN)
     if not hold:
         _end(writer, stack, workspace, screen)
     with screen.step("reading the lake with DuckDB", "lake read by DuckDB, from its files"), interruption.later():
         found = verification.committed(load(workspace.config), PIPELINE, flow.given.ends, since=flow.given.since)
+        of_mixed, mixed_adds_up = mixed.account()
     adds_up = _conclude(found, flow.given, screen)
+    style = "bold green" if mixed_adds_up else "bold red"
+    screen.write(Text.assemble(screen.mark(good=mixed_adds_up), (f" {of_mixed}", style)))
+    screen.write()
+    adds_up = adds_up and mixed_adds_up
     if hold:
         screen.write("Broker, registry and writer stay up until Ctrl-C. In another terminal:\n")
         for text in invitation(stack, workspace):
@@ -125,6 +135,11 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
         _end(writer, stack, workspace, screen)
         adds_up = _offset_accounting(found, flow.given, watch, workspace, screen) and adds_up
     return adds_up
+
+
+def _is_applied(mixed: MixedTopic, interruption: Interruption) -> bool:
+    interruption.check()
+    return mixed.is_applied()
 
 
 def _end(writer: Writer, stack: Stack, workspace: Workspace, screen: Screen) -> None:
@@ -138,13 +153,15 @@ def _end(writer: Writer, stack: Stack, workspace: Workspace, screen: Screen) -> 
 
 def _show_workspace(events: int, stack: Stack, workspace: Workspace, screen: Screen) -> None:
     version = {name: bundle.version for name, bundle in java_artifacts.BUNDLES.items()}
-    topics = ", ".join(f"{name} ({partitions})" for name, partitions in TOPICS.items())
+    partitions = {**TOPICS, mixed_topic.TOPIC: mixed_topic.PARTITIONS}
+    topics = ", ".join(f"{name} ({count})" for name, count in partitions.items())
     screen.write(Text.assemble(("headrace demo", "bold"), f": {events:,} events, everything on this machine\n"))
     for name, place in (
         ("broker", f"Kafka {version['kafka']} at {stack.broker.bootstrap}, topics {topics}"),
         ("registry", f"Apicurio {version['registry']} at {stack.registry.url}"),
         ("writer", f"headrace run {workspace.config}"),
         ("lake", f"{_FORMATS[workspace.format]} in hourly buckets, {workspace.lake}"),
+        ("route", f"topic {mixed_topic.TOPIC} has two types of events, and each has a table"),
     ):
         screen.write(Text.assemble((f"  {name:<10}", "bold"), place))
     screen.write()

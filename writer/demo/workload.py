@@ -11,9 +11,11 @@ import yaml
 from writer.clients.driver_endpoint import announced
 from writer.core.offsets import Source
 from writer.core.text import plural
+from writer.demo import mixed_topic
 from writer.demo.devstack.events import NEW_FIELD, Produced, produce
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import Interruption, Workspace, Writer
+from writer.demo.mixed_topic import MixedTopic
 from writer.demo.progress_monitor import Watch
 from writer.demo.terminal import Screen
 
@@ -167,7 +169,7 @@ def page(workspace: Workspace) -> str | None:
     return None if driver is None else f"{driver.url}/"
 
 
-def configuration(events: int, stack: Stack, workspace: Workspace) -> str:
+def configuration(events: int, stack: Stack, workspace: Workspace, mixed: MixedTopic) -> str:
     """Return the configuration file: what a user would write, with small limits."""
     return yaml.safe_dump(
         {
@@ -188,7 +190,8 @@ def configuration(events: int, stack: Stack, workspace: Workspace) -> str:
                         "max_records": max(COMMIT_MIN, round(events / min(COMMITS) * SLACK)),
                     },
                     "roll": {"target_file_size": "4 MiB"},
-                }
+                },
+                mixed_topic.PIPELINE: mixed.settings(),
             },
         },
         sort_keys=False,

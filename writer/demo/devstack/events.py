@@ -145,12 +145,14 @@ def produce(
     late: int = 0,
     late_by: timedelta = LATE_BY,
     ahead: int = 0,
+    subject: str = "",
 ) -> Produced:
-    """Register the schema under `<topic>-value` and produce `n` events, and `broken` more that a strict reader refuses.
+    """Register the schema and produce `n` events, and `broken` more that a strict reader refuses.
 
-    The topic must exist. `kind` is a key of SCHEMAS, by default the topic's name. Broken values are truncated, without
-    header, or too long, in turn, spread evenly. Of the `n`, `late` have an event time `late_by` behind their own, and
-    `ahead` one AHEAD_BY in the future. Raises KafkaException if a delivery fails, SchemaRegistryError.
+    The topic must exist. `kind` is a key of SCHEMAS, by default the topic's name; `subject` is by default
+    `<topic>-value`. Broken values are truncated, without header, or too long, in turn, spread evenly. Of the `n`,
+    `late` have an event time `late_by` behind their own, and `ahead` one AHEAD_BY in the future. Raises KafkaException
+    if a delivery fails, SchemaRegistryError.
     """
     if broken and not n:
         raise ValueError(f"{broken} broken values are made from good ones: n must be positive")
@@ -158,7 +160,9 @@ def produce(
         raise ValueError(f"{late} late events and {ahead} ahead are of the n, which is {n}")
     kind = kind or topic
     with SchemaRegistryClient({"url": registry_url}) as registry:
-        schema_id: int = registry.register_schema(f"{topic}-value", Schema(json.dumps(SCHEMAS[kind]), "AVRO"))
+        schema_id: int = registry.register_schema(
+            subject or f"{topic}-value", Schema(json.dumps(SCHEMAS[kind]), "AVRO")
+        )
     encode = encoder(SCHEMAS[kind], schema_id)
     delivery = _Delivery(bootstrap, topic)
     damaged = 0

@@ -1,0 +1,85 @@
+"""The demo's second pipeline: one topic with events of two types, and a table for each."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from writer.core.offsets import TopicPartition
+from writer.core.text import plural
+from writer.demo.devstack.events import SCHEMAS, produce
+from writer.demo.devstack.stack import Stack
+from writer.demo.devstack.workspace import Workspace
+from writer.demo.table_reader import TableLog
+from writer.table import parquet
+from writer.table.log.snapshot import app_id
+
+PIPELINE, TOPIC, PARTITIONS = "app", "app", 2
+_SHARE, _EVENTS_MIN = 20, 100  # one event here for so many of the other pipeline; of each type at least
+_KINDS = ("clicks", "installs")
+
+
+class MixedTopic:
+    """The topic, what was sent to it, and its tables."""
+
+    def __init__(self, events: int, workspace: Workspace) -> None:
+        """`events`: of the demo's other pipeline."""
+        self._each = max(_EVENTS_MIN, events // _SHARE // len(_KINDS))
+        self._lake, self._format = workspace.lake.parent / "app", workspace.format
+        self._log = workspace.lake.with_name("app_log")
+        self._ends: dict[tuple[str, int], int] = {}
+
+    def settings(self) -> dict[str, Any]:
+        """Return the pipeline as the configuration file has it: its own log, and a table for each record name."""
+        return {
+            "topics": [TOPIC],
+            "table": {"location": str(self._log), "format": self._format},
+            "event_time": {"field": "event_time"},
+            "commit": {"max_delay": "4 s"},
+            "route": {"by": "record", "targets": {"*": f"{self._lake}/{{name}}"}},
+        }
+
+    def fill(self, stack: Stack) -> None:
+        """Send events of both types. Raises KafkaException, SchemaRegistryError."""
+        for kind in _KINDS:
+            made = produce(
+                stack.broker.bootstrap, stack.registry.url, TOPIC, self._each, kind=kind,
+                now=datetime.now(UTC) - timedelta(minutes=1), subject=f"{TOPIC}-{kind}",
+            )  # fmt: skip
+            for partition, count in made.good.items():
+                self._ends[TOPIC, partition] = self._ends.get((TOPIC, partition), 0) + count
+
+    def is_applied(self) -> bool:
+        """Return whether all of it is committed, and applied to each table."""
+        log = TableLog(self._log)
+        log.follow()
+        parts = {app_id(PIPELINE, TopicPartition(topic, 1, part)): end for (topic, part), end in self._ends.items()}
+        if any(log.transactions.get(name, 0) < end for name, end in parts.items()):
+            return False
+        return all(self._applied(kind) >= log.commits[-1].version for kind in _KINDS)
+
+    def _applied(self, kind: str) -> int:
+        table = TableLog(self._table(kind))
+        table.follow()
+        return table.transactions.get(f"{PIPELINE}/main", -1)
+
+    def _table(self, kind: str) -> Path:
+        return self._lake / str(SCHEMAS[kind]["name"])
+
+    def account(self) -> tuple[str, bool]:
+        """Ask DuckDB for the rows of each table. Returns a sentence, and whether they are what was produced."""
+        import duckdb
+
+        counts = {}
+        for kind in _KINDS:
+            table = self._table(kind)
+            folders = "*/" if (table / parquet.LOG).is_dir() else "**/"
+            name = json.dumps(f"{table}/{folders}*.parquet")[1:-1].replace("'", "''")
+            query = f"SELECT count(*), count(DISTINCT (_partition, _offset)) FROM read_parquet('{name}')"  # noqa: S608 - our own path
+            counts[kind] = duckdb.sql(query).fetchall()[0]
+        rows = " + ".join(f"{count:,} rows of {SCHEMAS[kind]['name']}" for kind, (count, _) in counts.items())
+        produced = len(_KINDS) * self._each
+        good = (
+            all(found == (self._each, self._each) for found in counts.values()) and len(_KINDS) * self._each == produced
+        )
+        return f"topic {TOPIC}, {plural(len(_KINDS), 'table')}: {produced:,} produced = {rows}", good
