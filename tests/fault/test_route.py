@@ -1,5 +1,8 @@
 """One topic fills several tables: each record is in one of them, however the writer dies between commit and tables."""
 
+import json
+import os
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -201,6 +204,41 @@ def test_rows_for_a_storage_that_is_away_wait_at_the_log_over_starts_and_kills(
     site.once()
     waste = find_unneeded(load(site.config), "events", None, datetime.now(UTC) + timedelta(days=99))
     assert [one.why for place in waste for one in place.waste if "/held/" in one.path], "copied, so nothing needs them"
+
+
+@pytest.mark.timeout(7_200)
+def test_a_table_that_refuses_for_long_gets_all_of_it_in_order_while_the_other_goes_on(
+    site: Site, topic: MakeTopic
+) -> None:
+    """A minute, or as HEADRACE_TEST_REFUSES_S says: an hour was run by hand."""
+    name, lake = topic(1), site.root / "lake"
+    route = {"targets": {CLICK: str(lake / "clicks"), INSTALL: str(lake / "installs")}}
+    site.pipeline("events", [name], commit={"max_delay": "1 s"}, route=route)
+    fill(site, name, 10, 10)
+    writer = site.start()
+    writer.until(lambda: len(offsets(lake / "clicks")) == 10 == len(offsets(lake / "installs")), 90)
+    (lake / "installs").rename(lake / "away")
+    (lake / "installs").write_text("no folder")
+    until, sent = time.monotonic() + float(os.environ.get("HEADRACE_TEST_REFUSES_S", "60")), 1
+    while time.monotonic() < until:
+        sent += 1
+        fill(site, name, 10, 10, seed=sent)
+        writer.until(lambda: len(offsets(lake / "clicks")) == 10 * sent, 60)  # noqa: B023 - called at once
+        time.sleep(min(20, max(0, until - time.monotonic())))
+    status = json.loads(say("status", str(site.config), "--json"))["pipelines"]["events"]
+    assert [one["name"] for one in status["targets"] if one["behind"]] == [INSTALL]
+    assert status["health"]["reasons"][0].startswith("1 table behind")
+    (lake / "installs").unlink()
+    (lake / "away").rename(lake / "installs")
+    writer.until(
+        lambda: len(offsets(lake / "installs")) == 10 * sent, 400
+    )  # the rest between two tries is 5 min at most
+    writer.stop()
+    versions = [one["main_version"] for one in oracle.replay(lake / "installs").commits if one["kind"] == "side"]
+    assert versions == sorted(set(versions)), "each entry once, in the order of the log"
+    assert f"{20 * sent + 3 * sent:,} read = {20 * sent:,} rows + {3 * sent:,} dead letters. It adds up." in say(
+        "audit", str(site.config), "--deep"
+    )
 
 
 @pytest.mark.parametrize("on_limit", ["stop", "dead_letters"])
