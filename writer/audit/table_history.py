@@ -118,7 +118,9 @@ def waiting(lake: Lake) -> Waiting:
         for n, actions in lake.rows.table.entries(min(at.values()))
         if n <= lake.version
     )
-    listed = [one for n, about in entries if (one := parse_committed(n, about)) and (one.side_files or one.withdrawn)]
+    store = lake.rows.table.store
+    committed = [one for n, about in entries if (one := parse_committed(n, about, store)) is not None]
+    listed = [one for one in committed if one.side_files or one.withdrawn]
     pending = sum(
         any(one.version > until and (place in one.side_files or place in one.withdrawn) for place, until in at.items())
         for one in listed

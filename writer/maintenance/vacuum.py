@@ -23,6 +23,7 @@ from writer.storage.locations import on_s3, store_at
 from writer.storage.nesting import ancestors, is_below, table_folders
 from writer.table import held_files
 from writer.table.factory import all_tables
+from writer.table.log import file_lists
 from writer.table.log.entries import parse_commit_info, parse_committed
 from writer.table.table import PipelineTable
 
@@ -136,11 +137,13 @@ def _side_tables(main: PipelineTable, dead_letters: str) -> Sequence[str]:
 
 
 def _held(main: PipelineTable) -> set[str]:
-    """Return the files of route's tables that wait at the log: all that an entry lists which one may not have yet."""
+    """Return what waits at the log for route's tables: files, and lists of files, of entries that one may not have."""
     snapshot = main.snapshot()
     targets, found = snapshot.target_places, set[str]()
     for version, actions in main.entries(snapshot.settled) if targets else ():
-        one = parse_committed(version, parse_commit_info(actions)[1])
+        about = parse_commit_info(actions)[1]
+        one = parse_committed(version, about, main.store)
+        found |= {name for name in (file_lists.name(about),) if name is not None}
         for side in [one.side(place, targets.get(place)) for place in one.side_files] if one else ():
             for file in side.files if side.held else ():
                 found |= {held_files.names(side.held, file, hidden=hidden)[0] for hidden in (False, True)}
@@ -155,7 +158,7 @@ def _needed(table: PipelineTable, main: PipelineTable) -> Needed:
         files |= _held(main)
     else:
         for version, actions in main.entries(snapshot.applied):
-            one = parse_committed(version, parse_commit_info(actions)[1])
+            one = parse_committed(version, parse_commit_info(actions)[1], main.store)
             files |= {file.path for file in (one.side_files.get(table.location, ()) if one else ())}
     removed = {}
     for _, actions in table.entries(-1):

@@ -22,6 +22,7 @@ RUNS_KEPT = 3  # newest ones of a pipeline's checkpoints, for a look back
 _MANIFEST = re.compile(r"^(_headrace/sealed/(?:.*/)?)v(\d+)\.json$")
 _STAGED = "_headrace/staged/"
 _HELD = "_headrace/held/"  # files of a route's tables that refuse, at the pipeline's log
+_LISTS = "_headrace/lists/"  # of files, of entries of a route's log
 _DRAFTS = (re.compile(r"^\..*\.tmp$"), re.compile(r"^_commit_.*\.json\.tmp$"))  # ours, delta-rs's
 
 
@@ -76,6 +77,8 @@ def _why(path: str, needed: Needed, newest: Mapping[str, int], cutoff: datetime,
         return "manifest" if int(match[2]) < newest[match[1]] else None
     if path.startswith(_STAGED):
         return None if path in needed.files or not path.endswith(".staged") else "orphan"
+    if path.startswith(_LISTS):
+        return None if path in needed.files or not path.endswith(".json") else "orphan"
     if path.startswith(_HELD):
         return None if path in needed.files or not path.endswith((".parquet", ".staged")) else "orphan"
     aside = any(folder.startswith(("_", ".")) for folder in [*folders.split("/"), name])

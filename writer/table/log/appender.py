@@ -19,9 +19,10 @@ from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange
 from writer.storage.base import NotExclusive
 from writer.table.log.entries import CommittedEntry, ours, parse_commit_info, parse_committed, unanswered
+from writer.table.log.file_lists import shortened
 from writer.table.log.foreign_writes import CommitFailed, check_foreign, check_writable, one_line, reading
 from writer.table.log.log import Action, State
-from writer.table.log.snapshot import PipelineSnapshot, check_format
+from writer.table.log.snapshot import ROUTED, PipelineSnapshot, check_format
 from writer.table.log.table_format import Format
 
 RETRY_TIMEOUT = timedelta(minutes=2)
@@ -83,7 +84,7 @@ class Appender:
             info, about = parse_commit_info(actions)
             if at in refused:
                 check_foreign(info, at, self.location)
-            elif (one := parse_committed(at, about)) is not None:
+            elif (one := parse_committed(at, about, self._format.store)) is not None:
                 found.append(one)
         return found
 
@@ -134,7 +135,8 @@ class Appender:
             try:
                 fault_points.point(f"before_{moment}")
                 sets = values(snapshot) if callable(values) else values
-                self.write(snapshot, files, sets, about, None, *((swap,) if swap else ()))
+                facts = shortened(self._format.store, about) if snapshot.format >= ROUTED else about
+                self.write(snapshot, files, sets, facts, None, *((swap,) if swap else ()))
                 fault_points.point(f"after_{moment}")
             except LostRace as error:
                 problem, failures = error, 0

@@ -17,6 +17,8 @@ from writer.batch.task_report import file_from_json, file_to_json
 from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.core.offsets import Span, TopicPartition
 from writer.core.units import from_iso, to_iso
+from writer.storage.base import Store
+from writer.table.log import file_lists
 from writer.table.log.foreign_writes import READER, WRITER, Change, change
 from writer.table.log.log import Action, State
 from writer.table.log.operations import (
@@ -291,11 +293,15 @@ def parse_entry(version: int, actions: Sequence[Action]) -> Entry:
     return Entry(version, datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC), kind, about)
 
 
-def parse_committed(version: int, about: Mapping[str, Any]) -> CommittedEntry | None:
-    """Return the batch, or another operation that was appended by an id, from an entry's facts; None: neither."""
+def parse_committed(version: int, about: Mapping[str, Any], store: Store) -> CommittedEntry | None:
+    """Return the batch, or another operation that was appended by an id, from an entry's facts; None: neither.
+
+    `store`: of the table, where long lists of files lie. Raises CommitFailed where such a list is damaged.
+    """
     if about.get("kind") not in _LANDED:
         return None
-    side = {place: [file_from_json(f) for f in files] for place, files in about.get("side_files", {}).items()}
+    listed = file_lists.side_files(store, about)
+    side = {place: [file_from_json(f) for f in files] for place, files in listed.items()}
     withdrawn = {
         place: {TopicPartition(*part): [(start, end) for start, end in spans] for *part, spans in parts}
         for place, parts in about.get("withdrawn", {}).items()
