@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from writer.core.errors import HeadraceError
 from writer.demo.devstack.stack import Stack
 from writer.output.tables import NumberTable
 from writer.table.factory import table_at
+from writer.table.log.entries import CommittedEntry
 
 _BLOCK = 20_000  # events, of all types in turn, that go to one partition
 _COMMITS = 4  # one to get warm, three to be measured
@@ -148,13 +150,26 @@ def driver_seconds(directory: Path, fleet: Fleet) -> Mapping[str, float]:
     """Return the mean seconds of a batch outside of its tasks, by phase, as the commits after the first have them."""
     found: dict[str, list[float]] = {}
     for at in range(fleet.pipelines):
-        place = "log" if fleet.tables > 1 else "table" if fleet.pipelines == 1 else f"table/{at}"
-        commits = table_at("delta", f"{directory}/{place}", f"{PIPELINE}-{at}").commits_since(-1)
-        for one in [one for one in commits if one.facts["kind"] == "batch"][1:]:
+        for one in _commits(directory, fleet, at)[1:]:
             former = (one.facts["former"] or {"phases": {}})["phases"]
             for phase, seconds in {**one.facts["phases"], **former}.items():
                 found.setdefault(phase, []).append(seconds)
     return {phase: mean(seconds) for phase, seconds in found.items() if phase not in ("tasks", "wait", "queue")}
+
+
+def step_seconds(directory: Path, fleet: Fleet) -> Mapping[str, float]:
+    """Return the processor seconds of each step of all tasks, as the commits have them."""
+    found = Counter[str]()
+    for at in range(fleet.pipelines):
+        for one in _commits(directory, fleet, at):
+            found.update(one.facts["seconds"])
+    return found
+
+
+def _commits(directory: Path, fleet: Fleet, at: int) -> list[CommittedEntry]:
+    place = "log" if fleet.tables > 1 else "table" if fleet.pipelines == 1 else f"table/{at}"
+    commits = table_at("delta", f"{directory}/{place}", f"{PIPELINE}-{at}").commits_since(-1)
+    return [one for one in commits if one.facts["kind"] == "batch"]
 
 
 def main(tables: Sequence[int], pipelines: Sequence[int], events: int) -> None:
@@ -166,7 +181,7 @@ def main(tables: Sequence[int], pipelines: Sequence[int], events: int) -> None:
     ]
     shown = NumberTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     shown.add_column("")
-    for title in ("events", "warm events/CPU-s", "of the first", "driver s/batch", "peak RSS GiB", "files"):
+    for title in ("events", "warm\nevents\n/CPU-s", "of the\nfirst", "driver\ns/batch", "peak RSS\nGiB", "files"):
         shown.add_column(title, justify="right")
     first = 0.0
     with tempfile.TemporaryDirectory(prefix="headrace-fleet-") as place, Stack(Path(place) / "servers") as stack:
@@ -176,7 +191,9 @@ def main(tables: Sequence[int], pipelines: Sequence[int], events: int) -> None:
             done = run(stack, directory, fleet, bytes_)
             carried, phases = warm(done).events_per_cpu_s, driver_seconds(directory, fleet)
             first = first or carried
-            print(json.dumps({"name": fleet.name, "warm": carried, "rss": done.rss_peak_bytes, "phases": phases}))
+            steps = step_seconds(directory, fleet)
+            about = {"name": fleet.name, "warm": carried, "rss": done.rss_peak_bytes, "phases": phases}
+            print(json.dumps({**about, "microseconds": {k: round(v / done.events * 1e6, 2) for k, v in steps.items()}}))
             shown.add_row(
                 fleet.name, f"{done.events:,}", f"{carried:,.0f}", f"{carried / first:.2f}",
                 f"{sum(phases.values()):.2f}", f"{done.rss_peak_bytes / 2**30:.2f}", f"{done.written.files:,}",

@@ -13,7 +13,7 @@ from fastavro import parse_schema, schemaless_writer
 
 from writer.avro import decode as step, schema as avro
 from writer.avro.arrow_types import NOT_A_TIME
-from writer.avro.block_decoder import BlockRefused, DecoderUnresponsive, NativeDecoder
+from writer.avro.block_decoder import BlockRefused, DecoderUnresponsive, NativeDecoder, _ContainerReader
 from writer.avro.decode import decode, is_native
 from writer.avro.record_decoder import SingleDecoder
 from writer.avro.wire_format import header
@@ -81,11 +81,12 @@ def test_types_of_one_name_in_two_namespaces_stay_apart():
 # --- the watchdog -----------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Spinning(NativeDecoder):
-    """A reader that never comes back, until it is let go."""
+class Spinning(_ContainerReader):
+    """A reader that never comes back from 40 records, until it is let go."""
 
-    let_go: threading.Event = field(default_factory=threading.Event)
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.let_go = threading.Event()
 
     def _read(self, count: int) -> pa.Table:
         if count == 40:
@@ -96,15 +97,28 @@ class Spinning(NativeDecoder):
 
 @pytest.fixture
 def spinning():
-    decoder = Spinning(SIMPLE, deadline=lambda _: 0.2)
+    decoder, reader = NativeDecoder(SIMPLE, deadline=lambda _: 0.2), Spinning()
+    decoder._reader = reader
     yield decoder
-    decoder.let_go.set()
+    reader.let_go.set()
 
 
 def test_a_reader_that_spins_is_left_at_its_deadline(spinning):
     with pytest.raises(DecoderUnresponsive, match="no end after"):
         spinning(block(SIMPLE, simple(40)))
     assert spinning.unresponsive
+
+
+def test_decoders_of_a_process_share_a_reader_and_one_that_spins_leaves_the_others_a_new_one(spinning):
+    first, second = NativeDecoder(SIMPLE), NativeDecoder(SIMPLE)
+    assert first._reader is second._reader
+    other = NativeDecoder(SIMPLE)
+    other._reader = spinning._reader
+    with pytest.raises(DecoderUnresponsive):
+        spinning(block(SIMPLE, simple(40)))
+    rows, _ = other(block(SIMPLE, simple(30)))
+    assert rows.to_pylist() == simple(30)
+    assert not other.unresponsive
 
 
 def test_a_hung_block_is_decoded_singly_and_so_are_those_after_it(spinning):

@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, TimeoutError as StillRunning
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
-from weakref import finalize
+from weakref import WeakValueDictionary, finalize
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,9 +39,73 @@ class DecoderUnresponsive(BlockRefused):
     """The native decoder used more processor time than the block's size can explain. Its thread is lost."""
 
 
+class _ContainerReader:
+    """DataFusion's Avro reader over one container file in memory, which is written anew for each block.
+
+    All decoders of a process share it, its file and its thread: with fifty schemas in turn, one of each for each of
+    them costs three times as much.
+    """
+
+    def __init__(self, scratch: str | None) -> None:
+        self._scratch, self._lock = scratch, Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._file, self._pool = _Scratch(self._scratch), ThreadPoolExecutor(1, thread_name_prefix="avro")
+        self._context: tuple[int, Any] | None = None
+
+    def read(self, parts: Sequence[memoryview], count: int, cpu_seconds_max: float) -> pa.Table:
+        """Read so many records of a file. Raises BlockRefused, and DecoderUnresponsive when the reader spins."""
+        with self._lock:
+            self._file.write(parts)
+            try:
+                return self._watched(count, cpu_seconds_max)
+            except DecoderUnresponsive:
+                self._begin()  # the thread that spins keeps its file
+                raise
+
+    def _watched(self, count: int, cpu_seconds_max: float) -> pa.Table:
+        limit = time.process_time() + cpu_seconds_max
+        future = self._pool.submit(self._read, count)
+        while True:
+            try:
+                return future.result(timeout=0.5)
+            except StillRunning:
+                if time.process_time() > limit:
+                    raise DecoderUnresponsive(f"no end after {cpu_seconds_max:.0f} s") from None
+            except Exception as error:
+                raise BlockRefused(str(error)) from error
+            except BaseException as error:
+                if type(error).__name__ != "PanicException":  # a panic of the Rust code is no Exception
+                    raise
+                raise BlockRefused(str(error)) from error
+
+    def _read(self, count: int) -> pa.Table:
+        # batch_size == count together with limit(count) makes the reader stop at the last record, also when bytes are
+        # left over, where it would spin for ever.
+        if self._context is None or self._context[0] != count:
+            from datafusion import SessionConfig, SessionContext
+
+            config = SessionConfig().with_target_partitions(1).with_batch_size(max(count, 1))
+            self._context = (count, SessionContext(config))
+        return self._context[1].read_avro(self._file.path).limit(count).to_arrow_table()
+
+
+_READERS = WeakValueDictionary[tuple[int, str | None], _ContainerReader]()  # by process: a fork has no threads
+
+
+def _shared_reader(scratch: str | None) -> _ContainerReader:
+    """Return the reader of the decoders that live in this process; it goes with the last of them."""
+    key = os.getpid(), scratch
+    reader = _READERS.get(key)
+    if reader is None:
+        reader = _READERS[key] = _ContainerReader(scratch)
+    return reader
+
+
 @dataclass
 class ContainerDecoder:
-    """DataFusion's Avro reader over one in-memory container file, which is written anew for each block."""
+    """Decodes blocks of one schema by the process's native reader."""
 
     record: avro.Record
     deadline: Callable[[int], float] = lambda size: 10 + size / 1e6  # processor seconds; 1 MB/s is 1/300 of usual
@@ -48,17 +113,19 @@ class ContainerDecoder:
     unresponsive: bool = field(default=False, init=False)  # a thread is lost: end the process after the task
 
     def __post_init__(self) -> None:
-        self._file = _Scratch(self.scratch)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="avro")
-        self._context: tuple[int, Any] | None = None
+        self._reader = _shared_reader(self.scratch)
 
     def read(self, schema: str, count: int, body: Sequence[memoryview]) -> pa.Table:
         """Read so many records of a schema. Raises BlockRefused, and DecoderUnresponsive when the reader spins."""
         if self.unresponsive:
             raise BlockRefused("the native decoder of this process is lost")
         size = sum(part.nbytes for part in body)
-        self._file.write([_head(schema, count, size), *body, memoryview(_SYNC)])
-        table = self._watched(count, size)
+        parts = [_head(schema, count, size), *body, memoryview(_SYNC)]
+        try:
+            table = self._reader.read(parts, count, self.deadline(size))
+        except DecoderUnresponsive as error:
+            self.unresponsive = True
+            raise DecoderUnresponsive(f"{error} on {size} bytes") from None
         if table.num_rows != count:
             raise BlockRefused(f"{table.num_rows} records were read of {count}")
         return table
@@ -76,33 +143,6 @@ class ContainerDecoder:
             raise BlockRefused(str(error)) from error
         rows = pa.table({name: done.values for name, done in columns.items()})
         return rows, any_bad(list(columns.values()))
-
-    def _watched(self, count: int, size: int) -> pa.Table:
-        limit = time.process_time() + self.deadline(size)
-        future = self._pool.submit(self._read, count)
-        while True:
-            try:
-                return future.result(timeout=0.5)
-            except StillRunning:
-                if time.process_time() > limit:
-                    self.unresponsive = True
-                    raise DecoderUnresponsive(f"no end after {self.deadline(size):.0f} s on {size} bytes") from None
-            except Exception as error:
-                raise BlockRefused(str(error)) from error
-            except BaseException as error:
-                if type(error).__name__ != "PanicException":  # a panic of the Rust code is no Exception
-                    raise
-                raise BlockRefused(str(error)) from error
-
-    def _read(self, count: int) -> pa.Table:
-        # batch_size == count together with limit(count) makes the reader stop at the last record, also when bytes are
-        # left over, where it would spin for ever.
-        if self._context is None or self._context[0] != count:
-            from datafusion import SessionConfig, SessionContext
-
-            config = SessionConfig().with_target_partitions(1).with_batch_size(max(count, 1))
-            self._context = (count, SessionContext(config))
-        return self._context[1].read_avro(self._file.path).limit(count).to_arrow_table()
 
 
 @dataclass

@@ -294,7 +294,7 @@ def distinct_columns(rows: pa.Table) -> frozenset[str]:
     return frozenset(name for name, distinct, valid in found if distinct > _DISTINCT_SHARE * valid or not valid)
 
 
-@lru_cache(maxsize=16)  # the same for every file of a task
+@lru_cache(maxsize=1024)  # the same for every file of a table
 def leaves(schema: pa.Schema) -> dict[str, str]:
     """Return the columns of a Parquet file with these fields, nested ones by their path, and their physical types."""
     sink = pa.BufferOutputStream()
