@@ -29,7 +29,7 @@ LONG_AGO = datetime(2020, 2, 29, 12, tzinfo=UTC)
 KEEPING = {
     "audit", "autoscaler explain", "autoscaler run", "bench", "buckets", "chaos", "ddl", "demo", "dlq list", "dlq show",
     "doctor", "explain", "gaps list", "gaps show", "hooks list", "hooks run", "hooks skip", "init", "limit", "pause",
-    "preview", "resume", "schema plan", "simulate", "size", "status", "supervisor explain", "supervisor run",
+    "preview", "reload", "resume", "schema plan", "simulate", "size", "status", "supervisor explain", "supervisor run",
     "validate", "wait",
 }  # fmt: skip
 

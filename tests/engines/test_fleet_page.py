@@ -12,7 +12,7 @@ from writer.config.connections import Http
 from writer.web import page
 from writer.web.http_server import NOT_HERE, Answer, answering, json_answer
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(120)]
 RESTART: dict[str, Any] = {"error": None, "restart": ["kafka.request_timeout"]}
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.request
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,9 +38,10 @@ class Demo:
     def said(self) -> str:
         return self.out.read_text()
 
-    def until(self, words: str, seconds: float = 100) -> None:
-        deadline = time.monotonic() + seconds
-        while words not in self.said():
+    def until(self, words: str, seconds: float = 100, of: Callable[[], str] | None = None) -> None:
+        """Wait until the demo, or the text of `of`, says the words."""
+        deadline, text = time.monotonic() + seconds, of or self.said
+        while words not in text():
             assert self.process.poll() is None, f"the demo ended before it said {words!r}:\n{self.said()}"
             assert time.monotonic() < deadline, f"not within {seconds} s: {words!r}\n{self.said()}"
             time.sleep(0.02)
@@ -228,6 +230,8 @@ def test_a_demo_killed_with_minus_9_takes_all_its_processes_along(start, words, 
 def test_a_writer_that_dies_is_told_with_its_last_words(start):
     demo = start("--events", "1000")
     demo.until("writer started")
+    (log,) = demo.temporary.rglob("writer.log")
+    demo.until("schema_admitted", of=log.read_text)
     (writer,) = [pid for pid, command in demo.alive().items() if "writer.cli run" in command]
     os.kill(writer, signal.SIGKILL)
     assert demo.process.wait(30) == 1
