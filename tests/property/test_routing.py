@@ -153,7 +153,7 @@ class Driver:
             if not report.lacks_schemas:
                 return report
             self.tries += 1
-            assert self.tries < 20
+            assert self.tries <= 3, "all schema ids at once, then all names, then all schemas of the tables"
             for schema_id in report.unknown_schemas:
                 known = schema_id in TEXTS
                 entry = self.entry

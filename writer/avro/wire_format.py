@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -169,8 +170,14 @@ def split(records: pa.Table, wire: Wire) -> Iterator[tuple[int | None, pa.Table]
     if len(groups) == 1:
         yield next(iter(groups)), records
         return
-    for schema_id, codes in groups.items():
-        yield schema_id, records.filter(pc.is_in(marks.indices, value_set=pa.array(codes, marks.indices.type)))
+    number_of = np.empty(len(marks.dictionary), np.int32)
+    for number, codes in enumerate(groups.values()):
+        number_of[codes] = number
+    numbers = number_of[marks.indices.to_numpy()]
+    sorted_records = records.take(pc.array_sort_indices(pa.array(numbers)))  # stable, and one turn for all ids
+    ends = np.cumsum(np.bincount(numbers)).tolist()
+    for schema_id, start, end in zip(groups, [0, *ends], ends, strict=False):
+        yield schema_id, sorted_records.slice(start, end - start)
 
 
 def kafka_header(headers: pa.ListArray, name: str) -> pa.BinaryArray:

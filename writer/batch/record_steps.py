@@ -100,7 +100,8 @@ class RecordSteps:
     def values(self, batch: pa.RecordBatch) -> Iterator[Group]:
         """Skip what the table has, and decode the other values by their schemas, to the columns of these.
 
-        Once a record has met a schema that the plan lacks, nothing more is decoded: the batch will run again.
+        Once a record has met a schema that the plan lacks, nothing more is decoded: the batch will run again. What
+        lacks a table is decoded to the end, so that the driver learns of all such names at once.
         """
         with self.clock("skip"):
             records = skip(self._with_topic(batch), self._plan.frontier, self.counts)
@@ -113,7 +114,7 @@ class RecordSteps:
                 self.report.unknown_schemas.add(schema_id)
             elif isinstance(known, Rejected):
                 self._refuse(group, schema_id, lambda _, why=known.reason: why)  # type: ignore[misc]
-            elif not self.report.lacks_schemas and (found := self._decoded(group, schema_id, known)) is not None:
+            elif not self._lacks_ids and (found := self._decoded(group, schema_id, known)) is not None:
                 yield found
 
     def count_decoded(self, decoded: DecodedRecords) -> Group:
@@ -160,6 +161,10 @@ class RecordSteps:
         fault_points.point(f"in_{step}")
         seconds = self.report.seconds
         seconds[step] = seconds.get(step, 0) + time.process_time() - start
+
+    @property
+    def _lacks_ids(self) -> bool:
+        return bool(self.report.unknown_schemas or self.report.unknown_key_schemas)
 
     def _with_topic(self, batch: pa.RecordBatch) -> pa.Table:
         records, topic = pa.Table.from_batches([batch]), self._plan.topic

@@ -100,7 +100,7 @@ class Task:
         """Take records as they are, or with values that were decoded with their frames and are not in the table."""
         if isinstance(batch, pa.RecordBatch):
             self.take(batch)
-        elif not self._lacks_schemas:
+        else:
             self._carry(self._steps.count_decoded(batch))
 
     def take_rows(self, batch: pa.RecordBatch, rows: pa.Table) -> None:
@@ -161,8 +161,8 @@ class Task:
                 whole = group.part(share.mask).whole()
                 self._report.shut_rows += whole.num_rows if share.is_shut else 0
                 self._dead.add(whole, group.schema_id, partial(_reason, route, share))
-            elif not self._lacks_schemas:
-                self._target(share.target).take(group.part(share.mask))
+            else:
+                self._target(share.target).take(group.part(share.mask), is_staged=not self._lacks_schemas)
         self._share_memory()
 
     def _target(self, name: str) -> "TableRows":
@@ -191,10 +191,11 @@ class TableRows:
         steps.report.number, steps.report.is_held = plan.number, bool(plan.held)
         self._late_stage: Stage | None = None  # until a row goes to the late table
 
-    def take(self, group: Group) -> None:
-        """Take decoded values to the stage."""
+    def take(self, group: Group, *, is_staged: bool = True) -> None:
+        """Take decoded values to the stage; or see only whether the plan has what they need."""
         with self._refusal():
-            if (found := self.steps.conform(group)) is not None and not self.steps.report.lacks_schemas:
+            found = self.steps.conform(group)
+            if found is not None and is_staged and not self.steps.report.lacks_schemas:
                 self.place(found)
 
     @contextmanager

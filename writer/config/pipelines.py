@@ -36,6 +36,7 @@ from writer.storage.nesting import Parts, parts
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 _HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_ROUTE_SCALE = 8  # of an Arrow batch: each of its schemas and tables costs what one of all its records would
 _COPIED_MAX = 2**30  # bytes that S3 copies before its client gives the request up
 
 
@@ -61,7 +62,11 @@ class Memory(Strict):
     """What a task may hold."""
 
     buffer: Size = Field(256 * 2**20, description="rows of all open buckets of one task; beyond it they spill to disk")
-    batch_records: int = Field(25_000, ge=1, description="most records in one Arrow batch; fewer where they are large")
+    batch_records: int = Field(
+        25_000,
+        ge=1,
+        description="most records in one Arrow batch, with a route 8 times as many; fewer where they are large",
+    )
 
 
 class Limits(Strict):
@@ -188,6 +193,11 @@ class Pipeline(Strict):
         """Rewrite a bucket before it is sealed: by default where readers see all files of a commit at once."""
         wanted = self.compact.at_seal
         return self.table.format == "delta" if wanted is None else wanted
+
+    @property
+    def arrow_batch_records(self) -> int:
+        """Most records in one Arrow batch."""
+        return self.memory.batch_records * (1 if self.route is None else _ROUTE_SCALE)
 
     @property
     def dead_letters(self) -> str:

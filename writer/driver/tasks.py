@@ -68,7 +68,7 @@ class Reader(Protocol):
 
 def reader_of(kafka: Kafka, settings: config.Pipeline, topic_ids: Callable[[], Mapping[str, str]]) -> Reader:
     """Return the reader that the configuration names. `topic_ids`: of the incarnations that are read, by topic."""
-    records, with_topic = settings.memory.batch_records, settings.topics.only is None
+    records, with_topic = settings.arrow_batch_records, settings.topics.only is None
     if kafka.reader == "native":
         return NativeReader(kafka, records, topic_ids, with_topic=with_topic)
     return SparkReader(records, with_topic=with_topic)

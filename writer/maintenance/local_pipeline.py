@@ -150,7 +150,7 @@ class LocalPipeline:
 
         `plan`: of the task, by the first piece. Raises ConfigError, RegistryUnreachable, what `read` raises.
         """
-        size = self.config.pipelines[self.name].memory.batch_records
+        size = self.config.pipelines[self.name].arrow_batch_records
         while True:
             pieces = iter(read(self.plan))
             first = next(pieces, None)

@@ -257,7 +257,7 @@ def _files(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[_Ste
 
 
 def _memory(traffic: Traffic, settings: Pipeline, batch: Steady, cores: int) -> Iterator[_Step]:
-    arrow = min(settings.memory.batch_records * traffic.event_bytes, _ARROW_BYTES) * _ARROW_COPIES
+    arrow = min(settings.arrow_batch_records * traffic.event_bytes, _ARROW_BYTES) * _ARROW_COPIES
     held = {"budget": settings.memory.buffer, "row group": GROUP_BYTES_MAX, "Arrow batches": arrow}
     parts = {**held, "libraries": _PYTHON_BYTES}
     task, heap = sum(parts.values()), _HEAP_PER_TASK

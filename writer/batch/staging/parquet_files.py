@@ -153,15 +153,15 @@ class BucketFiles:
     def __init__(self, destination: Destination, key: BucketKey) -> None:
         self._to, self._key = destination, key
         self._waiting: list[pa.Table] = []
-        self._waiting_bytes = 0
+        self._waiting_bytes = 0.0
         self._shrink = _SHRINK_GUESS
         self._file: OpenFile | None = None
         self._done: list[OpenFile] = []
 
-    def add(self, rows: pa.Table) -> None:
-        """Take rows; write a row group when there is enough for one."""
+    def add(self, rows: pa.Table, size: float | None = None) -> None:
+        """Take rows; write a row group when there is enough for one. `size`: their bytes, where they are known."""
         self._waiting.append(rows)
-        self._waiting_bytes += rows.nbytes
+        self._waiting_bytes += rows.nbytes if size is None else size
         if self._waiting_bytes >= GROUP_BYTES_MAX:
             self.flush()
 
@@ -170,14 +170,15 @@ class BucketFiles:
         if not self._waiting:
             return
         rows = pa.concat_tables(self._waiting)
-        self._waiting, self._waiting_bytes = [], 0
+        row_bytes = max(self._waiting_bytes / max(rows.num_rows, 1), 1)
+        self._waiting, self._waiting_bytes = [], 0.0
         at = 0
         while at < rows.num_rows:
             file = self._file = self._file or OpenFile(self._to, self._key, rows.slice(at))
             start = file.bytes
-            group = rows.slice(at, self._group_rows(rows, at, start))
+            group = rows.slice(at, self._group_rows(row_bytes, rows.num_rows - at, start))
             file.write(group)
-            self._shrink = max(group.nbytes / max(file.bytes - start, 1), 0.1)
+            self._shrink = max(group.num_rows * row_bytes / max(file.bytes - start, 1), 0.1)
             file.rows_by_source.update(_by_source(group))
             at += group.num_rows
             if file.bytes >= 0.95 * self._to.target_file_size:
@@ -195,12 +196,11 @@ class BucketFiles:
         if self._file is not None:
             self._file.discard()
 
-    def _group_rows(self, rows: pa.Table, at: int, position: int) -> int:
+    def _group_rows(self, row_bytes: float, rows: int, position: int) -> int:
         """Rows of the next row group: bounded by count, by memory, and by what the file may still take."""
-        per_row = max(rows.nbytes / rows.num_rows, 1)
         left = max(self._to.target_file_size - position, self._to.target_file_size / 20)
-        by_file = int(left * self._shrink / per_row)
-        return int(max(1, min(GROUP_ROWS_MAX, GROUP_BYTES_MAX / per_row, by_file, rows.num_rows - at)))
+        by_file = int(left * self._shrink / row_bytes)
+        return int(max(1, min(GROUP_ROWS_MAX, GROUP_BYTES_MAX / row_bytes, by_file, rows)))
 
     def _roll(self) -> None:
         if self._file is not None:
@@ -285,9 +285,9 @@ def distinct_columns(rows: pa.Table) -> frozenset[str]:
     A dictionary of theirs would outgrow its page: it is built, given up, and had cost time and bytes. Those that are
     null throughout have none either: Presto cannot ask for nulls where a dictionary is empty.
     """
-    sample = rows.slice(0, _SAMPLE_ROWS)
+    sample = rows.slice(0, _SAMPLE_ROWS).combine_chunks()
     found = (
-        (field.name, pc.count_distinct(column, mode="only_valid").as_py(), sample.num_rows - column.null_count)
+        (field.name, len(pc.unique(column)) - bool(column.null_count), sample.num_rows - column.null_count)
         for field, column in zip(sample.schema, sample.columns, strict=True)
         if not pa.types.is_nested(field.type)
     )

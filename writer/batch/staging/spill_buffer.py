@@ -6,10 +6,12 @@ memory is the budget plus one row group, however many buckets are open. (docs/ad
 """
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,6 +33,12 @@ class _Bucket:
         parts, self.parts, self.bytes = self.parts, [], 0
         return parts
 
+    def move_parts(self, files: BucketFiles) -> None:
+        """Give the rows in memory to the files."""
+        row_bytes = self.bytes / max(sum(part.num_rows for part in self.parts), 1)
+        for part in self.take_parts():
+            files.add(part, row_bytes * part.num_rows)
+
 
 class Stage:
     """The buckets of one task. `add` rows, then `finish` once, or `abandon`."""
@@ -50,16 +58,10 @@ class Stage:
         """Take rows in, each to the bucket its code names; over the budget, empty the memory."""
         if rows.num_rows == 0:
             return
-        by_code = pa.table({"code": buckets.codes, "time": event_time}).group_by("code", use_threads=False)
-        summary = by_code.aggregate([("time", "min"), ("time", "max"), ("time", "count")]).sort_by("code").to_pylist()
-        if len(summary) > 1:
-            rows = rows.take(pc.array_sort_indices(buckets.codes))
-        at, row_bytes = 0, rows.nbytes / rows.num_rows  # of each part on its own would cost more than the part
-        for found in summary:  # one turn a bucket
-            key, first, last = buckets.values[found["code"]], found["time_min"], found["time_max"]
+        row_bytes = rows.nbytes / rows.num_rows  # of each part on its own would cost more than the part
+        for code, part, first, last in _parts(rows, event_time, buckets.codes):
+            key = buckets.values[code]
             bucket = self._buckets.setdefault(key, _Bucket(key, first, last))
-            part = rows.slice(at, found["time_count"])
-            at += part.num_rows
             bucket.parts.append(part)
             bucket.bytes += row_bytes * part.num_rows
             bucket.first, bucket.last = min(bucket.first, first), max(bucket.last, last)
@@ -76,8 +78,7 @@ class Stage:
             files = self._files_of(bucket)
             for run, batch in bucket.spilled:
                 files.add(pa.Table.from_batches([readers[run].get_batch(batch)]))
-            for part in bucket.take_parts():
-                files.add(part)
+            bucket.move_parts(files)
         self._close()
         del readers
         self._scratch.cleanup()
@@ -102,8 +103,7 @@ class Stage:
         largest = max(self._buckets.values(), key=lambda bucket: bucket.bytes)
         if 2 * largest.bytes >= self._bytes:
             files = self._files_of(largest)
-            for part in largest.take_parts():
-                files.add(part)
+            largest.move_parts(files)
             files.flush()
         self._spill([bucket for bucket in self._buckets.values() if bucket.parts])
         self._bytes = 0
@@ -135,3 +135,24 @@ class Stage:
             bucket, files = self._open
             self._staged += files.close(bucket.first, bucket.last)
             self._open = None
+
+
+def _parts(
+    rows: pa.Table, event_time: pa.Array, codes: pa.Int32Array
+) -> Iterator[tuple[int, pa.Table, datetime, datetime]]:
+    """Cut rows by the codes of their buckets. Yields each code, its rows, and their first and last event time."""
+    numbers, times = codes.to_numpy(), event_time.cast(pa.int64()).to_numpy()
+    counts = np.bincount(numbers)
+    if np.count_nonzero(counts) > 1:
+        order = pc.array_sort_indices(codes)
+        rows, times = rows.take(order), times[order.to_numpy()]
+    found = np.flatnonzero(counts)
+    ends = np.cumsum(counts[found])
+    starts = ends - counts[found]
+    firsts, lasts = (
+        pa.array(bound.reduceat(times, starts)).cast(event_time.type).to_pylist() for bound in (np.minimum, np.maximum)
+    )
+    for code, start, end, first, last in zip(
+        found.tolist(), starts.tolist(), ends.tolist(), firsts, lasts, strict=True
+    ):
+        yield code, rows.slice(start, end - start), first, last
