@@ -79,6 +79,7 @@ def text() -> str:
     faults = sum(map(len, (_schedule(seed, one) for seed, one in found["chaos"].items())))
     produced, lost, twice = (sum(one[name] for one in chaos) for name in ("produced", "lost", "twice"))
     lines.append(f"| ten minutes of chaos | {len(chaos)} | {faults} | {produced:,} | {lost} | {twice} |")
+    lines += _with_spark_reader()
     return "\n".join([*lines, "", f"Commit: {outcomes.commit(found)}."]) + "\n"
 
 
@@ -98,6 +99,15 @@ def report() -> str:
 
 def _cells(found: Outcomes) -> list[Found]:
     return sorted(found["faults"].values(), key=lambda cell: (cell["fault"], cell["on"], cell["moment"]))
+
+
+def _with_spark_reader() -> list[str]:
+    """Sum up what was played once more with `kafka.reader: spark`."""
+    if not outcomes.WITH_SPARK_READER.exists():
+        return []
+    found = outcomes.read(outcomes.WITH_SPARK_READER)
+    cells = [*_cells(found), *({**one, "times": 1} for one in found["damages"].values())]
+    return [_sums(f"once more with `kafka.reader: spark`, commit {outcomes.commit(found)[:7]}", cells)]
 
 
 def _sums(fault: str, found: Iterable[Found]) -> str:

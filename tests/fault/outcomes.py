@@ -1,7 +1,8 @@
 """What `make test-long` found, in one file: docs/faults.py makes tests/fault/REPORT.md of it.
 
 A run writes to the file that HEADRACE_OUTCOMES names. Each outcome carries the commit of its run, HEADRACE_COMMIT, and
-so does each shard that passed. Pages are made of one commit and all its shards, or not at all.
+so does each shard that passed. Pages are made of one commit and all its shards, or not at all. What was played once
+more with Spark's Kafka source lies in a file beside it.
 
     python -m tests.fault.outcomes begin           forget what other commits found
     python -m tests.fault.outcomes passed 2/4      shard 2 of 4 passed
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 COMMITTED = Path(__file__).with_name("outcomes.json")
+WITH_SPARK_READER = Path(__file__).with_name("outcomes_spark.json")
 CHAOS = ("format", "minutes", "produced", "held", "taken", "died", "lost", "twice", "unknown")
 WANTED = "HEADRACE_OUTCOMES" in os.environ  # then the suites play their whole matrix
 Table = Literal["faults", "damages", "levels", "chaos", "shards"]
