@@ -32,8 +32,8 @@ from writer.batch.bucketing import TimeRule
 from writer.batch.plan import TaskPlan
 from writer.batch.staging.sorting import Dedupe
 from writer.batch.task import Task
-from writer.config.pipeline_sections import Compact
-from writer.config.pipelines import Config, Memory
+from writer.config.pipeline_sections import Compact, Memory
+from writer.config.pipelines import Config
 from writer.config.table_sections import Roll
 from writer.core.files import BucketFile, BucketKey
 from writer.core.offsets import OffsetRange, TopicPartition

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from tests import hive
+from tests import hive, oracle
 from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
@@ -58,6 +58,7 @@ class Lake:
         self.raw = {
             "kafka": {"bootstrap_servers": "127.0.0.1:1"}, "registry": {"files": {1: "/none.avsc"}},
             "checkpoints": str(self.root / "checkpoints"),
+            "catalog": {"type": "sql", "uri": f"sqlite:///{self.root}/catalog.db"},
             "pipelines": {"events": {
                 "topics": ["clicks"], "event_time": {"field": "at"}, "seal": self.seal,
                 "table": {"location": str(self.root / "lake"), "format": self.form},
@@ -109,4 +110,6 @@ class Lake:
 
     def rows(self) -> int:
         """What a reader counts."""
-        return self.table.rows().count_rows() if self.form == "delta" else hive.seen(self.table.location).num_rows
+        if self.form == "parquet":
+            return hive.seen(self.table.location).num_rows
+        return self.table.rows().count_rows() if self.form == "delta" else oracle.count(Path(self.table.location))

@@ -51,9 +51,10 @@ def config(root: Path, **pipeline: Any) -> Config:
         "topics": ["clicks"], "table": {"location": str(root / "lake" / "clicks")},
         "event_time": {"field": "at", "max_age": "30 d"}, **pipeline,
     }  # fmt: skip
+    catalog = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"}
     return Config.model_validate(
         {
-            "kafka": {"bootstrap_servers": "127.0.0.1:1", "request_timeout": "1 s"},
+            "catalog": catalog, "kafka": {"bootstrap_servers": "127.0.0.1:1", "request_timeout": "1 s"},
             "registry": {"url": "http://127.0.0.1:1"}, "http": {"port": 0},
             "checkpoints": str(root / "checkpoints"), "pipelines": {"clicks": clicks},
         }

@@ -4,13 +4,16 @@ crash test.
 """
 
 import json
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import unquote
 
 import duckdb
+from pyiceberg.table import StaticTable
 
 from tests.fault.cells import Tally
 
@@ -58,12 +61,31 @@ def rows(table: Path, what: str, tail: str = "") -> list[tuple[object, ...]]:
     return duckdb.execute(f"SELECT {what} FROM read_parquet($1, union_by_name=true) {tail}", [files]).fetchall()
 
 
+def count(table: Path) -> int:
+    """Count the rows that readers see."""
+    found = rows(table, "count(*)")
+    return int(str(found[0][0])) if found else 0
+
+
 def _parquet(table: Path) -> Path | None:
     log = table / "_headrace" / "log"
     return log if log.is_dir() else None
 
 
+def _iceberg(table: Path) -> str | None:
+    """Return the metadata that the SQLite catalog in a folder above has for a table; None: it is not in one."""
+    for folder in table.parents:
+        if (catalog := folder / "catalog.db").exists():
+            with closing(sqlite3.connect(catalog)) as asked:
+                found = asked.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
+            return next((row[0] for row in found if row[0].startswith(f"{table}/metadata/")), None)
+    return None
+
+
 def _files(table: Path) -> list[str]:
+    if (metadata := _iceberg(table)) is not None:
+        planned = StaticTable.from_metadata(metadata).scan().plan_files()
+        return [task.file.file_path.removeprefix("file://") for task in planned]
     if _parquet(table):
         return [str(file) for file in table.rglob("*.parquet")]
     return [str(table / path) for path in replay(table).files] if table.exists() else []

@@ -7,7 +7,7 @@ import pytest
 from tests.bucketed import Lake
 
 
-@pytest.fixture(params=["delta", "parquet"])
+@pytest.fixture(params=["delta", "parquet", "iceberg"])
 def form(request: pytest.FixtureRequest) -> str:
     """Format of the tables."""
     return str(request.param)

@@ -31,6 +31,7 @@ def headrace(driver: Driver, root: Path, *words: str, code: int = 0) -> str:
     path.write_text(json.dumps({
         "kafka": {"bootstrap_servers": "127.0.0.1:1"}, "checkpoints": str(root / "checkpoints"),
         "registry": {"files": {1: str(root / "1.avsc")}},
+        "catalog": {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"},
         "pipelines": {"clicks": {
             "topics": ["clicks"], "table": {"location": driver.lake, "format": driver.settings.table.format},
             "event_time": {"field": "at", "max_age": "30000 d"},

@@ -9,14 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
 
 from tests import hive
-from tests.opened import OPENED
+from tests.opened import OPENED, in_catalog
 from tests.servers.objects import ObjectServer
 from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import delta_options, store_at
+from writer.table.iceberg.iceberg import Iceberg
 from writer.table.log.operations import Batch
 from writer.table.parquet import Parquet
 from writer.table.table import PipelineTable
@@ -80,6 +83,12 @@ def opened(location: str) -> DeltaTable:
     return DeltaTable(location, storage_options=delta_options(location))
 
 
+def iceberg_table_of(location: str) -> Table:
+    """Open an Iceberg table as another client does."""
+    place = in_catalog(location)
+    return load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
+
+
 def begun(table: PipelineTable, **starts: int) -> int:
     parts = {P0: starts.get("p0", 0), P1: starts.get("p1", 0)}
     return table.begin(parts, {"clicks": ["uuid-1"]})
@@ -91,8 +100,11 @@ def batch(epoch: int, start: int, end: int, *files: StagedFile, part: TopicParti
 
 def rows(table: PipelineTable) -> int:
     """Count what a reader sees."""
-    parquet = isinstance(table._format, Parquet)
-    return int(hive.seen(table.location).num_rows if parquet else opened(table.location).count())
+    if isinstance(table._format, Parquet):
+        return int(hive.seen(table.location).num_rows)
+    if isinstance(table._format, Iceberg):
+        return int(iceberg_table_of(table.location).scan().count())
+    return int(opened(table.location).count())
 
 
 def put_table(location: str, kind: str) -> None:

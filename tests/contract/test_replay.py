@@ -296,6 +296,7 @@ def config_file(driver: Driver, tmp_path: Path) -> str:
     path.write_text(json.dumps({
         "kafka": {"bootstrap_servers": "127.0.0.1:1"}, "checkpoints": str(tmp_path / "checkpoints"),
         "registry": {"files": {n: str(tmp_path / f"{n}.avsc") for n in (1, 2)}},
+        "catalog": {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"},
         "pipelines": {"clicks": {
             "topics": ["clicks"], "table": {"location": driver.lake, "format": driver.settings.table.format},
             "event_time": {"field": "at", "max_age": "30000 d"},

@@ -115,7 +115,7 @@ def test_a_look_joins_no_group_and_commits_no_offset(bootstrap, topic, kafka, cl
     name = topic(1)
     write(bootstrap, name, [(0, None, b"v", 0)] * 10)
     kafka_sample.read(kafka, kafka_sample.spans(cluster, [name], 10))
-    groups = AdminClient({"bootstrap.servers": bootstrap}).list_consumer_groups().result(10).valid
+    groups = AdminClient({"bootstrap.servers": bootstrap}).list_consumer_groups().result(60).valid
     assert kafka_sample._GROUP not in {group.group_id for group in groups}
 
 

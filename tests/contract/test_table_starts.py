@@ -141,7 +141,11 @@ def test_a_table_belongs_to_one_pipeline_and_one_bucketing(table: PipelineTable,
 
 
 def test_a_table_of_one_format_is_not_opened_as_another(table: PipelineTable, form: str) -> None:
-    other, name = {"delta": ("parquet", "a Delta table"), "parquet": ("delta", "a table in Parquet format")}[form]
+    other, name = {
+        "delta": ("parquet", "a Delta table"),
+        "parquet": ("delta", "a table in Parquet format"),
+        "iceberg": ("delta", "an Iceberg table"),
+    }[form]
     with pytest.raises(ConfigError, match=f"holds {name}. Choose a new location, or correct table.format"):
         OPENED[other](table.location, "events").create(COLUMNS, ["hour"])
 

@@ -106,7 +106,7 @@ def test_a_field_is_promoted_or_widens_its_column_or_is_rejected(writer, column)
 
 
 def test_a_column_stays_as_narrow_as_it_is_where_wider_is_not_wanted():
-    table = SchemaPlan(pa.schema([]), widen=False).extend(1, schema(("a", "int"), ("b", "long")))
+    table = SchemaPlan(pa.schema([]), widen="none").extend(1, schema(("a", "int"), ("b", "long")))
     plan = table.extend(2, schema(("a", "long"))).extend(3, schema(("b", "int")))
     assert plan.columns.equals(table.columns)
     sentence = "field 'a' is int64, but column 'a' holds int32, and schemas.widen is 'reject'"

@@ -114,7 +114,7 @@ def test_a_fault_outside_the_pipelines_is_named_with_its_place_and_mend(file, se
         ({"table": {"location": "s3://lake/a//c"}}, ["table.location:", "write it as s3://bucket/folder"]),
         ({"table": {"location": "s3://k:s@lake/c"}}, ["table.location:", "write it as s3://bucket/folder"]),
         ({"table": {"location": "/lake", "entropy_bits": 17}}, ["table.entropy_bits:", "less than or equal to 16"]),
-        ({"table": {"location": "/lake", "format": "iceberg"}}, ["pipelines.clicks.table.format:", "'delta'"]),
+        ({"table": {"location": "/lake", "format": "hudi"}}, ["pipelines.clicks.table.format:", "'delta'"]),
         ({"table": {**PARQUET, "entropy_bits": 8}}, ["pipelines.clicks:", "table.entropy_bits would hide the buckets"]),
         ({"table": PARQUET, "roll": {"target_file_size": "2 GiB"}}, ["clicks:", "target_file_size is at most 1 GiB"]),
         (

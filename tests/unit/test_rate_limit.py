@@ -16,7 +16,7 @@ from tests.looking import config
 from writer.cli.main import app
 from writer.commit.batch_limits import limits
 from writer.commit.rate_limit import RateLimit, spent
-from writer.config.pipelines import Commit
+from writer.config.pipeline_sections import Commit
 from writer.core.errors import Draining
 from writer.core.text import held, reason
 from writer.output.status_screen import block, line

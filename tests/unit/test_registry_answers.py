@@ -11,7 +11,7 @@ import pytest
 from tests.looking import EVENT
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from writer.avro.fingerprint import meaning
-from writer.avro.schema_plan import Rejected, WriterSchema
+from writer.avro.schema_plan import ColumnRules, Rejected, WriterSchema
 from writer.avro.wire_format import CONFLUENT, Ids
 from writer.batch.record_columns import RecordColumns
 from writer.batch.task_report import Report
@@ -140,7 +140,7 @@ def learning(source: SchemaSource, recorded: dict[str, int] | None = None) -> Sc
     unknown_id_timeout = timedelta(0)
     return Schemas(
         "clicks", source, Meanings("clicks", Registry(url="http://r"), lambda: recorded or {}),
-        bucket_columns=["hour"], record_columns=RecordColumns(), widen=True,
+        bucket_columns=["hour"], record_columns=RecordColumns(), rules=ColumnRules(),
         unknown_id_timeout=unknown_id_timeout, stopping=threading.Event(),
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ defaults) is a `Reader`, worked out anew from the registered schemas at each sta
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -100,7 +100,12 @@ _WIDER = {
 }  # fmt: skip
 _BRANCH_PROMOTIONS = {"int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",),
                       "string": ("bytes",), "bytes": ()}  # fmt: skip
-_BRANCH_WIDENED = {"long": ("int",), "double": ("float", "int"), "float": ()}
+Widening = Literal["any", "iceberg", "none"]  # which columns may get a wider type; iceberg: by Iceberg's rules
+_BRANCH_WIDENED: Mapping[Widening, Mapping[str, tuple[str, ...]]] = {
+    "any": {"long": ("int",), "double": ("float", "int"), "float": ()},
+    "iceberg": {"long": ("int",), "double": ("float",)},
+    "none": {},
+}
 _MEMBER = re.compile(r"member(\d+)")
 _MICROSECONDS = {"ms": 1_000, "us": 1}
 _TIMES_OF_DAY = {("int", "time-millis"), ("long", "time-micros")}
@@ -127,7 +132,7 @@ class Resolved:
 
 
 def resolve(
-    record: avro.Record, columns: pa.Schema, reader: Reader, reserved: frozenset[str], *, widen: bool
+    record: avro.Record, columns: pa.Schema, reader: Reader, reserved: frozenset[str], *, widen: Widening
 ) -> Resolved:
     """Resolve a writer's schema against the columns. Raises UnsupportedSchema with the first thing that does not fit.
 
@@ -150,7 +155,7 @@ def resolve(
 class _Resolution:
     """One writer schema on its way through the columns. Grows copies of what the reader knows."""
 
-    def __init__(self, record: avro.Record, reader: Reader, reserved: frozenset[str], *, widen: bool) -> None:
+    def __init__(self, record: avro.Record, reader: Reader, reserved: frozenset[str], *, widen: Widening) -> None:
         self._record, self._reserved, self._widen = record, reserved, widen
         self.names, self.branches, self.times = dict(reader.names), dict(reader.branches), dict(reader.times)
         self._unions = {place[:-1] for place in reader.branches}
@@ -257,9 +262,13 @@ class _Resolution:
         wider = _WIDER.get((have, want)) or _wider_decimal(have, want)
         if wider is None:
             raise avro.UnsupportedSchema(f"field {at!r} is {want}, but column {column!r} holds {have}")
-        if not self._widen:
+        if self._widen == "none":
             raise avro.UnsupportedSchema(
                 f"field {at!r} is {want}, but column {column!r} holds {have}, and schemas.widen is 'reject'"
+            )
+        if self._widen == "iceberg" and not _iceberg_widens(have, wider):
+            raise avro.UnsupportedSchema(
+                f"field {at!r} is {want}, but column {column!r} holds {have}, which Iceberg does not widen to {wider}"
             )
         return wider
 
@@ -308,7 +317,7 @@ class _Resolution:
             if key in targets:
                 continue
             name, want = branch_name(branch), avro.table_type(self._record, branch)
-            near = (*_BRANCH_PROMOTIONS.get(name, ()), *(_BRANCH_WIDENED.get(name, ()) if self._widen else ()))
+            near = (*_BRANCH_PROMOTIONS.get(name, ()), *_BRANCH_WIDENED[self._widen].get(name, ()))
             found = [known[other] for other in near if other in known]
             found += [member for member in unnamed if _alike(want, members[member])]
             target = next((member for member in found if member not in targets.values()), f"member{free}")
@@ -369,6 +378,16 @@ def _holds(column: pa.DataType, kind: pa.DataType) -> bool:
     if not (pa.types.is_decimal(column) and pa.types.is_decimal(kind)):
         return False
     return bool(kind.scale <= column.scale and kind.precision - kind.scale <= column.precision - column.scale)
+
+
+def _iceberg_widens(have: pa.DataType, wider: pa.DataType) -> bool:
+    """Return whether Iceberg can give a column the wider type: int to long, float to double, more digits of a scale.
+
+    https://iceberg.apache.org/spec/#schema-evolution
+    """
+    if pa.types.is_decimal(have):
+        return bool(have.scale == wider.scale)
+    return bool((pa.types.is_integer(have) and pa.types.is_integer(wider)) or pa.types.is_float32(have))
 
 
 def _wider_decimal(column: pa.DataType, kind: pa.DataType) -> pa.DataType | None:

@@ -14,7 +14,7 @@ from bucketers.arrow import contiguous
 from writer.avro import schema
 from writer.avro.column_cast import SEAMLESS, Seams, absent, fitted
 from writer.avro.decode import is_native
-from writer.avro.resolution import Reader, resolve
+from writer.avro.resolution import Reader, Widening, resolve
 
 # What every row carries besides its own fields: the lake proves itself, and the frontier can be rebuilt from the files.
 PROVENANCE = pa.schema(
@@ -46,6 +46,14 @@ class Rejected:
 
 
 @dataclass(frozen=True)
+class ColumnRules:
+    """How the columns of a table may grow, by its format and its configuration."""
+
+    widen: Widening = "any"
+    reserved: frozenset[str] = frozenset()  # lower-case names that the format keeps for itself
+
+
+@dataclass(frozen=True)
 class SchemaPlan:
     """Columns of the table (without provenance and bucket columns), and what is known of each schema id."""
 
@@ -53,7 +61,7 @@ class SchemaPlan:
     reserved: frozenset[str] = frozenset()  # lower-case names that no field may take
     schemas: Mapping[int, WriterSchema | Rejected] = field(default_factory=dict)
     reader: Reader = field(default_factory=Reader)
-    widen: bool = True  # a column may get a wider type
+    widen: Widening = "any"  # which columns may get a wider type
     since: Mapping[int, datetime] = field(default_factory=dict)  # ids that meant other schemas for older records
 
     def reject(self, schema_id: int, reason: str) -> "SchemaPlan":

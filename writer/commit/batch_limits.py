@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from writer.commit.rate_limit import NO_LIMIT, RateLimit, records_max
-from writer.config import pipelines
+from writer.config.pipeline_sections import Commit
 from writer.core.offsets import Source
 from writer.offsets.spark_checkpoint import Offsets
 
@@ -43,7 +43,7 @@ class Limits:
 
 
 def limits(
-    settings: pipelines.Commit, target_file_size: int, bytes_per_row: float, *, once: bool, cut: int | None = None,
+    settings: Commit, target_file_size: int, bytes_per_row: float, *, once: bool, cut: int | None = None,
     rate_limit: RateLimit = NO_LIMIT, value_bytes_each: float | None = None,
 ) -> Limits:  # fmt: skip
     """Work out when batches end: as configured, else when there is enough for one file of the target size.

@@ -14,7 +14,7 @@ from writer.batch.lateness import LatePolicy
 from writer.batch.record_columns import RecordColumns
 from writer.batch.staging.sorting import Dedupe as Rule
 from writer.config.base import ShortForm, Strict
-from writer.core.units import Duration, Shift, Slack
+from writer.core.units import Duration, Shift, Size, Slack
 from writer.storage import locations
 
 _POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
@@ -276,3 +276,43 @@ def _offsets(partitions: Any) -> dict[int, int]:
     if min([*found, *found.values()], default=0) < 0:
         raise ValueError(f"offsets {partitions!r} are below zero; it {_POSITIONS}")
     return found
+
+
+class Commit(Strict):
+    """When a micro-batch is committed: enough records, or the delay, whichever is first."""
+
+    max_delay: Duration = Field(
+        timedelta(minutes=10), description="a record waits at most this long for its commit to begin"
+    )
+    max_records: int = Field(5_000_000, ge=1, description="at most this many offsets in one commit")
+    max_records_per_second: int | None = Field(
+        None, ge=1, description="at most this many records a second, over time; `headrace limit` sets another at once"
+    )
+    max_bytes_per_second: Size | None = Field(
+        None, description="at most so much a second of the records' values, over time, such as `10 MB`"
+    )
+    min_records: int | None = Field(
+        None, ge=1, description="commit at once from this many on; default: enough for one file"
+    )
+
+
+class Memory(Strict):
+    """What a task may hold."""
+
+    buffer: Size = Field(256 * 2**20, description="rows of all open buckets of one task; beyond it they spill to disk")
+    batch_records: int = Field(
+        25_000,
+        ge=1,
+        description="most records in one Arrow batch, with a route 8 times as many; fewer where they are large",
+    )
+
+
+class Limits(Strict):
+    """What stops the pipeline with exit code 5, so that a person looks."""
+
+    failed_ratio_max: float = Field(
+        0.5, ge=0, le=1, description="most of a batch's records that may be dead letters or quarantined; 1: any"
+    )
+    failed_records_min: int = Field(
+        1000, ge=1, description="as long as fewer records of a batch are, their share does not matter"
+    )

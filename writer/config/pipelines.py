@@ -11,6 +11,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 import bucketers
+from writer.avro.resolution import Widening
+from writer.avro.schema_plan import ColumnRules
 from writer.config.base import Strict, did_you_mean, with_defaults
 from writer.config.connections import (
     S3,
@@ -26,58 +28,37 @@ from writer.config.connections import (
     Supervisor,
 )  # fmt: skip
 from writer.config.hooks import NAME, Hooks, of_table, place_of
-from writer.config.pipeline_sections import Columns, Compact, Place, Scheduling, Seal, Wire, start_position
-from writer.config.routing import RouteSection, settings_of
-from writer.config.table_sections import BucketSpec, EventTime, Roll, Schemas, Table
+from writer.config.pipeline_sections import (
+    Columns,
+    Commit,
+    Compact,
+    Limits,
+    Memory,
+    Place,
+    Scheduling,
+    Seal,
+    Wire,
+    start_position,
+)
+from writer.config.routing import RouteSection, filled, settings_of
+from writer.config.table_sections import (
+    ICEBERG_RESERVED,
+    BucketSpec,
+    Catalog,
+    EventTime,
+    Roll,
+    Schemas,
+    Table,
+    check_hive,
+)
 from writer.config.topic_selection import TopicSelection
+from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError
-from writer.core.units import Duration, Size, show_duration
+from writer.core.units import Duration, show_duration
 from writer.storage.nesting import Parts, parts
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
-_HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _ROUTE_SCALE = 8  # of an Arrow batch: each of its schemas and tables costs what one of all its records would
-_COPIED_MAX = 2**30  # bytes that S3 copies before its client gives the request up
-
-
-class Commit(Strict):
-    """When a micro-batch is committed: enough records, or the delay, whichever is first."""
-
-    max_delay: Duration = Field(
-        timedelta(minutes=10), description="a record waits at most this long for its commit to begin"
-    )
-    max_records: int = Field(5_000_000, ge=1, description="at most this many offsets in one commit")
-    max_records_per_second: int | None = Field(
-        None, ge=1, description="at most this many records a second, over time; `headrace limit` sets another at once"
-    )
-    max_bytes_per_second: Size | None = Field(
-        None, description="at most so much a second of the records' values, over time, such as `10 MB`"
-    )
-    min_records: int | None = Field(
-        None, ge=1, description="commit at once from this many on; default: enough for one file"
-    )
-
-
-class Memory(Strict):
-    """What a task may hold."""
-
-    buffer: Size = Field(256 * 2**20, description="rows of all open buckets of one task; beyond it they spill to disk")
-    batch_records: int = Field(
-        25_000,
-        ge=1,
-        description="most records in one Arrow batch, with a route 8 times as many; fewer where they are large",
-    )
-
-
-class Limits(Strict):
-    """What stops the pipeline with exit code 5, so that a person looks."""
-
-    failed_ratio_max: float = Field(
-        0.5, ge=0, le=1, description="most of a batch's records that may be dead letters or quarantined; 1: any"
-    )
-    failed_records_min: int = Field(
-        1000, ge=1, description="as long as fewer records of a batch are, their share does not matter"
-    )
 
 
 class Pipeline(Strict):
@@ -159,7 +140,7 @@ class Pipeline(Strict):
         place = {"location": target.location_of(name), "dead_letters": self.dead_letters}
         table = self.table.model_copy(update={**place, **({"format": target.format} if target.format else {})})
         seal = self.seal.model_copy(update={"late_table": None})  # each has its own, beside it
-        hooks = [of_table(hook, name) for hook in (self.hooks if target.hooks is None else target.hooks)]
+        hooks = [of_table(hook, name, filled) for hook in (self.hooks if target.hooks is None else target.hooks)]
         own = {"seal": seal, **settings_of(target), "hooks": hooks, "table": table, "route": None}
         return self.model_copy(update=own)
 
@@ -193,6 +174,13 @@ class Pipeline(Strict):
         """Rewrite a bucket before it is sealed: by default where readers see all files of a commit at once."""
         wanted = self.compact.at_seal
         return self.table.format == "delta" if wanted is None else wanted
+
+    @property
+    def column_rules(self) -> ColumnRules:
+        """How the columns of the table may grow."""
+        is_iceberg = self.table.format == "iceberg"
+        widen: Widening = "none" if self.schemas.widen == "reject" else "iceberg" if is_iceberg else "any"
+        return ColumnRules(widen, ICEBERG_RESERVED if is_iceberg else frozenset())
 
     @property
     def arrow_batch_records(self) -> int:
@@ -238,22 +226,14 @@ def check_table(one: Pipeline) -> None:
     if one.compact.dedupe and not one.compacts_at_seal:
         raise ValueError("compact.dedupe takes rows out when a bucket is sealed; set compact.at_seal: true")
     if one.table.format == "parquet":
-        _check_hive(one)
-
-
-def _check_hive(one: Pipeline) -> None:
-    if one.table.entropy_bits:
-        raise ValueError("table.entropy_bits would hide the buckets from readers of Hive's folders; leave it out")
-    if one.roll.target_file_size > _COPIED_MAX:
-        raise ValueError(
-            "with table.format: parquet, roll.target_file_size is at most 1 GiB: one copy publishes a file"
-        )
-    for column in bucketers.build(one.bucket).columns:
-        if not _HIVE_COLUMN.fullmatch(column):
-            raise ValueError(
-                f"bucket column {column!r} cannot name folders that readers look into; begin it with a letter, "
-                "and use letters, digits and _ (bucket.column)"
-            )
+        check_hive(one.table, one.roll, one.bucket)
+    if one.table.format == "iceberg" and one.route is not None:
+        raise ValueError("table.format: iceberg has no route yet; use delta or parquet")
+    for hook in one.hooks if one.table.format == "iceberg" else ():
+        if hook.type != "webhook":
+            raise ValueError(f"hooks.{hook.name}: type {hook.type} does not know Iceberg tables yet; use webhook")
+    if one.table.name is not None and one.table.format != "iceberg":
+        raise ValueError(f"table.name is a name in a catalog, which a table of format {one.table.format} does not have")
 
 
 class Config(Strict):
@@ -270,6 +250,7 @@ class Config(Strict):
         "are cancelled, it is not committed, and the next start reads it again",
     )
     s3: S3 = S3.model_validate({})
+    catalog: Catalog | None = Field(None, description="of tables in Iceberg's format")
     spark: Spark = Spark.model_validate({})
     http: Http = Http.model_validate({})
     recovery: Recovery = Recovery.model_validate({})
@@ -320,6 +301,31 @@ class Config(Strict):
                     "give each its own"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _names_in_the_catalog(self) -> "Config":
+        owners: dict[str, str] = {}
+        for name, pipeline in self.pipelines.items():
+            if pipeline.table.format != "iceberg":
+                continue
+            if self.catalog is None:
+                raise ValueError(
+                    f"pipelines.{name}.table.format: iceberg needs a section `catalog`, such as catalog: {{type: sql, "
+                    "uri: 'sqlite:////lake/catalog.db'}"
+                )
+            for location in pipeline.locations:
+                table = str(self.catalog_place(name, location))
+                if table in owners:
+                    raise ValueError(f"{owners[table]} and {location} would both be table {table}; set table.name")
+                owners[table] = location
+        return self
+
+    def catalog_place(self, name: str, location: str) -> CatalogTable | None:
+        """Return the place in the catalog of a pipeline's table, or of one beside it; None of another format."""
+        table = self.pipelines[name].table
+        if self.catalog is None or table.format != "iceberg":
+            return None
+        return self.catalog.place(location, table.name, is_main=location == table.location)
 
     @model_validator(mode="after")
     def _pools_are_ours(self) -> "Config":

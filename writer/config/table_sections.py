@@ -1,17 +1,25 @@
 """The sections that describe one table: where it lies, its event time, its buckets, its files, its schemas."""
 
+import re
 from datetime import timedelta
 from typing import Annotated, Any, Literal
+from urllib.parse import quote, urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 import bucketers
 from writer.batch.bucketing import TimeRule
 from writer.config.base import Strict
 from writer.config.pipeline_sections import ClockRule, Place
+from writer.core.catalog_table import CatalogTable
 from writer.core.units import Duration, Size, duration, show_duration
 
-TableFormat = Literal["delta", "parquet"]
+_HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_COPIED_MAX = 2**30  # bytes that S3 copies before its client gives the request up
+TableFormat = Literal["delta", "parquet", "iceberg"]
+ICEBERG_RESERVED = frozenset(  # names of Iceberg's metadata columns, and what `_partition` is called there
+    ("_file", "_pos", "_deleted", "_spec_id", "_row_id", "_last_updated_sequence_number", "_kafka_partition")
+)
 Reader = Literal["trino", "presto", "druid", "spark", "duckdb"]
 
 
@@ -54,13 +62,101 @@ def layout(spec: dict[str, Any]) -> str:
     return ", ".join([str(spec["type"]), *shown]) + (f" of {parts}" if parts else "")
 
 
+_NO_HIVE = (
+    "a Hive Metastore changes a table without a condition, so that of two writers one could undo the other's commit; "
+    "use sql, rest or glue"
+)
+
+
+class Catalog(Strict):
+    """The catalog that knows Iceberg tables by name."""
+
+    type: Literal["sql", "rest", "glue"] = Field(
+        description="sql: a database, SQLite for one machine; rest: Iceberg's REST protocol; glue: AWS Glue"
+    )
+    uri: str | None = Field(
+        None, description="of sql: sqlite:////lake/catalog.db or postgresql+psycopg2://…; of rest: https://…"
+    )
+    name: str = Field(
+        "headrace", min_length=1, description="name of the catalog, by which an SQL catalog knows its tables"
+    )
+    namespace: str = Field(
+        "headrace", pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$", description="of tables without a `name` of their own"
+    )
+    warehouse: str | None = Field(
+        None, min_length=1, description="of rest: the warehouse, where the catalog has several"
+    )
+    password: SecretStr | None = Field(None, description="of sql, of the user in `uri`; take it from `${env:NAME}`")
+    token: SecretStr | None = Field(None, description="of rest: a bearer token; take it from `${env:NAME}`")
+    credential: SecretStr | None = Field(
+        None, description="of rest: id and secret of an OAuth 2 client, `id:secret`; take it from `${env:NAME}`"
+    )
+    options: dict[str, str] = Field(
+        default_factory=dict,
+        description="further settings of pyiceberg's client, such as oauth2-server-uri, scope, rest.sigv4-enabled, "
+        "glue.region",
+    )
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _no_hive(cls, value: Any) -> Any:
+        if value == "hive":
+            raise ValueError(_NO_HIVE)
+        return value
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Catalog":
+        uri = self.uri or ""
+        if urlsplit(uri).password is not None:
+            raise ValueError("a password does not belong into 'uri'; write it as password: ${env:NAME}")
+        if self.type == "sql" and (not uri or (uri.startswith("sqlite:") and not uri.startswith("sqlite:////"))):
+            raise ValueError(
+                "a catalog of type sql needs a 'uri' with an absolute path, such as sqlite:////lake/catalog.db"
+            )
+        if self.type == "rest" and not uri.startswith(("http://", "https://")):
+            raise ValueError("a catalog of type rest needs a 'uri' such as https://catalog:8181")
+        if self.password is not None and not (self.type == "sql" and urlsplit(uri).username):
+            raise ValueError("'password' is of type sql, and of the user that 'uri' names")
+        if self.type != "rest" and (self.token or self.credential or self.warehouse):
+            raise ValueError(f"'token', 'credential' and 'warehouse' are of type rest, not {self.type}")
+        return self
+
+    @property
+    def _full_uri(self) -> str | None:
+        if self.uri is None or self.password is None:
+            return self.uri
+        parts = urlsplit(self.uri)
+        login = f"{parts.username}:{quote(self.password.get_secret_value(), safe='')}"
+        return parts._replace(netloc=f"{login}@{parts.netloc.rpartition('@')[2]}").geturl()
+
+    def place(self, location: str, name: str | None, *, is_main: bool) -> CatalogTable:
+        """Return the place of the table at a location. `name`: that the pipeline's own table, the main one, was given.
+
+        Others, and one without a name, are called as their folders are.
+        """
+        namespace, _, own = (name or f"{self.namespace}.").rpartition(".")
+        folder = re.sub(r"\W", "_", location.rpartition("/")[2], flags=re.ASCII)
+        secrets = {"token": self.token, "credential": self.credential}
+        found = {key: value.get_secret_value() for key, value in secrets.items() if value is not None}
+        texts = {"type": self.type, "uri": self._full_uri, "warehouse": self.warehouse}
+        found |= {key: value for key, value in texts.items() if value is not None} | self.options
+        table = own if is_main and own else folder
+        return CatalogTable(self.name, tuple(namespace.split(".")), table, tuple(sorted(found.items())))
+
+
 class Table(Strict):
     """The table of a pipeline. A table belongs to exactly one pipeline."""
 
     location: Place = Field(description="absolute path of the table's directory, or s3://bucket/folder")
     format: TableFormat = Field(
-        "delta", description="delta: Delta Lake; parquet: plain files in Hive's folders (docs/TABLES.md)"
+        "delta",
+        description="delta: Delta Lake; parquet: plain files in Hive's folders; iceberg: a table that a `catalog` "
+        "knows by name (docs/TABLES.md)",
     )
+    name: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+$", description="name in the catalog, such as shop.clicks; "
+        "default: the catalog's namespace and the name of the folder. Tables beside it have the same namespace",
+    )  # fmt: skip
     dead_letters: Place | None = Field(
         None, description="location of the dead-letter table; default: location + '_dead_letters'"
     )
@@ -101,3 +197,19 @@ class Schemas(Strict):
         description="a schema has long where the column is int, or the like: give the column the wider type, or reject "
         "the schema's records, for readers such as Spark 3 that cannot read older files of a wider column",
     )
+
+
+def check_hive(table: Table, roll: Roll, bucket: dict[str, Any]) -> None:
+    """Raise ValueError where readers of Hive's folders could not read a table."""
+    if table.entropy_bits:
+        raise ValueError("table.entropy_bits would hide the buckets from readers of Hive's folders; leave it out")
+    if roll.target_file_size > _COPIED_MAX:
+        raise ValueError(
+            "with table.format: parquet, roll.target_file_size is at most 1 GiB: one copy publishes a file"
+        )
+    for column in bucketers.build(bucket).columns:
+        if not _HIVE_COLUMN.fullmatch(column):
+            raise ValueError(
+                f"bucket column {column!r} cannot name folders that readers look into; begin it with a letter, "
+                "and use letters, digits and _ (bucket.column)"
+            )

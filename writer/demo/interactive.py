@@ -4,20 +4,20 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
 from rich.text import Text
 
 from writer.clients.kafka import Cluster
+from writer.config.table_sections import TableFormat
 from writer.demo import mixed_topic
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
 from writer.demo.progress_monitor import Watch
 from writer.demo.terminal import Screen
 from writer.demo.workload import PIPELINE, TOPICS, page
-from writer.table import parquet
 
 _ANSWER = timedelta(seconds=10)
 _FOREVER = timedelta(days=365)
@@ -56,7 +56,7 @@ def invitation(stack: Stack, workspace: Workspace) -> Iterator[Text]:
         f"  to {' or '.join(TOPICS)}\n  bootstrap.servers={servers[0]}\n  schema.registry.url={servers[1]}",
     )  # fmt: skip
     yield Text()
-    yield question(workspace.lake)
+    yield question(workspace.lake, workspace.format, workspace.catalog)
 
 
 def looks(workspace: Workspace) -> list[list[str]]:
@@ -72,10 +72,21 @@ def looks(workspace: Workspace) -> list[list[str]]:
     return [[*command, *arguments] for arguments in commands]
 
 
-def question(lake: Path) -> Text:
-    """Return a command that asks DuckDB."""
+def question(lake: Path, form: TableFormat, catalog: Mapping[str, str]) -> Text:
+    """Return a command that asks DuckDB. `catalog`: of an Iceberg table."""
     query = "SELECT hour, _topic, count(*) AS rows FROM {} GROUP BY ALL ORDER BY ALL"
-    if (lake / parquet.LOG).is_dir():
+    read = "events = duckdb.read_parquet([*files], hive_partitioning=True, union_by_name=True)"
+    if form == "iceberg":
+        opened = f'load_catalog("headrace", **{json.dumps(catalog)})'
+        code = [
+            "",
+            "import duckdb; from pyiceberg.catalog import load_catalog",
+            f'planned = {opened}.load_table("headrace.{lake.name}").scan().plan_files()',
+            'files = [one.file.file_path.removeprefix("file://") for one in planned]',
+            read,
+            f'duckdb.sql("{query.format("events")}").show()',
+        ]
+    elif form == "parquet":
         quoted = str(lake).replace("'", "''")
         files = f"read_parquet('{quoted}/*/*.parquet', union_by_name=true, hive_types_autocast=false)"
         code = ["", "import duckdb", f"duckdb.sql({json.dumps(query.format(files))}).show()"]
@@ -85,7 +96,7 @@ def question(lake: Path) -> Text:
             "import duckdb, deltalake, urllib.parse",
             # Not as a dataset of Arrow: deltalake's hides rows from a WHERE on a column without bounds.
             f"files = map(urllib.parse.unquote, deltalake.DeltaTable({json.dumps(str(lake))}).file_uris())",
-            "events = duckdb.read_parquet([*files], hive_partitioning=True, union_by_name=True)",
+            read,
             f'duckdb.sql("{query.format("events")}").show()',
         ]
     return _headed("ask DuckDB", [sys.executable, "-c", "\n".join(code)])

@@ -28,7 +28,7 @@ from writer.demo.terminal import Screen
 from writer.demo.verification import Account
 from writer.demo.workload import COMMITTED_WITHIN, PIPELINE, TOPICS, Flow, ProducedMessages, configuration, page
 
-_FORMATS = {"delta": "Delta", "parquet": "Parquet files"}
+_FORMATS = {"delta": "Delta", "parquet": "Parquet files", "iceberg": "Iceberg"}
 DRAINED_WITHIN = timedelta(seconds=60)  # seen: 2 s
 
 
@@ -76,7 +76,7 @@ def show(
     if keep is not None:
         _show_kept(workspace, screen)
     if keep is not None and not hold:
-        screen.write(question(workspace.lake))
+        screen.write(question(workspace.lake, workspace.format, workspace.catalog))
     elif not hold:
         screen.write("Keep it, and try it with events of your own: headrace demo --keep DIR")
     return 0 if adds_up else 1

@@ -25,7 +25,8 @@ class MixedTopic:
     def __init__(self, events: int, workspace: Workspace) -> None:
         """`events`: of the demo's other pipeline."""
         self._each = max(_EVENTS_MIN, events // _SHARE // len(_KINDS))
-        self._lake, self._format = workspace.lake.parent / "app", workspace.format
+        self._lake = workspace.lake.parent / "app"
+        self._format = "delta" if workspace.format == "iceberg" else workspace.format  # a route has no Iceberg tables
         self._log = workspace.lake.with_name("app_log")
         self._ends: dict[tuple[str, int], int] = {}
 

@@ -3,9 +3,10 @@
 Of the writer's own counts it uses one: the offsets that `headrace audit` expects in no table.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from writer.audit.audit import audit
 from writer.config.pipelines import Config
+from writer.core.catalog_table import CatalogTable
 from writer.core.offsets import Source
 from writer.demo.devstack.events import NEW_FIELD
 from writer.demo.workload import ProducedMessages
@@ -100,7 +102,7 @@ def committed(settings: Config, pipeline: str, ends: Mapping[Source, int], *, si
     tables, audited = settings.pipelines[pipeline], audit(settings, pipeline, since=None, deep=False)
     return of(
         Path(tables.table.location), Path(tables.dead_letters), ends, since=since, late_table=Path(tables.late_place),
-        in_no_table=audited.in_no_table,
+        in_no_table=audited.in_no_table, place=partial(settings.catalog_place, pipeline),
     )  # fmt: skip
 
 
@@ -112,21 +114,22 @@ def of(
     since: datetime,
     late_table: Path | None = None,
     in_no_table: Mapping[str, int] | None = None,
+    place: Callable[[str], CatalogTable | None] = lambda _: None,
 ) -> Account:
     """Ask DuckDB over the files that the tables name; `ends` is where each partition's log ends.
 
     Each log begins at offset 0. Rows with an event time before `since` are delayed. `in_no_table`: offsets that were
-    taken out of the tables, or held nothing to keep, by why.
+    taken out of the tables, or held nothing to keep, by why. `place`: of the table at a location in its catalog.
     """
     import duckdb
 
-    table = _files(lake)
+    table = _files(lake, place)
     db = duckdb.connect()
     db.execute("CREATE TABLE ends (topic VARCHAR, partition INT, log_end BIGINT)")
     db.executemany("INSERT INTO ends VALUES (?, ?, ?)", [[*source, end] for source, end in ends.items()])
     _load(db, "events", table, _PROVENANCE | _EVENTS)
-    _load(db, "letters", _files(dead_letters), _PROVENANCE | _LETTERS)
-    _load(db, "late_table", _files(late_table) if late_table else [], _PROVENANCE)
+    _load(db, "letters", _files(dead_letters, place), _PROVENANCE | _LETTERS)
+    _load(db, "late_table", _files(late_table, place) if late_table else [], _PROVENANCE)
     rows, rows_distinct, new_field = db.execute(
         f"SELECT count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)), count({NEW_FIELD}) FROM events"  # noqa: S608 - our own name
     ).fetchone()
@@ -208,11 +211,24 @@ def _phrases(found: Mapping[str, int]) -> list[str]:
     return [phrase for phrase, difference in found.items() if difference]
 
 
-def _files(location: Path) -> list[Path]:
-    """Files of a table: those that a Delta table's newest version names, or else those in its folders."""
+def _files(location: Path, place: Callable[[str], CatalogTable | None]) -> list[Path]:
+    """Files of a table: those that an Iceberg scan or a Delta table's newest version names, or those in its folders."""
+    if (at := place(str(location))) is not None:
+        return _scanned(at)
     if not DeltaTable.is_deltatable(str(location)):
         return sorted(location.rglob("*.parquet"))
     return [location / unquote(path) for path in pa.table(DeltaTable(location).get_add_actions())["path"].to_pylist()]
+
+
+def _scanned(place: CatalogTable) -> list[Path]:
+    """Files that a scan of an Iceberg table names; none where there is no such table."""
+    from pyiceberg.catalog import load_catalog
+
+    catalog = load_catalog(place.catalog, **dict(place.settings))
+    if not catalog.table_exists(place.identifier):
+        return []
+    planned = catalog.load_table(place.identifier).scan().plan_files()
+    return sorted(Path(one.file.file_path.removeprefix("file://")) for one in planned)
 
 
 def _load(db: Any, name: str, files: list[Path], columns: Mapping[str, str]) -> None:

@@ -177,6 +177,7 @@ def configuration(events: int, stack: Stack, workspace: Workspace, mixed: MixedT
             "registry": {"url": stack.registry.url},
             "checkpoints": str(workspace.directory / "checkpoints"),
             "http": {"port": 0},  # any free one
+            **({"catalog": workspace.catalog} if workspace.format == "iceberg" else {}),
             "pipelines": {
                 PIPELINE: {
                     "topics": list(TOPICS),

@@ -81,7 +81,7 @@ class PipelineRun:
             name, schemas, Meanings(name, config.registry, self._recorded), decode_only=is_routed,
             bucket_columns=() if is_routed else self._bucket_columns,
             record_columns=self.config.columns.record_columns,
-            widen=self.config.schemas.widen == "in_place", unknown_id_timeout=self.config.schemas.unknown_id_timeout,
+            rules=self.config.column_rules, unknown_id_timeout=self.config.schemas.unknown_id_timeout,
             stopping=self._draining, wire=self._found.wire, key_wire=self._found.key_wire,
         )  # fmt: skip
         self._targets = Targets(name, config, self._tables, self._schemas) if is_routed else None

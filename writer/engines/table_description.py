@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
 from writer.config.pipelines import Config
+from writer.config.table_sections import TableFormat
 from writer.storage.base import S3Settings
 from writer.table.table import PipelineTable
 
@@ -19,7 +20,7 @@ class TableDescription:
 
     pipeline: str
     location: str
-    format: Literal["delta", "parquet"]
+    format: TableFormat
     columns: pa.Schema  # bucket columns included
     bucket_columns: tuple[str, ...]
     time_field: str  # dots into structs

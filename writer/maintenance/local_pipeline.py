@@ -241,7 +241,7 @@ def opened(
         key_wire = key_wire or wire_of(recent, "key")
     known = Schemas(
         name, schemas, meanings, decode_only=is_routed, bucket_columns=buckets,
-        record_columns=pipeline.columns.record_columns, widen=pipeline.schemas.widen == "in_place",
+        record_columns=pipeline.columns.record_columns, rules=pipeline.column_rules,
         wire=wire or CONFLUENT, key_wire=key_wire or CONFLUENT,
     )  # fmt: skip
     known.read_topics(pipeline.topics.among(seen) if topics is None else topics)

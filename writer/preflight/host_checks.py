@@ -4,7 +4,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from writer.clients.driver_endpoint import announcement, ask_driver
 from writer.config.connections import Http
 from writer.config.pipelines import Config, Pipeline
 from writer.config.table_sections import layout
+from writer.core.catalog_table import CatalogTable
 from writer.core.errors import HeadraceError
 from writer.core.text import instant, plural
 from writer.core.units import show_size
@@ -40,8 +41,11 @@ def standing(location: str) -> Path:
 class Places:
     """The places that were probed. One that cannot be used is reported once, however many locations lie in it."""
 
-    def __init__(self, s3: S3Settings | None) -> None:
-        self.s3 = s3
+    def __init__(
+        self, s3: S3Settings | None, in_catalog: Callable[[str, str], CatalogTable | None] = lambda *_: None
+    ) -> None:
+        """`in_catalog`: place in the catalog of a pipeline's table at a location."""
+        self.s3, self.in_catalog = s3, in_catalog
         self._unusable = dict[str, str]()  # place → the check that reported it
 
     def probed(self, check: str, location: str, *, exclusive: bool) -> str:
@@ -192,7 +196,8 @@ def tables(name: str, pipeline: Pipeline, places: Places, *, offline: bool = Fal
     dead_letters = pipeline.table.model_copy(update={"location": pipeline.dead_letters})
     for check, settings, by, words in [*log, *checked, ("dead_letters", dead_letters, (), "")]:
         away = offline and on_s3(settings.location)
-        table = table_at(settings.format, settings.location, name, s3=places.s3)
+        in_catalog = places.in_catalog(name, settings.location)
+        table = table_at(settings.format, settings.location, name, s3=places.s3, catalog=in_catalog)
         yield skipped(check, "--offline") if away else _table(check, name, table, by, words, places)
     if not on_s3(pipeline.table.location) and not places.reported(pipeline.table.location):
         yield _disk(pipeline)

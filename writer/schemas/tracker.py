@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from writer.avro.schema_plan import PROVENANCE, Rejected, SchemaPlan, WriterSchema
+from writer.avro.schema_plan import PROVENANCE, ColumnRules, Rejected, SchemaPlan, WriterSchema
 from writer.avro.wire_format import CONFLUENT, Part, Wire, show_id
 from writer.batch.record_columns import RecordColumns
 from writer.batch.schema_reader import KeyPlan
@@ -59,14 +59,14 @@ class Schemas:
         *,
         bucket_columns: Sequence[str],
         record_columns: RecordColumns,
-        widen: bool,
+        rules: ColumnRules,
         unknown_id_timeout: timedelta | None = None,
         stopping: threading.Event | None = None,
         wire: Wire = CONFLUENT,
         key_wire: Wire = CONFLUENT,
         decode_only: bool = False,
     ) -> None:
-        """Let columns get wider types if `widen`. `record_columns`: of the records' keys and headers.
+        """Let columns grow by `rules`. `record_columns`: of the records' keys and headers.
 
         `decode_only`: the values are decoded by this plan, and fill the columns of others.
         Wait at most `unknown_id_timeout` for an unknown id, and no longer when `stopping` is set.
@@ -76,16 +76,17 @@ class Schemas:
         self._unknown_id_timeout = unknown_id_timeout
         self._extended = SchemaPlan.decode_only if decode_only else SchemaPlan.extend
         # Names that no field of a schema may take, in lower case.
-        self._reserved = frozenset(name.lower() for name in (*PROVENANCE.names, *bucket_columns, *record_columns.names))
+        own = (*PROVENANCE.names, *bucket_columns, *record_columns.names)
+        self._reserved = frozenset(name.lower() for name in own) | rules.reserved
         self._record_columns = record_columns
         self.keys: _KeySchemas | None = None
         self._stopping = stopping or threading.Event()
-        self.plan = SchemaPlan(pa.schema([]), self._reserved, widen=widen)
+        self.plan = SchemaPlan(pa.schema([]), self._reserved, widen=rules.widen)
         self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
         if record_columns.avro_key is not None:
             self.keys = _KeySchemas(
                 pipeline, of_keys(source), meanings, bucket_columns=(), column=record_columns.avro_key,
-                widen=widen, unknown_id_timeout=unknown_id_timeout, stopping=self._stopping, wire=key_wire,
+                rules=rules, unknown_id_timeout=unknown_id_timeout, stopping=self._stopping, wire=key_wire,
             )  # fmt: skip
 
     def read_topics(self, topics: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from writer.commit.rate_limit import NO_LIMIT, RateLimit, Spent, next_begin, spent, wait_s
-from writer.config.pipelines import Commit
+from writer.config.pipeline_sections import Commit
 from writer.core import logging
 from writer.core.errors import Draining
 from writer.core.text import instant, limit_words

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.backoff import Backoff
+from writer.core.catalog_table import CatalogTable
 from writer.core.errors import HeadraceError
 from writer.core.files import StagedFile
 from writer.storage.base import S3Settings
@@ -167,11 +168,16 @@ class Tables:
 
 def table_at(
     format_: str, location: str, pipeline: str, *, retry_timeout: timedelta = RETRY_TIMEOUT,
-    checkpoint_interval: int = CHECKPOINT_INTERVAL, s3: S3Settings | None = None,
+    checkpoint_interval: int = CHECKPOINT_INTERVAL, s3: S3Settings | None = None, catalog: CatalogTable | None = None,
 ) -> PipelineTable:  # fmt: skip
-    """Return the handle of a table; it need not be there yet."""
+    """Return the handle of a table; it need not be there yet. `catalog`: place of an Iceberg table in its catalog."""
     if format_ == "delta":
         form: Format = Delta(location, checkpoint_interval, s3)
+    elif format_ == "iceberg":
+        from writer.table.iceberg.iceberg import Iceberg  # a second, for pyiceberg
+
+        assert catalog is not None, "the configuration has a catalog where a table is Iceberg's"
+        form = Iceberg(location, catalog, s3)
     else:
         form = Parquet(store_at(location, s3), store_at(f"{location}/{LOG}", s3))
     return PipelineTable(form, pipeline, retry_timeout=retry_timeout, checkpoint_interval=checkpoint_interval)
@@ -181,7 +187,8 @@ def main_table(name: str, config: Config) -> PipelineTable:
     """Return the table of a pipeline."""
     settings = config.pipelines[name].table
     interval, s3 = settings.checkpoint_interval, config.s3.settings
-    return table_at(settings.format, settings.location, name, checkpoint_interval=interval, s3=s3)
+    place = config.catalog_place(name, settings.location)
+    return table_at(settings.format, settings.location, name, checkpoint_interval=interval, s3=s3, catalog=place)
 
 
 def existing_table(name: str, config: Config) -> PipelineTable:
@@ -193,7 +200,8 @@ def existing_table(name: str, config: Config) -> PipelineTable:
 
 def side_table(name: str, config: Config, location: str) -> PipelineTable:
     """Return a table that rides along with a pipeline's, in the same format."""
-    return table_at(config.pipelines[name].table.format, location, name, s3=config.s3.settings)
+    place = config.catalog_place(name, location)
+    return table_at(config.pipelines[name].table.format, location, name, s3=config.s3.settings, catalog=place)
 
 
 def all_tables(name: str, config: Config) -> Tables:
@@ -202,6 +210,8 @@ def all_tables(name: str, config: Config) -> Tables:
 
     def side(location: str) -> PipelineTable:
         target = main.snapshot().target_places.get(location) if main.exists() else None
-        return table_at(target.format if target else settings.format, location, name, s3=config.s3.settings)
+        place = config.catalog_place(name, location)
+        form = target.format if target else settings.format
+        return table_at(form, location, name, s3=config.s3.settings, catalog=place)
 
     return Tables(main, side)

@@ -51,6 +51,8 @@ def texts(
 ) -> list[str] | dict[str, Any]:
     """Return the statements, in order; for Druid the specification of a task. Raises ConfigError."""
     short = table.pipeline.replace("-", "_")
+    if table.format == "iceberg":
+        raise ConfigError("an Iceberg table needs no statements: engines that have its catalog know it by name")
     if location is not None and engine not in ("trino", "presto"):
         raise ConfigError(f"{engine} names the location as headrace does; leave --location out")
     match engine:

@@ -59,7 +59,7 @@ def run_validate(
     shown.add(good("file", f"{plural(len(config.pipelines), 'pipeline')}: {', '.join(config.pipelines)}"))
     reach = _reach(config, names, shown, offline=offline)
     drivers = [] if offline else [name for name in names if answers(config, name) is not None]
-    places = host_checks.Places(config.s3.settings)
+    places = host_checks.Places(config.s3.settings, config.catalog_place)
     for finding in host_checks.machine(config, drivers, places, offline=offline):
         shown.add(finding)
     for name in names:

@@ -1,10 +1,11 @@
 """`headrace demo`: a broker, a registry, events, the writer and a query, on this machine."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from writer.config.table_sections import TableFormat
 from writer.demo.main import show
 
 
@@ -13,7 +14,7 @@ def demo(
         Path | None, typer.Option("--keep", help="Put lake, logs and configuration here and keep them.")
     ] = None,
     events: Annotated[int, typer.Option("--events", min=1000, help="How many events to produce.")] = 200_000,
-    form: Annotated[Literal["delta", "parquet"], typer.Option("--format", help="Format of the table.")] = "delta",
+    form: Annotated[TableFormat, typer.Option("--format", help="Format of the table.")] = "delta",
     hold: Annotated[
         bool | None,
         typer.Option(

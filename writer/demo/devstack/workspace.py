@@ -138,6 +138,7 @@ class Workspace:
         self.directory = (keep or Path(tempfile.gettempdir()) / name).absolute()
         self.config = self.directory / "headrace.yaml"
         self.lake = self.directory / "lake" / "events"
+        self.catalog = {"type": "sql", "uri": f"sqlite:///{self.directory}/catalog.db"}
         self.dead_letters = self.lake.with_name("events_dead_letters")
         self.stack: Stack | None = None
         self._kept = keep is not None

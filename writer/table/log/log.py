@@ -85,7 +85,7 @@ class Log:
     def state(self) -> State:
         """Return the newest state. Raises FileNotFoundError when there is no table, LogUnreadable."""
         known = self._state
-        if known is None or self._store.mark(_name(known.version)) != self._mark:
+        if known is None or self._store.mark(entry_name(known.version)) != self._mark:
             self._state = None
             known = self._from_checkpoint()  # also when another table was put in this one's place
         state = self._followed(known)
@@ -144,7 +144,7 @@ class Log:
 
     def create(self, actions: Sequence[Action]) -> bool:
         """Write the first entry. False when there is one. Raises NotExclusive, OSError as `append` does."""
-        return self._store.put_if_absent(_name(0), _lines(actions))
+        return self._store.put_if_absent(entry_name(0), entry_lines(actions))
 
     def append(self, after: State, actions: Sequence[Action]) -> bool:
         """Write the entry that follows `after`, complete or not at all. False when the table is not there any more.
@@ -153,7 +153,7 @@ class Log:
         """
         # Checked last: below a checkpoint, a version that a clean-up freed takes an entry that no reader sees.
         return self._store.put_if_absent(
-            _name(after.version + 1), _lines(actions), still=lambda: self.state().place == after.place
+            entry_name(after.version + 1), entry_lines(actions), still=lambda: self.state().place == after.place
         )
 
     def checkpoint(self, state: State) -> None:
@@ -164,7 +164,7 @@ class Log:
         noted = self.checkpointed()
         moved = [{"txn": {"appId": name, "version": at}} for name, at in state.transactions.items()]
         actions: list[Action] = [{"protocol": state.protocol}, {"metaData": state.metadata}, *moved]
-        self._store.put(f"{state.version:020}.checkpoint.json", _lines(actions))
+        self._store.put(f"{state.version:020}.checkpoint.json", entry_lines(actions))
         self._store.put(_NOTE, json.dumps({"version": state.version}).encode())
         for name in list(self._store.list()):
             if (found := _CHECKPOINT.match(name)) and int(found[1]) < noted:
@@ -192,7 +192,7 @@ class Log:
                 break
             except OSError as error:  # corrupt, or removed meanwhile: an older one leads to the same end, or is refused
                 problem = problem or f" ({error})"
-        self._mark = self._store.mark(_name(state.version))
+        self._mark = self._store.mark(entry_name(state.version))
         if (reached := self._followed(state)).version < newest:
             raise LogUnreadable(
                 f"{self.location} goes to version {newest}, but there is neither an entry "
@@ -213,7 +213,7 @@ class Log:
         return state
 
     def _read(self, version: int) -> tuple[list[Action], Mark] | None:
-        return self._parsed(_name(version), "an entry")
+        return self._parsed(entry_name(version), "an entry")
 
     def _parsed(self, name: str, what: str) -> tuple[list[Action], Mark] | None:
         found = self._store.read(name)
@@ -279,10 +279,12 @@ def _checkpoints(names: Iterable[str]) -> list[tuple[int, list[str]]]:
     return [(version, files) for (version, parts), files in newest_first if len(files) >= parts]
 
 
-def _name(version: int) -> str:
+def entry_name(version: int) -> str:
+    """Return the name of an entry below the log's location."""
     return f"{version:020}.json"
 
 
-def _lines(actions: Sequence[Action]) -> bytes:
+def entry_lines(actions: Sequence[Action]) -> bytes:
+    """Write the actions of an entry as it is stored."""
     lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) + "\n" for action in actions]
     return "".join(lines).encode()

@@ -1,0 +1,324 @@
+"""An Iceberg table beside other clients, a catalog that fails, and writers that die: nothing is lost or doubled."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table import Table
+from pyiceberg.types import StringType
+
+from tests.contract.tables import COLUMNS, P0, batch, begun, iceberg_table_of, made, rows, written
+from tests.opened import iceberg_table, in_catalog
+from writer.core.errors import ConfigError
+from writer.core.files import StagedFile
+from writer.table.iceberg import catalog
+from writer.table.iceberg.expiry import SNAPSHOTS_KEPT
+from writer.table.log.foreign_writes import CommitFailed, FilesGone, ForeignChange
+from writer.table.log.operations import Rewrite
+from writer.table.table import PipelineTable
+
+HOUR = "2026-11-20T05"
+
+
+class Died(BaseException):
+    """The process is gone, at this moment."""
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
+
+
+@pytest.fixture
+def table(location: str) -> PipelineTable:
+    return made(location, "iceberg")
+
+
+@pytest.fixture
+def stage(location: str) -> Callable[[int], StagedFile]:
+    return lambda rows: written(location, HOUR, rows, "iceberg")
+
+
+def theirs(table: PipelineTable) -> Table:
+    return iceberg_table_of(table.location)
+
+
+def appended(table: PipelineTable, count: int) -> None:
+    other = theirs(table)
+    other.append(pa.table({"id": list(range(count)), "hour": [HOUR] * count}, schema=other.schema().as_arrow()))
+
+
+def test_another_clients_append_stops_the_next_commit_by_a_sentence(
+    table: PipelineTable, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    version = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    snapshot = table.snapshot()
+    appended(table, 5)
+    for tried in (
+        lambda: table.commit(snapshot, batch(epoch, 10, 20, stage(10))),
+        lambda: table.commits_since(version),
+    ):
+        with pytest.raises(ForeignChange, match=r"another client ran INSERT \(version 3\)"):
+            tried()
+    assert rows(table) == 15
+    assert [entry.kind for entry in table.history(2)] == ["client", "batch"]
+
+
+def test_rows_that_another_client_deletes_stay_gone_and_the_writer_goes_on(
+    table: PipelineTable, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    known = table.bucket_files(table.snapshot())
+    theirs(table).delete(EqualTo("id", 3))
+    table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    assert rows(table) == 19
+    found = {file.path: file.rows for file in table.bucket_files(table.snapshot())}
+    assert sorted(found.values()) == [9, 10]
+    assert not {file.path for file in known} & set(found)
+    with pytest.raises(FilesGone):
+        table.rewrite(table.snapshot(), Rewrite("merge", known, [stage(10)]))
+    assert rows(table) == 19
+
+
+def test_a_rollback_by_another_client_is_told_from_a_commit(
+    table: PipelineTable, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    before = theirs(table).metadata.current_snapshot_id
+    table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    assert before is not None
+    snapshot = table.snapshot()
+    theirs(table).manage_snapshots().set_current_snapshot(before).commit()
+    with pytest.raises(ForeignChange, match="another client ran ROLLBACK"):
+        table.commit(snapshot, batch(epoch, 20, 30, stage(10)))
+    assert rows(table) == 10
+
+
+def test_columns_that_another_client_adds_are_the_tables_and_a_dropped_one_stops_it(
+    table: PipelineTable, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    with theirs(table).update_schema() as change:
+        change.add_column("note", StringType())
+    assert table.snapshot().columns().names == [*COLUMNS.names, "note"]
+    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.grow([pa.field("price", pa.float64())], epoch)
+    assert theirs(table).schema().column_names == [*COLUMNS.names, "note", "price"]
+    with theirs(table).update_schema(allow_incompatible_changes=True) as change:
+        change.delete_column("id")
+    again = iceberg_table(table.location, "events")
+    with pytest.raises(ForeignChange, match="column id was dropped or renamed"):
+        again.snapshot()
+
+
+def test_a_table_that_was_taken_out_of_the_catalog_is_not_made_anew(table: PipelineTable) -> None:
+    begun(table)
+    place = in_catalog(table.location)
+    load_catalog(place.catalog, **dict(place.settings)).drop_table(place.identifier)
+    again = iceberg_table(table.location, "events")
+    assert not again.exists()
+    with pytest.raises(ConfigError, match=r"holds the log of a table that the catalog does not know as lake\.lake"):
+        again.create(COLUMNS, ["hour"])
+
+
+def test_a_table_without_our_property_is_not_taken_for_ours(table: PipelineTable) -> None:
+    begun(table)
+    with theirs(table).transaction() as change:
+        change.remove_properties("headrace.version")
+    with pytest.raises(ForeignChange, match=r"has no property headrace\.version"):
+        iceberg_table(table.location, "events").snapshot()
+
+
+def test_one_name_is_one_location(table: PipelineTable, tmp_path: Path) -> None:
+    begun(table)
+    other = tmp_path / "elsewhere" / "lake"
+    place = in_catalog(table.location)
+    with pytest.raises(ConfigError, match=r"lies at .*lake, and the configuration says .*elsewhere/lake"):
+        catalog.CatalogClient(place, str(other)).load()
+
+
+def test_properties_and_expiry_of_others_change_nothing(
+    table: PipelineTable, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    for at in range(3):
+        table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
+    with theirs(table).transaction() as change:
+        change.set_properties({"owner": "someone"})
+    named = theirs(table).metadata.current_snapshot_id
+    old = [one.snapshot_id for one in theirs(table).metadata.snapshots if one.snapshot_id != named]
+    theirs(table).maintenance.expire_snapshots().by_ids(old).commit()
+    table.commit(table.snapshot(), batch(epoch, 30, 40, stage(10)))
+    assert (rows(table), table.snapshot().frontier(P0)) == (40, 40)
+
+
+# --- the catalog fails --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_commit_whose_answer_is_lost_is_found_in_the_catalog(
+    table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, *, applied: bool
+) -> None:
+    epoch = begun(table)
+    client = catalog._opened(*_opened_as(table))
+    commit, failures = client.commit_table, iter([True, True])
+
+    def unanswered(*args: Any) -> Any:
+        if not next(failures, False):
+            return commit(*args)
+        if applied:
+            commit(*args)
+        raise RuntimeError("the connection was reset")
+
+    monkeypatch.setattr(client, "commit_table", unanswered)
+    for at in range(3):
+        table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
+    assert (rows(table), table.snapshot().frontier(P0)) == (30, 30)
+    assert [entry.kind for entry in table.history(3)] == ["batch"] * 3
+
+
+def test_a_catalog_that_refuses_every_commit_is_an_error_after_the_retry_timeout(
+    location: str, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(location, "iceberg")
+    table = iceberg_table(location, "events", retry_timeout=timedelta(milliseconds=200))
+    epoch = begun(table)
+
+    def refused(*_: Any) -> Any:
+        raise CommitFailedException("Requirement failed")
+
+    monkeypatch.setattr(catalog._opened(*_opened_as(table)), "commit_table", refused)
+    with pytest.raises(CommitFailed, match="took no commit for"):
+        table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    monkeypatch.undo()
+    assert (rows(table), table.snapshot().frontier(P0)) == (0, 0)
+
+
+def _opened_as(table: PipelineTable) -> tuple[str, tuple[tuple[str, str], ...]]:
+    place = in_catalog(table.location)
+    return place.catalog, tuple(sorted(place.settings))
+
+
+# --- writers die --------------------------------------------------------------------------------------------------
+
+
+def effects(monkeypatch: pytest.MonkeyPatch, table: PipelineTable, after: int) -> Iterator[int]:
+    """Let the process die after so many effects on the store of the log and on the catalog; yields how many came."""
+    done = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal done
+            if done >= after:
+                raise Died
+            done += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    store, client = table._log._store, catalog._opened(*_opened_as(table))
+    with monkeypatch.context() as patched:
+        for name in ("put", "put_if_absent", "delete"):
+            patched.setattr(store, name, counted(getattr(store, name)))
+        for name in ("create_table", "commit_table"):
+            patched.setattr(client, name, counted(getattr(client, name)))
+        yield done
+    yield done
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_a_writer_that_dies_after_any_effect_of_a_commit_loses_and_doubles_nothing(
+    table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    dying = effects(monkeypatch, table, after)
+    next(dying)
+    with suppress(Died):
+        table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    next(dying)
+    next_start = iceberg_table(table.location, "events")
+    at = next_start.snapshot().frontier(P0)
+    assert at in (10, 20)
+    assert rows(next_start) == at
+    epoch = next_start.begin({P0: 0}, {"clicks": ["uuid-1"]})
+    if at == 10:
+        next_start.commit(next_start.snapshot(), batch(epoch, 10, 20, stage(10)))
+    next_start.commit(next_start.snapshot(), batch(epoch, 20, 30, stage(10)))
+    assert (rows(next_start), next_start.snapshot().frontier(P0)) == (30, 30)
+    assert [entry.version for entry in next_start.history()] == list(range(next_start.snapshot().version, -1, -1))
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_a_start_that_dies_while_it_makes_the_table_is_followed_by_one_that_makes_it(
+    location: str, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    Path(location).parent.mkdir(parents=True, exist_ok=True)
+    table = iceberg_table(location, "events")
+    dying = effects(monkeypatch, table, after)
+    next(dying)
+    with suppress(Died):
+        table.create(COLUMNS, ["hour"])
+    next(dying)
+    again = made(location, "iceberg")
+    assert (again.snapshot().version, begun(again), rows(again)) == (0, 1, 0)
+
+
+# --- two at once --------------------------------------------------------------------------------------------------
+
+
+def race(location: str, commits: str, number: str) -> None:
+    """Commit whenever there is a version to follow, until there are so many. Prints how many entries were its own."""
+    log = iceberg_table(location, "events")._log
+    won = 0
+    while (state := log.state()).version <= int(commits):
+        mine = json.dumps({"kind": "start", "id": f"{number}-{state.version}"})
+        actions = [{"commitInfo": {"timestamp": 0, "operation": "WRITE", "headrace": mine}}]
+        with suppress(OSError):  # no answer: the log decides
+            log.append(state, actions)
+        log.state()
+        won += mine == (log.entry(state.version + 1) or [{}])[0].get("commitInfo", {}).get("headrace")
+    print(won)
+
+
+@pytest.mark.parametrize("commits", [20, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, commits: int) -> None:
+    begun(table)
+    code = f"import sys; from {__name__} import race; race(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, table.location, str(commits)]
+    racing = [
+        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+        for number in range(2)
+    ]
+    assert sum(int(one.communicate(timeout=1700)[0]) for one in racing) == commits
+    assert table.snapshot().version == commits + 1
+
+
+def test_old_snapshots_and_their_metadata_go_and_the_table_stays_small(
+    location: str, stage: Callable[[int], StagedFile]
+) -> None:
+    made(location, "iceberg")
+    table = iceberg_table(location, "events", checkpoint_interval=25)
+    epoch = begun(table)
+    for at in range(120):
+        table.commit(table.snapshot(), batch(epoch, at, at + 1, stage(1)))
+        table.tidy()
+    metadata = Path(theirs(table).metadata_location.removeprefix("file://"))
+    assert metadata.stat().st_size < 64 * 2**10
+    assert len(theirs(table).metadata.snapshots) <= SNAPSHOTS_KEPT + 26
+    assert len(list(metadata.parent.glob("snap-*.avro"))) <= SNAPSHOTS_KEPT + 26
+    assert len(theirs(table).inspect.manifests()) < 60
+    assert rows(table) == 120

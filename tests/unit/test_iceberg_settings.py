@@ -1,0 +1,124 @@
+"""What the configuration says of Iceberg tables and their catalog, and by which rules their columns grow."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from tests.looking import config
+from writer.avro.schema_plan import Rejected, SchemaPlan
+from writer.config.pipelines import Config
+from writer.config.table_sections import Catalog
+
+SQL = {"type": "sql", "uri": "sqlite:////lake/catalog.db"}
+
+
+def iceberg(tmp_path: Path, **pipeline: Any) -> Config:
+    return config(tmp_path, table={"location": "/lake/clicks-eu", "format": "iceberg"}, **pipeline)
+
+
+@pytest.mark.parametrize(
+    ("catalog", "sentence"),
+    [
+        ({"type": "hive"}, "a Hive Metastore changes a table without a condition"),
+        ({"type": "sql"}, "needs a 'uri' with an absolute path"),
+        ({"type": "sql", "uri": "sqlite:///catalog.db"}, "needs a 'uri' with an absolute path"),
+        ({"type": "sql", "uri": "postgresql+psycopg2://me:sesame@db/lake"}, "a password does not belong into 'uri'"),
+        ({**SQL, "password": "sesame"}, "'password' is of type sql, and of the user that 'uri' names"),
+        ({"type": "rest", "uri": "catalog:8181"}, "needs a 'uri' such as https://catalog:8181"),
+        ({**SQL, "token": "sesame"}, "'token', 'credential' and 'warehouse' are of type rest, not sql"),
+    ],
+)
+def test_a_catalog_that_cannot_work_is_a_sentence_without_its_secret(catalog: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        Catalog.model_validate(catalog)
+    assert sentence in str(error.value)
+    assert "sesame" not in str(error.value)
+
+
+def test_a_password_reaches_the_client_and_no_text() -> None:
+    found = Catalog.model_validate(
+        {"type": "sql", "uri": "postgresql+psycopg2://me@db:5432/lake", "password": "ses@me"}
+    ).place("/lake/clicks", None, is_main=True)
+    assert dict(found.settings)["uri"] == "postgresql+psycopg2://me:ses%40me@db:5432/lake"
+    assert "ses" not in repr(found)
+    assert "ses" not in str(found)
+
+
+def test_a_table_is_called_as_its_folder_or_as_it_is_told(tmp_path: Path) -> None:
+    named = config(
+        tmp_path, table={"location": "/lake/clicks-eu", "format": "iceberg", "name": "shop.web.clicks"}
+    )  # fmt: skip
+    places = [(one, location) for one in (iceberg(tmp_path), named) for location in one.pipelines["clicks"].locations]
+    assert [str(one.catalog_place("clicks", location)) for one, location in places] == [
+        "headrace.clicks_eu", "headrace.clicks_eu_dead_letters",
+        "shop.web.clicks", "shop.web.clicks_eu_dead_letters",
+    ]  # fmt: skip
+    assert config(tmp_path).catalog_place("clicks", "/lake/clicks") is None, "a Delta table is in no catalog"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"route": {"targets": {"*": "/lake/{name}"}}}, "table.format: iceberg has no route yet"),
+        (
+            {"hooks": [{"name": "d", "type": "druid", "url": "http://d:1", "datasource": "c"}]},
+            "type druid does not know",
+        ),
+        ({"table": {"location": "/lake/clicks", "name": "a.b"}}, "table.name is a name in a catalog"),
+        (
+            {"table": {"location": "/lake/clicks", "format": "iceberg", "dead_letters": "/other/clicks"}},
+            "/lake/clicks and /other/clicks would both be table headrace.clicks; set table.name",
+        ),
+    ],
+)
+def test_what_an_iceberg_table_cannot_do_yet_is_a_sentence(
+    tmp_path: Path, change: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        config(tmp_path, **{"table": {"location": "/lake/clicks", "format": "iceberg"}, **change})
+
+
+def test_an_iceberg_table_needs_a_catalog(tmp_path: Path) -> None:
+    raw = iceberg(tmp_path).model_dump(mode="json", exclude_unset=True)
+    del raw["catalog"]
+    with pytest.raises(ValidationError, match=r"pipelines\.clicks\.table\.format: iceberg needs a section `catalog`"):
+        Config.model_validate(raw)
+
+
+def grown(tmp_path: Path, had: pa.DataType, kind: Any) -> pa.DataType | str:
+    """Admit a schema whose field `n` has a type, to a table that has a column `n`. Returns its type, or the reason."""
+    rules = iceberg(tmp_path).pipelines["clicks"].column_rules
+    text = f'{{"type": "record", "name": "R", "fields": [{{"name": "n", "type": {kind}}}]}}'
+    plan = SchemaPlan(pa.schema([("n", had)]), rules.reserved, widen=rules.widen).extend(1, text)
+    known = plan.schemas[1]
+    return known.reason if isinstance(known, Rejected) else plan.columns.field("n").type
+
+
+def _decimal(precision: int, scale: int) -> str:
+    return f'{{"type": "bytes", "logicalType": "decimal", "precision": {precision}, "scale": {scale}}}'
+
+
+@pytest.mark.parametrize(
+    ("had", "kind", "now"),
+    [
+        (pa.int32(), '"long"', pa.int64()),
+        (pa.float32(), '"double"', pa.float64()),
+        (pa.decimal128(9, 2), _decimal(12, 2), pa.decimal128(12, 2)),
+        (pa.int32(), '"double"', "which Iceberg does not widen to double"),
+        (pa.decimal128(9, 2), _decimal(12, 4), "which Iceberg does not widen to decimal128"),
+    ],
+)
+def test_a_column_is_widened_as_iceberg_can(tmp_path: Path, had: pa.DataType, kind: str, now: Any) -> None:
+    found = grown(tmp_path, had, kind)
+    assert found == now or (isinstance(found, str) and str(now) in found)
+
+
+def test_no_field_takes_a_name_that_iceberg_keeps_for_itself(tmp_path: Path) -> None:
+    rules = iceberg(tmp_path).pipelines["clicks"].column_rules
+    plan = SchemaPlan(pa.schema([]), rules.reserved, widen=rules.widen)
+    found = plan.extend(1, '{"type": "record", "name": "R", "fields": [{"name": "_pos", "type": "long"}]}')
+    assert isinstance(found.schemas[1], Rejected)
+    assert "_pos" in found.schemas[1].reason

@@ -1,0 +1,21 @@
+"""A table's place in a catalog, which knows it by name."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class CatalogTable:
+    """A table by its name in a catalog."""
+
+    catalog: str  # name of the catalog: an SQL catalog tells the tables of several apart by it
+    namespace: tuple[str, ...]
+    table: str
+    settings: tuple[tuple[str, str], ...] = field(repr=False)  # of the catalog's client; a secret may be in them
+
+    @property
+    def identifier(self) -> tuple[str, ...]:
+        """Namespace and table."""
+        return (*self.namespace, self.table)
+
+    def __str__(self) -> str:
+        return ".".join(self.identifier)

@@ -1,0 +1,1 @@
+"""Tables in Apache Iceberg's format, known to a catalog by name."""

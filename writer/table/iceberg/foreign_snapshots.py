@@ -1,0 +1,124 @@
+"""Describes what other clients committed to an Iceberg table as entries of headrace's log.
+
+Each snapshot that another client laid on ours becomes an entry with the files that it added and removed, and with
+Delta's word for what it did. So the rest of headrace meets another client's change as it does on a Delta table.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from writer.table.iceberg.data_files import add_of, path_of, remove_of
+from writer.table.log.log import Action
+
+SNAPSHOT = "snapshot"  # key of an entry's commitInfo: id of the snapshot that it describes
+ROLLBACK = "ROLLBACK"  # other operations have Delta's names
+
+
+def entries(
+    table: Table, known: int | None, location: str, listed: Callable[[], Collection[str]]
+) -> Iterator[list[Action]]:
+    """Yield an entry for each snapshot between ours and the table's current one, oldest first.
+
+    `known`: id of the snapshot that the log knows; None: none. `listed`: paths of the files that the log names then,
+    quoted as in its entries. Where the current snapshot does not follow ours, one entry says what became of the files.
+    """
+    head = table.metadata.current_snapshot()
+    path: list[Snapshot] = []
+    at = head
+    while at is not None and at.snapshot_id != known:
+        path.append(at)
+        at = table.metadata.snapshot_by_id(at.parent_snapshot_id) if at.parent_snapshot_id is not None else None
+    if at is None and known is not None:
+        yield _rolled_back(table, head, location, listed())
+        return
+    for snapshot in reversed(path):
+        yield _entry(table, snapshot, location)
+
+
+def _entry(table: Table, snapshot: Snapshot, location: str) -> list[Action]:
+    added, removed, deletes_rows = _changes(table, snapshot)
+    at = snapshot.timestamp_ms
+    adds = [_add(table, file, location, at) for file in added]
+    removes = [_remove(table, file, location, at) for file in removed]
+    operation = _operation(snapshot, added, removed, deletes_rows=deletes_rows)
+    return [_info(snapshot, operation, at, deletes_rows=deletes_rows), *removes, *adds]
+
+
+def _rolled_back(table: Table, head: Snapshot | None, location: str, listed: Collection[str]) -> list[Action]:
+    """Describe a table whose current snapshot does not follow ours: what it names now against what the log names."""
+    now = {path_of(file, location): file for file in _live_files(table, head)}
+    at = table.metadata.last_updated_ms
+    gone = [
+        {"remove": {"path": path, "deletionTimestamp": at, "dataChange": True}} for path in sorted({*listed} - {*now})
+    ]
+    adds = [_add(table, now[path], location, at) for path in sorted({*now} - {*listed})]
+    return [_info(head, ROLLBACK, at, deletes_rows=False), *gone, *adds]
+
+
+def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[DataFile], bool]:
+    """Return the data files that a snapshot added and removed, and whether it deleted rows of others."""
+    added, removed, deletes_rows = [], [], False
+    for manifest in snapshot.manifests(table.io):
+        if manifest.added_snapshot_id != snapshot.snapshot_id:
+            continue
+        if manifest.content == ManifestContent.DELETES:
+            deletes_rows = deletes_rows or manifest.has_added_files()
+            continue
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+            if entry.snapshot_id == snapshot.snapshot_id and entry.status == ManifestEntryStatus.ADDED:
+                added.append(entry.data_file)
+            elif entry.snapshot_id == snapshot.snapshot_id and entry.status == ManifestEntryStatus.DELETED:
+                removed.append(entry.data_file)
+    return added, removed, deletes_rows
+
+
+def _live_files(table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
+    for manifest in snapshot.manifests(table.io) if snapshot else ():
+        if manifest.content == ManifestContent.DATA:
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                yield entry.data_file
+
+
+def _operation(
+    snapshot: Snapshot, added: Sequence[DataFile], removed: Sequence[DataFile], *, deletes_rows: bool
+) -> str:
+    """Return Delta's name of what a snapshot did; OVERWRITE for what may move rows in any way."""
+    more, less = (sum(file.record_count for file in files) for files in (added, removed))
+    match snapshot.summary.operation if snapshot.summary else None:
+        case Operation.REPLACE if more == less:
+            return "OPTIMIZE"
+        case Operation.APPEND if not added:
+            return "UPDATE TABLE METADATA"
+        case Operation.APPEND:
+            return "INSERT"
+        case Operation.DELETE if not added:
+            return "DELETE"
+        case Operation.OVERWRITE if deletes_rows and not added:
+            return "DELETE"
+        case Operation.OVERWRITE if more < less:
+            return "DELETE"  # written anew without some rows
+        case Operation.OVERWRITE if more == less:
+            return "UPDATE"
+    return "OVERWRITE"
+
+
+def _info(snapshot: Snapshot | None, operation: str, at: int, *, deletes_rows: bool) -> Action:
+    summary: Any = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+    info = {
+        "timestamp": at, "operation": operation, "operationParameters": {}, "isBlindAppend": False,
+        "engineInfo": summary.get("engine-name", "unknown"), SNAPSHOT: snapshot.snapshot_id if snapshot else None,
+        **({"deletesRows": True} if deletes_rows else {}),
+    }  # fmt: skip
+    return {"commitInfo": info}
+
+
+def _add(table: Table, file: DataFile, location: str, at: int) -> Action:
+    return add_of(file, location, table.schema(), table.specs()[file.spec_id], at)
+
+
+def _remove(table: Table, file: DataFile, location: str, at: int) -> Action:
+    return remove_of(file, location, table.specs()[file.spec_id], at)

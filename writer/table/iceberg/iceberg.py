@@ -1,0 +1,97 @@
+"""An Iceberg table that a catalog knows by name: readers see a file from the catalog's commit on that adds it."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from writer.core.catalog_table import CatalogTable
+from writer.core.files import BucketFile, BucketKey
+from writer.storage.base import S3Settings
+from writer.storage.locations import store_at
+from writer.storage.nesting import METADATA, is_iceberg
+from writer.table.iceberg.catalog import CatalogClient
+from writer.table.iceberg.expiry import expire
+from writer.table.iceberg.journal import Journal
+from writer.table.log import file_listing
+from writer.table.log.entries import created
+from writer.table.log.log import Log, State
+
+if TYPE_CHECKING:
+    from pyarrow import dataset  # imports pandas, half a second
+
+LOG = "_headrace/log"
+
+
+class Iceberg:
+    """A table in Iceberg's format 2."""
+
+    hidden = False
+
+    def __init__(self, location: str, place: CatalogTable, s3: S3Settings | None = None) -> None:
+        """Take the location, and the table's name in a catalog."""
+        self.location, self.store, self._place = location, store_at(location, s3), place
+        self._client = CatalogClient(place, location, s3)
+        self._journal = Journal(store_at(f"{location}/{LOG}", s3), self._client)
+        self.log: Log = self._journal
+        self._listing: file_listing.Listing | None = None
+
+    def obstacle(self) -> str:
+        """Name what lies at the location without being in the catalog."""
+        if "_delta_log/" in set(self.store.list()):
+            return "a Delta table"
+        if self._journal.has_entries():
+            return f"the log of a table that the catalog does not know as {self._place}; register it there again"
+        for name in self.store.list(METADATA):
+            if is_iceberg(name) and not self._is_leftover(f"{METADATA}/{name}"):
+                return f"an Iceberg table that the catalog does not know as {self._place}"
+        return ""
+
+    def create(self, name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
+        """Make the table in the catalog, unless there is one."""
+        self.log.create(created(name, layout, columns, bucket_columns))
+
+    def publish(self, place: tuple[str, int]) -> None:
+        """Do nothing: the catalog's commit is what readers go by."""
+
+    def buckets(self, state: State) -> list[BucketKey]:
+        """Buckets that have files."""
+        return sorted({file.bucket for file in self.bucket_files(state, None)}, key=str)
+
+    def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
+        """Files by bucket, as all entries add and remove them. They are kept in memory, and followed from there."""
+        listing = file_listing.followed(self.log, state, self._listing)
+        if self._listing is None or listing.place[1] >= self._listing.place[1]:
+            self._listing = listing
+        return [file for file in listing.files.values() if bucket in (None, file.bucket)]
+
+    def foreign(self) -> list[str]:
+        """None: readers see what the catalog's snapshot names."""
+        return []
+
+    def rows(self, state: State) -> "dataset.Dataset":
+        """Return the rows of the files that the log names."""
+        from pyarrow import compute as pc, dataset
+
+        filesystem, root = self.store.files()
+        columns, buckets = state.columns(), state.metadata["partitionColumns"]
+        form, fragments = dataset.ParquetFileFormat(), []
+        for file in self.bucket_files(state, None):
+            inside = pc.scalar(True)
+            for name, value in zip(buckets, file.bucket, strict=True):
+                of_column = pc.field(name)
+                inside = inside & (of_column.is_null() if value is None else of_column == value)
+            fragments.append(form.make_fragment(f"{root}/{file.path}", filesystem, partition_expression=inside))
+        return dataset.FileSystemDataset(fragments, columns, form, filesystem)
+
+    def tidy(self, state: State, *, keeps_entries: bool = False) -> None:  # noqa: ARG002 - of the protocol
+        """Write the log's checkpoint, and expire old snapshots. Entries stay: they are the table's only history."""
+        self.log.checkpoint(state)
+        expire(self._client, self._journal.table())
+
+    def _is_leftover(self, name: str) -> bool:
+        """Return whether a metadata file is that of a start which died before the catalog knew the table."""
+        found = self.store.read(name)
+        metadata = {} if found is None else json.loads(found.content)
+        return found is None or ("headrace.entry" in metadata.get("properties", {}) and not metadata.get("snapshots"))

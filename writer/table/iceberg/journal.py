@@ -1,0 +1,194 @@
+"""The log of an Iceberg table: an entry counts from the moment on that the catalog names it.
+
+An entry is put as a draft. One commit in the catalog moves the table to its snapshot and names the draft and its
+version. Then the draft takes its place, `<version>.json`: the next process does that where the writer died. So there is
+one truth, the catalog's, and recovery is one entry long. What other clients commit becomes an entry, too, before ours
+follows it. (docs/adr/0038-iceberg.md)
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+from pyarrow import fs
+from pyiceberg.table import Table
+
+from writer.core import fault_points
+from writer.storage.base import Store
+from writer.table.iceberg import foreign_snapshots
+from writer.table.iceberg.catalog import CatalogClient, CommitRefused
+from writer.table.iceberg.schema import columns_of, schema_of, spec_of
+from writer.table.iceberg.snapshots import DRAFT, SNAPSHOT, VERSION, prepare
+from writer.table.log import file_listing
+from writer.table.log.entries import parse_commit_info, redescribed
+from writer.table.log.foreign_writes import FilesGone, ForeignChange
+from writer.table.log.log import Action, Log, State, entry_lines, entry_name
+from writer.table.schema_evolution import Unfit, grown
+
+_DRAFTS = "drafts"
+_PROPERTIES = {
+    "format-version": "2",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "write.delete.mode": "copy-on-write",  # other clients' deletes leave no delete files, which a rewrite would undo
+    "write.update.mode": "copy-on-write",
+    "write.merge.mode": "copy-on-write",
+}
+
+
+class Journal(Log):
+    """The log of a table that a catalog knows. Not for several threads."""
+
+    def __init__(self, store: Store, client: CatalogClient) -> None:
+        super().__init__(store)
+        self._client = client
+        self._placed = ""  # draft of the newest entry that is known to be in its place
+        self._schema: int | None = None  # id of the schema that agrees with the columns of the log
+
+    def exists(self) -> bool:
+        """Return whether the catalog knows the table."""
+        return self._client.load() is not None
+
+    def has_entries(self) -> bool:
+        """Return whether entries lie there, whatever the catalog knows."""
+        return super().exists()
+
+    def table(self) -> Table:
+        """Return the table as the catalog has it, once the log says all of it.
+
+        Raises FileNotFoundError where there is none, ForeignChange.
+        """
+        table = self._client.load()
+        if table is None:
+            raise FileNotFoundError(f"the catalog knows no table {self._client.place}")
+        properties = table.properties
+        if VERSION not in properties or DRAFT not in properties:
+            raise ForeignChange(
+                f"table {self._client.place} at {self._client.location} has no property {VERSION}: another client made "
+                "it, or took the property away. Set it to what it was, or give the pipeline another table."
+            )
+        version = int(properties[VERSION])
+        self._place(version, properties[DRAFT])
+        self._describe_others(table, version)
+        return table
+
+    def state(self) -> State:
+        """Return the newest state. Raises FileNotFoundError when there is no table, LogUnreadable, ForeignChange."""
+        self.table()
+        return super().state()
+
+    def create(self, actions: Sequence[Action]) -> bool:
+        """Make the table in the catalog; its first entry goes with it. False when there is one."""
+        draft, first = self._put_draft(actions), State(-1).then(0, actions)
+        fault_points.point("before_catalog")
+        schema = schema_of(first.columns())
+        spec = spec_of(schema, first.metadata["partitionColumns"])
+        is_ours = self._client.create(schema, spec, {**_PROPERTIES, VERSION: "0", DRAFT: draft})
+        fault_points.point("after_catalog")
+        if not is_ours:
+            self._store.delete(draft)
+        self.table()
+        return is_ours
+
+    def append(self, after: State, actions: Sequence[Action]) -> bool:
+        """Commit the entry that follows `after`. False when another entry, or another client's commit, came before.
+
+        Raises FilesGone, and OSError where nobody knows whether it was committed.
+        """
+        table = self.table()
+        if super().state().place != after.place:
+            return False
+        version, draft = after.version + 1, self._put_draft(actions)
+        written: Sequence[str] = ()
+        try:
+            prepared = prepare(table, actions, self._client.location, version, draft)
+            written = prepared.written
+            fault_points.point("before_catalog")
+            self._client.commit(table, prepared.requirements, prepared.updates)
+        except (CommitRefused, FilesGone) as error:
+            with suppress(OSError):
+                for path in written:
+                    table.io.delete(path)
+                self._store.delete(draft)
+            if isinstance(error, FilesGone):
+                raise
+            return False
+        fault_points.point("after_catalog")
+        with suppress(OSError):  # committed all the same: the next process puts it there
+            self._place(version, draft)
+        return True
+
+    def sweep(self, before: float) -> None:
+        """Remove drafts of writers that died; `before`: when they were put, in seconds since 1970."""
+        super().sweep(before)
+        filesystem, root = self._store.files()
+        for found in filesystem.get_file_info(fs.FileSelector(f"{root}/{_DRAFTS}", allow_not_found=True)):
+            if found.is_file and found.mtime.timestamp() < before and f"{_DRAFTS}/{found.base_name}" != self._placed:
+                self._store.delete(f"{_DRAFTS}/{found.base_name}")
+
+    def _put_draft(self, actions: Sequence[Action]) -> str:
+        name = f"{_DRAFTS}/{uuid4().hex}"
+        self._store.put(name, entry_lines(actions))
+        return name
+
+    def _place(self, version: int, draft: str) -> None:
+        """Put the entry that the catalog names in its place, if it is not there yet."""
+        if draft == self._placed:
+            return
+        if self._store.mark(entry_name(version)) is None:
+            found = self._store.read(draft)
+            if found is not None:
+                self._store.put_if_absent(entry_name(version), found.content)
+            elif self._store.mark(entry_name(version)) is None:
+                raise FileNotFoundError(
+                    f"the catalog names entry {version} of {self._client.place}, but neither it nor {draft} is in "
+                    f"{self.location}"
+                )
+        self._store.delete(draft)
+        self._placed = draft
+
+    def _describe_others(self, table: Table, version: int) -> None:
+        """Write entries for what other clients committed since our newest entry, `version`."""
+        head = table.metadata.current_snapshot_id
+        ours = table.properties.get(SNAPSHOT)
+        known = int(ours) if ours else None
+        while (known, table.metadata.current_schema_id) != (head, self._schema):
+            while (actions := self.entry(version + 1)) is not None:
+                version += 1
+                known = parse_commit_info(actions)[0].get(foreign_snapshots.SNAPSHOT, known)
+            if known != head:
+                listed = lambda: file_listing.followed(self, self._at_end(), None).files  # noqa: E731
+                found = next(foreign_snapshots.entries(table, known, self._client.location, listed))
+            elif (changed := self._column_changes(table)) is None:
+                self._schema = table.metadata.current_schema_id
+                return
+            else:
+                found = changed
+            self._store.put_if_absent(entry_name(version + 1), entry_lines(found))  # another process writes the same
+
+    def _at_end(self) -> State:
+        return super().state()
+
+    def _column_changes(self, table: Table) -> list[Action] | None:
+        """Return the entry that says how another client changed the columns; None: not at all. Raises ForeignChange."""
+        state = self._at_end()
+        theirs = list(columns_of(table.schema()))
+        try:
+            schema, changes = grown(state.metadata["schemaString"], theirs)
+            missing = [name for name in state.columns().names if name not in {column.name for column in theirs}]
+        except Unfit as error:
+            raise self._changed(str(error)) from error
+        if missing:
+            raise self._changed(f"column {missing[0]} was dropped or renamed")
+        if not changes:
+            return None
+        about: Mapping[str, Any] = {}
+        (info, *rest) = redescribed("ADD COLUMNS", about, state.metadata, {}, schemaString=schema)
+        return [{"commitInfo": {k: v for k, v in info["commitInfo"].items() if k != "headrace"}}, *rest]
+
+    def _changed(self, how: str) -> ForeignChange:
+        return ForeignChange(
+            f"another client changed the columns of table {self._client.place} at {self._client.location}: {how}. "
+            "Change them back, then start again."
+        )

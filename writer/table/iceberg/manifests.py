@@ -1,0 +1,132 @@
+"""Writes the manifests of one snapshot: files that it adds, files that it removes, and small manifests merged.
+
+Manifests of one size class are merged when there are many, so their number grows as the logarithm of the commits.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Literal
+from uuid import uuid4
+
+from pyiceberg.manifest import (
+    DataFile,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    write_manifest,
+    write_manifest_list,
+)
+from pyiceberg.table import Table
+
+from writer.table.log.foreign_writes import FilesGone
+
+MERGE_FROM = 50  # manifests of one size class
+_MERGE_BYTES_MAX = 8 * 2**20  # of a manifest that is still merged
+_COMPRESSION: Literal["deflate"] = "deflate"
+
+
+class ManifestWriter:
+    """The manifests of the snapshot that is to follow the one at which the table was loaded."""
+
+    def __init__(self, table: Table, merge_from: int = MERGE_FROM) -> None:
+        self._table, self._io, self._metadata, self._merge_from = table, table.io, table.metadata, merge_from
+        self._folder, self._name = f"{table.location().rstrip('/')}/metadata", uuid4().hex
+        self.snapshot_id = self._metadata.new_snapshot_id()
+        self._parent = self._metadata.current_snapshot()
+        self.written: list[str] = []  # paths
+        self.removed: list[DataFile] = []
+
+    @property
+    def parent_id(self) -> int | None:
+        """Id of the snapshot that this one follows."""
+        return self._parent.snapshot_id if self._parent else None
+
+    def write(self, added: Sequence[DataFile], removed: Collection[str]) -> str:
+        """Write manifests and their list. Returns the path of the list. Raises FilesGone, OSError.
+
+        `removed`: whole paths.
+        """
+        found = self._parent.manifests(self._io) if self._parent else []
+        live = [one for one in found if one.has_added_files() or one.has_existing_files()]
+        kept = self._merged(self._without(live, removed))
+        entries = [
+            ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self.snapshot_id, data_file=file)
+            for file in added
+        ]
+        return self._listed([self._written(entries, self._metadata.default_spec_id), *kept] if entries else kept)
+
+    def _without(self, manifests: Sequence[ManifestFile], removed: Collection[str]) -> list[ManifestFile]:
+        """Write those manifests anew that name files that go."""
+        left, kept = set(removed), []
+        if left and any(one.content == ManifestContent.DELETES for one in manifests):
+            # What stands for these files was read from them as they are: rows that others deleted would be back.
+            raise FilesGone("another client's row deletes lie on the table: rewrite its files there first, then again")
+        for manifest in manifests:
+            entries = self._entries(manifest) if left and manifest.content == ManifestContent.DATA else []
+            touched = {entry.data_file.file_path for entry in entries} & left
+            if not touched:
+                kept.append(manifest)
+                continue
+            left -= touched
+            self.removed += [entry.data_file for entry in entries if entry.data_file.file_path in touched]
+            anew = [self._entry(entry, is_deleted=entry.data_file.file_path in touched) for entry in entries]
+            kept.append(self._written(anew, manifest.partition_spec_id))
+        if left:
+            raise FilesGone(f"{len(left)} files are not in the table any more, such as {min(left)}")
+        return kept
+
+    def _merged(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
+        classes: dict[tuple[int, int], list[ManifestFile]] = {}
+        for one in manifests:
+            has_deletes = one.added_snapshot_id == self.snapshot_id  # which only this snapshot may
+            if one.content == ManifestContent.DATA and not has_deletes and one.manifest_length < _MERGE_BYTES_MAX:
+                files = (one.added_files_count or 0) + (one.existing_files_count or 0)
+                classes.setdefault((one.partition_spec_id, self._size_class(files)), []).append(one)
+        found = list(manifests)
+        for (spec_id, _), many in classes.items():
+            if len(many) >= self._merge_from:
+                entries = [self._entry(entry, is_deleted=False) for one in many for entry in self._entries(one)]
+                paths = {one.manifest_path for one in many}
+                found = [
+                    self._written(entries, spec_id), *(one for one in found if one.manifest_path not in paths),
+                ]  # fmt: skip
+        return found
+
+    def _size_class(self, files: int) -> int:
+        size = 0
+        while files >= self._merge_from:
+            files, size = files // self._merge_from, size + 1
+        return size
+
+    def _listed(self, manifests: Sequence[ManifestFile]) -> str:
+        path = f"{self._folder}/snap-{self.snapshot_id}-0-{self._name}.avro"
+        with write_manifest_list(
+            format_version=self._metadata.format_version, output_file=self._io.new_output(path),
+            snapshot_id=self.snapshot_id, parent_snapshot_id=self.parent_id,
+            sequence_number=self._metadata.next_sequence_number(), avro_compression=_COMPRESSION,
+        ) as out:  # fmt: skip
+            out.add_manifests(list(manifests))
+        self.written.append(path)
+        return path
+
+    def _written(self, entries: Sequence[ManifestEntry], spec_id: int) -> ManifestFile:
+        path = f"{self._folder}/{self._name}-m{len(self.written)}.avro"
+        with write_manifest(
+            self._metadata.format_version, self._metadata.specs()[spec_id], self._table.schema(),
+            self._io.new_output(path), self.snapshot_id, _COMPRESSION,
+        ) as out:  # fmt: skip
+            for entry in entries:
+                out.add_entry(entry)
+        self.written.append(path)
+        return out.to_manifest_file()
+
+    def _entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        return manifest.fetch_manifest_entry(self._io, discard_deleted=True)
+
+    def _entry(self, entry: ManifestEntry, *, is_deleted: bool) -> ManifestEntry:
+        """Return the entry of a file that stays or goes. Its sequence numbers say which deletes apply to it."""
+        return ManifestEntry.from_args(
+            status=ManifestEntryStatus.DELETED if is_deleted else ManifestEntryStatus.EXISTING,
+            snapshot_id=self.snapshot_id if is_deleted else entry.snapshot_id, sequence_number=entry.sequence_number,
+            file_sequence_number=entry.file_sequence_number, data_file=entry.data_file,
+        )  # fmt: skip

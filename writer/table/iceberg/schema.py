@@ -1,0 +1,66 @@
+"""Turns a table's columns into Iceberg's schema, its partition spec, and the mapping from names in files to field ids.
+
+Parquet files of headrace carry no field ids and no bucket columns: `schema.name-mapping.default` lets readers find the
+columns by name, and the value of an identity partition stands in the manifest.
+
+`_partition` is a name that Iceberg reserves: Spark reads a table with such a column and refuses to write to it. The
+column is called `_kafka_partition` there; the mapping leads to the files' name.
+"""
+
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import _ConvertToIcebergWithoutIDs, schema_to_pyarrow, visit_pyarrow
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table.name_mapping import create_mapping_from_schema
+from pyiceberg.transforms import IdentityTransform
+
+MAPPING = "schema.name-mapping.default"
+_IN_ICEBERG = {"_partition": "_kafka_partition"}
+_IN_FILES = {name: file for file, name in _IN_ICEBERG.items()}
+_FIRST_FIELD = 1000  # of a partition spec, by Iceberg's convention
+
+
+def schema_of(columns: pa.Schema) -> Schema:
+    """Return the columns with field ids, in the order that a catalog gives them out to a new table."""
+    return assign_fresh_schema_ids(visit_pyarrow(renamed(columns), _ConvertToIcebergWithoutIDs()))
+
+
+def columns_of(schema: Schema) -> pa.Schema:
+    """Return the columns of a table by the names that they have in files."""
+    found = schema_to_pyarrow(schema, include_field_ids=False)
+    return pa.schema([column.with_name(in_files(column.name)).with_nullable(True) for column in found])
+
+
+def renamed(columns: pa.Schema) -> pa.Schema:
+    """Return the columns by the names that they have in Iceberg."""
+    return pa.schema([column.with_name(in_iceberg(column.name)).with_nullable(True) for column in columns])
+
+
+def in_files(name: str) -> str:
+    """Return the name in files of a column of the table."""
+    return _IN_FILES.get(name, name)
+
+
+def in_iceberg(name: str) -> str:
+    """Return the name in the table of a column of files."""
+    return _IN_ICEBERG.get(name, name)
+
+
+def spec_of(schema: Schema, bucket_columns: Sequence[str]) -> PartitionSpec:
+    """Return the partition spec: the bucket columns as they are."""
+    fields = (
+        PartitionField(schema.find_field(name).field_id, _FIRST_FIELD + n, IdentityTransform(), name)
+        for n, name in enumerate(bucket_columns)
+    )
+    return PartitionSpec(*fields, spec_id=0)
+
+
+def mapping_of(schema: Schema) -> str:
+    """Return the table property that lets readers find the columns of files without field ids, as JSON."""
+    fields = json.loads(create_mapping_from_schema(schema).model_dump_json())
+    for field in fields:
+        field["names"] += [_IN_FILES[name] for name in field["names"] if name in _IN_FILES]
+    return json.dumps(fields)

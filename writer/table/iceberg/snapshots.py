@@ -1,0 +1,121 @@
+"""Makes the commit of one log entry: its snapshot, what must hold for it to land, and what the table then says.
+
+pyiceberg's Transaction is not used: it tries again by itself, and lays an append on whatever came meanwhile.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.table.update.schema import UpdateSchema
+
+from writer.table.iceberg.data_files import data_file, full_paths
+from writer.table.iceberg.manifests import MERGE_FROM, ManifestWriter
+from writer.table.iceberg.schema import renamed
+from writer.table.log.log import Action, State
+
+TAG = "headrace"  # reference to our newest snapshot: no expiry removes it, whoever runs it
+VERSION, DRAFT, SNAPSHOT = "headrace.version", "headrace.entry", "headrace.snapshot"  # properties of the table
+
+
+@dataclass(frozen=True)
+class PreparedCommit:
+    """A commit whose manifests are written, and that the catalog was not asked for yet."""
+
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+    written: Sequence[str]  # paths of manifests and their list: orphans if the commit does not land
+
+
+def prepare(
+    table: Table, actions: Sequence[Action], location: str, version: int, draft: str, merge_from: int = MERGE_FROM
+) -> PreparedCommit:
+    """Write the manifests of an entry that is to follow the table's current snapshot. Raises FilesGone, OSError."""
+    adds = [action["add"] for action in actions if "add" in action]
+    removes = [action["remove"] for action in actions if "remove" in action]
+    manifests = ManifestWriter(table, merge_from)
+    schema, spec = table.schema(), table.spec()
+    added = [data_file(add, location, schema, spec) for add in adds]
+    listed = manifests.write(added, full_paths(location, removes))
+    metadata = table.metadata
+    moves_only = bool(removes) and not any(one["dataChange"] for one in [*adds, *removes])
+    summary = _summary(table, added, manifests.removed, moves_only=moves_only, version=version)
+    snapshot = Snapshot.model_validate(
+        {
+            "snapshot-id": manifests.snapshot_id, "parent-snapshot-id": manifests.parent_id, "manifest-list": listed,
+            "sequence-number": metadata.next_sequence_number(), "summary": summary,
+            "timestamp-ms": max(int(time.time() * 1000), metadata.last_updated_ms + 1),  # others' clocks may be ahead
+            "schema-id": metadata.current_schema_id,
+        }
+    )  # fmt: skip
+    of_columns = _column_changes(table, actions)
+    requirements = (
+        AssertTableUUID(uuid=metadata.table_uuid),
+        AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": manifests.parent_id}),
+        *of_columns[0],
+    )
+    properties = {VERSION: str(version), DRAFT: draft, SNAPSHOT: str(manifests.snapshot_id)}
+    updates = (
+        *of_columns[1],
+        AddSnapshotUpdate(snapshot=snapshot),
+        _reference(MAIN_BRANCH, SnapshotRefType.BRANCH, manifests.snapshot_id),
+        _reference(TAG, SnapshotRefType.TAG, manifests.snapshot_id),
+        SetPropertiesUpdate(updates=properties),
+    )
+    return PreparedCommit(requirements, updates, manifests.written)
+
+
+def _reference(name: str, kind: SnapshotRefType, snapshot_id: int) -> SetSnapshotRefUpdate:
+    return SetSnapshotRefUpdate.model_validate({"ref-name": name, "type": kind, "snapshot-id": snapshot_id})
+
+
+def _column_changes(
+    table: Table, actions: Sequence[Action]
+) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
+    """Return what must hold, and what changes, where an entry changes the table's columns."""
+    described = next((action["metaData"] for action in actions if "metaData" in action), None)
+    if described is None:
+        return (), ()
+    wanted: pa.Schema = renamed(State(0, described).columns())
+    changed = UpdateSchema(table.transaction()).union_by_name(wanted)
+    updates, requirements = changed._commit()  # noqa: SLF001 - what its Transaction calls
+    return requirements, updates
+
+
+def _summary(
+    table: Table, added: Sequence[DataFile], removed: Sequence[DataFile], *, moves_only: bool, version: int
+) -> dict[str, str]:
+    """Return what the snapshot did, and the totals after it: other clients add theirs to them."""
+    parent = table.metadata.current_snapshot()
+    before: Mapping[str, Any] = parent.summary.additional_properties if parent and parent.summary else {}
+    operation = Operation.APPEND
+    if removed:
+        operation = Operation.REPLACE if moves_only else Operation.OVERWRITE if added else Operation.DELETE
+    summary = {"operation": operation.value, "engine-name": "headrace", VERSION: str(version)}
+    counts = {
+        "data-files": (len(added), len(removed)),
+        "records": tuple(sum(file.record_count for file in files) for files in (added, removed)),
+        "files-size": tuple(sum(file.file_size_in_bytes for file in files) for files in (added, removed)),
+    }
+    for name, (more, less) in counts.items():
+        summary |= {f"added-{name}": str(more)} if more else {}
+        summary |= {f"{'removed' if name == 'files-size' else 'deleted'}-{name}": str(less)} if less else {}
+        summary[f"total-{name}"] = str(int(before.get(f"total-{name}", 0)) + more - less)
+    for name in ("delete-files", "position-deletes", "equality-deletes"):
+        summary[f"total-{name}"] = before.get(f"total-{name}", "0")
+    return summary
