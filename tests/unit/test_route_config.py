@@ -93,12 +93,15 @@ def test_the_settings_of_a_target_are_held_against_each_other() -> None:
 
 
 def test_hooks_of_several_tables_name_each_its_own() -> None:
-    trino = {"type": "trino", "url": "http://trino:8080", "table": "delta.lake.{name}"}
+    trino = {
+        "type": "trino", "url": "http://trino:8080", "table": "delta.lake.{name}", "location": "s3://b/{namespace}/{name}"
+    }  # fmt: skip
     druid = {"type": "druid", "url": "http://druid:8081"}
     route = {"targets": {"com.shop.Click": "/lake/clicks", "com.*": "/lake/{name}"}}
     one = pipeline(route=route, hooks=[trino, druid])
     found = one.of_target("com.*", "com.pay.Bill-2").hooks
     assert [getattr(hook, "table", None) or hook.datasource for hook in found] == ["delta.lake.Bill_2", "Bill_2"]
+    assert getattr(found[0], "location", None) == "s3://b/com.pay/Bill-2", "as the folder of the table is called"
     with pytest.raises(
         ValueError, match=r"table delta\.lake\.x would be that of com\.shop\.Click and com\.\*; write \{name\}"
     ):

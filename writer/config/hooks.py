@@ -1,6 +1,7 @@
 """Configuration sections `pipelines.*.hooks`: what is called when a bucket is sealed."""
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -102,7 +103,10 @@ class _Sql(_Login):
         "`delta.lake.{name}`"
     )
     location: str | None = Field(
-        None, min_length=1, description="the table's location as the server names it; default: as headrace does"
+        None,
+        min_length=1,
+        description="the table's location as the server names it; default: as headrace does. Of a "
+        "route's table with {name}, {namespace} and {full_name}, as in its own",
     )
     analyze: bool = Field(False, description="run ANALYZE on the table after each seal")
     timeout: Duration = Field(timedelta(minutes=10), description="how long one statement may take")
@@ -133,14 +137,18 @@ class Presto(_Sql):
 HookSettings = Annotated[Webhook | Druid | Trino | Presto, Field(discriminator="type")]
 
 
-def of_table(hook: HookSettings, name: str) -> HookSettings:
-    """Return the hook of one table of a route; `name`: what goes there, such as `com.shop.Click`."""
+def of_table(hook: HookSettings, name: str, filled: Callable[[str, str], str]) -> HookSettings:
+    """Return the hook of one table of a route; `name`: what goes there, such as `com.shop.Click`.
+
+    `filled` puts a name into a location, as where the table itself lies.
+    """
     safe = re.sub(r"^(?=\d)", "_", re.sub(r"[^A-Za-z0-9_]", "_", name.rpartition(".")[2]))
     match hook:
         case Druid():
             return hook.model_copy(update={"datasource": (hook.datasource or NAME).replace(NAME, safe)})
         case Trino() | Presto():
-            return hook.model_copy(update={"table": hook.table.replace(NAME, safe)})
+            location = None if hook.location is None else filled(hook.location, name)
+            return hook.model_copy(update={"table": hook.table.replace(NAME, safe), "location": location})
     return hook
 
 

@@ -70,10 +70,15 @@ class Target(ShortForm):
         return _PLACEHOLDER.search(self.location) is not None
 
     def location_of(self, name: str) -> str:
-        """Return where the table of a name lies. What a file system or an engine would not take becomes `_`."""
-        namespace, _, last = name.rpartition(".")
-        found = {"name": last, "namespace": namespace or _NO_NAMESPACE, "full_name": name}
-        return _PLACEHOLDER.sub(lambda match: _safe(found[match[1]]), self.location)
+        """Return where the table of a name lies."""
+        return filled(self.location, name)
+
+
+def filled(location: str, name: str) -> str:
+    """Put a name into a location. What a file system or an engine would not take becomes `_`."""
+    namespace, _, last = name.rpartition(".")
+    found = {"name": last, "namespace": namespace or _NO_NAMESPACE, "full_name": name}
+    return _PLACEHOLDER.sub(lambda match: _safe(found[match[1]]) if match[1] in found else match[0], location)
 
 
 def _safe(name: str) -> str:
