@@ -87,7 +87,7 @@ def add_of(file: DataFile, location: str, schema: Schema, spec: PartitionSpec, a
                 stats[name] = {_OFFSET: from_bytes(field.field_type, bounds[field.field_id])}
     return {
         "add": {
-            "path": path_of(file, location), "size": file.file_size_in_bytes, "stats": json.dumps(stats),
+            "path": _quoted(file, location), "size": file.file_size_in_bytes, "stats": json.dumps(stats),
             "partitionValues": _values(file, spec), "modificationTime": at, "dataChange": True,
         }
     }  # fmt: skip
@@ -97,15 +97,19 @@ def remove_of(file: DataFile, location: str, spec: PartitionSpec, at: int) -> Ac
     """Return the `remove` of a data file; `at`: milliseconds since 1970."""
     return {
         "remove": {
-            "path": path_of(file, location), "deletionTimestamp": at, "dataChange": True, "extendedFileMetadata": True,
+            "path": _quoted(file, location), "deletionTimestamp": at, "dataChange": True, "extendedFileMetadata": True,
             "size": file.file_size_in_bytes, "partitionValues": _values(file, spec),
         }
     }  # fmt: skip
 
 
 def path_of(file: DataFile, location: str) -> str:
-    """Return the path of a data file as the log writes it: below the table's location, quoted."""
-    return quote(file.file_path.removeprefix("file://").removeprefix(f"{location}/"), safe="/=-_.~")
+    """Return the path of a data file below the table's location."""
+    return file.file_path.removeprefix("file://").removeprefix(f"{location}/")
+
+
+def _quoted(file: DataFile, location: str) -> str:
+    return quote(path_of(file, location), safe="/=-_.~")
 
 
 def full_paths(location: str, found: Iterable[Mapping[str, Any]]) -> set[str]:

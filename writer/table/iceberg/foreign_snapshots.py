@@ -4,14 +4,17 @@ Each snapshot that another client laid on ours becomes an entry with the files t
 Delta's word for what it did. So the rest of headrace meets another client's change as it does on a Delta table.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from writer.core.files import BucketFile
 from writer.table.iceberg.data_files import add_of, path_of, remove_of
+from writer.table.log.entries import removed
 from writer.table.log.log import Action
 
 SNAPSHOT = "snapshot"  # key of an entry's commitInfo: id of the snapshot that it describes
@@ -19,12 +22,12 @@ ROLLBACK = "ROLLBACK"  # other operations have Delta's names
 
 
 def entries(
-    table: Table, known: int | None, location: str, listed: Callable[[], Collection[str]]
+    table: Table, known: int | None, location: str, listed: Callable[[], Mapping[str, BucketFile]]
 ) -> Iterator[list[Action]]:
     """Yield an entry for each snapshot between ours and the table's current one, oldest first.
 
-    `known`: id of the snapshot that the log knows; None: none. `listed`: paths of the files that the log names then,
-    quoted as in its entries. Where the current snapshot does not follow ours, one entry says what became of the files.
+    `known`: id of the snapshot that the log knows; None: none. `listed`: files that the log names then, by path. Where
+    the current snapshot does not follow ours, one entry says what became of the files.
     """
     head = table.metadata.current_snapshot()
     path: list[Snapshot] = []
@@ -40,28 +43,27 @@ def entries(
 
 
 def _entry(table: Table, snapshot: Snapshot, location: str) -> list[Action]:
-    added, removed, deletes_rows = _changes(table, snapshot)
+    added, gone, deletes_rows = _changes(table, snapshot)
     at = snapshot.timestamp_ms
     adds = [_add(table, file, location, at) for file in added]
-    removes = [_remove(table, file, location, at) for file in removed]
-    operation = _operation(snapshot, added, removed, deletes_rows=deletes_rows)
+    removes = [_remove(table, file, location, at) for file in gone]
+    operation = _operation(snapshot, added, gone, deletes_rows=deletes_rows)
     return [_info(snapshot, operation, at, deletes_rows=deletes_rows), *removes, *adds]
 
 
-def _rolled_back(table: Table, head: Snapshot | None, location: str, listed: Collection[str]) -> list[Action]:
+def _rolled_back(table: Table, head: Snapshot | None, location: str, listed: Mapping[str, BucketFile]) -> list[Action]:
     """Describe a table whose current snapshot does not follow ours: what it names now against what the log names."""
     now = {path_of(file, location): file for file in _live_files(table, head)}
-    at = table.metadata.last_updated_ms
-    gone = [
-        {"remove": {"path": path, "deletionTimestamp": at, "dataChange": True}} for path in sorted({*listed} - {*now})
-    ]
-    adds = [_add(table, now[path], location, at) for path in sorted({*now} - {*listed})]
+    at, columns = table.metadata.last_updated_ms, [field.name for field in table.spec().fields]
+    when = datetime.fromtimestamp(at / 1000, UTC)
+    gone = [removed(file, columns, when) for path, file in sorted(listed.items()) if path not in now]
+    adds = [_add(table, now[path], location, at) for path in sorted({*now} - listed.keys())]
     return [_info(head, ROLLBACK, at, deletes_rows=False), *gone, *adds]
 
 
 def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[DataFile], bool]:
     """Return the data files that a snapshot added and removed, and whether it deleted rows of others."""
-    added, removed, deletes_rows = [], [], False
+    added, gone, deletes_rows = [], [], False
     for manifest in snapshot.manifests(table.io):
         if manifest.added_snapshot_id != snapshot.snapshot_id:
             continue
@@ -72,8 +74,8 @@ def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[Dat
             if entry.snapshot_id == snapshot.snapshot_id and entry.status == ManifestEntryStatus.ADDED:
                 added.append(entry.data_file)
             elif entry.snapshot_id == snapshot.snapshot_id and entry.status == ManifestEntryStatus.DELETED:
-                removed.append(entry.data_file)
-    return added, removed, deletes_rows
+                gone.append(entry.data_file)
+    return added, gone, deletes_rows
 
 
 def _live_files(table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
@@ -83,11 +85,9 @@ def _live_files(table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
                 yield entry.data_file
 
 
-def _operation(
-    snapshot: Snapshot, added: Sequence[DataFile], removed: Sequence[DataFile], *, deletes_rows: bool
-) -> str:
+def _operation(snapshot: Snapshot, added: Sequence[DataFile], gone: Sequence[DataFile], *, deletes_rows: bool) -> str:
     """Return Delta's name of what a snapshot did; OVERWRITE for what may move rows in any way."""
-    more, less = (sum(file.record_count for file in files) for files in (added, removed))
+    more, less = (sum(file.record_count for file in files) for files in (added, gone))
     match snapshot.summary.operation if snapshot.summary else None:
         case Operation.REPLACE if more == less:
             return "OPTIMIZE"
