@@ -204,7 +204,9 @@ class LocalPipeline:
             sample = Sample()
             plan = self.task_plan(now, "sample", {})
             steps = RecordSteps(plan, sample.refuse, self._decoders, self._key_decoders)
-            sample.groups = [group for group in steps.decode(records) if group.records.num_rows]
+            is_routed = self.config.pipelines[self.name].route is not None  # it has no columns of its own
+            groups = steps.values(records) if is_routed else steps.decode(records)
+            sample.groups = [group for group in groups if group.records.num_rows]
             if not steps.report.lacks_schemas:
                 return steps, sample
             self.schemas.learn_from(steps.report)
