@@ -229,7 +229,7 @@ def test_each_release_has_its_line_in_a_pipe(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("long", [False, True])
 def test_a_configuration_that_is_not_in_force_is_said_once_a_process(long: bool, width: int) -> None:
-    wrong = {"error": "orders: unknown key", "restart": [], "read_at": "2026-11-20T12:00:00Z"}
+    wrong = {"error": "orders: unknown key", "restart": ["kafka"], "read_at": "2026-11-20T12:00:00Z"}
     late = {"error": "", "restart": ["spark.master"], "read_at": "2026-11-20T12:00:00Z"}
     sound = {"error": "", "restart": [], "read_at": "2026-11-20T12:00:00Z"}
 
@@ -244,7 +244,8 @@ def test_a_configuration_that_is_not_in_force_is_said_once_a_process(long: bool,
     assert max(map(len, shown.splitlines())) <= width
     said = " ".join(shown.split())
     each_times = 3 if long else 1
-    assert said.count("not in force since 2026-11-20 12:00:00 UTC: orders: unknown key") == each_times
+    why = "orders: unknown key; needs a restart of the process: kafka"
+    assert said.count(f"not in force since 2026-11-20 12:00:00 UTC: {why}") == each_times
     assert said.count("needs a restart of the process: spark.master") == each_times
     assert long or "file of http://a:9643: not in force" in said
     several = {"eu": {"config": wrong, "pipelines": of("a", {})}, "us": {"config": sound, "pipelines": of("b", {})}}

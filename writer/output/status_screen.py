@@ -242,11 +242,9 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
 
 def config_text(config: Mapping[str, Any]) -> Text:
     """Return what of the configuration file is not in force; nothing where all is."""
-    if config["error"]:
-        return Text(f"not in force since {instant(config['read_at'])}: {config['error']}", "yellow")
-    return Text(
-        f"needs a restart of the process: {', '.join(config['restart'])}" if config["restart"] else "", "yellow"
-    )
+    wrong = f"not in force since {instant(config['read_at'])}: {config['error']}" if config["error"] else ""
+    later = f"needs a restart of the process: {', '.join(config['restart'])}" if config["restart"] else ""
+    return Text("; ".join(filter(None, (wrong, later))), "yellow")
 
 
 def _targets(targets: Sequence[Mapping[str, Any]]) -> Text:
