@@ -76,12 +76,17 @@ def test_validate_judges_the_records_of_each_table(routed: Site) -> None:
     untouched(routed)
 
 
-def test_size_adds_the_tables_up(routed: Site) -> None:
-    found = json.loads(say("size", str(routed.config), "--json", "--events-per-second", "100"))
-    assert [one["pipeline"] for one in found] == [f"events/{CLICK}", f"events/{INSTALL}"]
-    per_s = [next(line["value"] for line in one["lines"] if line["name"] == "events per second") for one in found]
-    assert per_s == pytest.approx([100 * 30 / 52, 100 * 20 / 52])
-    assert "All 2 tables in one application" in say("size", str(routed.config), "--events-per-second", "100")
+def test_size_has_one_pipeline_and_its_tables(routed: Site) -> None:
+    (found,) = json.loads(say("size", str(routed.config), "--json", "--events-per-second", "100"))
+    assert (found["pipeline"], [one["table"] for one in found["tables"]]) == ("events", [CLICK, INSTALL])
+    per_s = [
+        next(line["value"] for line in one["lines"] if line["name"] == "events per second")
+        for one in (found, *found["tables"])
+    ]
+    assert per_s == pytest.approx([100, 100 * 30 / 52, 100 * 20 / 52])
+    shown = say("size", str(routed.config), "--events-per-second", "100", COLUMNS="120")
+    assert all(target in shown for target in (CLICK, INSTALL))
+    assert "in one application" not in shown
     untouched(routed)
 
 

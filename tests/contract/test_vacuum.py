@@ -44,9 +44,9 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, form: str) -> Callable[
     return lambda **settings: filled(tmp_path, form, table={**table, **settings.pop("table", {})}, **settings)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Local disk of this test's own for what tasks spill."""
+    """Local disk of this test's own for what tasks spill; that of other processes is not looked at."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))

@@ -1,10 +1,14 @@
 """Many pipelines, many tables, many releases on one screen: the worst first, and nothing beyond 80 columns."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -12,7 +16,7 @@ from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
 from writer.cli.main import app
-from writer.cli.read.status import collect_all, exit_code
+from writer.cli.read.status import Screen, chosen_screen, collect_all, exit_code, run_status
 from writer.config.connections import Http
 from writer.output import fleet_screen
 from writer.output.health import Health, health
@@ -142,6 +146,111 @@ def test_several_releases_are_one_table_and_one_that_is_silent_says_so(tmp_path:
     assert "is not YAML" in shown
     assert told.exit_code == 0, told.output
     assert {"clicks", "views"} <= set(told.output.split())
+
+
+def test_a_url_of_another_process_costs_its_own_line_alone() -> None:
+    """A supervisor has a `/status`, too, and so have other people's programs."""
+    supervisor = {"at": "x", "driver": True, "config": {}, "pipelines": {"clicks": {"up": True, "halted": None}}}
+    board = Board(["views"])
+    others = (supervisor, {"ok": 1}, {"pipelines": []}, {"pipelines": {"clicks": 1}})
+    with ExitStack() as stack:
+        driver = stack.enter_context(serving(Http(port=0), board))
+        urls = [stack.enter_context(answering(found)) for found in others]
+        releases = collect_all([str(driver), *urls])["releases"]
+    for url, what in zip(urls, ("a supervisor", *["another program"] * 3), strict=True):
+        assert releases[url] == {"error": f"{what} answers there. Give the URL of the driver (http.port)."}
+    shown = printed(fleet_screen.fleet(fleet_screen.rows(releases)), 300)
+    assert "views" in shown
+    assert "no driver answers: a supervisor answers there" in shown
+
+
+@contextmanager
+def answering(found: Any) -> Iterator[str]:
+    """A server that answers each GET with this JSON."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(found).encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+
+
+RELEASES = {
+    "eu": {"pipelines": {"clicks": pipeline(state="failed", error="torn", targets=[behind("users", 9.0)])}},
+    "us": {"pipelines": {"clicks": pipeline(targets=[behind("users", None)])}},
+    "dead": {"error": "nothing answers"},
+}
+
+
+def screen(**options: Any) -> Screen:
+    return chosen_screen(**{"long": False, "tables": False, "search": "", "sort": "worst", **options})
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("option", ["", "long", "tables"])
+def test_no_screen_hides_a_pipeline_of_the_same_name_or_a_silent_release(option: str, width: int) -> None:
+    show_it = screen(**({option: True} if option else {}))
+    shown = printed(show_it({"at": "2026-11-20T12:00:00Z", "releases": RELEASES}), width)
+    assert max(map(len, shown.splitlines())) <= width
+    assert "no driver answers: nothing answers" in " ".join(shown.split())
+    if option == "long":
+        assert "eu/clicks  failed" in shown
+        assert "us/clicks  running" in shown
+    else:
+        assert [line.split()[:2] for line in shown.splitlines() if line.startswith(("eu ", "us "))][:2] == [
+            ["eu", "clicks"], ["us", "clicks"],
+        ]  # fmt: skip
+    assert option or "eu/clicks: table users behind for 9.0 s: storage" in shown
+
+
+def test_each_release_has_its_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    look = {"at": "2026-11-20T12:00:00Z", "releases": RELEASES}
+    code = run_status(
+        [look], screen(), every=timedelta(seconds=1), as_json=False, console=Console(file=StringIO(), width=80)
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1:3] for line in lines] == [
+        ["eu/clicks", "state=failed"], ["us/clicks", "state=running"], ["dead", "state=silent"],
+    ]  # fmt: skip
+    assert lines[2].endswith('error="nothing answers"')
+    assert code == 1
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("long", [False, True])
+def test_a_configuration_that_is_not_in_force_is_said_once_a_process(long: bool, width: int) -> None:
+    wrong = {"error": "orders: unknown key", "restart": ["kafka"], "read_at": "2026-11-20T12:00:00Z"}
+    late = {"error": "", "restart": ["spark.master"], "read_at": "2026-11-20T12:00:00Z"}
+    sound = {"error": "", "restart": [], "read_at": "2026-11-20T12:00:00Z"}
+
+    def of(process: str, config: dict[str, Any]) -> dict[str, Any]:
+        names = [f"{process}-{n}" for n in range(3)]
+        return {
+            name: {**pipeline(name), "config": config, "driver": {"url": f"http://{process}:9643"}} for name in names
+        }
+
+    one = {"at": "x", "pipelines": {**of("a", wrong), **of("b", late), **of("c", sound)}}
+    shown = printed(screen(long=long)(one), width)
+    assert max(map(len, shown.splitlines())) <= width
+    said = " ".join(shown.split())
+    each_times = 3 if long else 1
+    why = "orders: unknown key; needs a restart of the process: kafka"
+    assert said.count(f"not in force since 2026-11-20 12:00:00 UTC: {why}") == each_times
+    assert said.count("needs a restart of the process: spark.master") == each_times
+    assert long or "file of http://a:9643: not in force" in said
+    several = {"eu": {"config": wrong, "pipelines": of("a", {})}, "us": {"config": sound, "pipelines": of("b", {})}}
+    shown = printed(screen(long=long)({"at": "x", "releases": several}), width)
+    assert " ".join(shown.split()).count("unknown key") == each_times
 
 
 def test_a_document_of_an_older_release_is_shown() -> None:

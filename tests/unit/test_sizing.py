@@ -120,6 +120,28 @@ def test_a_pipeline_leaves_a_slot_to_the_others(slots, pipelines, usable):
     assert usable_slots(slots, pipelines) == usable
 
 
+def test_tables_of_a_route_share_cores_and_commits_and_add_up_in_files(settings):
+    """200 tables of one event a second are a pipeline of 200 events a second, not 200 pipelines."""
+    alone = replace(TRAFFIC, events_per_s=1, bucket_shares=[1.0])
+    whole = replace(TRAFFIC, events_per_s=200, bucket_shares=[1 / 200] * 200)
+    found = size(whole, settings, RATES, tables={f"t{n}": (alone, settings) for n in range(200)})
+    assert (found.value("cores"), found.value("commits a day")) == (1, 144)
+    assert found.value("on one machine") < 2 * 2**30
+    for name in ("lake a day", "files in a commit", "small ones of them", "files a day"):
+        assert sum(one.value(name) for one in found.tables.values()) == pytest.approx(found.value(name)), name
+    assert found.value("writes a day") == found.value("files a day") + 144 * (3 + 200) + 201 * 2 * 144 / 50
+    assert len(document("p", found)["tables"]) == 200
+
+
+def test_pipelines_of_one_application_share_its_cores(settings):
+    quiet = size(replace(TRAFFIC, events_per_s=1_000), settings, RATES)
+    lines = {line.name: line.value for line in sizing.together([quiet] * 50)}
+    assert lines["busy"] == pytest.approx(0.5)
+    assert lines["cores"] == 1
+    assert lines["on one machine"] == quiet.value("on one machine")
+    assert lines["commits a day"] == pytest.approx(50 * quiet.value("commits a day"))
+
+
 def test_a_given_rate_wins(settings):
     found = size(TRAFFIC, settings, RATES, 10_000)
     assert (found.value("busy"), found.value("cores")) == (10, 17)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,7 +27,7 @@ from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.pipeline_start import make_tables
-from writer.maintenance.vacuum import find_unneeded
+from writer.maintenance.vacuum import find_unneeded, remove
 from writer.storage.local import LocalStore
 from writer.table import held_files
 from writer.table.factory import Tables, all_tables, table_at
@@ -415,6 +416,36 @@ def test_a_long_list_of_files_lies_beside_the_log_and_is_applied_from_there(
     waste = find_unneeded(one.config, "p", None, soon)
     assert f"_headrace/lists/{kept.name}" in {one.path for place in waste for one in place.waste}, "all is applied"
     assert [files(place) for place in places] == [3, 2]
+
+
+def test_vacuum_removes_lists_again_and_again_and_reads_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dead-letter table has no commit, and three targets have an old one: none needs what is long applied."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(file_lists, "INLINE_MAX", 100)
+    busy, *quiet = places = [str(tmp_path / name) for name in "abcd"]
+    one = Started(tmp_path, {"targets": dict(zip("abcd", places, strict=True))})
+    soon, reads, read = datetime.now(UTC) + timedelta(days=99), Counter[str](), LocalStore.read
+
+    def counted(store: LocalStore, path: str) -> Any:
+        reads[path] += path.startswith(file_lists.FOLDER)
+        return read(store, path)
+
+    one.commit(*places)
+    for _ in range(3):
+        for _ in range(2):
+            one.tables.apply_side_files()
+            one.commit(busy)
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStore, "read", counted)
+            found = find_unneeded(one.config, "p", None, soon)
+        gone = [waste.path for place in found for waste in place.waste]
+        assert len(gone) == 2
+        assert all(path.startswith(file_lists.FOLDER) for path in gone)
+        remove(one.config, found)
+    assert max(reads.values()) <= 2, "once for the log, and once for all tables beside it"
+    assert [files(place) for place in quiet] == [1, 1, 1]
+    one.tables.apply_side_files()
+    assert files(busy) == 7
 
 
 @pytest.mark.parametrize("damage", ["gone", "other"])

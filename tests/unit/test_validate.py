@@ -71,7 +71,7 @@ def test_some_values_without_header_are_a_warning(tmp_path):
 def test_what_does_not_decode_is_counted_by_reason(tmp_path):
     seen = found(records([event(0), event(1), event(2)[:-1], event(3)[:-1], event(4) + b"?"]), tmp_path)
     assert seen["decode"].status == "warning"
-    assert "2 of 5 values with a header become rows; 2: the value ends before" in seen["decode"].message
+    assert "2 of 5 values with a header are decoded; 2: the value ends before" in seen["decode"].message
     none = found(records([event(2)[:-1]]), tmp_path)
     assert (none["decode"].status, none["event_time"].status) == ("failed", "not_checked")
 
@@ -295,4 +295,4 @@ def test_values_by_fingerprint_are_decoded_by_the_registered_schemas(tmp_path):
     head = Wire("single_object", "fingerprint").head(avro.fingerprint(json.dumps(EVENT)))
     seen = found(records([head + event(number)[5:] for number in range(30)]), tmp_path)
     assert seen["wire"].message == "30 of 30 values have a single-object header (C3 01 and an 8-byte fingerprint)"
-    assert (seen["decode"].status, seen["decode"].message) == ("ok", "30 of 30 values with a header become rows")
+    assert (seen["decode"].status, seen["decode"].message) == ("ok", "30 of 30 values with a header are decoded")

@@ -95,6 +95,16 @@ def test_what_has_not_the_format_has_no_id(wire, value, beside):
     assert groups([(value, beside)], wire) == {None: [0]}
 
 
+def test_a_small_group_keeps_nothing_of_its_batch_in_memory():
+    """Rows of a small table are held while those of large ones go to disk, and have columns of their records."""
+    values = [struct.pack(">bI", 0, 1 + (at == 7)) + b"x" * 100 for at in range(10_000)]
+    records = pa.table({"value": pa.array(values), "topic": ["clicks"] * 10_000, "offset": pa.arange(0, 10_000)})
+    large, small = (group for _, group in split(records, CONFLUENT))
+    assert (large.num_rows, small.num_rows) == (9_999, 1)
+    assert small.column("offset").to_pylist() == [7]
+    assert small.get_total_buffer_size() < 1_000
+
+
 @settings(deadline=None)
 @given(st.data())
 def test_a_mixed_batch_is_split_as_each_record_says(data):

@@ -108,7 +108,7 @@ class LocalPipeline:
         """Take the steps up to the buckets. Raises ConfigError when the event-time field is no time; as `decoded`."""
         steps, sample = self._sample(records, now)
         try:
-            sample.groups = [steps.assign(group) for group in sample.groups if group.rows.num_rows]
+            sample.groups = [steps.assign(group) for group in sample.groups]
         except ValueError as error:
             raise self._no_time(error) from error
         return sample
@@ -204,7 +204,9 @@ class LocalPipeline:
             sample = Sample()
             plan = self.task_plan(now, "sample", {})
             steps = RecordSteps(plan, sample.refuse, self._decoders, self._key_decoders)
-            sample.groups = list(steps.decode(records))
+            is_routed = self.config.pipelines[self.name].route is not None  # it has no columns of its own
+            groups = steps.values(records) if is_routed else steps.decode(records)
+            sample.groups = [group for group in groups if group.records.num_rows]
             if not steps.report.lacks_schemas:
                 return steps, sample
             self.schemas.learn_from(steps.report)

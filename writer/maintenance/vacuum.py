@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -57,12 +58,12 @@ def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: 
     tables = all_tables(name, config)
     main = tables.main
     main.check_exists()
-    places = []
+    places, awaited = [], _Awaited(main)
     for location in (main.location, *_side_tables(main, settings.dead_letters)):
         table = main if location == main.location else tables.side(location)
         if table.exists():
             stored, apart = _own(table.store, itself=True)  # first: what is committed meanwhile is needed by then
-            needed = _needed(table, main)
+            needed = _needed(table, _held(main) if table is main else awaited.files(table))
             at = min(cutoff, now - _log_retention(table))
             places.append(Place(location, tuple(of_table(stored, needed, at, hidden=table.hidden)), apart))
     checkpoints = store_at(f"{config.checkpoints.rstrip('/')}/{name}", config.s3.settings)
@@ -150,16 +151,30 @@ def _held(main: PipelineTable) -> set[str]:
     return found
 
 
-def _needed(table: PipelineTable, main: PipelineTable) -> Needed:
-    """Return what a table's log names, and which files of it commits of the main table are about to have applied."""
-    snapshot = table.snapshot()
-    files = {file.path for file in table.bucket_files(snapshot)}
-    if table is main:
-        files |= _held(main)
-    else:
-        for version, actions in main.entries(snapshot.applied):
-            one = parse_committed(version, parse_commit_info(actions)[1], main.store)
-            files |= {file.path for file in (one.side_files.get(table.location, ()) if one else ())}
+class _Awaited:
+    """Files of side tables that entries of the main table's log list, and that a table may not have yet.
+
+    Each entry is read once. Those up to `settled` are applied, and the lists of files that they name may be gone.
+    """
+
+    def __init__(self, main: PipelineTable) -> None:
+        self._main, self._read = main, main.snapshot().settled
+        self._listed = defaultdict[str, list[tuple[int, str]]](list)  # by location: the entry's version, a path
+
+    def files(self, table: PipelineTable) -> set[str]:
+        """Return those of a table. Raises CommitFailed."""
+        applied = table.snapshot().applied
+        for version, actions in self._main.entries(self._read):
+            self._read = version
+            one = parse_committed(version, parse_commit_info(actions)[1], self._main.store)
+            for location, files in one.side_files.items() if one else ():
+                self._listed[location] += [(version, file.path) for file in files]
+        return {path for version, path in self._listed[table.location] if version > applied}
+
+
+def _needed(table: PipelineTable, awaited: set[str]) -> Needed:
+    """Return what a table's log names, and what waits for commits. `awaited`: taken before the table is looked at."""
+    files = awaited | {file.path for file in table.bucket_files(table.snapshot())}
     removed = {}
     for _, actions in table.entries(-1):
         for action in actions:

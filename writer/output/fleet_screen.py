@@ -1,5 +1,6 @@
 """Shows many pipelines, of one release or of several, as a table: one line each, the worst first."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from writer.core.text import plural, span
 from writer.output.health import LEVELS, Health, health
+from writer.output.status_screen import config_text, screen
 from writer.output.tables import ruled
 
 Sort = Literal["worst", "name", "lag", "rows"]
@@ -27,7 +29,12 @@ class FleetRow:
     release: str
     name: str
     health: Health
-    pipeline: Mapping[str, Any]  # its part of `/status`; empty where none answers
+    pipeline: Mapping[str, Any]  # its part of `/status`, with what that says of the process; empty where none answers
+
+    @property
+    def label(self) -> str:
+        """Name of the pipeline among all releases."""
+        return f"{self.release}/{self.name}" if self.release and self.name else self.release or self.name
 
 
 def rows(releases: Mapping[str, Mapping[str, Any]], search: str = "", sort: Sort = "worst") -> list[FleetRow]:
@@ -45,7 +52,8 @@ def _of_release(release: str, document: Mapping[str, Any]) -> Iterator[FleetRow]
         yield FleetRow(release, "", Health("critical", (f"{_SILENT}: {document['error']}",)), {})
         return
     for name, pipeline in document["pipelines"].items():
-        yield FleetRow(release, name, health(pipeline), pipeline)
+        of_process = {key: pipeline.get(key) or document.get(key) for key in ("config", "executors")}
+        yield FleetRow(release, name, health(pipeline), {**pipeline, **of_process})
 
 
 def _searched(row: FleetRow) -> str:
@@ -70,13 +78,43 @@ _keys: Mapping[Sort, Callable[[FleetRow], Any]] = {
 
 
 def fleet(found: Sequence[FleetRow]) -> RenderableType:
-    """Show a sum, a line for each pipeline, and tables of routes that are behind."""
-    several = len({row.release for row in found}) > 1
+    """Show a sum, what is wrong with configurations, a line for each pipeline, and tables of routes that are behind."""
+    several = _several(found)
     names = ["release", "pipeline", "state"] if several else ["pipeline", "state"]
     table = _table(names, ["lag", "waits", "commit"], ["trouble"])
     for row in found:
         table.add_row(*([Text(row.release)] if several else []), *_cells(row))
-    return Group(_sum(found), table, *_behind(found))
+    return Group(_sum(found), *_configs(found), table, *_behind(found))
+
+
+def long(found: Sequence[FleetRow]) -> RenderableType:
+    """Show all lines of each pipeline, after the releases that do not answer."""
+    return Group(*_silent(found), screen({"pipelines": {row.label: row.pipeline for row in found if row.pipeline}}))
+
+
+def silent_line(release: str, error: str, at: str) -> str:
+    """Say on one line that a release does not answer."""
+    return f"{at} {release} state=silent error={json.dumps(error, ensure_ascii=False)}"
+
+
+def _several(found: Iterable[FleetRow]) -> bool:
+    return len({row.release for row in found}) > 1
+
+
+def _silent(found: Iterable[FleetRow]) -> Iterator[Text]:
+    for row in found:
+        if not row.pipeline:
+            yield Text(f"{row.label}: {'; '.join(row.health.reasons)}", _STYLES[row.health.level])
+
+
+def _configs(found: Iterable[FleetRow]) -> Iterator[Text]:
+    """Say of each process what of its configuration file is not in force, once for all of its pipelines."""
+    lines = dict[tuple[str, str], Text]()
+    for row in found:
+        url = (row.pipeline.get("driver") or {}).get("url", "")  # a file's release may have several processes
+        if row.pipeline.get("config") and (text := config_text(row.pipeline["config"])):
+            lines.setdefault((row.release, url), Text(f"file of {url or row.release}: ", "yellow").append(text))
+    yield from lines.values()
 
 
 def _sum(found: Sequence[FleetRow]) -> Text:
@@ -117,21 +155,26 @@ def _behind(found: Iterable[FleetRow]) -> Iterator[RenderableType]:
     late = [(row, one) for row in found for one in row.pipeline.get("targets", ()) if one["behind"] is not None]
     late.sort(key=lambda pair: -pair[1]["behind_seconds"])
     for row, one in late[:_TABLES_SHOWN]:
-        yield Text(f"{row.name}: table {one['name']} behind for {span(one['behind_seconds'])}: {one['behind']}", "red")
+        yield Text(f"{row.label}: table {one['name']} behind for {span(one['behind_seconds'])}: {one['behind']}", "red")
     if len(late) > _TABLES_SHOWN:
         yield Text(f"and {plural(len(late) - _TABLES_SHOWN, 'table')} more; --tables lists them", "red")
 
 
-def tables(found: Iterable[FleetRow], search: str = "") -> Table:
-    """Show the tables of routes: those that are behind first, then by their rows since the start."""
+def tables(found: Sequence[FleetRow], search: str = "") -> RenderableType:
+    """Show the tables of routes, those that are behind first, then by their rows since the start.
+
+    Releases that do not answer stand above.
+    """
     listed = [
         (row, one) for row in found for one in row.pipeline.get("targets", ())
         if search.lower() in f"{row.release}\n{row.name}\n{one['name']}".lower()
     ]  # fmt: skip
     listed.sort(key=lambda pair: (-(pair[1]["behind_seconds"] or -1.0), -pair[1]["rows"], pair[1]["name"]))
-    table = _table(["pipeline", "table"], ["rows", "files"], ["behind", "location"])
+    several = _several(found)
+    table = _table([*(["release"] if several else []), "pipeline", "table"], ["rows", "files"], ["behind", "location"])
     for row, one in listed:
         behind = "" if one["behind"] is None else f"{span(one['behind_seconds'])}: {one['behind']}"
+        names = (*([row.release] if several else []), row.name, one["name"])
         numbers = (f"{one['rows']:,}", f"{one['files']:,}")
-        table.add_row(Text(row.name), Text(one["name"]), *numbers, Text(behind, "red"), Text(one["location"]))
-    return table
+        table.add_row(*map(Text, names), *numbers, Text(behind, "red"), Text(one["location"]))
+    return Group(*_silent(found), table)

@@ -202,7 +202,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     without_records = pipeline["totals"]["offsets_without_records"]
     lines = [
         ("trouble", Text(pipeline["error"], style="red")) if pipeline["error"] else None,
-        ("file", _config(pipeline["config"])) if pipeline.get("config") else None,
+        ("file", config_text(pipeline["config"])) if pipeline.get("config") else None,
         ("paused", _paused(pipeline)) if pipeline["pause"] else None,
         ("rate limit", _limited(pipeline["rate_limit"])) if pipeline.get("rate_limit") else None,
         ("scheduling", _scheduling(pipeline.get("scheduling"))),
@@ -240,13 +240,11 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     return [entry for entry in lines if entry is not None and entry[1].plain]
 
 
-def _config(config: Mapping[str, Any]) -> Text:
+def config_text(config: Mapping[str, Any]) -> Text:
     """Return what of the configuration file is not in force; nothing where all is."""
-    if config["error"]:
-        return Text(f"not in force since {instant(config['read_at'])}: {config['error']}", "yellow")
-    return Text(
-        f"needs a restart of the process: {', '.join(config['restart'])}" if config["restart"] else "", "yellow"
-    )
+    wrong = f"not in force since {instant(config['read_at'])}: {config['error']}" if config["error"] else ""
+    later = f"needs a restart of the process: {', '.join(config['restart'])}" if config["restart"] else ""
+    return Text("; ".join(filter(None, (wrong, later))), "yellow")
 
 
 def _targets(targets: Sequence[Mapping[str, Any]]) -> Text:

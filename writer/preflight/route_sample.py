@@ -28,7 +28,13 @@ class RouteSplit:
     """A sample by its tables, that with most records first; and records that go to none, with the reason."""
 
     parts: list[TargetPart]
-    refused: list[DeadLetter]
+    undecoded: list[DeadLetter]  # they never come to the route
+    unrouted: list[DeadLetter]
+
+    @property
+    def refused(self) -> list[DeadLetter]:
+        """All records that go to no table."""
+        return [*self.undecoded, *self.unrouted]
 
 
 class _OwnTable(dict[str, str | None]):
@@ -45,19 +51,19 @@ def split(walk: LocalPipeline, batch: pa.RecordBatch) -> RouteSplit:
     """Split records of a pipeline that was opened `before_route`. Raises RegistryUnreachable, UnclearWire."""
     name, config, sample = walk.name, walk.config, walk.decoded(batch)
     route = _route(config.pipelines[name], record_names(walk.plan))
-    found, refused = dict[str, list[pa.Table]](), Sample(dead_letters=list(sample.dead_letters))
+    found, unrouted = dict[str, list[pa.Table]](), Sample()
     for group in sample.groups:
         for share in route.shares(group.schema_id, group.records, group.rows):
             records = group.records if share.mask is None else group.where(share.mask)
             if isinstance(share.target, NoTarget):
-                refused.refuse(records, group.schema_id, lambda at, share=share: route.reason(share.name(at)))  # type: ignore[misc]
+                unrouted.refuse(records, group.schema_id, lambda at, share=share: route.reason(share.name(at)))  # type: ignore[misc]
             else:
                 found.setdefault(share.target, []).append(records.select(batch.schema.names))
     parts = [
         TargetPart(target, config.at_target(name, target), _batch(tables))
         for target, tables in sorted(found.items(), key=lambda one: (-sum(t.num_rows for t in one[1]), one[0]))
     ]
-    return RouteSplit(parts, refused.dead_letters)
+    return RouteSplit(parts, sample.dead_letters, unrouted.dead_letters)
 
 
 def opened_part(name: str, part: TargetPart, schemas: SchemaSource) -> LocalPipeline:

@@ -16,7 +16,7 @@ from writer.config.routing import RouteSection
 from writer.core.errors import ConfigError
 from writer.core.text import instant, listed, plural
 from writer.core.units import show_duration
-from writer.maintenance.local_pipeline import LocalPipeline, Sample
+from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample
 from writer.output.tables import legible, short_type
 from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.preflight.host_checks import scratch
@@ -51,7 +51,8 @@ def sampled(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> Iterat
     if len(bare) == len(values):
         yield from (skipped(check, "no value has a header") for check in SAMPLED[1:])
         return
-    yield _decode(sample, registered)
+    strangers = {group.schema_id for group in sample.groups} - registered
+    yield _decode(sample.rows, _reasons(sample.dead_letters), strangers)
     if not sample.rows:
         yield from (skipped(check, "no record can be decoded") for check in SAMPLED[2:])
         return
@@ -87,8 +88,11 @@ def sampled_route(
         yield wire
         return
     found = split(walk, batch)
-    bare = [one.value for one in found.refused if one.schema_id is None]
+    bare = [one.value for one in found.undecoded if one.schema_id is None]
     yield _wire(bare, wire, len(values), batch.num_rows - len(values))
+    broken = _reasons(found.undecoded)
+    if broken:
+        yield _decode(len(values) - len(found.undecoded), broken, set())
     settings = walk.config.pipelines[walk.name]
     assert settings.route is not None, "only a route is split"
     yield _routing(settings.route, found)
@@ -103,7 +107,7 @@ def _routing(section: RouteSection, found: RouteSplit) -> Finding:
     made = [part for part in found.parts if part.target not in section.fixed]
     shown = listed([f"{part.target} {part.records.num_rows:,}" for part in found.parts], _TARGETS_NAMED)
     message = f"{plural(len(found.parts), 'table')}: {shown}" if found.parts else "no record goes to a table"
-    reasons = Counter(one.reason for one in found.refused if one.schema_id is not None)
+    reasons = Counter(one.reason for one in found.unrouted)
     message += "".join(f"; {number:,}: {reason}" for reason, number in reasons.most_common(_REASONS_NAMED))
     if len(made) > section.max_targets:
         return doubtful(
@@ -136,10 +140,14 @@ def _guess(value: bytes) -> str:
     return f"{name}{head}" if value else "empty"
 
 
-def _decode(sample: Sample, registered: set[int]) -> Finding:
-    rows, reasons = sample.rows, Counter(one.reason for one in sample.dead_letters if one.schema_id is not None)
-    strangers = {group.schema_id for group in sample.groups if group.rows.num_rows} - registered
-    message = f"{rows:,} of {rows + reasons.total():,} values with a header become rows"
+def _reasons(dead_letters: Sequence[DeadLetter]) -> Counter[str]:
+    """Count the reasons why values with a header are not decoded."""
+    return Counter(one.reason for one in dead_letters if one.schema_id is not None)
+
+
+def _decode(rows: int, reasons: Counter[str], strangers: set[int | None]) -> Finding:
+    """Say how many values are decoded, and why others are not. `strangers`: schema ids that no subject has."""
+    message = f"{rows:,} of {rows + reasons.total():,} values with a header are decoded"
     if reasons:
         message += "; " + "; ".join(f"{number:,}: {reason}" for reason, number in reasons.most_common(_REASONS_NAMED))
         if not rows:

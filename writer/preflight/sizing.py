@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from importlib.resources import files
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from writer.batch.staging.parquet_files import GROUP_BYTES_MAX
 from writer.commit.batch_limits import limits, task_count
 from writer.config.pipelines import Pipeline
-from writer.core.text import plural, span
+from writer.core.text import listed, plural, span
 from writer.core.units import show_duration, show_size
 
 UTILISATION = 0.6  # of the cores, on the mean: the rest is for bursts and for catching up after an outage
@@ -23,6 +23,7 @@ _ARROW_COPIES = 3  # a batch as values, as a framed block, and as rows
 _OVERHEAD_MIN = 384 * 2**20  # Spark's own for an executor, or a tenth of the heap
 _DAY_S = 86_400
 _MB = 10**6
+_PARTS_SHOWN = 4  # of a sum
 _SMALL = 0.25  # of the target size; a file below it is called small
 # Requests of one commit beside its data files. Writes: the log's entry, Spark's offsets and commits. Reads, counted in
 # a trace: 12 looks whether the log has grown, 8 reads of entries, and 2 as the commit's share of a checkpoint.
@@ -100,10 +101,11 @@ _Step = tuple[str, float, str, str]  # a line without its group
 
 @dataclass(frozen=True)
 class Sizing:
-    """The arithmetic of one pipeline, and what a person should know about its result."""
+    """The arithmetic of one pipeline, or of a table, and what a person should know about its result."""
 
     lines: Sequence[Line]
     warnings: Sequence[str]
+    tables: Mapping[str, "Sizing"] = field(default_factory=dict)  # of a route, by target: what differs between them
 
     def value(self, name: str) -> float:
         """Return the value of a line."""
@@ -155,8 +157,14 @@ def rate(known: Rates, event_bytes: float, columns: int) -> tuple[float, str]:
     return 1 / cost, f"between what was measured with {between}"
 
 
-def size(traffic: Traffic, settings: Pipeline, known: Rates, given: float | None = None) -> Sizing:
-    """Work out what the traffic needs. `given`: events per processor second, instead of the measured ones."""
+def size(
+    traffic: Traffic, settings: Pipeline, known: Rates, given: float | None = None,
+    tables: Mapping[str, tuple[Traffic, Pipeline]] | None = None,
+) -> Sizing:  # fmt: skip
+    """Work out what the traffic needs. `given`: events per processor second, instead of the measured ones.
+
+    `tables`: of a route, by target. They share the pipeline's processors and commits; rows and files are their own.
+    """
     per_core, per_core_how = rate(known, traffic.event_bytes, traffic.columns)
     if given is not None:
         per_core, per_core_how = given, "given by --rate"
@@ -169,10 +177,39 @@ def size(traffic: Traffic, settings: Pipeline, known: Rates, given: float | None
         "Commits": _commits(traffic, settings, batch, per_core, cores),
         "Files": _files(traffic, settings, batch),
         "Memory": _memory(traffic, settings, batch, cores),
-        "Storage": _requests(traffic, settings, batch),
+        "Storage": _requests(traffic, settings, batch, len(tables or {})),
     }
     lines = [Line(group, *step) for group, steps in groups.items() for step in steps]
-    return Sizing(lines, list(_warnings(traffic, settings, per_core, cores, Sizing(lines, []))))
+    of_tables = {name: _of_table(one, its, batch, traffic.events_per_s) for name, (one, its) in (tables or {}).items()}
+    return Sizing(lines, list(_warnings(traffic, settings, per_core, cores, Sizing(lines, []))), of_tables)
+
+
+def together(sizings: Sequence[Sizing]) -> list[Line]:
+    """Add up pipelines that share an application: cores are rounded up once, and a core serves any of them."""
+
+    def parts(name: str) -> list[Line]:
+        return [next(line for line in sizing.lines if line.name == name) for sizing in sizings]
+
+    def total(name: str) -> Line:
+        found = parts(name)
+        shown = listed([part.shown for part in found], _PARTS_SHOWN, " + ")
+        return Line("", name, sum(part.value for part in found), found[0].unit, shown)
+
+    busy = total("busy")
+    cores = max(1, math.ceil(busy.value / UTILISATION))
+    core_bytes = max(sizing.value("on one machine") / sizing.value("cores") for sizing in sizings)
+    return [
+        busy, Line("", "cores", cores, "cores", f"{busy.value:,.2f} ÷ {UTILISATION}, rounded up"),
+        Line("", "on one machine", cores * core_bytes, "bytes", f"{plural(cores, 'core')} x {show_size(core_bytes)}"),
+        *map(total, ("lake a day", "files a day", "commits a day", "writes a day")),
+    ]  # fmt: skip
+
+
+def _of_table(traffic: Traffic, settings: Pipeline, batch: Steady, events_per_s: float) -> Sizing:
+    """Work out one table's part of the pipeline's batch. `events_per_s`: of the pipeline."""
+    mine = replace(batch, records=batch.records * traffic.events_per_s / events_per_s)
+    groups = {"Traffic": _traffic(traffic), "Files": _files(traffic, settings, mine)}
+    return Sizing([Line(group, *step) for group, steps in groups.items() for step in steps], [])
 
 
 def steady(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, commit_s: float) -> Steady:
@@ -277,15 +314,17 @@ def _memory(traffic: Traffic, settings: Pipeline, batch: Steady, cores: int) -> 
     yield ("spilled by a task", over, "bytes", how)
 
 
-def _requests(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[_Step]:
+def _requests(traffic: Traffic, settings: Pipeline, batch: Steady, tables: int) -> Iterator[_Step]:
+    """`tables`: of a route; each has a log of its own, which gets an entry for each commit."""
     commits, interval = _DAY_S / batch.every_s, settings.table.checkpoint_interval
     files_a_day = next(value for name, value, *_ in _files(traffic, settings, batch) if name == "files a day")
-    checkpoints = 2 * commits / interval
+    checkpoints = 2 * commits / interval * (1 + tables)
+    logs = f" + {plural(tables, 'table')} x {commits:,.0f} for their logs" if tables else ""
     how = (
-        f"{files_a_day:,.0f} files + {commits:,.0f} commits x {_WRITES_PER_COMMIT} (log, Spark's offsets and commits) "
-        f"+ {checkpoints:,.0f} for checkpoints of the log"
+        f"{files_a_day:,.0f} files + {commits:,.0f} commits x {_WRITES_PER_COMMIT} (log, Spark's offsets and commits)"
+        f"{logs} + {checkpoints:,.0f} for checkpoints of the log{'s' if tables else ''}"
     )
-    yield ("writes a day", files_a_day + commits * _WRITES_PER_COMMIT + checkpoints, "", how)
+    yield ("writes a day", files_a_day + commits * (_WRITES_PER_COMMIT + tables) + checkpoints, "", how)
     how = f"{commits:,.0f} commits x {_READS_PER_COMMIT} (the log: has it grown, and by what)"
     yield ("reads a day", commits * _READS_PER_COMMIT, "", how)
 
@@ -345,4 +384,7 @@ def _round_up(number: float) -> int:
 
 def document(name: str, sizing: Sizing) -> dict[str, Any]:
     """Return the arithmetic as JSON values."""
-    return {"pipeline": name, "lines": [vars(line) for line in sizing.lines], "warnings": list(sizing.warnings)}
+    tables = [{"table": table, "lines": list(map(vars, one.lines))} for table, one in sizing.tables.items()]
+    return {
+        "pipeline": name, "lines": list(map(vars, sizing.lines)), "warnings": list(sizing.warnings), "tables": tables,
+    }  # fmt: skip

@@ -2,25 +2,26 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import bucketers
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
 from writer.config.pipelines import Config, Pipeline
-from writer.core.errors import ExitCode, HeadraceError
+from writer.core.errors import ConfigError, ExitCode, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural, span
 from writer.maintenance.local_pipeline import LocalPipeline, opened
 from writer.preflight.route_sample import opened_part, split
 from writer.preflight.sizing import Traffic
 from writer.preflight.staged_sample import Staged, staged
-from writer.schemas.registry import source
+from writer.schemas.registry import SchemaSource, source
 
 _WINDOW = timedelta(hours=1)
 _SLICES = 12  # of the window, to find the busiest
@@ -66,71 +67,121 @@ def pace(cluster: Cluster, topics: list[str], newest: datetime, now: datetime) -
     return Pace(counts[-1] - counts[0], start, end, busiest)
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """The traffic of a pipeline, and of a route that of each table."""
+
+    traffic: Traffic
+    looked_at: str
+    tables: Mapping[str, tuple[Traffic, Pipeline]]  # by target: its share, and the settings of the table
+    left_out: Mapping[str, str]  # targets whose rows and files are not known, and why
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Sampled records of one table as files."""
+
+    staged: Staged
+    columns: int
+    settings: Pipeline
+    values: int
+    share: float  # of all records of the sample
+
+    def shares(self) -> dict[BucketKey, float]:
+        """Return the share of all records that goes to each bucket."""
+        rows = Counter[BucketKey]()
+        for file in self.staged.report.files:
+            rows[file.bucket] += file.rows
+        return {key: self.share * count / self.staged.rows for key, count in rows.items()}
+
+
 def measured(
     name: str, config: Config, cluster: Cluster, records: int, now: datetime, given_per_s: float | None
-) -> dict[str, tuple[Traffic, str, Pipeline]]:
-    """Measure a pipeline's traffic, or that of each table of its route, by its share of the sampled records.
-
-    Returns by `pipeline` or `pipeline/target` the traffic, a phrase: what was looked at, and the settings. Raises
-    NothingToMeasure, HeadraceError.
-    """
+) -> Measurement:
+    """Measure a pipeline's traffic, and that of each table of its route. Raises NothingToMeasure, HeadraceError."""
     settings, schemas = config.pipelines[name], source(config.registry)
     topics = choose_topics(cluster, settings.topics).names
     batch = kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, records))
     walk = opened(name, config, schemas, topics=topics, before_route=settings.route is not None)
-    if settings.route is None:
-        return {name: (*_measured(walk, cluster, topics, batch, now, given_per_s), settings)}
-    parts = split(walk, batch).parts if batch.num_rows else []
-    if not parts:
-        raise _nothing(name, topics)
-    found = {}
-    for part in parts:
-        share = part.records.num_rows / batch.num_rows
-        of_part = opened_part(name, part, schemas)
-        found[f"{name}/{part.target}"] = (
-            *_measured(of_part, cluster, topics, part.records, now, given_per_s, share),
-            part.config.pipelines[name],
-        )
-    return found
-
-
-def _nothing(name: str, topics: Sequence[str]) -> NothingToMeasure:
-    return NothingToMeasure(
-        f"no record of {', '.join(topics)} becomes a row, so there is nothing to size {name!r} by. "
-        "`headrace validate` says why."
-    )
-
-
-def _measured(
-    walk: LocalPipeline, cluster: Cluster, topics: list[str], batch: pa.RecordBatch, now: datetime,
-    given_per_s: float | None, share: float = 1.0,
-) -> tuple[Traffic, str]:  # fmt: skip
-    """Measure the traffic of one table. `share`: of the topics' records, that go there."""
-    config = walk.config
+    parts, left_out = _parts(walk, schemas, batch, now)
     times = [time for time in batch.column("timestamp").to_pylist() if time is not None]  # cold: a sample
-    found = staged(walk, batch, now) if batch.num_rows else None
-    if found is None or not found.rows or not times:
-        raise _nothing(walk.name, topics)
+    if not parts or not times:
+        raise NothingToMeasure(
+            f"no record of {', '.join(topics)} becomes a row, so there is nothing to size {name!r} by. "
+            "`headrace validate` says why."
+        )
     per_s, how = (given_per_s, "given by --events-per-second")
     if per_s is None:
         per_s, how = _words(pace(cluster, topics, max(times), now), now)
-    how = how if share == 1 else f"{share:.1%} of {per_s:,.1f}/s; {how}"
     values = batch.num_rows - batch.column("value").null_count
-    rows = Counter[BucketKey]()
-    for file in found.report.files:
-        rows[file.bucket] += file.rows
-    sampled = plural(values, "record")
-    traffic = Traffic(
-        events_per_s=per_s * share, events_how=how, event_bytes=found.value_bytes / values,
-        columns=len(walk.plan.columns),
-        row_bytes=found.row_bytes, row_bytes_parquet=found.bytes / found.rows, sampled_how=f"mean of {sampled}",
-        bucket_shares=[count / found.rows for _, count in rows.most_common()],
-        buckets_per_day=buckets_per_day(config.pipelines[walk.name].bucket, list(rows)),
-        partitions_for_spark=len(cluster.sources(topics)) if config.kafka.reader == "spark" else 0,
+    sent = pc.sum(pc.binary_length(batch.column("value"))).as_py()
+    partitions = len(cluster.sources(topics)) if config.kafka.reader == "spark" else 0
+    whole = _traffic(list(parts.values()), per_s, how, sent / values, values, partitions)
+    tables = {target: (_of_part(part, per_s, how), part.settings) for target, part in parts.items() if settings.route}
+    which = f"the newest {plural(values, 'record')} of {', '.join(topics)} ({walk.settled(batch).format})"
+    left = values - sum(part.staged.rows for part in parts.values())
+    looked_at = f"{which}, {instant(min(times))} to {instant(max(times))}"
+    looked_at += f"; {left:,} of them are no rows" if left else ""
+    return Measurement(whole, looked_at, tables, left_out)
+
+
+def _parts(
+    walk: LocalPipeline, schemas: SchemaSource, batch: pa.RecordBatch, now: datetime
+) -> tuple[dict[str, _Part], dict[str, str]]:
+    """Stage a sample, of a route by target. Returns what became rows, and why other targets are left out."""
+    found, left_out = dict[str, _Part](), dict[str, str]()
+    if batch.num_rows == 0:
+        return found, left_out
+    if walk.config.pipelines[walk.name].route is None:
+        part = _part(walk, batch, now, 1.0)
+        return ({} if part is None else {walk.name: part}), left_out
+    for one in split(walk, batch).parts:
+        count = one.records.num_rows
+        try:
+            part = _part(opened_part(walk.name, one, schemas), one.records, now, count / batch.num_rows)
+        except ConfigError as error:  # such as an event time that is none
+            left_out[one.target] = str(error)
+            continue
+        if part is None:
+            left_out[one.target] = (
+                f"{plural(count, 'record')} in the sample, and none becomes a row. `headrace validate` says why."
+            )
+        else:
+            found[one.target] = part
+    return found, left_out
+
+
+def _part(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime, share: float) -> _Part | None:
+    """Stage the records of one table; None where none becomes a row."""
+    found = staged(walk, batch, now)
+    values = batch.num_rows - batch.column("value").null_count
+    settings = walk.config.pipelines[walk.name]
+    return _Part(found, len(walk.plan.columns), settings, values, share) if found.rows else None
+
+
+def _of_part(part: _Part, per_s: float, how: str) -> Traffic:
+    """Return the traffic of one table of a route. `per_s`, `how`: of the pipeline."""
+    alone = replace(part, share=1.0)
+    how = f"{part.share:.1%} of {per_s:,.1f}/s; {how}"
+    return _traffic([alone], per_s * part.share, how, part.staged.value_bytes / part.values, part.values, 0)
+
+
+def _traffic(
+    parts: Sequence[_Part], per_s: float, how: str, event_bytes: float, values: int, partitions: int
+) -> Traffic:
+    """Put tables together: means are those of a record, so that a sum over the tables is that of the whole."""
+    of_day = [buckets_per_day(part.settings.bucket, list(part.shares())) for part in parts]
+    share = sum(part.share for part in parts)
+    return Traffic(
+        events_per_s=per_s, events_how=how, event_bytes=event_bytes,
+        columns=round(sum(part.columns * part.share for part in parts) / share),
+        row_bytes=sum(part.staged.row_bytes * part.share for part in parts),
+        row_bytes_parquet=sum(part.staged.bytes / part.staged.rows * part.share for part in parts),
+        sampled_how=f"mean of {plural(values, 'record')}",
+        bucket_shares=sorted((share for part in parts for share in part.shares().values()), reverse=True),
+        buckets_per_day=None if None in of_day else sum(one for one in of_day if one is not None),
+        partitions_for_spark=partitions,
     )  # fmt: skip
-    which = f"the newest {sampled} of {', '.join(topics)} ({walk.settled(batch).format})"
-    message = f"{which}, {instant(min(times))} to {instant(max(times))}"
-    return traffic, message + _left_out(found, values)
 
 
 def _words(pace: Pace, now: datetime) -> tuple[float, str]:
@@ -138,11 +189,6 @@ def _words(pace: Pace, now: datetime) -> tuple[float, str]:
     window = f"the {'' if before else 'last '}{span(pace.seconds)}{before}"
     slice_s = pace.seconds / _SLICES
     return pace.per_s, f"{pace.offsets:,} offsets in {window}; busiest {span(slice_s)}: {pace.busiest_per_s:,.0f}"
-
-
-def _left_out(found: Staged, values: int) -> str:
-    left = values - found.rows
-    return f"; {left:,} of them are no rows" if left else ""
 
 
 def buckets_per_day(spec: Mapping[str, Any], keys: Sequence[BucketKey]) -> float | None:

@@ -1,6 +1,7 @@
 """`headrace size`: estimates resources for a topic's real traffic, line by line."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -10,15 +11,15 @@ from rich.text import Text
 
 from writer.clients import kafka_sample
 from writer.config.loader import load
-from writer.core.text import listed
 from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines, json_option
-from writer.preflight.sizing import UTILISATION, Line, Rates, Sizing, document, rates, size as compute_size
+from writer.preflight.sizing import UTILISATION, Line, Rates, Sizing, document, rates, size as compute_size, together
 from writer.preflight.traffic import measured
 
 _NAME, _VALUE = 33, 13  # columns for a line's name and its value
-_BLOCKS_MAX = 4  # tables of which the arithmetic is shown
-_SUMMED = ("cores", "on one machine", "lake a day", "files a day", "commits a day", "writes a day")
+_BLOCKS_MAX = 4  # pipelines of which the arithmetic is shown
+_LISTED = ("cores", "on one machine", "lake a day", "files a day", "commits a day", "writes a day")
+_OF_TABLES = ("events per second", "a row in the lake", "lake a day", "files in a commit", "files a day")
 
 
 def _show(out: Console, name: str, sizing: Sizing, looked_at: str) -> None:
@@ -30,20 +31,22 @@ def _show(out: Console, name: str, sizing: Sizing, looked_at: str) -> None:
             out.print()
             out.print(Text(f"  {group}", "bold"))
         _print(out, line)
+    if sizing.tables:
+        out.print()
+        _listed(out, "table", _OF_TABLES, sizing.tables)
     for warning in sizing.warnings:
         out.print()
         tables.hanging(out, "  ! ", warning, "yellow")
     out.print()
 
 
-def _listed(out: Console, sizings: Mapping[str, Sizing]) -> None:
+def _listed(out: Console, what: str, names: Sequence[str], sizings: Mapping[str, Sizing]) -> None:
     """Print a line for each, the one with most files a day first."""
-    table = tables.ruled("table", *_SUMMED)
+    table = tables.ruled(what, *names)
     for label, sizing in sorted(sizings.items(), key=lambda one: -one[1].value("files a day")):
         lines = {line.name: line for line in sizing.lines}
-        table.add_row(Text(label), *(lines[name].shown for name in _SUMMED))
+        table.add_row(Text(label), *(lines[name].shown for name in names))
     tables.show(table, out)
-    out.print()
 
 
 def _print(out: Console, line: Line) -> None:
@@ -52,12 +55,9 @@ def _print(out: Console, line: Line) -> None:
 
 
 def _together(out: Console, sizings: list[Sizing]) -> None:
-    out.print(Text(f"All {len(sizings)} tables in one application", "bold"))
-    for name in _SUMMED:
-        parts = [next(line for line in sizing.lines if line.name == name) for sizing in sizings]
-        how = listed([part.shown for part in parts], _BLOCKS_MAX, " + ")
-        total = Line("", name, sum(part.value for part in parts), parts[0].unit, how)
-        _print(out, total)
+    out.print(Text(f"All {len(sizings)} pipelines in one application", "bold"))
+    for line in together(sizings):
+        _print(out, line)
     out.print()
 
 
@@ -86,7 +86,8 @@ def size(
 ) -> None:
     """Size a pipeline for its topic's traffic: cores, memory, files, requests, with the arithmetic. Changes nothing.
 
-    The tables of a route are sized one by one, by their share of the sampled records.
+    The tables of a route share its processors and commits; rows and files are listed by table, too. A table of which no
+    sampled record becomes a row is left out, and a warning says so.
 
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration, or nothing to measure.
     """
@@ -95,19 +96,21 @@ def size(
     known, out = rates(), tables.console()
     done: dict[str, tuple[Sizing, str]] = {}
     for name in settings.chosen(pipeline):
-        by_table = measured(name, settings, cluster, sample, now, events_per_second)
-        for label, (traffic, looked_at, table) in by_table.items():
-            done[label] = (compute_size(traffic, table, known, rate), looked_at)
+        found = measured(name, settings, cluster, sample, now, events_per_second)
+        sizing = compute_size(found.traffic, settings.pipelines[name], known, rate, found.tables)
+        left_out = [f"{target} is left out of rows and files: {why}" for target, why in found.left_out.items()]
+        done[name] = replace(sizing, warnings=[*left_out, *sizing.warnings]), found.looked_at
     if as_json:
         tables.emit_whole(
             [{**document(name, sizing), "sample": looked_at} for name, (sizing, looked_at) in done.items()]
         )
         return
     if len(done) > _BLOCKS_MAX:
-        _listed(out, {label: sizing for label, (sizing, _) in done.items()})
+        _listed(out, "pipeline", _LISTED, {name: sizing for name, (sizing, _) in done.items()})
+        out.print()
     else:
-        for label, found in done.items():
-            _show(out, label, *found)
+        for name, one in done.items():
+            _show(out, name, *one)
     if len(done) > 1:
         _together(out, [sizing for sizing, _ in done.values()])
     _provenance(out, known, rate)

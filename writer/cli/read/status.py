@@ -25,7 +25,7 @@ from writer.core.units import show_duration
 from writer.output import fleet_screen
 from writer.output.cli_options import ConfigFile, Pipelines, duration_of, json_option
 from writer.output.fleet_screen import Sort
-from writer.output.status_screen import line, screen
+from writer.output.status_screen import line
 from writer.output.tables import emit, emit_whole, show
 from writer.status import from_table
 from writer.status.document import document
@@ -33,6 +33,16 @@ from writer.status.document import document
 _KAFKA_WITHIN = timedelta(seconds=5)  # a person waits for the answer
 _BLOCKS_MAX = 4  # pipelines of which all lines are shown
 _ASKED_AT_ONCE = 16  # releases
+_KEYS = {
+    "state",
+    "epoch",
+    "lag",
+    "rates",
+    "limits",
+    "totals",
+    "commits",
+    "last_commit",
+}  # of a pipeline, in any release
 
 
 Screen = Callable[[Mapping[str, Any]], RenderableType]
@@ -92,12 +102,23 @@ def _release(place: str) -> dict[str, Any]:
     """Describe one release; what does not answer has an `error`."""
     if place.startswith(("http://", "https://")):
         url = place.rstrip("/")
-        return status_at(url) or {"error": f"nothing at {url}/status answers as a driver does"}
+        return _of_driver(status_at(url), url)
     try:
         config = load(Path(place))
         return collect(config, list(config.pipelines), _cluster(config), datetime.now(UTC))
     except (HeadraceError, OSError) as error:
         return {"error": str(error)}
+
+
+def _of_driver(found: dict[str, Any] | None, url: str) -> dict[str, Any]:
+    """Return what a driver answered at a URL; what is no driver's answer becomes an `error`."""
+    if found is None:
+        return {"error": f"nothing at {url}/status answers as a driver does"}
+    pipelines = found.get("pipelines")
+    if isinstance(pipelines, dict) and all(isinstance(one, dict) and one.keys() >= _KEYS for one in pipelines.values()):
+        return found
+    what = "a supervisor" if "driver" in found and isinstance(pipelines, dict) else "another program"
+    return {"error": f"{what} answers there. Give the URL of the driver (http.port)."}
 
 
 def exit_code(shown: Mapping[str, Any]) -> int:
@@ -125,6 +146,8 @@ def _write(
         (emit if lines else emit_whole)(shown)
     elif lines:
         for release, document_ in shown.get("releases", {"": shown}).items():
+            if "error" in document_:
+                print(fleet_screen.silent_line(release, document_["error"], shown["at"]), flush=True)  # noqa: T201
             for name, pipeline in document_.get("pipelines", {}).items():
                 full = f"{release}/{name}" if release else name
                 print(line(full, pipeline, shown["at"]), flush=True)  # noqa: T201 - one line each time, for a pipe
@@ -137,7 +160,7 @@ def _look(config: Config, only: list[str] | None) -> Callable[[], dict[str, Any]
     return lambda: collect(config, names, cluster, datetime.now(UTC))
 
 
-def _screen_of(*, long: bool, tables: bool, search: str, sort: Sort) -> Screen:
+def chosen_screen(*, long: bool, tables: bool, search: str, sort: Sort) -> Screen:
     """Return what shows a look: blocks of lines for few pipelines, a table for many."""
 
     def shown(look: Mapping[str, Any]) -> RenderableType:
@@ -146,7 +169,7 @@ def _screen_of(*, long: bool, tables: bool, search: str, sort: Sort) -> Screen:
         if tables:
             return fleet_screen.tables(found, search)
         if long or ("releases" not in look and len(look["pipelines"]) <= _BLOCKS_MAX and not search):
-            return screen({"pipelines": {row.name: row.pipeline for row in found if row.pipeline}})
+            return fleet_screen.long(found)
         return fleet_screen.fleet(found)
 
     return shown
@@ -187,7 +210,7 @@ def status(
     if order is None:
         raise typer.BadParameter(f"{sort!r} is none of {', '.join(fleet_screen.SORTS)}", param_hint="--sort")
     look = partial(collect_all, all_) if all_ else _look(load(config), pipeline)
-    screen_of = _screen_of(long=long, tables=tables, search=search, sort=order)
+    screen = chosen_screen(long=long, tables=tables, search=search, sort=order)
     console = Console(highlight=False)
-    code = run_status(_looks(look, every), screen_of, every=every, as_json=as_json, console=console)
+    code = run_status(_looks(look, every), screen, every=every, as_json=as_json, console=console)
     raise typer.Exit(code)
