@@ -1,8 +1,11 @@
 """How a test opens a table of each format."""
 
+import atexit
+import re
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 from typing import Any
 
 from writer.core.catalog_table import CatalogTable
@@ -10,16 +13,23 @@ from writer.storage.locations import on_s3
 from writer.table.factory import table_at
 from writer.table.table import PipelineTable
 
-_OF_S3 = TemporaryDirectory(prefix="headrace-test-catalog-")
 delta_table, parquet_table = partial(table_at, "delta"), partial(table_at, "parquet")
 
 
 def in_catalog(location: str) -> CatalogTable:
     """Return the place of a local table in an SQLite catalog beside it."""
     place = Path(location)
-    catalog = f"{_OF_S3.name}/catalog.db" if on_s3(location) else f"{place.parent}/catalog.db"
+    catalog = _of_bucket(location) if on_s3(location) else f"{place.parent}/catalog.db"
     settings = (("type", "sql"), ("uri", f"sqlite:///{catalog}"))
-    return CatalogTable("headrace", ("lake",), place.name.replace("-", "_"), settings)
+    return CatalogTable("headrace", ("lake",), re.sub(r"\W", "_", place.name, flags=re.ASCII), settings)
+
+
+def _of_bucket(location: str) -> str:
+    """Return the file of a catalog of this bucket, for all processes of a test; it goes with the first of them."""
+    path = Path(gettempdir(), f"headrace-test-{sha256(location.encode()).hexdigest()[:16]}.db")
+    if not path.exists():
+        atexit.register(path.unlink, missing_ok=True)
+    return str(path)
 
 
 def iceberg_table(location: str, pipeline: str, **settings: Any) -> PipelineTable:

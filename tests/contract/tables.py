@@ -19,6 +19,7 @@ from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import delta_options, store_at
+from writer.table.iceberg import catalog
 from writer.table.iceberg.iceberg import Iceberg
 from writer.table.log.operations import Batch
 from writer.table.parquet import Parquet
@@ -86,7 +87,9 @@ def opened(location: str) -> DeltaTable:
 def iceberg_table_of(location: str) -> Table:
     """Open an Iceberg table as another client does."""
     place = in_catalog(location)
-    return load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
+    return load_catalog(place.catalog, **dict(place.settings), **catalog.file_settings(location)).load_table(
+        place.identifier
+    )
 
 
 def begun(table: PipelineTable, **starts: int) -> int:

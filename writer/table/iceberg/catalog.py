@@ -42,7 +42,7 @@ class CatalogClient:
 
     def __init__(self, place: CatalogTable, location: str, s3: S3Settings | None = None) -> None:
         self.place, self.location = place, location
-        self._settings = {**dict(place.settings), **_file_settings(location, s3)}
+        self._settings = {**dict(place.settings), **file_settings(location, s3)}
 
     def load(self) -> Table | None:
         """Read the newest metadata; None where there is no such table. Raises ConfigError for another location's."""
@@ -120,7 +120,7 @@ def _opened(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
     return load_catalog(name, **found)
 
 
-def _file_settings(location: str, s3: S3Settings | None) -> dict[str, str]:
+def file_settings(location: str, s3: S3Settings | None = None) -> dict[str, str]:
     """Return how pyiceberg reaches the files of a table."""
     if not on_s3(location):
         return {}
