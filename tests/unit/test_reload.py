@@ -12,9 +12,10 @@ import yaml
 
 from writer.config import loader
 from writer.config.loader import ConfigChanges, ReloadableConfig
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, LimitReached
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
 from writer.status.progress import Board, Progress
+from writer.web.endpoints import starts
 
 BASE: dict[str, Any] = {
     "kafka": {"bootstrap_servers": "x:1"}, "registry": {"url": "http://x"}, "checkpoints": "/checkpoints",
@@ -282,6 +283,7 @@ def test_pipelines_come_change_and_go_beside_the_others() -> None:
     driver.beats(
         ConfigChanges(added=("orders",), changed=("views",)),
         lambda: driver.log.append(f"runs {sorted(driver.board)}"),
+        lambda: None,
         ConfigChanges(removed=("views",)),
         lambda: None,
         lambda: driver.log.append(f"runs {sorted(driver.board)}"),
@@ -294,10 +296,100 @@ def test_pipelines_come_change_and_go_beside_the_others() -> None:
     assert {one.view().state for one in driver.board.values()} == {"stopped"}
 
 
-def test_one_that_comes_waits_for_those_that_go_whose_table_it_may_have() -> None:
-    driver = Driver("clicks", "old")
-    driver.beats(ConfigChanges(added=("new",), removed=("old",)), lambda: None, lambda: None)
-    assert driver.log[:4] == ["clicks begins", "old begins", "old ends", "new begins"]
+class _SlowPipeline(_Pipeline):
+    """Its batch takes until `free` is set."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+
+    def drain(self) -> bool:
+        return self.free.is_set()
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+def test_all_pipelines_are_exchanged_while_those_that_go_drain(supervised: bool) -> None:
+    driver, slow = Driver("old", supervised=supervised), _SlowPipeline()
+    driver.runners.all["old"].pipeline = slow  # type: ignore[assignment]
+    post = starts(driver.board, "token", lambda *request: driver.asked.put(StartRequest(*request)))
+    driver.beats(
+        ConfigChanges(added=("new",), removed=("old",)),
+        lambda: post("/pipelines/new/start?new_run=false&lease=1", "Bearer token") if supervised else None,
+        slow.free.set,
+        lambda: None,
+        lambda: driver.log.append(f"runs {sorted(driver.board)}"),
+    )
+    assert driver.log == ["old begins", "new begins", "old ends", "runs ['new']", "new ends"]
+
+
+def test_a_request_that_waits_keeps_a_driver_going_whose_pipelines_have_ended() -> None:
+    driver = Driver("clicks", supervised=True)
+    driver.runners.add("views")
+    driver.asked.put(StartRequest("gone"))
+    driver.asked.put(StartRequest("views"))
+    driver.runners.all["clicks"].query.isActive = False
+    driver.runners.watch(driver.stop, lambda: driver.stop.set() if "views begins" in driver.log else None)
+    assert driver.log == ["clicks begins", "views begins", "clicks ends", "views ends"]
+
+
+def test_many_that_change_begin_one_by_one_with_a_beat_between() -> None:
+    names = [f"p{n}" for n in range(6)]
+    driver, beats = Driver(*names), list[tuple[int, set[str]]]()
+    del driver.log[:]
+
+    def beat() -> ConfigChanges | None:
+        begun = sum("begins" in line for line in driver.log)
+        beats.append((begun, {driver.board[name].view().state for name in names}))
+        if begun == len(names):
+            driver.stop.set()
+        return ConfigChanges(changed=tuple(names)) if len(beats) == 1 else None
+
+    driver.runners.watch(driver.stop, beat)
+    assert [begun for begun, _ in beats] == [0, 0, *range(len(names) + 1), *[len(names)] * (len(beats) - 9)]
+    assert all("starting" in states for begun, states in beats[2:] if begun < len(names)), "a start may take longer"
+
+
+def test_many_that_come_begin_one_by_one_too() -> None:
+    driver, begun = Driver("clicks"), list[int]()
+    names = tuple(f"p{n}" for n in range(4))
+    count: Callable[[], object] = lambda: begun.append(len(driver.log) - 1)  # noqa: E731
+    driver.beats(ConfigChanges(added=names), *[count] * 5)
+    assert begun == [1, 2, 3, 4, 4]
+
+
+def test_a_pipeline_is_starting_while_it_begins() -> None:
+    driver = Driver("clicks", supervised=True)
+    states = list[str]()
+    runner = driver.runners.add("views")
+    runner.progress.stopped()
+    runner._begin = lambda r, _: states.append(r.progress.view().state)
+    runner.begin()
+    assert states == ["starting"]
+
+
+def test_one_whose_last_batch_fails_is_tried_with_its_new_settings() -> None:
+    driver, slow = Driver("clicks", "views"), _SlowPipeline()
+    runner = driver.runners.all["views"]
+    runner.pipeline = slow  # type: ignore[assignment]
+
+    def fail() -> None:
+        slow.error = LimitReached("too many failed")  # type: ignore[assignment]
+        runner.query.isActive = False
+
+    shown: Callable[[], object] = lambda: driver.log.append(driver.board["views"].view().state)  # noqa: E731
+    driver.beats(ConfigChanges(changed=("views",)), fail, lambda: None, shown)
+    assert driver.log.count("views begins") == 2
+    assert "running" in driver.log
+    assert driver.reports == ["clicks", "views"], "only at the end"
+
+
+def test_one_that_another_writer_replaced_does_not_begin_anew() -> None:
+    driver, slow = Driver("clicks", "views"), _SlowPipeline()
+    slow.owns_table = lambda: False  # type: ignore[method-assign]
+    slow.free.set()
+    driver.runners.all["views"].pipeline = slow  # type: ignore[assignment]
+    driver.beats(ConfigChanges(changed=("views",)), lambda: None, lambda: None)
+    assert driver.log.count("views begins") == 1
+    assert driver.board["views"].view().state == "failed"
 
 
 def test_one_that_is_put_back_while_it_drains_begins_anew() -> None:
@@ -305,7 +397,7 @@ def test_one_that_is_put_back_while_it_drains_begins_anew() -> None:
     runner = driver.runners.all["views"]
     driver.runners.change(ConfigChanges(removed=("views",)))
     assert runner.removed
-    driver.beats(ConfigChanges(added=("views",)), lambda: None)
+    driver.beats(ConfigChanges(added=("views",)), lambda: None, lambda: None)
     assert driver.log.count("views begins") == 2
     assert "views" in driver.board
 
