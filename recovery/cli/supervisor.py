@@ -18,7 +18,7 @@ from recovery.supervisor import frontier_check
 from recovery.supervisor.main import supervise
 from recovery.supervisor.pipeline_state import describe
 from recovery.supervisor.recovery_actions import actions
-from recovery.supervisor.supervisor import impatient, policy, store
+from recovery.supervisor.settings import impatient, policy, store
 from writer.cli.config_command import ConfigCommand
 from writer.config.loader import ReloadableConfig, load
 from writer.config.pipelines import Config

@@ -311,19 +311,26 @@ class PipelineRunners:
 
         `beat` is called each time; it returns what changed of the configuration.
         """
-        while self._waiting or not (self._asked.empty() or stop.is_set()):
+        while self.is_going(stop):
             if stop.wait(0 if self._due() else _LOOK_S):
                 time.sleep(_LOOK_S)  # once it is set, waiting for it does not wait
-            changes = beat()
-            if changes is not None and not stop.is_set():
-                self.change(changes)
-            # A start takes seconds: one in each round, so that many never keep `beat` waiting.
-            due = None if self._start_next(stopping=stop.is_set()) else self._due()
-            for name, runner in list(self._waiting.items()):
-                if runner.look(stopping=stop.is_set(), begin=name == due):
-                    del self._waiting[name]
-                    if runner.removed:
-                        self._remove(name)
+            self.attend(beat(), stopping=stop.is_set())
+
+    def is_going(self, stop: threading.Event) -> bool:
+        """Whether any has not ended, or is still to begin."""
+        return bool(self._waiting) or not (self._asked.empty() or stop.is_set())
+
+    def attend(self, changes: ConfigChanges | None, *, stopping: bool) -> None:
+        """Make one round: take changes over, make one start, and look at each pipeline."""
+        if changes is not None and not stopping:
+            self.change(changes)
+        # A start takes seconds: with one in each round, many never keep the heartbeat waiting.
+        due = None if self._start_next(stopping=stopping) else self._due()
+        for name, runner in list(self._waiting.items()):
+            if runner.look(stopping=stopping, begin=name == due):
+                del self._waiting[name]
+                if runner.removed:
+                    self._remove(name)
 
     def _due(self) -> str | None:
         """Return the pipeline whose start is due for the longest time."""
