@@ -144,6 +144,8 @@ class Supervisor:
             driver.reload()  # an invalid file, too: its /status says so
         if changes is None:
             return
+        if driver is not None:  # what ended before it is among those that are given up, or not up any more
+            self._take_reports(driver.exit_reports().values())
         self._config, self._timeouts = impatient(file.config), timeouts(file.config)
         self._actions = self._reloads.actions(file.config)
         for name in changes.removed:
