@@ -114,7 +114,7 @@ class SimulatedDriver:
         self.file = ReloadableConfig(release.path, release.only, self._requested, missing_ok=True)
         self.board, self.asked = Board(self.file.names), StartRequests()
         self.code: int | None = None
-        self._ending = False
+        self._ending, self._signalled = False, False
         self._words = dict[str, ExitReport]()
         self.running = dict[str, int]()  # pipeline → the setting that it runs with
         self.runners = PipelineRunners(self._made, self.asked, self.board.remove, supervised=True)
@@ -137,6 +137,9 @@ class SimulatedDriver:
             self.runners.attend(self.file.read_again(), stopping=self.stop.is_set())
         else:
             self._ending = True
+        if self._signalled:
+            self._requested.set()
+        self._signalled = False
 
     def kill(self) -> None:
         self.code = -9
@@ -156,7 +159,10 @@ class SimulatedDriver:
         return DriverHealth(60.0, 0.1, healths if self.code is None else {})
 
     def reload(self) -> None:
-        self._requested.set()
+        if self._release.signals_come_late:
+            self._signalled = True
+        else:
+            self._requested.set()
 
     def drain(self) -> None:
         self.stop.set()
@@ -198,6 +204,7 @@ class Release:
 
     def __init__(self, root: Path, pipelines: Mapping[str, int], only: list[str] | None = None) -> None:
         self.path, self.only, self.drain_rounds, self._root = root / "pipelines.yaml", only, 1, root
+        self.signals_come_late = False  # just after the driver looked whether there was one
         self.clock, self.leases, self.drivers = Clock(), dict[str, OneLease](), list[SimulatedDriver]()
         self.requested = threading.Event()
         self.write(pipelines)

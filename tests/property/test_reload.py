@@ -16,6 +16,7 @@ STEPS = st.lists(
         st.tuples(st.sampled_from(["signal", "round", "kill"]), st.none()),
         st.tuples(st.just("step"), st.sampled_from([0.2, 2.5, 30.0])),
         st.tuples(st.just("drain"), st.integers(0, 4)),
+        st.tuples(st.just("late"), st.booleans()),
     ),
     max_size=60,
 )
@@ -44,6 +45,8 @@ def did(one: Release, kind: str, value: object) -> int | None:
             one.write(value)  # type: ignore[arg-type]
         case "drain":
             one.drain_rounds = value  # type: ignore[assignment]
+        case "late":
+            one.signals_come_late = bool(value)
         case "signal":
             one.requested.set()
         case "round":

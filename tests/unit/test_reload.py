@@ -331,6 +331,14 @@ def test_a_request_that_waits_keeps_a_driver_going_whose_pipelines_have_ended() 
     assert driver.log == ["clicks begins", "views begins", "clicks ends", "views ends"]
 
 
+def test_those_that_fail_at_their_start_keep_no_other_from_its_own() -> None:
+    driver = Driver("old")
+    driver.fails = {"first", "second"}
+    driver.beats(ConfigChanges(added=("first", "second", "third"), removed=("old",)), *[lambda: None] * 3)
+    begun = [line for line in driver.log if "third" in line or "old" in line]
+    assert begun == ["old begins", "old ends", "third begins", "third ends"]
+
+
 def test_many_that_change_begin_one_by_one_with_a_beat_between() -> None:
     names = [f"p{n}" for n in range(6)]
     driver, beats = Driver(*names), list[tuple[int, set[str]]]()

@@ -12,6 +12,7 @@ from recovery.supervisor.main import _writer
 from recovery.supervisor.settings import timeouts
 from tests.reloading import BROKEN, Release, release
 from writer.config.loader import ReloadableConfig
+from writer.core.errors import LimitReached
 
 Make = Callable[..., Release]
 
@@ -107,30 +108,45 @@ def test_a_pipeline_that_is_put_back_before_the_supervisor_missed_it_runs_again(
     assert one.running == {"clicks": 1, "views": 1}
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("rounds_between", range(6))
-def test_one_that_is_put_back_about_when_it_has_drained_runs_again(make: Make, rounds_between: int) -> None:
+def test_one_that_is_put_back_about_when_it_has_drained_runs_again(make: Make, rounds_between: int, late: bool) -> None:
     one = make({"clicks": 1, "views": 1})
     one.go(5)
     one.reload({"clicks": 1})
     one.step(2.5)  # a look, so that the next report is not taken at once
     for _ in range(rounds_between):
         one.round()
+    one.signals_come_late = late
     one.reload({"clicks": 1, "views": 1})
     one.go(60)
     assert one.running == {"clicks": 1, "views": 1}
 
 
-def test_new_settings_are_tried_where_the_old_ones_failed_just_before(make: Make) -> None:
+def test_new_settings_are_tried_where_the_old_ones_failed(make: Make) -> None:
     one = make({"clicks": 1, "views": 1})
     one.go(5)
-    driver = one.drivers[-1]
     one.reload({"clicks": 1, "views": BROKEN})
     one.go(20)
     assert one.supervisor.supervised_pipelines["views"].halted
     one.reload({"clicks": 1, "views": 2})
     one.go(30)
     assert one.running == {"clicks": 1, "views": 2}
-    assert one.drivers == [driver]
+    assert len(one.drivers) == 1
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_new_settings_are_tried_where_the_old_ones_fail_just_then(make: Make, late: bool) -> None:
+    """A failure that is final ends the driver's part before the driver reads of the new settings, or after it."""
+    one = make({"clicks": 1, "views": 1})
+    one.go(5)
+    one.signals_come_late = late
+    one.reload({"clicks": 1, "views": 2})
+    one.step()
+    runner = one.drivers[-1].runners.all["views"]
+    runner.pipeline.error, runner.query.isActive = LimitReached("too many failed"), False  # type: ignore[union-attr]
+    one.go(60)
+    assert one.running == {"clicks": 1, "views": 2}
 
 
 def test_a_supervisor_that_waits_for_a_lease_reads_its_file_and_runs_the_others(
