@@ -3,7 +3,7 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from tests.reloading import BROKEN, Release, release
 
@@ -24,6 +24,7 @@ STEPS = st.lists(
 
 @settings(deadline=None)
 @given(FILES, STEPS, FILES)
+@example({"clicks": 1}, [("write", {"clicks": BROKEN}), ("step", 0.2)], {"clicks": 1})  # it failed just before
 def test_in_the_end_what_runs_is_what_the_file_says(before: dict[str, int], steps: list, after: dict[str, int]) -> None:
     with TemporaryDirectory() as folder, release(Path(folder), before) as one:
         for kind, value in steps:

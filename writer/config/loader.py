@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from writer.config.base import laid_over
+from writer.config.connections import S3, Http, Supervisor
 from writer.config.location import MISSING
+from writer.config.pipeline_sections import Place
 from writer.config.pipelines import Config
 from writer.core import logging, retired
 from writer.core.errors import ConfigError
@@ -46,13 +48,49 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 def load(path: Path) -> Config:
     """Read and check a configuration file, and what the place decides. Raises ConfigError, one line for each fault."""
+    return checked(*_whole(path))
+
+
+def _whole(path: Path) -> tuple[dict[str, Any], str]:
+    """Read a configuration file and what lies beneath it. Returns it, and what it is, for messages."""
     required = [name for name, field in Config.model_fields.items() if field.is_required()]
-    needs, read = f"it needs the keys {', '.join(required)}", str(path)
-    raw = _mapping(path, needs, MISSING)
-    if given := os.environ.get(VARIABLE):
-        read = f"{path}, with {given} beneath it,"
-        raw = beneath(raw, _mapping(Path(given), NEEDS, f"Correct {VARIABLE}, or unset it."), given)
-    return checked(raw, read)
+    raw = _mapping(path, f"it needs the keys {', '.join(required)}", MISSING)
+    if not (given := os.environ.get(VARIABLE)):
+        return raw, str(path)
+    place = _mapping(Path(given), NEEDS, f"Correct {VARIABLE}, or unset it.")
+    return beneath(raw, place, given), f"{path}, with {given} beneath it,"
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the processes that run a file answer, or say where they do."""
+
+    checkpoints: str
+    pipelines: tuple[str, ...]
+    s3: S3
+    http: Http
+    supervisor: Supervisor
+
+
+def addresses(path: Path) -> Addresses:
+    """Read them, also from a file that is invalid; a section that cannot be used is as it is by default."""
+    raw: dict[str, Any] = {}
+    with suppress(ConfigError):
+        raw, _ = _whole(path)
+
+    def section(name: str, kind: Any) -> Any:
+        with suppress(ConfigError, ValidationError, RecursionError):
+            return TypeAdapter(kind).validate_python(_resolved(raw.get(name), {}))
+        return None
+
+    names = raw.get("pipelines")
+    return Addresses(
+        section("checkpoints", Place) or "",
+        tuple(map(str, names)) if isinstance(names, dict) else (),
+        section("s3", S3) or S3.model_validate({}),
+        section("http", Http) or Http.model_validate({}),
+        section("supervisor", Supervisor) or Supervisor.model_validate({}),
+    )
 
 
 def checked(raw: dict[str, Any], read: str) -> Config:
