@@ -90,11 +90,6 @@ class PipelineRunner:
             self._restarts_s.clear()
         self._topics = topics
 
-    @property
-    def waited_for(self) -> bool:
-        """Whether it was started, and did not fail at that."""
-        return self.error is None and (self.query is not None or self._due_s is not None)
-
     def reconfigure(self) -> None:
         """Let it end after its batch, and begin anew with the settings that are in force then."""
         self.removed, self._reconfigured = False, True
