@@ -55,6 +55,7 @@ def test_pipelines_of_a_supervised_driver_are_added_changed_and_removed_while_on
 
     site.pipelines["orders"]["topcs"] = ["wrong"]
     assert "did you mean 'topics'" in refused(site)
+    assert "did you mean 'topics'" in supervised.told("/status")["config"]["error"], "the writer knows, too"
     del site.pipelines["orders"]["topcs"]
 
     del site.pipelines["views"]
