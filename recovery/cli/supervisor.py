@@ -18,7 +18,7 @@ from recovery.supervisor import frontier_check
 from recovery.supervisor.main import supervise
 from recovery.supervisor.pipeline_state import describe
 from recovery.supervisor.recovery_actions import actions
-from recovery.supervisor.supervisor import impatient, policy, store
+from recovery.supervisor.settings import impatient, policy, store
 from writer.cli.config_command import ConfigCommand
 from writer.config.loader import ReloadableConfig, load
 from writer.config.pipelines import Config
@@ -142,7 +142,8 @@ def run(
 ) -> None:
     """Start the writer, watch it, and start it again by the recovery levels. Can be process 1 of a container.
 
-    Takes the lease of each pipeline first; while another supervisor has it, waits. SIGTERM and SIGINT drain the driver.
+    Takes the lease of each pipeline before its start; one whose lease another supervisor has waits for it. SIGTERM and
+    SIGINT drain the driver.
     SIGHUP, or `headrace reload`, lets it and the driver read the file again: pipelines come, change and go one by one.
     Without a command runs `headrace run CONFIG`. Answers at 127.0.0.1:9644 (`supervisor` in the configuration).
 

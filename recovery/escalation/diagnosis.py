@@ -48,6 +48,12 @@ def unresponsive(why: str) -> Verdict:
     return Verdict("hung", RecoveryLevel.RESTART, halt=False, message=f"The driver hung: {why}.")
 
 
+def left_out() -> Verdict:
+    """Say that a driver does not run a pipeline that it was to start, and reported no end of it."""
+    message = "The driver does not have the pipeline: it has read another version of the file."
+    return Verdict("left out", RecoveryLevel.WAIT, halt=False, message=message)
+
+
 @dataclass(frozen=True)
 class PipelineHealth:
     """A pipeline as a driver's `/status` has it."""
@@ -95,9 +101,10 @@ def why_unresponsive(look: DriverHealth, timeouts: Timeouts) -> str:
     silent_s = look.age_s if look.silent_s is None else look.silent_s
     if silent_s > limit.total_seconds():
         return f"its main thread gave no sign for {silent_s:.0f} s"
-    for name, seen in look.pipelines.items():
+    for name, after in timeouts.stalled_after.items():
+        if (seen := look.pipelines.get(name)) is None:
+            continue
         still_s = min(one for one in (seen.since_s, seen.commit_age_s, seen.free_s) if one is not None)
-        after = timeouts.stalled_after[name]
         if seen.state == "running" and seen.waiting and still_s > after.total_seconds():
             return f"pipeline {name} has {seen.waiting} offsets waiting and committed nothing for {still_s:.0f} s"
     return ""

@@ -34,20 +34,6 @@ class LeaseHolder:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="leases", daemon=True)
 
-    def take(self, stop: Callable[[float], bool]) -> bool:
-        """Take all leases, in the order of their names, so that two supervisors never wait for each other.
-
-        `stop` waits some seconds and tells whether to give up. False when it was told to give up; what was taken is
-        released. What it has taken is renewed from then on.
-        """
-        self._thread.start()
-        for pipeline in self._leases:
-            while not self.try_take(pipeline):
-                if stop(self._step_s / 2):
-                    self.close()
-                    return False
-        return True
-
     def add(self, pipeline: str, leases: Leases) -> None:
         """Add the lease of a pipeline that came while others are held. `try_take` takes it."""
         self._leases[pipeline] = leases
@@ -74,7 +60,10 @@ class LeaseHolder:
                 self._leases[pipeline].release(epoch, self._holder)
 
     def try_take(self, pipeline: str) -> bool:
-        """Take a lease if it is free by now. True when it is held. Call it every few seconds; it does not wait."""
+        """Take a lease if it is free by now. True when it is held. Call it every few seconds; it does not wait.
+
+        What it has taken is renewed from then on.
+        """
         if pipeline in self.epochs or pipeline not in self._leases:
             return True
         leases = self._leases[pipeline]
@@ -86,6 +75,8 @@ class LeaseHolder:
                 epoch = max(0 if seen is None else seen.epoch, self._least(pipeline)) + 1
                 if leases.take(epoch, self._holder):
                     self.epochs[pipeline] = epoch
+                    if self._thread.ident is None:
+                        self._thread.start()
                     logging.event("lease_acquired", pipeline=pipeline, epoch=epoch, holder=self._holder)
                     return True
             elif seen is not None and logged != (seen.epoch, seen.holder):

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 
-from recovery.escalation.state import Memory, forgiven, read
 from recovery.lease.factory import leases_of, moved_from
 from recovery.lease.holder import LeaseHolder
 from recovery.supervisor import frontier_check
@@ -16,7 +15,8 @@ from recovery.supervisor.driver_process import adopt_orphans, place
 from recovery.supervisor.endpoints import PipelineStatus, answers
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.recovery_actions import actions
-from recovery.supervisor.supervisor import Reloads, Supervisor, impatient, store
+from recovery.supervisor.settings import impatient, store
+from recovery.supervisor.supervisor import Reloads, Supervisor
 from writer.clients import notifications
 from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
@@ -28,7 +28,7 @@ _LAST_WORDS = timedelta(seconds=5)
 
 
 def supervise(file: ReloadableConfig, command: Sequence[str]) -> int:
-    """Hold the leases, then keep a driver going. Returns the exit code. `command`: of the driver, if not its own."""
+    """Take the leases, and keep a driver going. Returns the exit code. `command`: of the driver, if not its own."""
     config, stop = file.config, threading.Event()
     on_signals(stop)
     adopt_orphans()
@@ -40,7 +40,7 @@ def supervise(file: ReloadableConfig, command: Sequence[str]) -> int:
 
     def admit(name: str) -> SupervisedPipeline:
         held.add(name, leases_of(config, name, store(config, name)))
-        return SupervisedPipeline(name, _remembered(file.config, name))
+        return SupervisedPipeline(name)
 
     supervised_pipelines = {name: SupervisedPipeline(name) for name in file.names}
     with ExitStack() as after:
@@ -61,10 +61,6 @@ def supervise(file: ReloadableConfig, command: Sequence[str]) -> int:
         url = after.enter_context(answering(http, answers(supervisor_status), section="supervisor"))
         logging.event("supervisor_listening", url=url)
         after.callback(held.close)
-        if not held.take(stop.wait):
-            return 0
-        for supervised in supervised_pipelines.values():
-            supervised.memory = _remembered(config, supervised.name)
         return supervisor.run()
 
 
@@ -80,14 +76,6 @@ def _least(config: Config, name: str) -> int:
 
 
 def _writer(file: ReloadableConfig) -> list[str]:
-    """Return the command of a driver that runs these pipelines."""
-    only = [] if file.only is None else [f"--pipeline={name}" for name in file.names]
+    """Return the command of a driver that runs the same pipelines, also those that the file does not have now."""
+    only = [f"--pipeline={name}" for name in file.only or ()]
     return [sys.executable, "-m", "writer.cli", "run", str(file.path), *only]
-
-
-def _remembered(config: Config, name: str) -> Memory:
-    try:
-        return forgiven(read(store(config, name)))
-    except OSError as error:
-        logging.warning("supervisor_state_unreadable", pipeline=name, error=str(error))
-        return Memory()

@@ -30,6 +30,8 @@ class SupervisedPipeline:
     up: bool = False  # a driver runs it, as far as is known
     done: bool = False  # it ended well
     removed: bool = False  # the configuration no longer has it: its driver drains it
+    reconfigured_up: bool = False  # its settings changed while it was up: if it ends, it is started with the new ones
+    leased: bool = False  # its lease was taken, and `memory` is what the last holder left
     due_s: float | None = 0.0  # when it is to be started; None: it is not
     level: RecoveryLevel = RecoveryLevel.WAIT  # what is to be done at its start
     prepared: bool = False  # what comes before its start was done
@@ -65,6 +67,7 @@ class SupervisedPipeline:
     def reconfigured(self, now_s: float) -> None:
         """Its settings are others: one that is not up is started, also where it was given up."""
         self.removed = self.done = False
+        self.reconfigured_up = self.up
         if not self.up:
             self.level = RecoveryLevel.WAIT if self.halted else self.level
             self.memory, self.due_s, self.prepared = forgiven(self.memory), now_s, False
@@ -72,10 +75,12 @@ class SupervisedPipeline:
     def began(self) -> None:
         """It was started."""
         self.up, self.due_s, self.starts, self.prepared = True, None, self.starts + 1, False
+        self.reconfigured_up = False
 
-    def ended(self) -> None:
+    def ended(self, now_s: float) -> None:
         """It ended well."""
-        self.up, self.done, self.due_s = False, True, None
+        self.up, self.done = False, not self.reconfigured_up
+        self.due_s = now_s if self.reconfigured_up else None
 
     def failed(self, failure: Failure, decision: Decision, now_s: float) -> None:
         """Note a failure and what was decided for it."""

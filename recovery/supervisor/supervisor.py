@@ -7,34 +7,32 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
-from recovery.escalation.decide import Decision, Down, Event, Failed, Frontier, Halt, Healthy, Policy, decide
-from recovery.escalation.diagnosis import Timeouts, judged, stalled_after, unresponsive, why_unresponsive
+from recovery.escalation.decide import Decision, Down, Event, Failed, Frontier, Halt, Healthy, decide
+from recovery.escalation.diagnosis import DriverHealth, judged, left_out, unresponsive, why_unresponsive
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
-from recovery.escalation.state import write
+from recovery.escalation.state import Memory, write
 from recovery.lease.holder import LeaseHolder
 from recovery.supervisor import frontier_check, notifications
 from recovery.supervisor.driver_process import Driver, reap
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
 from recovery.supervisor.recovery_actions import Action, Refusal, found_before
+from recovery.supervisor.settings import impatient, policy, remembered, store, timeouts
 from writer.clients.notifications import Notifier
 from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ExitCode, HeadraceError, most_severe
 from writer.driver.supervisor_channel import ExitReport, Folder, Order
-from writer.storage.base import Store
-from writer.storage.locations import store_at
 
 _STEP_S, _LOOK_S = 0.2, 2.0
 _TOGETHER_S = 3.0  # pipelines that are due within are started with one driver, which takes long to begin
 _LEASE_S = 4.0  # between two tries to take a lease; beyond _TOGETHER_S, so that no other pipeline waits for it
 _LOSER_S = 10.0  # a driver whose lease is lost may finish what it does for so long; the table fences it anyway
 _HUNG_S = 20.0  # so long may a driver that hangs take to end by itself
-_ANSWER_WITHIN = timedelta(seconds=5)
 _DECISIONS_SHOWN = 20  # on the driver's page, for each pipeline
 
 
@@ -43,7 +41,7 @@ class Reloads:
     """Where the configuration is read again, and what is made of it."""
 
     file: ReloadableConfig
-    admit: Callable[[str], SupervisedPipeline]  # makes a pipeline that comes: adds its lease, reads what is kept of it
+    admit: Callable[[str], SupervisedPipeline]  # makes a pipeline that comes, and adds its lease
     actions: Callable[[Config], Mapping[RecoveryLevel, Action]]
 
 
@@ -55,16 +53,17 @@ class Supervisor:
         command: Callable[[], Sequence[str]], *, folder: Folder, held: LeaseHolder, notifier: Notifier,
         actions: Mapping[RecoveryLevel, Action], stop: threading.Event, reloads: Reloads | None = None,
         before: Callable[[Config, str], Verdict | None] = found_before, jitter: Callable[[], float] = random.random,
+        memory: Callable[[Config, str], Memory] = remembered,
     ) -> None:  # fmt: skip
         """`actions` carry out the levels that are more than a start; a level without one is passed over.
 
-        `command` returns that of a driver. `before` looks at a pipeline before each start. Without `reloads` the
-        configuration stays what it is.
+        `command` returns that of a driver. `before` looks at a pipeline before each start. `memory` reads what the last
+        holder of a pipeline's lease left. Without `reloads` the configuration stays what it is.
         """
         self._config, self.supervised_pipelines = impatient(config), dict(supervised_pipelines)
         self._command, self._folder, self._held, self._reloads = command, folder, held, reloads
         self._notifier, self._actions, self._stop, self._jitter = notifier, actions, stop, jitter
-        self._before = before
+        self._before, self._memory = before, memory
         self._policy, self._timeouts = policy(config, actions), timeouts(config)
         self._driver: Driver | None = None
         self._decided: dict[str, deque[Mapping[str, str]]] = {}
@@ -105,7 +104,6 @@ class Supervisor:
         now_s = time.monotonic()
         if now_s - self._looked_s >= _LOOK_S:
             self._looked_s = now_s
-            self._take_reports(driver.exit_reports().values())
             self._look(driver)
         for supervised in self._due(now_s):
             if not self._prepared(supervised):
@@ -146,6 +144,8 @@ class Supervisor:
             driver.reload()  # an invalid file, too: its /status says so
         if changes is None:
             return
+        if driver is not None:  # what ended before it is among those that are given up, or not up any more
+            self._take_reports(driver.exit_reports().values())
         self._config, self._timeouts = impatient(file.config), timeouts(file.config)
         self._actions = self._reloads.actions(file.config)
         for name in changes.removed:
@@ -210,8 +210,8 @@ class Supervisor:
                 self._remove(supervised)
             elif self._unresponsive:  # also if it drained in the end: only this supervisor asked it to
                 self._failed(supervised, code, unresponsive(self._unresponsive), None)
-            elif code == 0:
-                supervised.ended()
+            elif code == 0:  # it reported no end of this one, so it never ran it
+                self._failed(supervised, code, left_out(), None)
             else:
                 self._failed(supervised, code, judged(code, "" if own is None else own.causes), own)
         return None
@@ -230,13 +230,37 @@ class Supervisor:
                 self._remove(supervised)
             elif one.exit_code == 0:
                 if not self._unresponsive:
-                    supervised.ended()
+                    supervised.ended(time.monotonic())
             else:
                 self._failed(supervised, one.exit_code, judged(one.exit_code, one.causes), one)
 
     def _look(self, driver: Driver) -> None:
         """See how the driver is; end it when it hangs."""
-        look, now_s = driver.look(), time.monotonic()
+        look = driver.look()
+        self._take_reports(driver.exit_reports().values())  # after the look: what it lacks has left its report by now
+        self._note_health(look)
+        if look.pipelines:  # it answers
+            for supervised in list(self.supervised_pipelines.values()):
+                if supervised.up and supervised.name not in look.pipelines:
+                    self._left_out(supervised)
+        if not self._unresponsive and (why := why_unresponsive(look, self._timeouts)):
+            self._unresponsive = why
+            logging.warning(
+                "driver_unresponsive", pid=driver.pid, reason=why, threads=driver.dump() or "it writes no stacks"
+            )
+        if self._unresponsive:
+            self._end(driver)
+
+    def _left_out(self, supervised: SupervisedPipeline) -> None:
+        """Attend to a pipeline that the driver does not have: it has read another version of the file."""
+        if supervised.removed:
+            self._remove(supervised)
+        else:
+            self._failed(supervised, 0, left_out(), None)
+
+    def _note_health(self, look: DriverHealth) -> None:
+        """Note which pipelines are well."""
+        now_s = time.monotonic()
         for name, found in look.pipelines.items():
             supervised = self.supervised_pipelines.get(name)
             if supervised is None or not supervised.up:
@@ -256,13 +280,6 @@ class Supervisor:
                     )  # fmt: skip
                 if took_s is not None or supervised.memory.state != before:
                     self._keep(supervised)
-        if not self._unresponsive and (why := why_unresponsive(look, self._timeouts)):
-            self._unresponsive = why
-            logging.warning(
-                "driver_unresponsive", pid=driver.pid, reason=why, threads=driver.dump() or "it writes no stacks"
-            )
-        if self._unresponsive:
-            self._end(driver)
 
     def _end(self, driver: Driver) -> None:
         """Ask the driver to end; what is lost or hangs is killed after a while."""
@@ -276,6 +293,8 @@ class Supervisor:
 
     def _failed(self, supervised: SupervisedPipeline, code: int, found: Verdict, words: ExitReport | None) -> None:
         now = datetime.now(UTC)
+        if supervised.reconfigured_up:  # it may have failed with its old settings
+            found = replace(found, level=RecoveryLevel.WAIT, halt=False)
         run = supervised.run if words is None or words.run is None else words.run
         event, frontier = self._event(supervised, found, run)
         decision = decide(self._policy, supervised.memory.state, event, now, self._jitter())
@@ -296,9 +315,11 @@ class Supervisor:
 
     def _prepared(self, supervised: SupervisedPipeline) -> bool:
         """Prepare a start, and check whether it can work. False if another action was decided."""
-        if not self._held.try_take(supervised.name):
-            supervised.due_s = time.monotonic() + _LEASE_S
-            return False
+        if not supervised.leased:
+            if not self._held.try_take(supervised.name):
+                supervised.due_s = time.monotonic() + _LEASE_S
+                return False
+            supervised.leased, supervised.memory = True, self._memory(self._config, supervised.name)
         if supervised.prepared:
             return True
         action, known = self._actions.get(supervised.level), supervised.memory.failure
@@ -367,29 +388,3 @@ class Supervisor:
             write(store(self._config, supervised.name), supervised.memory)
         except OSError as error:
             logging.warning("supervisor_state_not_saved", pipeline=supervised.name, error=str(error))
-
-
-def policy(config: Config, actions: Iterable[RecoveryLevel]) -> Policy:
-    """Return what recovery may do."""
-    settings = config.supervisor
-    able = frozenset({RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN, *actions})
-    return Policy(actions=able, latest_allowed=settings.allow_skip_to_latest, healthy_after=settings.healthy_after)
-
-
-def timeouts(config: Config) -> Timeouts:
-    """Return how long a driver and its pipelines may be silent."""
-    settings = config.supervisor
-    stalled = {n: stalled_after(settings.stalled_after, p.commit.max_delay) for n, p in config.pipelines.items()}
-    return Timeouts(settings.start_within, settings.heartbeat_within, stalled)
-
-
-def store(config: Config, pipeline: str) -> Store:
-    """Return the store of what lies beside a pipeline's checkpoints."""
-    return store_at(f"{config.checkpoints.rstrip('/')}/{pipeline}", config.s3.settings)
-
-
-def impatient(config: Config) -> Config:
-    """Return the configuration with little patience for storage and brokers: the supervisor looks again soon."""
-    s3 = config.s3.model_copy(update={"retry_timeout": min(config.s3.retry_timeout, _ANSWER_WITHIN)})
-    kafka = config.kafka.model_copy(update={"request_timeout": min(config.kafka.request_timeout, _ANSWER_WITHIN)})
-    return config.model_copy(update={"s3": s3, "kafka": kafka})

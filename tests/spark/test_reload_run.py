@@ -1,6 +1,7 @@
 """A running writer that reads its file again: pipelines come, change and go, and the others do not notice."""
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,7 @@ def test_pipelines_of_a_supervised_driver_are_added_changed_and_removed_while_on
 
     site.pipelines["orders"]["topcs"] = ["wrong"]
     assert "did you mean 'topics'" in refused(site)
+    assert "did you mean 'topics'" in supervised.told("/status")["config"]["error"], "the writer knows, too"
     del site.pipelines["orders"]["topcs"]
 
     del site.pipelines["views"]
@@ -75,6 +77,36 @@ def test_pipelines_of_a_supervised_driver_are_added_changed_and_removed_while_on
     assert len(supervised.drivers()) == 1
     for pipeline, lake in lakes.items():
         oracle.check(lake, pipeline, site.ends(names[pipeline]))
+
+
+def test_all_pipelines_are_exchanged_while_the_driver_is_killed(
+    site: Site, topic: MakeTopic, start: Callable[..., Supervised]
+) -> None:
+    name = topic(1)
+    lakes = {"old": site.pipeline("old", [name], **FAST)}
+    site.fill(name, 200)
+    supervised = start()
+    supervised.until(arrived(lakes["old"], "old", 200))
+    site.pipelines.clear()
+    lakes["new"] = site.pipeline("new", [name], **FAST)
+    assert site.config.exists(), "written"
+    supervised.process.send_signal(signal.SIGHUP)
+    supervised.until(lambda: supervised.times("config_reloaded") >= 1)
+    os.kill(supervised.drivers()[-1], signal.SIGKILL)
+    site.fill(name, 100, seed=8)
+    supervised.until(arrived(lakes["new"], "new", 300))
+    supervised.until(lambda: set(supervised.told("/status")["pipelines"]) == {"new"})
+    before = supervised.times("config_reloaded")
+    site.pipelines.clear()
+    site.pipeline("old", [name], **FAST)
+    assert site.config.exists(), "written"
+    supervised.process.send_signal(signal.SIGHUP)
+    supervised.until(lambda: supervised.times("config_reloaded") > before)
+    supervised.until(arrived(lakes["old"], "old", 300))
+    supervised.until(lambda: set(supervised.told("/status")["pipelines"]) == {"old"})
+    assert supervised.stop() == 0, supervised.said()
+    for pipeline, lake in lakes.items():
+        oracle.check(lake, pipeline, site.ends(name))
 
 
 def refused(site: Site) -> str:

@@ -29,7 +29,7 @@ from recovery.lease.kubernetes_lease import (
     taking,
 )
 from recovery.lease.lease import LeaseRecord, StoreLeases
-from recovery.supervisor.supervisor import store
+from recovery.supervisor.settings import store
 from tests.looking import config
 from tests.servers.leases import LeaseApi, account, lease_api, refusal
 from tests.servers.scripted import Asked, Reply, scripted

@@ -17,7 +17,7 @@ from recovery.lease.holder import LeaseHolder
 from recovery.lease.lease import StoreLeases
 from recovery.supervisor.endpoints import CATALOGUE, PipelineStatus, answers
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
-from recovery.supervisor.supervisor import impatient, store
+from recovery.supervisor.settings import impatient, store
 from tests.looking import config
 from writer.config.pipelines import Config
 

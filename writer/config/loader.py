@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from writer.config.base import laid_over
+from writer.config.connections import S3, Http, Supervisor
 from writer.config.location import MISSING
+from writer.config.pipeline_sections import Place
 from writer.config.pipelines import Config
 from writer.core import logging, retired
 from writer.core.errors import ConfigError
@@ -29,6 +31,7 @@ SECTIONS = ("autoscaler", "http", "spark", "supervisor")
 NEEDS = f"it may have the sections {', '.join(SECTIONS)}"
 _LOOK_S = 5.0  # between two looks at a file that is watched
 _OF_PIPELINES = ("pipelines", "defaults")  # sections that a process takes over while it runs
+_BENEATH = ("kafka", "registry", "s3", "checkpoints")  # sections that decide what a pipeline reads, and where it writes
 
 
 def beneath(settings: dict[str, Any], place: dict[str, Any], name: str) -> dict[str, Any]:
@@ -45,13 +48,49 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 def load(path: Path) -> Config:
     """Read and check a configuration file, and what the place decides. Raises ConfigError, one line for each fault."""
+    return checked(*_whole(path))
+
+
+def _whole(path: Path) -> tuple[dict[str, Any], str]:
+    """Read a configuration file and what lies beneath it. Returns it, and what it is, for messages."""
     required = [name for name, field in Config.model_fields.items() if field.is_required()]
-    needs, read = f"it needs the keys {', '.join(required)}", str(path)
-    raw = _mapping(path, needs, MISSING)
-    if given := os.environ.get(VARIABLE):
-        read = f"{path}, with {given} beneath it,"
-        raw = beneath(raw, _mapping(Path(given), NEEDS, f"Correct {VARIABLE}, or unset it."), given)
-    return checked(raw, read)
+    raw = _mapping(path, f"it needs the keys {', '.join(required)}", MISSING)
+    if not (given := os.environ.get(VARIABLE)):
+        return raw, str(path)
+    place = _mapping(Path(given), NEEDS, f"Correct {VARIABLE}, or unset it.")
+    return beneath(raw, place, given), f"{path}, with {given} beneath it,"
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the processes that run a file answer, or say where they do."""
+
+    checkpoints: str
+    pipelines: tuple[str, ...]
+    s3: S3
+    http: Http
+    supervisor: Supervisor
+
+
+def addresses(path: Path) -> Addresses:
+    """Read them, also from a file that is invalid; a section that cannot be used is as it is by default."""
+    raw: dict[str, Any] = {}
+    with suppress(ConfigError):
+        raw, _ = _whole(path)
+
+    def section(name: str, kind: Any) -> Any:
+        with suppress(ConfigError, ValidationError, RecursionError):
+            return TypeAdapter(kind).validate_python(_resolved(raw.get(name), {}))
+        return None
+
+    names = raw.get("pipelines")
+    return Addresses(
+        section("checkpoints", Place) or "",
+        tuple(map(str, names)) if isinstance(names, dict) else (),
+        section("s3", S3) or S3.model_validate({}),
+        section("http", Http) or Http.model_validate({}),
+        section("supervisor", Supervisor) or Supervisor.model_validate({}),
+    )
 
 
 def checked(raw: dict[str, Any], read: str) -> Config:
@@ -66,26 +105,45 @@ def checked(raw: dict[str, Any], read: str) -> Config:
     except RecursionError as error:
         raise ConfigError(f"{read} cannot be used: an alias (*) stands inside what it names (&)") from error
     except ValidationError as error:
-        lines = [
-            f"  {'.'.join(map(str, e['loc'])) or 'file'}: {e['msg'].removeprefix('Value error, ')}"
-            for e in error.errors()
-        ]
-        raise ConfigError(_masked("\n".join([f"{read} cannot be used:", *lines]), looked_up)) from None
+        raise ConfigError(_masked("\n".join([f"{read} cannot be used:", *_faults(error)]), looked_up)) from None
+
+
+def _faults(error: ValidationError) -> list[str]:
+    return [
+        f"  {'.'.join(map(str, e['loc'])) or 'file'}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()
+    ]
+
+
+class _Loader(yaml.SafeLoader):
+    """Names the place of a value that cannot be built, such as the 30th of February. PyYAML's own does not."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
+            what = f"no {node.tag.rpartition(':')[2]}: {error}"
+            raise yaml.constructor.ConstructorError(None, None, what, node.start_mark) from error
 
 
 def _mapping(path: Path, needs: str, fix: str) -> dict[str, Any]:
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loader = _Loader(path.read_text(encoding="utf-8"))
+        try:
+            raw = loader.get_single_data()
+        finally:
+            loader.dispose()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}. {fix}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise ConfigError(f"{path} cannot be read: it is nested too deeply") from error
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path} is not YAML: {_fault(error)}") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} is empty or not a mapping; {needs}")
     return raw
 
 
-def _fault(error: yaml.YAMLError | UnicodeDecodeError) -> str:
+def _fault(error: yaml.YAMLError | ValueError) -> str:
     """Return where a file stops being YAML, in one line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
@@ -125,9 +183,10 @@ def _look_up(kind: str, name: str) -> str:
         return os.environ[name]
     try:
         return Path(name).read_text(encoding="utf-8").strip()
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "its name or its text is not UTF-8"
         raise ConfigError(
-            f"the configuration wants the file {name}: {error.strerror}. Create it, or correct the reference."
+            f"the configuration wants the file {name}: {why}. Create it, or correct the reference."
         ) from error
 
 
@@ -151,6 +210,26 @@ def changes(old: Config, new: Config, names: Collection[str]) -> ConfigChanges:
         removed=tuple(name for name in before if name not in after),
         restart=tuple(key for name in sections for key in _differing(name, getattr(old, name), getattr(new, name))),
     )
+
+
+def combined(old: Config, new: Config, found: ConfigChanges) -> Config:
+    """Return `old` with the pipelines of `new`, checked as a whole. `found`: how they differ.
+
+    Raises ConfigError where the pipelines need another section of `new`, too.
+    """
+    begin = (*found.added, *found.changed)
+    needed = [key for key in found.restart if key.partition(".")[0] in _BENEATH]
+    if begin and needed:
+        raise ConfigError(
+            f"{', '.join(begin)} would begin without the new {', '.join(needed)}, which a process reads when it "
+            "starts. Restart the process, or change only one of the two."
+        )
+    try:
+        sections = {name: new if name in _OF_PIPELINES else old for name in Config.model_fields}
+        return Config.model_validate({name: getattr(config, name) for name, config in sections.items()})
+    except ValidationError as error:
+        why = "the pipelines do not fit the other sections, which a process reads when it starts. Restart the process:"
+        raise ConfigError("\n".join([why, *_faults(error)])) from None
 
 
 def _differing(section: str, old: object, new: object) -> list[str]:
@@ -181,39 +260,45 @@ class ReloadableConfig:
     """
 
     def __init__(
-        self, path: Path, only: list[str] | None, requested: threading.Event, *, watched: bool = False
-    ) -> None:
+        self, path: Path, only: list[str] | None, requested: threading.Event, *, watched: bool = False,
+        missing_ok: bool = False,
+    ) -> None:  # fmt: skip
         """Read it. `only`: pipelines that the process runs; None: all. Raises ConfigError.
 
-        It is read again when `requested` is set, and where it is `watched`, when its text changes.
+        It is read again when `requested` is set, and where it is `watched`, when its text changes. `missing_ok`: the
+        file need not have those of `only` now.
         """
         self.path, self.only, self._watched = path.absolute(), only, watched
         self._text = self._seen = self._texts()
         self._looked_s = time.monotonic()
         self.config = load(path)
-        self.names = self.config.chosen(only)
+        self.names = self._names(self.config) if missing_ok else self.config.chosen(only)
         self._requested = requested
         self.last = Reload()
 
     def read_again(self) -> ConfigChanges | None:
         """Read it again where that was requested, or its text changed. None: there was nothing to do, or it is invalid.
 
-        An invalid file changes nothing; `last` says why.
+        An invalid file changes nothing, whatever is wrong with it; `last` says why.
         """
         if not self._is_due():
             return None
         reads, now = self.last.reads + 1, datetime.now(UTC)
         try:
             new = load(self.path)
-        except ConfigError as error:
-            self.last = replace(self.last, reads=reads, at=now, error=str(error))
-            logging.error("config_reload_failed", file=str(self.path), error=str(error))
+            names = self._names(new)
+            found = changes(self.config, new, {*self.names, *names})
+            self.config = combined(self.config, new, found)
+        except Exception as error:  # noqa: BLE001 - a file ends no process that runs
+            why = (
+                str(error) if isinstance(error, ConfigError) else f"{self.path} cannot be used: {type(error).__name__}"
+            )
+            self.last = replace(self.last, reads=reads, at=now, error=why)
+            logging.error("config_reload_failed", file=str(self.path), error=why)
+            if not isinstance(error, ConfigError):
+                logging.detail(error)
             return None
-        names = list(new.pipelines) if self.only is None else [name for name in self.only if name in new.pipelines]
-        found = changes(self.config, new, {*self.names, *names})
-        taken = {section: getattr(new, section) for section in _OF_PIPELINES}
-        self.config, self.names = self.config.model_copy(update=taken), names
-        self.last = Reload(reads, now, changes=found)
+        self.names, self.last = names, Reload(reads, now, changes=found)
         about = {what: ",".join(getattr(found, what)) or "none" for what in ("added", "changed", "removed")}
         logging.event("config_reloaded", file=str(self.path), **about)
         if found.restart:
@@ -226,6 +311,9 @@ class ReloadableConfig:
         what = {name: list(getattr(last.changes, name)) for name in ("added", "changed", "removed", "restart")}
         at = None if last.at is None else iso(last.at)
         return {"file": str(self.path), "reads": last.reads, "read_at": at, "error": last.error or None, **what}
+
+    def _names(self, config: Config) -> list[str]:
+        return [name for name in self.only or config.pipelines if name in config.pipelines]
 
     def _is_due(self) -> bool:
         requested, now_s = self._requested.is_set(), time.monotonic()

@@ -3,10 +3,10 @@
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from writer.clients.kafka import BrokerUnreachable
@@ -64,6 +64,7 @@ class PipelineRunner:
 
     def begin(self, *, new_run: bool = False) -> None:
         """Start. An error is stored, because it concerns only this pipeline."""
+        self.progress.starting()
         self.pipeline, self.query, self.error, self._due_s = None, None, None, None
         self._ending, self._cancelled, self._reconfigured, self._stopping_s = None, False, False, None
         try:
@@ -89,17 +90,17 @@ class PipelineRunner:
             self._restarts_s.clear()
         self._topics = topics
 
-    @property
-    def waited_for(self) -> bool:
-        """Whether it was started, and did not fail at that."""
-        return self.error is None and (self.query is not None or self._due_s is not None)
-
     def reconfigure(self) -> None:
         """Let it end after its batch, and begin anew with the settings that are in force then."""
         self.removed, self._reconfigured = False, True
 
-    def look(self, *, stopping: bool) -> bool:
-        """Attend to it. True once it has ended for good."""
+    @property
+    def due_s(self) -> float | None:
+        """When its next start is due, by the clock that measures; None: it runs, or has ended."""
+        return self._due_s
+
+    def look(self, *, stopping: bool, begin: bool = True) -> bool:
+        """Attend to it. True once it has ended for good. `begin`: a start that is due may be made now."""
         stopping = stopping or self.removed
         if self.query is not None and self.query.isActive:
             self._end_query(stopping=stopping or self._reconfigured)
@@ -110,7 +111,7 @@ class PipelineRunner:
             self.error = self._ended_with()
         elif stopping:
             self.error = None  # nothing is under way; what is left is the next start's
-        elif time.monotonic() < self._due_s:
+        elif not begin or time.monotonic() < self._due_s:
             return False
         else:
             new_run, self._new_run = self._new_run, False
@@ -160,12 +161,13 @@ class PipelineRunner:
         return self._ending if self._ending is not None and (asked or cut) else error
 
     def _ended(self, *, stopping: bool) -> bool:
-        if self.error is None or isinstance(self.error, Draining):
+        if isinstance(self.error, Draining):
             self.error = None
-            if self._reconfigured and not stopping:
-                return self._begun_anew()
-            if self._report is not None:  # a supervisor drains it also when another one has taken over
-                self._judge()
+        if self.error is not None or self._report is not None:
+            self._judge()  # a supervisor drains it also when another one has taken over
+        if self._reconfigured and not stopping and not isinstance(self.error, Fenced):
+            self._plan_anew()
+            return False
         if self.error is None:
             self.shown.close()
             if self._report is not None:
@@ -173,20 +175,19 @@ class PipelineRunner:
             self.progress.stopped()
             logging.event("pipeline_stopped", pipeline=self.progress.pipeline)
             return True
-        self._judge()
         if not stopping and (why := self._log_changed()) and self._planned(why):
             return False
         self.fail()
         return True
 
-    def _begun_anew(self) -> bool:
-        """Begin with other settings. True when that failed."""
+    def _plan_anew(self) -> None:
+        """Plan the start with other settings. They may be the remedy for what it failed with."""
         self.shown.close()
-        logging.event("pipeline_restarting", pipeline=self.progress.pipeline, reason="its configuration changed")
-        self.begin()
-        if self.error is not None:
-            self.fail()
-        return self.error is not None
+        after = {} if self.error is None else {"error": sentence(self.error)}
+        say = logging.event if self.error is None else logging.warning
+        say("pipeline_restarting", pipeline=self.progress.pipeline, reason="its configuration changed", **after)
+        self._reconfigured, self._due_s = False, time.monotonic()
+        self.progress.starting()
 
     def _judge(self) -> None:
         """Two writers on one checkpoint make each other fail in many ways; the one that was replaced is just fenced.
@@ -263,7 +264,6 @@ class PipelineRunners:
         self._made, self._asked, self._left, self._supervised = made, asked, left, supervised
         self.all: dict[str, PipelineRunner] = {}
         self._waiting: dict[str, PipelineRunner] = {}
-        self._new = set[str]()  # added while others ran, and not begun yet
 
     def add(self, name: str) -> PipelineRunner:
         """Add a pipeline, without beginning it."""
@@ -273,7 +273,6 @@ class PipelineRunners:
     def begin(self, name: str, *, new_run: bool = False) -> None:
         """Begin a pipeline. One that fails at that has ended."""
         runner = self.all[name]
-        self._new.discard(name)
         runner.begin(new_run=new_run)
         if runner.error is None:
             self._waiting[name] = runner
@@ -294,7 +293,6 @@ class PipelineRunners:
                 continue
             if name not in self.all:
                 self.add(name).progress.stopped()
-                self._new.add(name)
             if not self._supervised:
                 self._asked.put(StartRequest(name))
         for name in changes.removed:
@@ -308,32 +306,47 @@ class PipelineRunners:
 
         `beat` is called each time; it returns what changed of the configuration.
         """
-        while self._waiting or (self._new and not self._supervised and not stop.is_set()):
-            if stop.wait(_LOOK_S):
+        while self.is_going(stop):
+            if stop.wait(0 if self._due() else _LOOK_S):
                 time.sleep(_LOOK_S)  # once it is set, waiting for it does not wait
-            changes = beat()
-            if changes is not None and not stop.is_set():
-                self.change(changes)
-            for request in [self._asked.get_nowait() for _ in range(self._asked.qsize())]:
-                self._start(request, stopping=stop.is_set())
-            for name, runner in list(self._waiting.items()):
-                if runner.look(stopping=stop.is_set()):
-                    del self._waiting[name]
-                    if runner.removed:
-                        self._remove(name)
+            self.attend(beat(), stopping=stop.is_set())
 
-    def _start(self, request: StartRequest, *, stopping: bool) -> None:
-        name = request.pipeline
-        if name in self._waiting or name not in self.all or stopping:
-            return
-        if name in self._new and any(runner.removed for runner in self._waiting.values()):
-            self._asked.put(request)  # it may have the table of one that has not ended yet
-            return
-        self.all[name].lease = self.all[name].lease if request.lease is None else request.lease
-        self.begin(name, new_run=request.new_run)
+    def is_going(self, stop: threading.Event) -> bool:
+        """Whether any has not ended, or is still to begin."""
+        return bool(self._waiting) or not (self._asked.empty() or stop.is_set())
+
+    def attend(self, changes: ConfigChanges | None, *, stopping: bool) -> None:
+        """Make one round: take changes over, make one start, and look at each pipeline."""
+        if changes is not None and not stopping:
+            self.change(changes)
+        # A start takes seconds: with one in each round, many never keep the heartbeat waiting.
+        due = None if self._start_next(stopping=stopping) else self._due()
+        for name, runner in list(self._waiting.items()):
+            if runner.look(stopping=stopping, begin=name == due):
+                del self._waiting[name]
+                if runner.removed:
+                    self._remove(name)
+
+    def _due(self) -> str | None:
+        """Return the pipeline whose start is due for the longest time."""
+        times_s = {name: runner.due_s for name, runner in self._waiting.items() if runner.due_s is not None}
+        name = min(times_s, key=times_s.__getitem__, default=None)
+        return name if name is not None and times_s[name] <= time.monotonic() else None
+
+    def _start_next(self, *, stopping: bool) -> bool:
+        """Begin the first pipeline that was asked for and can begin. False when there is none."""
+        with suppress(Empty):
+            while True:
+                request = self._asked.get_nowait()
+                name = request.pipeline
+                if name in self._waiting or name not in self.all or stopping:
+                    continue
+                self.all[name].lease = self.all[name].lease if request.lease is None else request.lease
+                self.begin(name, new_run=request.new_run)
+                return True
+        return False
 
     def _remove(self, name: str) -> None:
         self.all.pop(name).shown.close()
-        self._new.discard(name)
         self._left(name)
         logging.event("pipeline_removed", pipeline=name, reason="the configuration no longer has it")

@@ -90,6 +90,10 @@ class Progress:
                 totals.add_gap(gap)
                 self._set(gap_last=gap, totals=totals)
 
+    def starting(self) -> None:
+        """It is about to be started in this process."""
+        self._note(state="starting", batch=None)
+
     def running(self) -> None:
         """The query has started."""
         with self._lock:

@@ -79,7 +79,8 @@ def _run(path: Path, only: list[str] | None, *, once: bool, new_run: bool, watch
     if link is not None:
         link.begin()
     try:
-        file = ReloadableConfig(path, only, reload, watched=watched)
+        # A supervisor may have been started with a pipeline that the file does not have now.
+        file = ReloadableConfig(path, only, reload, watched=watched, missing_ok=link is not None)
         ended = job.run(file, once=once, new_run=new_run, listening=_print_page_url)
     except Exception as error:
         if link is not None:

@@ -1,0 +1,284 @@
+"""A supervisor and its driver in one thread, which read one file at moments that a test chooses. Without Spark."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from recovery.escalation.diagnosis import DriverHealth, PipelineHealth
+from recovery.escalation.state import Memory
+from recovery.lease.holder import LeaseHolder
+from recovery.lease.lease import LeaseRecord
+from recovery.supervisor import supervisor as module
+from recovery.supervisor.pipeline_state import SupervisedPipeline
+from recovery.supervisor.supervisor import Reloads, Supervisor
+from writer.config import loader
+from writer.config.loader import ReloadableConfig
+from writer.core.errors import ConfigError, exit_code
+from writer.driver import pipeline_runner
+from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
+from writer.driver.supervisor_channel import ExitReport, Folder, Order
+from writer.status.model import View
+from writer.status.progress import Board, Progress
+from writer.web.endpoints import starts
+
+BROKEN = 13  # a pipeline with this setting fails at its start
+
+
+class Clock:
+    """The time of both processes. It passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class OneLease:
+    """A lease that is free, or that another supervisor renews."""
+
+    foreign = False
+
+    def look(self) -> LeaseRecord | None:
+        return LeaseRecord(1, "other/1", None) if self.foreign else None
+
+    def take(self, epoch: int, holder: str) -> bool:  # noqa: ARG002 - the interface of leases
+        return True
+
+    def renew(self, epoch: int, holder: str) -> bool:  # noqa: ARG002 - the interface of leases
+        return True
+
+    def release(self, epoch: int, holder: str) -> None:
+        pass
+
+
+class SentEvents:
+    """Takes what people would be told."""
+
+    def send(self, event: object) -> None:
+        pass
+
+    def close(self, within: object) -> bool:  # noqa: ARG002 - nothing waits
+        return True
+
+
+class Query:
+    """A query that runs until it is stopped."""
+
+    def __init__(self) -> None:
+        self.isActive = True
+
+    def exception(self) -> None:
+        return None
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
+class RunningPipeline:
+    """A pipeline whose batch takes so many more rounds once it drains."""
+
+    error = None
+
+    def __init__(self, progress: Progress, rounds: Callable[[], int]) -> None:
+        self._progress, self._rounds, self._made = progress, rounds, 0
+
+    def drain(self) -> bool:
+        self._progress.draining()
+        self._made += 1
+        return self._made > self._rounds()
+
+    def catch_up(self) -> None:
+        pass
+
+    def owns_table(self) -> bool:
+        return True
+
+
+class SimulatedDriver:
+    """The rounds of a driver's main thread, and what its supervisor sees of it."""
+
+    pid = 1
+
+    def __init__(self, release: "Release", orders: Mapping[str, Order]) -> None:
+        self._release, self._requested, self.stop = release, threading.Event(), threading.Event()
+        self.file = ReloadableConfig(release.path, release.only, self._requested, missing_ok=True)
+        self.board, self.asked = Board(self.file.names), StartRequests()
+        self.code: int | None = None
+        self._ending, self._signalled = False, False
+        self._words = dict[str, ExitReport]()
+        self.running = dict[str, int]()  # pipeline → the setting that it runs with
+        self.runners = PipelineRunners(self._made, self.asked, self.board.remove, supervised=True)
+        self._post = starts(self.board, "token", lambda *request: self.asked.put(StartRequest(*request)))
+        for name in self.file.names:
+            self.runners.add(name)
+            self.board[name].stopped()
+        for name, order in orders.items():
+            if order.start and name in self.board:
+                self.runners.begin(name)
+
+    def round(self) -> None:
+        """Make one round. It answers for one more when all have ended."""
+        if self.code is not None:
+            return
+        if self._ending:
+            errors = [runner.error for runner in self.runners.all.values()]
+            self.code = max((exit_code(error) for error in errors), default=0)
+        elif self.runners.is_going(self.stop):
+            self.runners.attend(self.file.read_again(), stopping=self.stop.is_set())
+        else:
+            self._ending = True
+        if self._signalled:
+            self._requested.set()
+        self._signalled = False
+
+    def kill(self) -> None:
+        self.code = -9
+        self.running.clear()
+
+    def ended(self) -> int | None:
+        return self.code
+
+    def exit_reports(self) -> dict[str, ExitReport]:
+        found, self._words = self._words, {}
+        return found
+
+    def look(self) -> DriverHealth:
+        healths = {
+            name: PipelineHealth(progress.view().state, 1.0, 1, 1, 0, 1.0) for name, progress in self.board.items()
+        }
+        return DriverHealth(60.0, 0.1, healths if self.code is None else {})
+
+    def reload(self) -> None:
+        if self._release.signals_come_late:
+            self._signalled = True
+        else:
+            self._requested.set()
+
+    def drain(self) -> None:
+        self.stop.set()
+
+    def dump(self) -> str:
+        return ""
+
+    def start(self, pipeline: str, *, new_run: bool, lease: int | None) -> bool:
+        if self.code is not None:
+            return False
+        held = "" if lease is None else f"&lease={lease}"
+        answer = self._post(f"/pipelines/{pipeline}/start?new_run={str(new_run).lower()}{held}", "Bearer token")
+        return answer is not None and answer[0] == 202
+
+    def _made(self, name: str) -> PipelineRunner:
+        if name not in self.board:
+            self.board.add(name)
+
+        def begin(runner: PipelineRunner, _: bool) -> None:
+            setting = self.file.config.pipelines[name].commit.max_records
+            if setting == BROKEN:
+                raise ConfigError("it is broken")
+            self.running[name] = setting
+            runner.pipeline = RunningPipeline(  # type: ignore[assignment]
+                runner.progress, lambda: self._release.drain_rounds
+            )
+            runner.query = Query()
+            runner.shown.callback(self.running.pop, name, None)
+
+        def report(view: View, error: BaseException | None) -> None:
+            at = datetime.now(UTC).isoformat()
+            self._words[view.pipeline] = ExitReport(view.pipeline, exit_code(error), str(error or ""), "", at)
+
+        return PipelineRunner(self.board[name], begin, report=report)
+
+
+class Release:
+    """A file, the supervisor that reads it, and its drivers."""
+
+    def __init__(self, root: Path, pipelines: Mapping[str, int], only: list[str] | None = None) -> None:
+        self.path, self.only, self.drain_rounds, self._root = root / "pipelines.yaml", only, 1, root
+        self.signals_come_late = False  # just after the driver looked whether there was one
+        self.clock, self.leases, self.drivers = Clock(), dict[str, OneLease](), list[SimulatedDriver]()
+        self.requested = threading.Event()
+        self.write(pipelines)
+        self.file = ReloadableConfig(self.path, only, self.requested)
+        self.held = LeaseHolder({name: self.lease(name) for name in self.file.names}, "me/1")
+        self.supervisor = Supervisor(
+            self.file.config, {name: SupervisedPipeline(name) for name in self.file.names}, list,
+            folder=Folder(root), held=self.held, notifier=SentEvents(), actions={},  # type: ignore[arg-type]
+            stop=threading.Event(), reloads=Reloads(self.file, self._admit, lambda _: {}),
+            before=lambda *_: None, jitter=lambda: 0.0, memory=lambda *_: Memory(),
+        )  # fmt: skip
+
+    def lease(self, name: str) -> OneLease:
+        return self.leases.setdefault(name, OneLease())
+
+    def _admit(self, name: str) -> SupervisedPipeline:
+        self.held.add(name, self.lease(name))
+        return SupervisedPipeline(name)
+
+    def drive(self, _: Folder, __: Sequence[str], orders: Mapping[str, Order]) -> SimulatedDriver:
+        """Stands for the class of a driver's process."""
+        self.drivers.append(SimulatedDriver(self, orders))
+        return self.drivers[-1]
+
+    def write(self, pipelines: Mapping[str, int]) -> None:
+        """Write the file: pipeline → `commit.max_records`."""
+        raw: dict[str, Any] = {
+            "kafka": {"bootstrap_servers": "x:1"}, "registry": {"url": "http://x"},
+            "checkpoints": str(self._root / "checkpoints"),
+            "defaults": {"table": {"location": f"{self._root}/lake/{{pipeline}}"}, "event_time": {"field": "at"},
+                         "topics": ["{pipeline}"]},
+            "pipelines": {name: {"commit": {"max_records": setting}} for name, setting in pipelines.items()},
+        }  # fmt: skip
+        self.path.write_text(yaml.safe_dump(raw))
+
+    def reload(self, pipelines: Mapping[str, int]) -> None:
+        """Write the file, and send the supervisor SIGHUP."""
+        self.write(pipelines)
+        self.requested.set()
+
+    def step(self, seconds: float = 0.2) -> int | None:
+        """Let the supervisor make a step, and time pass."""
+        self.clock.now_s += seconds
+        return self.supervisor._step()
+
+    def round(self) -> None:
+        """Let the driver make a round."""
+        if self.drivers:
+            self.drivers[-1].round()
+
+    def go(self, steps: int, seconds: float = 0.5) -> int | None:
+        """Let both work for so many steps. Returns the exit code of the supervisor, if it ends."""
+        for _ in range(steps):
+            if (code := self.step(seconds)) is not None:
+                return code
+            self.round()
+        return None
+
+    @property
+    def running(self) -> dict[str, int]:
+        """What runs: pipeline → setting."""
+        return {} if not self.drivers or self.drivers[-1].code is not None else dict(self.drivers[-1].running)
+
+
+@contextmanager
+def release(root: Path, pipelines: Mapping[str, int], only: list[str] | None = None) -> Iterator[Release]:
+    """Make a release that has not begun yet."""
+    found = Release(root, pipelines, only)
+    with pytest.MonkeyPatch.context() as patched:
+        for one in (module, loader, pipeline_runner):
+            patched.setattr(one, "time", found.clock)
+        patched.setattr(module, "Driver", found.drive)
+        patched.setattr(module, "reap", lambda _: None)
+        try:
+            yield found
+        finally:
+            found.held.close()

@@ -1,0 +1,141 @@
+"""`headrace reload`: which processes it signals, and what it says of their answers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from writer.cli.start.reload import reload
+from writer.clients.driver_endpoint import announce, me
+from writer.config.connections import Http
+from writer.core.errors import ConfigError, HeadraceError
+from writer.core.signals import process
+from writer.web.http_server import answering, json_answer
+
+# A process that appends a line to a file at each SIGHUP.
+LISTENER = """
+import signal, sys, time
+signal.signal(signal.SIGHUP, lambda *_: open(sys.argv[1], "a").write("read\\n"))
+print("ready", flush=True)
+time.sleep(120)
+"""
+Serve = Callable[..., int]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "pipelines.yaml"
+    file.write_text(yaml.safe_dump({
+        "kafka": {"bootstrap_servers": "x:1"}, "registry": {"url": "http://x"},
+        "checkpoints": f"{tmp_path}/checkpoints",
+        "http": {"port": 0}, "supervisor": {"port": 0},
+        "defaults": {"table": {"location": "/lake/{pipeline}"}, "event_time": {"field": "at"}, "topics": ["t"]},
+        "pipelines": {"clicks": None, "views": None},
+    }))  # fmt: skip
+    return file
+
+
+@pytest.fixture
+def serve(path: Path, tmp_path: Path) -> Iterator[Serve]:
+    """Start a process that reads a file, and answer for it. Returns its id."""
+    with ExitStack() as after:
+
+        def started(pipeline: str, *, reads: Path = path, **said: Any) -> int:
+            log = tmp_path / f"{pipeline}.log"
+            child = subprocess.Popen([sys.executable, "-c", LISTENER, str(log)], stdout=subprocess.PIPE)
+            after.callback(child.wait)
+            after.callback(child.kill)
+            assert child.stdout is not None
+            after.callback(child.stdout.close)
+            assert child.stdout.readline() == b"ready\n"
+
+            def status() -> dict[str, Any]:
+                count = log.read_text().count("read") if log.exists() else 0
+                lists: dict[str, Any] = {"added": [], "changed": [], "removed": [], "restart": []}
+                about = {"file": str(reads), "reads": count, "read_at": None, "error": None, **lists, **said}
+                return {"config": {**about, "process": process(child.pid) | said.get("process", {})}}
+
+            url = after.enter_context(answering(Http.model_validate({"port": 0}), lambda *_: json_answer(status())))
+            announce(f"{tmp_path}/checkpoints", pipeline, me(url, 1))
+            return child.pid
+
+        yield started
+
+
+def told(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Ask for a reload. Returns what the command prints."""
+    reload(path, timeout="20 s", as_json=True)
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def read(path: Path, pipeline: str) -> int:
+    log = path.with_name(f"{pipeline}.log")
+    return log.read_text().count("read") if log.exists() else 0
+
+
+def test_every_process_of_the_file_reads_it_once(path: Path, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    serve("clicks", added=["orders"], restart=["spark.master"])
+    serve("views", changed=["views"], restart=["spark.master"])
+    found = told(path, capsys)
+    assert (read(path, "clicks"), read(path, "views")) == (1, 1)
+    assert {what: found[what] for what in ("added", "changed", "restart", "error")} == {
+        "added": ["orders"], "changed": ["views"], "restart": ["spark.master"], "error": None,
+    }  # fmt: skip
+
+
+def test_a_writer_of_another_file_or_machine_is_left_alone_and_keeps_no_other_from_reading(
+    path: Path, serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve("clicks", reads=path.with_name("other.yaml"))
+    with pytest.raises(ConfigError, match=r"reads .*other.yaml, not"):
+        reload(path, timeout="1 s")
+    serve("views")
+    told(path, capsys)
+    assert (read(path, "clicks"), read(path, "views")) == (0, 1)
+    serve("clicks", process={"host": "elsewhere"})
+    told(path, capsys)
+    assert (read(path, "clicks"), read(path, "views")) == (0, 2)
+
+
+@pytest.mark.parametrize("text", ["topcs: [x]", "start: {timestamp: 2026-02-30T00:00:00Z}"])
+def test_the_writer_reads_an_invalid_file_too_and_its_reason_is_shown(path: Path, serve: Serve, text: str) -> None:
+    serve("clicks", error="the writer's reason")
+    good = path.read_text()
+    path.write_text(good.replace("clicks: null", f"clicks: {{{text}}}"))
+    if "timestamp" in text:  # not even YAML: the places are those of the defaults
+        with pytest.raises(ConfigError, match="no timestamp"):
+            reload(path, timeout="1 s")
+        return
+    with pytest.raises(ConfigError, match="nothing was changed: the writer's reason"):
+        reload(path, timeout="20 s")
+    assert read(path, "clicks") == 1
+
+
+def test_what_only_the_writer_can_look_up_is_no_fault(
+    path: Path, serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve("clicks")
+    path.write_text(path.read_text().replace("url: http://x", "url: ${env:HEADRACE_OF_THE_WRITER}"))
+    assert told(path, capsys)["error"] is None
+
+
+def test_without_a_writer_an_invalid_file_is_still_refused(path: Path) -> None:
+    with pytest.raises(HeadraceError, match="no driver and no supervisor answer"):
+        reload(path, timeout="1 s")
+    path.write_text("pipelines: [")
+    with pytest.raises(ConfigError, match="is not YAML"):
+        reload(path, timeout="1 s")
+
+
+def test_a_writer_that_does_not_read_is_named(path: Path, serve: Serve) -> None:
+    os.kill(serve("clicks"), signal.SIGSTOP)
+    with pytest.raises(HeadraceError, match="has not read its file within 1 s"):
+        reload(path, timeout="1 s")
