@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -17,14 +18,18 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
+from tests import oracle
 from tests.contract.tables import COLUMNS, P0, batch, begun, iceberg_table_of, made, rows, written
+from tests.contract.test_compact import compacted, filled
 from tests.opened import iceberg_table, in_catalog
+from writer.audit.audit import audit
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
 from writer.table.iceberg import catalog
 from writer.table.iceberg.expiry import SNAPSHOTS_KEPT
 from writer.table.log.foreign_writes import CommitFailed, FilesGone, ForeignChange
 from writer.table.log.operations import Rewrite
+from writer.table.row_removal import count
 from writer.table.table import PipelineTable
 
 HOUR = "2026-11-20T05"
@@ -323,3 +328,25 @@ def test_old_snapshots_and_their_metadata_go_and_the_table_stays_small(
     assert len(list(metadata.parent.glob("snap-*.avro"))) <= SNAPSHOTS_KEPT + 26
     assert len(theirs(table).inspect.manifests()) < 60
     assert rows(table) == 120
+
+
+# --- files of other clients ---------------------------------------------------------------------------------------
+
+
+def test_files_that_another_client_wrote_anew_are_compacted_deleted_from_and_audited(tmp_path: Path) -> None:
+    driver = filled(tmp_path, "iceberg")
+    place = driver.config.catalog_place("clicks", driver.lake)
+    assert place is not None
+    other = load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
+    other.delete(EqualTo("_offset", 33))  # copy-on-write: one file, with Iceberg's names of the columns
+    (foreign,) = [one for one in driver.table.bucket_files(driver.table.snapshot()) if one.path.startswith("data/")]
+    assert "_kafka_partition" in pq.read_schema(f"{driver.lake}/{foreign.path}").names
+    left = [offset for offset in range(60) if offset != 33]
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+    assert count(driver.table.store, foreign, {P0: [(30, 36)]}) == 5
+    assert compacted(driver)
+    assert oracle.offsets(Path(driver.lake)) == {("clicks", 0): left}
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+    assert found.rows_taken == {"DELETE": 1}

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from writer.batch.staging.parquet_files import open_file
+from writer.batch.staging import table_file
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import Store
@@ -132,12 +131,11 @@ def _pieces(file_set: FileSet, file: BucketFile) -> Iterator[tuple[TopicPartitio
     """Yield the offsets of a file by part, and by outcome for dead letters, a batch at a time."""
     columns = [*_PLACE, "outcome"] if file_set.dead_letters else _PLACE
     keys = [name for name in columns if name != "_offset"]
-    with open_file(file_set.store, file.path) as source:
-        opened = pq.ParquetFile(source)
-        if not set(columns) <= set(opened.schema_arrow.names):
-            yield WITHOUT_OFFSET, None, _as_many(opened.metadata.num_rows)
+    with table_file.opened(file_set.store, file.path) as source:
+        if not set(columns) <= set(source.names):
+            yield WITHOUT_OFFSET, None, _as_many(source.metadata.num_rows)
             return
-        for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=columns):
+        for batch in source.iter_batches(_ROWS_AT_ONCE, columns):
             listed = pa.table(batch).group_by(keys, use_threads=False).aggregate([("_offset", "list")])
             for i in range(listed.num_rows):  # one turn a part
                 part = TopicPartition(*(listed.column(name)[i].as_py() for name in _PLACE[:3]))

@@ -1,18 +1,18 @@
 """Selects, groups and shows dead letters for `headrace dlq`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from writer.batch.dead_letters import DEAD_LETTERS
-from writer.batch.staging.parquet_files import open_file
+from writer.batch.staging import table_file
+from writer.batch.staging.table_file import TableFile
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition
@@ -72,9 +72,8 @@ def read(
         if selection.offsets is not None and not file.reaches(*selection.offsets):
             continue
         with _opened(store, file) as source:
-            opened = pq.ParquetFile(source)
-            there = [name for name in columns or DEAD_LETTERS.names if name in opened.schema_arrow.names]
-            for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=there):
+            there = [name for name in columns or DEAD_LETTERS.names if name in source.names]
+            for batch in source.iter_batches(_ROWS_AT_ONCE, there):
                 found = selection.of(_shaped(batch, columns or DEAD_LETTERS.names))
                 for part, spans in (without or {}).items():
                     found = found.filter(pa.array(~among(found, part, spans)))
@@ -82,9 +81,11 @@ def read(
                     yield found
 
 
-def _opened(store: Store, file: BucketFile) -> Any:
+@contextmanager
+def _opened(store: Store, file: BucketFile) -> Iterator[TableFile]:
     try:
-        return open_file(store, file.path)
+        with table_file.opened(store, file.path) as found:
+            yield found
     except FileNotFoundError as error:
         raise DeadLettersGone(
             f"{store.location}/{file.path} is gone, and the table names it. Restore it; without it the "

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from bucketers.arrow import contiguous
 from writer.avro.column_cast import SEAMLESS, absent, fitted
 from writer.batch.bucketing import TimeRule, times_of
-from writer.batch.staging.parquet_files import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Destination, OpenFile, leaves, open_file
+from writer.batch.staging import table_file
+from writer.batch.staging.parquet_files import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Destination, OpenFile, leaves
 from writer.batch.staging.sorting import Dedupe, Marks, in_order, needed, repeated
 from writer.core import fault_points
 from writer.core.files import BucketKey, StagedFile
@@ -139,8 +140,8 @@ def _type_at(columns: pa.Schema, name: str) -> pa.DataType | None:
 
 
 def _looked_at(store: Store, source: Source, sort_by: Sequence[str]) -> _File:
-    with open_file(store, source.path) as opened:
-        metadata = pq.ParquetFile(opened).metadata
+    with table_file.opened(store, source.path) as opened:
+        metadata = opened.metadata
         names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
         groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
         times = [g.column(names.index("_kafka_time")).statistics for g in groups] if "_kafka_time" in names else []
@@ -180,12 +181,11 @@ def _read(
 
 def _batches(store: Store, path: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows with these columns, as any reader of the table finds them."""
-    with open_file(store, path) as source:
-        file = pq.ParquetFile(source)
+    with table_file.opened(store, path) as file:
         groups = [file.metadata.row_group(g).total_byte_size for g in range(file.metadata.num_row_groups)]
         per_row = max(1, sum(groups) / max(file.metadata.num_rows, 1))
-        there = [name for name in file.schema_arrow.names if name in columns.names]
-        for batch in file.iter_batches(int(np.clip(_BATCH_BYTES / per_row, 1, _BATCH_ROWS)), columns=there):
+        there = [name for name in file.names if name in columns.names]
+        for batch in file.iter_batches(int(np.clip(_BATCH_BYTES / per_row, 1, _BATCH_ROWS)), there):
             yield pa.record_batch([_shaped(batch, column) for column in columns], schema=columns)
 
 

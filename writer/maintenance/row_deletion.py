@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from writer.batch.bucketing import TimeRule, times_of
-from writer.batch.staging.parquet_files import Destination, open_file
+from writer.batch.staging import table_file
+from writer.batch.staging.parquet_files import Destination
 from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.maintenance.row_keys import Finder, Keys
 from writer.storage.base import OutcomeUnknown
@@ -120,13 +120,12 @@ class RowDeletion:
 
     def _counted(self, file: BucketFile) -> int | None:
         """Count the rows of a file that are meant; None: by its statistics it has none."""
-        with open_file(self._table.store, file.path) as source:
-            opened = pq.ParquetFile(source)
-            groups = self._finder.groups(opened.metadata)
+        with table_file.opened(self._table.store, file.path) as source:
+            groups = self._finder.groups(source.metadata)
             if not groups:
                 return None
-            names = [name for name in self._keys.columns if name in opened.schema_arrow.names]
-            batches = opened.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=names)
+            names = [name for name in self._keys.columns if name in source.names]
+            batches = source.iter_batches(_ROWS_AT_ONCE, names, groups)
             return sum(int(self._finder.among(batch).sum()) for batch in batches)
 
     def _erase(

@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from writer.batch.staging.parquet_files import Destination, OpenFile, open_file
+from writer.batch.staging import table_file
+from writer.batch.staging.parquet_files import Destination, OpenFile
 from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import OutcomeUnknown, Store
@@ -71,11 +71,10 @@ def count(store: Store, file: BucketFile, offsets: Offsets) -> int:
     """Count the rows of a file at these offsets. Raises OSError."""
     if not any(file.reaches(start, end) for spans in offsets.values() for start, end in spans):
         return 0
-    with open_file(store, file.path) as source:
-        opened = pq.ParquetFile(source)
-        if not {*_PLACE} <= {*opened.schema_arrow.names}:
+    with table_file.opened(store, file.path) as source:
+        if not {*_PLACE} <= {*source.names}:
             return 0  # of a table that was taken over: its rows say no offset
-        return sum(int(_going(batch, offsets).sum()) for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=_PLACE))
+        return sum(int(_going(batch, offsets).sum()) for batch in source.iter_batches(_ROWS_AT_ONCE, _PLACE))
 
 
 def left_of(
@@ -88,13 +87,12 @@ def left_of(
     the log has of the file, else the present.
     """
     now, counted = datetime.now(UTC), 0
-    with open_file(to.store, file.path) as source:
-        opened = pq.ParquetFile(source)
-        if gone == opened.metadata.num_rows:
+    with table_file.opened(to.store, file.path) as source:
+        if gone == source.metadata.num_rows:
             return None
         written: OpenFile | None = None
         try:
-            for batch in opened.iter_batches(_ROWS_AT_ONCE):
+            for batch in source.iter_batches(_ROWS_AT_ONCE):
                 out = going(batch)
                 counted += int(out.sum())
                 left = pa.Table.from_batches([batch.filter(pa.array(~out))])

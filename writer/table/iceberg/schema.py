@@ -17,9 +17,10 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table.name_mapping import create_mapping_from_schema
 from pyiceberg.transforms import IdentityTransform
 
+from writer.batch.staging.table_file import NAMES_IN_ICEBERG
+
 MAPPING = "schema.name-mapping.default"
-_IN_ICEBERG = {"_partition": "_kafka_partition"}
-_IN_FILES = {name: file for file, name in _IN_ICEBERG.items()}
+_IN_FILES = {name: file for file, name in NAMES_IN_ICEBERG.items()}
 _FIRST_FIELD = 1000  # of a partition spec, by Iceberg's convention
 
 
@@ -46,7 +47,7 @@ def in_files(name: str) -> str:
 
 def in_iceberg(name: str) -> str:
     """Return the name in the table of a column of files."""
-    return _IN_ICEBERG.get(name, name)
+    return NAMES_IN_ICEBERG.get(name, name)
 
 
 def spec_of(schema: Schema, bucket_columns: Sequence[str]) -> PartitionSpec:

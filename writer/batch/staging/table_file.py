@@ -1,0 +1,48 @@
+"""Reads a Parquet file of a table, with headrace's names of its columns, whoever wrote it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from writer.batch.staging.parquet_files import open_file
+from writer.storage.base import Store
+
+# What Iceberg's clients write for a column whose name Iceberg reserves, and its name in files of headrace.
+NAMES_IN_ICEBERG = {"_partition": "_kafka_partition"}
+_OURS = {theirs: ours for ours, theirs in NAMES_IN_ICEBERG.items()}
+
+
+class TableFile:
+    """An open Parquet file of a table."""
+
+    def __init__(self, source: Any) -> None:
+        self._file = pq.ParquetFile(source)
+        self._theirs = {_OURS.get(name, name): name for name in self._file.schema_arrow.names}
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        """The file's footer; its columns have the names that they were written by."""
+        return self._file.metadata
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns."""
+        return list(self._theirs)
+
+    def iter_batches(
+        self, size: int, columns: Sequence[str] | None = None, row_groups: Sequence[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, at most `size` at a time; `columns`: those that are wanted, all of which are there."""
+        wanted = None if columns is None else [self._theirs[name] for name in columns]
+        for batch in self._file.iter_batches(size, columns=wanted, row_groups=row_groups):
+            yield batch.rename_columns([_OURS.get(name, name) for name in batch.schema.names])
+
+
+@contextmanager
+def opened(store: Store, path: str) -> Iterator[TableFile]:
+    """Open a file of a table, where it lies: in its place, or still staged. Raises OSError."""
+    with open_file(store, path) as source:
+        yield TableFile(source)
