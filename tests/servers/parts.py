@@ -46,6 +46,20 @@ DRUID_SOURCE = Bundle(
     unpack=True,
     keep=("extensions-core", "extensions-contrib/druid-deltalake-extensions"),
 )
+ICEBERG_REST = Bundle(
+    "iceberg-rest",
+    "1.11.0",
+    (
+        Module("org.apache.iceberg", "iceberg-core", "1.11.0", transitive=True),
+        Module("org.eclipse.jetty", "jetty-servlet", "11.0.26", transitive=True),
+        Module("org.xerial", "sqlite-jdbc", "3.50.3.0"),
+        Module("org.slf4j", "slf4j-simple", "2.0.17", transitive=True),
+    ),
+    files=30,
+    megabytes=35,
+)
+_ICEBERG_TESTS = (Module("org.apache.iceberg", "iceberg-core", "1.11.0", classifier="tests"),)
+ICEBERG_TESTS = Bundle("iceberg-tests", "1.11.0", _ICEBERG_TESTS, files=1, megabytes=6)  # Ivy takes a module once
 _DRUID_EXTENSIONS = {  # name → where its source lies; they are on Maven Central as source alone
     "druid-multi-stage-query": "extensions-core/multi-stage-query",
     "druid-s3-extensions": "extensions-core/s3-extensions",
@@ -98,6 +112,20 @@ def druid() -> Path:
         shutil.rmtree(source)
 
     return java_artifacts.made(DRUID, make, progress=_say)
+
+
+def iceberg_rest() -> list[Path]:
+    """Return the class path of Iceberg's own REST catalog, that of its tests; the class is IcebergRest."""
+    hadoop = java_artifacts.pyspark_jars("hadoop-client-*.jar")
+
+    def make(work: Path, lock: int) -> None:
+        java_artifacts.retrieve(ICEBERG_REST, work, lock=lock)
+        java_artifacts.retrieve(ICEBERG_TESTS, work, lock=lock)
+        path = ":".join(str(jar) for jar in [*sorted(work.glob("*.jar")), *hadoop])
+        _javac([str(Path(__file__).with_name("IcebergRest.java"))], work / "main", ["-cp", path])
+
+    home = java_artifacts.made(ICEBERG_REST, make, progress=_say)
+    return [home / "main", *sorted(home.glob("*.jar")), *hadoop]
 
 
 def _druid_jars() -> dict[str, tuple[Module, ...]]:

@@ -39,7 +39,7 @@ class JavaMissing(ConfigError):
 
 @dataclass(frozen=True)
 class Module:
-    """One Maven module at one version. `packed` asks for its tar.gz instead of the jar, `classifier` for which one."""
+    """One Maven module at one version. `packed` asks for its tar.gz instead of the jar, `classifier` for which file."""
 
     organisation: str
     name: str
@@ -57,10 +57,11 @@ class Module:
             f"<dependency org={quoteattr(self.organisation)} name={quoteattr(self.name)} rev={quoteattr(self.version)}"
         )
         head += f' conf="default->default" transitive="{str(self.transitive).lower()}"'
-        if not self.packed:
+        if not self.packed and self.classifier is None:
             return head + "/>"
         which = "" if self.classifier is None else f" m:classifier={quoteattr(self.classifier)}"
-        return f'{head}><artifact name={quoteattr(self.name)}{which} type="tar.gz" ext="tar.gz"/></dependency>'
+        kind = "tar.gz" if self.packed else "jar"
+        return f'{head}><artifact name={quoteattr(self.name)}{which} type="{kind}" ext="{kind}"/></dependency>'
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,121 @@
+"""Iceberg tables that a REST catalog knows: Iceberg's own server, and pyiceberg's client."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from tests.contract.tables import COLUMNS, P0, batch, begun, written
+from tests.servers.iceberg_rest import iceberg_rest
+from writer.config.table_sections import Catalog
+from writer.core.catalog_table import CatalogTable
+from writer.core.files import StagedFile
+from writer.table.factory import table_at
+from writer.table.log.foreign_writes import ForeignChange
+from writer.table.table import PipelineTable
+
+pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
+HOUR = "2026-11-20T05"
+RACES = 1000
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with iceberg_rest(tmp_path_factory.mktemp("rest")) as found:
+        yield found
+
+
+def place(url: str, location: str) -> CatalogTable:
+    settings = Catalog.model_validate({"type": "rest", "uri": url})
+    return settings.place(location, f"lake.{Path(location).parent.name}", is_main=True)
+
+
+@pytest.fixture
+def table(url: str, tmp_path: Path) -> PipelineTable:
+    location = str(tmp_path / "lake")
+    made = table_at("iceberg", location, "events", catalog=place(url, location))
+    made.create(COLUMNS, ["hour"])
+    return made
+
+
+@pytest.fixture
+def stage(table: PipelineTable) -> Callable[[int], StagedFile]:
+    return lambda rows: written(table.location, HOUR, rows, "iceberg")
+
+
+def theirs(url: str, table: PipelineTable) -> Any:
+    at = place(url, table.location)
+    return load_catalog(at.catalog, **dict(at.settings)).load_table(at.identifier)
+
+
+def test_commits_columns_and_another_clients_change_pass_through_it(
+    url: str, table: PipelineTable, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.grow([pa.field("price", pa.float64())], epoch)
+    table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    assert theirs(url, table).scan().count() == 20
+    assert theirs(url, table).schema().column_names == [*COLUMNS.names, "price"]
+    snapshot, other = table.snapshot(), theirs(url, table)
+    other.append(pa.table({"id": [1], "hour": [HOUR], "price": [1.0]}, schema=other.schema().as_arrow()))
+    with pytest.raises(ForeignChange, match="another client ran INSERT"):
+        table.commit(snapshot, batch(epoch, 20, 30, stage(10)))
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_commit_whose_answer_is_lost_is_found(
+    table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, *, applied: bool
+) -> None:
+    epoch = begun(table)
+    client = table._log._client._catalog()
+    commit, failures = client.commit_table, iter([True])
+
+    def unanswered(*args: Any) -> Any:
+        if not next(failures, False):
+            return commit(*args)
+        if applied:
+            commit(*args)
+        raise RuntimeError("the connection was reset")
+
+    monkeypatch.setattr(client, "commit_table", unanswered)
+    for at in range(2):
+        table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
+    assert table.snapshot().frontier(P0) == 20
+    assert [entry.kind for entry in table.history(2)] == ["batch"] * 2
+
+
+def race(url: str, location: str, number: str) -> None:
+    """Commit whenever there is a version to follow, until there are so many. Prints how many entries were its own."""
+    log = table_at("iceberg", location, "events", catalog=place(url, location))._log
+    won = 0
+    while (state := log.state()).version <= RACES:
+        mine = json.dumps({"kind": "start", "id": f"{number}-{state.version}"})
+        with suppress(OSError):  # no answer: the log decides
+            log.append(state, [{"commitInfo": {"timestamp": 0, "operation": "WRITE", "headrace": mine}}])
+        log.state()
+        won += mine == (log.entry(state.version + 1) or [{}])[0].get("commitInfo", {}).get("headrace")
+    print(won)
+
+
+def test_of_two_committers_for_one_version_one_wins_each_of_a_thousand_times(url: str, table: PipelineTable) -> None:
+    begun(table)
+    code = f"import sys; from {__name__} import race; race(*sys.argv[1:])"
+    racing = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, url, table.location, str(number)],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        for number in range(2)
+    ]
+    assert sum(int(one.communicate(timeout=800)[0]) for one in racing) == RACES
+    assert table.snapshot().version == RACES + 1
