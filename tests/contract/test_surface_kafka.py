@@ -54,7 +54,7 @@ def headrace(*words, code=0):
     """Run the command in this process, as into a pipe of 100 columns. Returns what it printed."""
     result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "100"})
     error = result.exception
-    assert (error.exit_code if isinstance(error, HeadraceError) else result.exit_code) == code, result.output
+    assert (error.exit_code if isinstance(error, HeadraceError) else result.exit_code) == code, (result.output, error)
     return result.stdout
 
 
