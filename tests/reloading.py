@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from recovery.supervisor import supervisor as module
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.supervisor import Reloads, Supervisor
 from writer.config import loader
-from writer.config.loader import ReloadableConfig
+from writer.config.loader import ConfigChanges, ReloadableConfig
 from writer.core.errors import ConfigError, exit_code
 from writer.driver import pipeline_runner
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
@@ -84,10 +85,23 @@ class Query:
         self.isActive = False
 
 
-class RunningPipeline:
-    """A pipeline whose batch takes so many more rounds once it drains."""
+class EndlessPipeline:
+    """A pipeline that goes on until it drains, which it does at once."""
 
-    error = None
+    error: BaseException | None = None
+
+    def drain(self) -> bool:
+        return True
+
+    def catch_up(self) -> None:
+        pass
+
+    def owns_table(self) -> bool:
+        return True
+
+
+class RunningPipeline(EndlessPipeline):
+    """One whose batch takes so many more rounds once it drains."""
 
     def __init__(self, progress: Progress, rounds: Callable[[], int]) -> None:
         self._progress, self._rounds, self._made = progress, rounds, 0
@@ -96,12 +110,6 @@ class RunningPipeline:
         self._progress.draining()
         self._made += 1
         return self._made > self._rounds()
-
-    def catch_up(self) -> None:
-        pass
-
-    def owns_table(self) -> bool:
-        return True
 
 
 class SimulatedDriver:
@@ -114,11 +122,13 @@ class SimulatedDriver:
         self.file = ReloadableConfig(release.path, release.only, self._requested, missing_ok=True)
         self.board, self.asked = Board(self.file.names), StartRequests()
         self.code: int | None = None
-        self._ending, self._signalled = False, False
+        self._ending, self._late = False, list[Callable[[], None]]()  # what arrives just after the file was looked at
         self._words = dict[str, ExitReport]()
         self.running = dict[str, int]()  # pipeline → the setting that it runs with
         self.runners = PipelineRunners(self._made, self.asked, self.board.remove, supervised=True)
-        self._post = starts(self.board, "token", lambda *request: self.asked.put(StartRequest(*request)))
+        self._post = starts(
+            self.board, "token", lambda *request: self._arrive(partial(self.asked.put, StartRequest(*request)))
+        )
         for name in self.file.names:
             self.runners.add(name)
             self.board[name].stopped()
@@ -134,12 +144,22 @@ class SimulatedDriver:
             errors = [runner.error for runner in self.runners.all.values()]
             self.code = max((exit_code(error) for error in errors), default=0)
         elif self.runners.is_going(self.stop):
-            self.runners.attend(self.file.read_again(), stopping=self.stop.is_set())
+            self.runners.attend(self._beat, stopping=self.stop.is_set())
         else:
             self._ending = True
-        if self._signalled:
-            self._requested.set()
-        self._signalled = False
+
+    def _beat(self) -> ConfigChanges | None:
+        found = self.file.read_again()
+        arrived, self._late = self._late, []
+        for one in arrived:
+            one()
+        return found
+
+    def _arrive(self, what: Callable[[], None]) -> None:
+        if self._release.signals_come_late or self._late:  # nothing overtakes what was sent before
+            self._late.append(what)
+        else:
+            what()
 
     def kill(self) -> None:
         self.code = -9
@@ -159,10 +179,7 @@ class SimulatedDriver:
         return DriverHealth(60.0, 0.1, healths if self.code is None else {})
 
     def reload(self) -> None:
-        if self._release.signals_come_late:
-            self._signalled = True
-        else:
-            self._requested.set()
+        self._arrive(self._requested.set)
 
     def drain(self) -> None:
         self.stop.set()

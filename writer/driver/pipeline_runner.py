@@ -309,18 +309,23 @@ class PipelineRunners:
         while self.is_going(stop):
             if stop.wait(0 if self._due() else _LOOK_S):
                 time.sleep(_LOOK_S)  # once it is set, waiting for it does not wait
-            self.attend(beat(), stopping=stop.is_set())
+            self.attend(beat, stopping=stop.is_set())
 
     def is_going(self, stop: threading.Event) -> bool:
         """Whether any has not ended, or is still to begin."""
         return bool(self._waiting) or not (self._asked.empty() or stop.is_set())
 
-    def attend(self, changes: ConfigChanges | None, *, stopping: bool) -> None:
-        """Make one round: take changes over, make one start, and look at each pipeline."""
+    def attend(self, beat: Callable[[], ConfigChanges | None], *, stopping: bool) -> None:
+        """Make one round: take changes over, make one start, and look at each pipeline.
+
+        A request is taken before the file is read: who asks for a start after a change has sent the signal by then.
+        """
+        request = self._next_request()
+        changes = beat()
         if changes is not None and not stopping:
             self.change(changes)
         # A start takes seconds: with one in each round, many never keep the heartbeat waiting.
-        due = None if self._start_next(stopping=stopping) else self._due()
+        due = None if not stopping and self._started(request) else self._due()
         for name, runner in list(self._waiting.items()):
             if runner.look(stopping=stopping, begin=name == due):
                 del self._waiting[name]
@@ -333,18 +338,19 @@ class PipelineRunners:
         name = min(times_s, key=times_s.__getitem__, default=None)
         return name if name is not None and times_s[name] <= time.monotonic() else None
 
-    def _start_next(self, *, stopping: bool) -> bool:
-        """Begin the first pipeline that was asked for and can begin. False when there is none."""
+    def _next_request(self) -> StartRequest | None:
         with suppress(Empty):
-            while True:
-                request = self._asked.get_nowait()
-                name = request.pipeline
-                if name in self._waiting or name not in self.all or stopping:
-                    continue
-                self.all[name].lease = self.all[name].lease if request.lease is None else request.lease
-                self.begin(name, new_run=request.new_run)
-                return True
-        return False
+            return self._asked.get_nowait()
+        return None
+
+    def _started(self, request: StartRequest | None) -> bool:
+        """Begin the pipeline that is asked for. False where it runs already, or the configuration has none such."""
+        if request is None or request.pipeline in self._waiting or request.pipeline not in self.all:
+            return False
+        runner = self.all[request.pipeline]
+        runner.lease = runner.lease if request.lease is None else request.lease
+        self.begin(request.pipeline, new_run=request.new_run)
+        return True
 
     def _remove(self, name: str) -> None:
         self.all.pop(name).shown.close()

@@ -1,0 +1,226 @@
+"""How a driver begins, changes, drains and removes pipelines, round by round."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.reloading import EndlessPipeline, Query
+from writer.config.loader import ConfigChanges
+from writer.core.errors import LimitReached
+from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
+from writer.status.progress import Board, Progress
+from writer.web.endpoints import starts
+
+
+class Driver:
+    """Pipelines that run until they are drained, and what happened to them."""
+
+    def __init__(self, *names: str, supervised: bool = False) -> None:
+        self.board, self.log, self.asked, self.stop = Board(), list[str](), StartRequests(), threading.Event()
+        self.reports = list[str]()
+        self.runners = PipelineRunners(self._made, self.asked, self.board.remove, supervised=supervised)
+        self.fails = set[str]()
+        for name in names:
+            self.runners.add(name)
+            self.runners.begin(name)
+
+    def _made(self, name: str) -> PipelineRunner:
+        self.board.add(name)
+
+        def begin(r: PipelineRunner, _: bool) -> None:
+            self.log.append(f"{name} begins")
+            if name in self.fails:
+                raise RuntimeError("torn")
+            r.pipeline, r.query = EndlessPipeline(), Query()  # type: ignore[assignment]
+            r.shown.callback(self.log.append, f"{name} ends")
+
+        return PipelineRunner(self.board[name], begin, report=lambda view, _: self.reports.append(view.pipeline))
+
+    def beats(self, *steps: ConfigChanges | Callable[[], object]) -> None:
+        """Let it run; one step at each look, at the end a stop."""
+        left = list(steps)
+
+        def beat() -> ConfigChanges | None:
+            step = left.pop(0) if left else self.stop.set
+            return step if isinstance(step, ConfigChanges) else step() and None  # type: ignore[func-returns-value]
+
+        self.runners.watch(self.stop, beat)
+
+
+def test_pipelines_come_change_and_go_beside_the_others() -> None:
+    driver = Driver("clicks", "views")
+    driver.beats(
+        ConfigChanges(added=("orders",), changed=("views",)),
+        lambda: driver.log.append(f"runs {sorted(driver.board)}"),
+        *[lambda: None] * 2,
+        ConfigChanges(removed=("views",)),
+        lambda: None,
+        lambda: driver.log.append(f"runs {sorted(driver.board)}"),
+    )
+    assert driver.log == [
+        "clicks begins", "views begins", "runs ['clicks', 'orders', 'views']", "orders begins", "views ends",
+        "views begins", "views ends", "runs ['clicks', 'orders']", "clicks ends", "orders ends",
+    ]  # fmt: skip
+    assert driver.reports == ["views", "clicks", "orders"], "one that begins anew has not ended"
+    assert {one.view().state for one in driver.board.values()} == {"stopped"}
+
+
+class _SlowPipeline(EndlessPipeline):
+    """Its batch takes until `free` is set."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+
+    def drain(self) -> bool:
+        return self.free.is_set()
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+def test_all_pipelines_are_exchanged_while_those_that_go_drain(supervised: bool) -> None:
+    driver, slow = Driver("old", supervised=supervised), _SlowPipeline()
+    driver.runners.all["old"].pipeline = slow  # type: ignore[assignment]
+    post = starts(driver.board, "token", lambda *request: driver.asked.put(StartRequest(*request)))
+    driver.beats(
+        ConfigChanges(added=("new",), removed=("old",)),
+        lambda: post("/pipelines/new/start?new_run=false&lease=1", "Bearer token") if supervised else None,
+        slow.free.set,
+        lambda: None,
+        lambda: driver.log.append(f"runs {sorted(driver.board)}"),
+    )
+    assert driver.log == ["old begins", "new begins", "old ends", "runs ['new']", "new ends"]
+
+
+def test_a_request_that_waits_keeps_a_driver_going_whose_pipelines_have_ended() -> None:
+    driver = Driver("clicks", supervised=True)
+    driver.runners.add("views")
+    driver.asked.put(StartRequest("gone"))
+    driver.asked.put(StartRequest("views"))
+    driver.runners.all["clicks"].query.isActive = False
+    driver.runners.watch(driver.stop, lambda: driver.stop.set() if "views begins" in driver.log else None)
+    assert driver.log == ["clicks begins", "clicks ends", "views begins", "views ends"]
+
+
+def test_those_that_fail_at_their_start_keep_no_other_from_its_own() -> None:
+    driver = Driver("old")
+    driver.fails = {"first", "second"}
+    driver.beats(ConfigChanges(added=("first", "second", "third"), removed=("old",)), *[lambda: None] * 3)
+    begun = [line for line in driver.log if "third" in line or "old" in line]
+    assert begun == ["old begins", "old ends", "third begins", "third ends"]
+
+
+def test_many_that_change_begin_one_by_one_with_a_beat_between() -> None:
+    names = [f"p{n}" for n in range(6)]
+    driver, beats = Driver(*names), list[tuple[int, set[str]]]()
+    del driver.log[:]
+
+    def beat() -> ConfigChanges | None:
+        begun = sum("begins" in line for line in driver.log)
+        beats.append((begun, {driver.board[name].view().state for name in names}))
+        if begun == len(names):
+            driver.stop.set()
+        return ConfigChanges(changed=tuple(names)) if len(beats) == 1 else None
+
+    driver.runners.watch(driver.stop, beat)
+    assert [begun for begun, _ in beats] == [0, 0, *range(len(names) + 1), *[len(names)] * (len(beats) - 9)]
+    assert all("starting" in states for begun, states in beats[2:] if begun < len(names)), "a start may take longer"
+
+
+def test_many_that_come_begin_one_by_one_too() -> None:
+    driver, begun = Driver("clicks"), list[int]()
+    names = tuple(f"p{n}" for n in range(4))
+    count: Callable[[], object] = lambda: begun.append(len(driver.log) - 1)  # noqa: E731
+    driver.beats(ConfigChanges(added=names), *[count] * 5)
+    assert begun == [0, 1, 2, 3, 4]
+
+
+def test_a_pipeline_is_starting_while_it_begins() -> None:
+    driver = Driver("clicks", supervised=True)
+    states = list[str]()
+    runner = driver.runners.add("views")
+    runner.progress.stopped()
+    runner._begin = lambda r, _: states.append(r.progress.view().state)
+    runner.begin()
+    assert states == ["starting"]
+
+
+def test_one_whose_last_batch_fails_is_tried_with_its_new_settings() -> None:
+    driver, slow = Driver("clicks", "views"), _SlowPipeline()
+    runner = driver.runners.all["views"]
+    runner.pipeline = slow  # type: ignore[assignment]
+
+    def fail() -> None:
+        slow.error = LimitReached("too many failed")  # type: ignore[assignment]
+        runner.query.isActive = False
+
+    shown: Callable[[], object] = lambda: driver.log.append(driver.board["views"].view().state)  # noqa: E731
+    driver.beats(ConfigChanges(changed=("views",)), fail, lambda: None, shown)
+    assert driver.log.count("views begins") == 2
+    assert "running" in driver.log
+    assert driver.reports == ["clicks", "views"], "only at the end"
+
+
+def test_one_that_another_writer_replaced_does_not_begin_anew() -> None:
+    driver, slow = Driver("clicks", "views"), _SlowPipeline()
+    slow.owns_table = lambda: False  # type: ignore[method-assign]
+    slow.free.set()
+    driver.runners.all["views"].pipeline = slow  # type: ignore[assignment]
+    driver.beats(ConfigChanges(changed=("views",)), lambda: None, lambda: None)
+    assert driver.log.count("views begins") == 1
+    assert driver.board["views"].view().state == "failed"
+
+
+def test_one_that_is_put_back_while_it_drains_begins_anew() -> None:
+    driver = Driver("clicks", "views")
+    runner = driver.runners.all["views"]
+    driver.runners.change(ConfigChanges(removed=("views",)))
+    assert runner.removed
+    driver.beats(ConfigChanges(added=("views",)), lambda: None, lambda: None)
+    assert driver.log.count("views begins") == 2
+    assert "views" in driver.board
+
+
+def test_a_reload_starts_what_has_failed_once_more() -> None:
+    driver = Driver("clicks", "views")
+    driver.fails = {"orders"}
+    driver.beats(
+        ConfigChanges(added=("orders",)),
+        lambda: None,
+        driver.fails.clear,
+        ConfigChanges(),
+        lambda: None,
+        lambda: driver.log.append(driver.board["orders"].view().state),
+    )
+    assert driver.log.count("orders begins") == 2
+    assert "running" in driver.log
+
+
+def test_a_supervisor_asks_for_the_start_of_one_that_comes() -> None:
+    driver = Driver("clicks", supervised=True)
+    driver.beats(
+        ConfigChanges(added=("orders",)),
+        lambda: driver.log.append(driver.board["orders"].view().state),
+        lambda: driver.asked.put(StartRequest("orders", lease=7)),
+        lambda: None,
+        lambda: driver.log.append(str(driver.runners.all["orders"].lease)),
+    )
+    assert driver.log == ["clicks begins", "stopped", "orders begins", "7", "clicks ends", "orders ends"]
+
+
+def test_a_reader_of_the_board_reads_it_to_its_end() -> None:
+    board = Board(["clicks", "views"])
+    reading = iter(board.values())
+    first = next(reading)
+    board.remove("views")
+    board.add("orders")
+    assert [first.pipeline, *(one.pipeline for one in reading)] == ["clicks", "views"]
+    assert [one.pipeline for one in board.values()] == list(board) == ["clicks", "orders"]
+    assert isinstance(board["orders"], Progress)
+
+
+def test_a_start_that_is_asked_for_after_a_change_is_made_with_the_newer_file() -> None:
+    driver = Driver("clicks", supervised=True)
+    driver.runners.add("views")
+    asked_just_after_the_look: Callable[[], object] = lambda: driver.asked.put(StartRequest("views"))  # noqa: E731
+    driver.beats(asked_just_after_the_look, lambda: driver.log.append("reads the file"), lambda: None)
+    assert driver.log[:3] == ["clicks begins", "reads the file", "views begins"]
