@@ -1,6 +1,5 @@
 """An Iceberg table beside other clients, a catalog that fails, and writers that die: nothing is lost or doubled."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from tests import oracle
 from tests.contract.tables import COLUMNS, P0, batch, begun, iceberg_table_of, made, rows, written
 from tests.contract.test_compact import compacted, filled
 from tests.opened import iceberg_table, in_catalog
+from tests.racing import lose_answers
 from writer.audit.audit import audit
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
@@ -179,17 +179,7 @@ def test_a_commit_whose_answer_is_lost_is_found_in_the_catalog(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, *, applied: bool
 ) -> None:
     epoch = begun(table)
-    client = catalog._opened(*_opened_as(table))
-    commit, failures = client.commit_table, iter([True, True])
-
-    def unanswered(*args: Any) -> Any:
-        if not next(failures, False):
-            return commit(*args)
-        if applied:
-            commit(*args)
-        raise RuntimeError("the connection was reset")
-
-    monkeypatch.setattr(client, "commit_table", unanswered)
+    lose_answers(monkeypatch, catalog._opened(*_opened_as(table)), 2, applied=applied)
     for at in range(3):
         table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
     assert (rows(table), table.snapshot().frontier(P0)) == (30, 30)
@@ -286,24 +276,11 @@ def test_a_start_that_dies_while_it_makes_the_table_is_followed_by_one_that_make
 # --- two at once --------------------------------------------------------------------------------------------------
 
 
-def race(location: str, commits: str, number: str) -> None:
-    """Commit whenever there is a version to follow, until there are so many. Prints how many entries were its own."""
-    log = iceberg_table(location, "events")._log
-    won = 0
-    while (state := log.state()).version <= int(commits):
-        mine = json.dumps({"kind": "start", "id": f"{number}-{state.version}"})
-        actions = [{"commitInfo": {"timestamp": 0, "operation": "WRITE", "headrace": mine}}]
-        with suppress(OSError):  # no answer: the log decides
-            log.append(state, actions)
-        log.state()
-        won += mine == (log.entry(state.version + 1) or [{}])[0].get("commitInfo", {}).get("headrace")
-    print(won)
-
-
 @pytest.mark.parametrize("commits", [20, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, commits: int) -> None:
     begun(table)
-    code = f"import sys; from {__name__} import race; race(*sys.argv[1:])"
+    code = "import sys; from tests.opened import iceberg_table; from tests.racing import race\n"
+    code += "place, versions, number = sys.argv[1:]; print(race(iceberg_table(place, 'events'), int(versions), number))"
     command = [sys.executable, "-c", code, table.location, str(commits)]
     racing = [
         subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])

@@ -1,10 +1,8 @@
 """Iceberg tables that a REST catalog knows: Iceberg's own server, and pyiceberg's client."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from tests.contract.tables import COLUMNS, P0, batch, begun, written
+from tests.racing import lose_answers
 from tests.servers.iceberg_rest import iceberg_rest
 from writer.config.table_sections import Catalog
 from writer.core.catalog_table import CatalogTable
@@ -40,7 +39,7 @@ def place(url: str, location: str) -> CatalogTable:
 @pytest.fixture
 def table(url: str, tmp_path: Path) -> PipelineTable:
     location = str(tmp_path / "lake")
-    made = table_at("iceberg", location, "events", catalog=place(url, location))
+    made = opened(url, location)
     made.create(COLUMNS, ["hour"])
     return made
 
@@ -75,39 +74,21 @@ def test_a_commit_whose_answer_is_lost_is_found(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, *, applied: bool
 ) -> None:
     epoch = begun(table)
-    client = table._log._client._catalog()
-    commit, failures = client.commit_table, iter([True])
-
-    def unanswered(*args: Any) -> Any:
-        if not next(failures, False):
-            return commit(*args)
-        if applied:
-            commit(*args)
-        raise RuntimeError("the connection was reset")
-
-    monkeypatch.setattr(client, "commit_table", unanswered)
+    lose_answers(monkeypatch, table._log._client._catalog(), 1, applied=applied)
     for at in range(2):
         table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
     assert table.snapshot().frontier(P0) == 20
     assert [entry.kind for entry in table.history(2)] == ["batch"] * 2
 
 
-def race(url: str, location: str, number: str) -> None:
-    """Commit whenever there is a version to follow, until there are so many. Prints how many entries were its own."""
-    log = table_at("iceberg", location, "events", catalog=place(url, location))._log
-    won = 0
-    while (state := log.state()).version <= RACES:
-        mine = json.dumps({"kind": "start", "id": f"{number}-{state.version}"})
-        with suppress(OSError):  # no answer: the log decides
-            log.append(state, [{"commitInfo": {"timestamp": 0, "operation": "WRITE", "headrace": mine}}])
-        log.state()
-        won += mine == (log.entry(state.version + 1) or [{}])[0].get("commitInfo", {}).get("headrace")
-    print(won)
+def opened(url: str, location: str) -> PipelineTable:
+    return table_at("iceberg", location, "events", catalog=place(url, location))
 
 
 def test_of_two_committers_for_one_version_one_wins_each_of_a_thousand_times(url: str, table: PipelineTable) -> None:
     begun(table)
-    code = f"import sys; from {__name__} import race; race(*sys.argv[1:])"
+    code = f"import sys; from {__name__} import opened; from tests.racing import race\n"
+    code += f"print(race(opened(*sys.argv[1:3]), {RACES}, sys.argv[3]))"
     racing = [
         subprocess.Popen(
             [sys.executable, "-c", code, url, table.location, str(number)],

@@ -4,7 +4,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
@@ -56,15 +56,7 @@ def run(
     link = supervisor_channel.folder()
     orders = supervisor_channel.Orders() if link is None else link.orders()
     executor_manager = _executor_manager(config, board)
-    starts = endpoints.starts(board, orders.token, lambda *request: asked.put(StartRequest(*request)))
-    serving = endpoints.serving(
-        config.http, board, http_server.first_of(starts, executor_manager.post),
-        live_records.guarded(config, lambda: file.config),
-        lambda: {
-            "executors": executor_manager.to_dict(),
-            "config": {**file.document(), "process": process(orders.supervisor or os.getpid())},
-        },
-    )  # fmt: skip
+    serving = _serving(file, board, orders, asked, executor_manager)
     # HTTP before Spark: a port that is taken is said at once.
     with stopped_by_signals(stop), serving as url, ExitStack() as after:
         after.callback(notifier.close, _LAST_WORDS)
@@ -109,6 +101,22 @@ def run(
             executor_manager.close()  # executors that go with the application are not lost
             started.close()
     return {name: runner.error for name, runner in runners.all.items()}
+
+
+def _serving(
+    file: ReloadableConfig, board: Board, orders: supervisor_channel.Orders, asked: StartRequests,
+    executor_manager: ExecutorManager,
+) -> AbstractContextManager[str | None]:  # fmt: skip
+    """Prepare the HTTP server. It yields its URL; None where the configuration wants none."""
+    starts = endpoints.starts(board, orders.token, lambda *request: asked.put(StartRequest(*request)))
+    return endpoints.serving(
+        file.config.http, board, http_server.first_of(starts, executor_manager.post),
+        live_records.guarded(file.config, lambda: file.config),
+        lambda: {
+            "executors": executor_manager.to_dict(),
+            "config": {**file.document(), "process": process(orders.supervisor or os.getpid())},
+        },
+    )  # fmt: skip
 
 
 def _started_once(

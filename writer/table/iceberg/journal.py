@@ -150,22 +150,23 @@ class Journal(Log):
 
     def _describe_others(self, table: Table, version: int) -> None:
         """Write entries for what other clients committed since our newest entry, `version`."""
-        head = table.metadata.current_snapshot_id
-        ours = table.properties.get(SNAPSHOT)
+        ours, metadata = table.properties.get(SNAPSHOT), table.metadata
         known = int(ours) if ours else None
-        while (known, table.metadata.current_schema_id) != (head, self._schema):
-            while (actions := self.entry(version + 1)) is not None:
+        while (known, metadata.current_schema_id) != (metadata.current_snapshot_id, self._schema):
+            while (actions := self.entry(version + 1)) is not None:  # what is described already
                 version += 1
                 known = parse_commit_info(actions)[0].get(foreign_snapshots.SNAPSHOT, known)
-            if known != head:
-                listed = lambda: file_listing.followed(self, self._at_end(), None).files  # noqa: E731
-                found = next(foreign_snapshots.entries(table, known, self._client.location, listed))
-            elif (changed := self._column_changes(table)) is None:
-                self._schema = table.metadata.current_schema_id
+            if (found := self._next_change(table, known)) is None:
+                self._schema = metadata.current_schema_id
                 return
-            else:
-                found = changed
             self._store.put_if_absent(entry_name(version + 1), entry_lines(found))  # another process writes the same
+
+    def _next_change(self, table: Table, known: int | None) -> list[Action] | None:
+        """Return the entry of the oldest change after the snapshot `known`; None where there is none."""
+        if known == table.metadata.current_snapshot_id:
+            return self._column_changes(table)
+        listed = lambda: file_listing.followed(self, self._at_end(), None).files  # noqa: E731
+        return next(foreign_snapshots.entries(table, known, self._client.location, listed))
 
     def _at_end(self) -> State:
         return super().state()
