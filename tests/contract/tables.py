@@ -16,6 +16,7 @@ from tests import hive
 from tests.opened import OPENED, in_catalog
 from tests.servers.objects import ObjectServer
 from writer.batch.staging.parquet_files import Destination, delta_statistics
+from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import delta_options, store_at
@@ -84,9 +85,9 @@ def opened(location: str) -> DeltaTable:
     return DeltaTable(location, storage_options=delta_options(location))
 
 
-def iceberg_table_of(location: str) -> Table:
-    """Open an Iceberg table as another client does."""
-    place = in_catalog(location)
+def iceberg_table_of(location: str, place: CatalogTable | None = None) -> Table:
+    """Open an Iceberg table as another client does. `place`: in the catalog; None: that of tests without a driver."""
+    place = place or in_catalog(location)
     return load_catalog(place.catalog, **dict(place.settings), **catalog.file_settings(location)).load_table(
         place.identifier
     )

@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.carried import Died, Driver, log
-from tests.contract.tables import LOGS, put_table
+from tests.contract.tables import LOGS, iceberg_table_of, put_table
 from tests.contract.test_compact import carry, compacted, filled, offsets
 from tests.looking import EVENT, event
 from tests.servers.objects import ObjectServer
@@ -115,6 +115,33 @@ def test_files_that_were_rewritten_go_after_a_while(make, form: str) -> None:
     remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
     assert offsets(driver) == list(range(70))
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+@pytest.mark.parametrize("form", ["iceberg"])
+@pytest.mark.usefixtures("scratch")
+def test_metadata_that_no_snapshot_names_goes_and_what_a_kept_snapshot_needs_stays(make) -> None:
+    driver = make()
+    compacted(driver)
+    place = driver.config.catalog_place("clicks", driver.lake)
+    before = iceberg_table_of(driver.lake, place)
+    carry(driver, 6)
+    store = store_at(f"{driver.lake}/metadata")
+    for left in ("0-m0.avro", "snap-1-0-x.avro", "00009-x.metadata.json", "notes.txt"):  # a commit died: no catalog's
+        store.put(left, b"x")
+    assert found(driver, datetime.now(UTC)) == {}
+    before.manage_snapshots().create_tag(before.metadata.snapshots[-2].snapshot_id, "month").commit()
+    waste = found(driver)
+    assert sorted(waste.values()) == ["orphan"] * 3, "the files that the compaction replaced are those of a tag"
+    before.refresh().manage_snapshots().remove_tag("month").commit()
+    assert sorted(found(driver).values()) == ["orphan"] * 3 + ["removed"] * 6
+    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
+    after = iceberg_table_of(driver.lake, place)
+    assert [one.snapshot_id for one in after.metadata.snapshots] == [after.metadata.current_snapshot_id]
+    assert store.read("notes.txt") is not None
+    assert len(after.scan().to_arrow()) == len(offsets(driver)) == 70
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+    carry(driver, 7)
+    assert offsets(driver) == list(range(80))
 
 
 @pytest.mark.usefixtures("scratch")

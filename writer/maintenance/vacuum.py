@@ -4,11 +4,12 @@ import os
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -42,6 +43,7 @@ class Place:
     location: str
     waste: tuple[Waste, ...]
     left_alone: tuple[str, ...] = ()  # folders in it that are tables of their own, or links
+    expire: Callable[[], None] = lambda: None  # makes the table forget the versions that need what is removed
 
 
 def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: datetime) -> list[Place]:
@@ -63,9 +65,10 @@ def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: 
         table = main if location == main.location else tables.side(location)
         if table.exists():
             stored, apart = _own(table.store, itself=True)  # first: what is committed meanwhile is needed by then
-            needed = _needed(table, _held(main) if table is main else awaited.files(table))
             at = min(cutoff, now - _log_retention(table))
-            places.append(Place(location, tuple(of_table(stored, needed, at, hidden=table.hidden)), apart))
+            needed = _needed(table, _held(main) if table is main else awaited.files(table), at)
+            waste = tuple(of_table(stored, needed, at, hidden=table.hidden))
+            places.append(Place(location, waste, apart, partial(table.expire, at)))
     checkpoints = store_at(f"{config.checkpoints.rstrip('/')}/{name}", config.s3.settings)
     stored, apart = _own(checkpoints, itself=False)
     kept_apart = frozenset(path.partition("/")[0] for path in apart)  # a run goes as a whole, or not at all
@@ -79,6 +82,8 @@ def remove(config: Config, places: Iterable[Place]) -> None:
     """Remove these objects. If it is interrupted, run it again. Raises HeadraceError."""
     for place in places:
         store = store_at(place.location, config.s3.settings)
+        if any(waste.why == "removed" for waste in place.waste):
+            place.expire()
         try:
             with ThreadPoolExecutor(_AT_ONCE) as threads:
                 list(threads.map(lambda waste, store=store: _remove(store, waste), place.waste))
@@ -172,9 +177,12 @@ class _Awaited:
         return {path for version, path in self._listed[table.location] if version > applied}
 
 
-def _needed(table: PipelineTable, awaited: set[str]) -> Needed:
-    """Return what a table's log names, and what waits for commits. `awaited`: taken before the table is looked at."""
-    files = awaited | {file.path for file in table.bucket_files(table.snapshot())}
+def _needed(table: PipelineTable, awaited: set[str], since: datetime) -> Needed:
+    """Return what a table's log names, what waits for commits, and what readers of versions since this time need.
+
+    `awaited`: taken before the table is looked at.
+    """
+    files = awaited | {file.path for file in table.bucket_files(table.snapshot())} | table.referenced(since)
     removed = {}
     for _, actions in table.entries(-1):
         for action in actions:

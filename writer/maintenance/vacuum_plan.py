@@ -7,7 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Literal
+
+from writer.storage.nesting import METADATA
 
 Why = Literal["orphan", "removed", "draft", "manifest", "checkpoint", "scratch"]
 WORDS: Mapping[str, str] = {
@@ -23,6 +26,8 @@ _MANIFEST = re.compile(r"^(_headrace/sealed/(?:.*/)?)v(\d+)\.json$")
 _STAGED = "_headrace/staged/"
 _HELD = "_headrace/held/"  # files of a route's tables that refuse, at the pipeline's log
 _LISTS = "_headrace/lists/"  # of files, of entries of a route's log
+_METADATA = f"{METADATA}/"
+_METADATA_FILES = (".metadata.json", ".avro", ".puffin", ".stats")
 _DRAFTS = (re.compile(r"^\..*\.tmp$"), re.compile(r"^_commit_.*\.json\.tmp$"))  # ours, delta-rs's
 
 
@@ -49,8 +54,13 @@ class Waste:
 class Needed:
     """Files that a table's log needs, by path relative to the table."""
 
-    files: frozenset[str]  # that the newest version names, or that a commit is about to have applied
+    files: frozenset[str]  # that the newest version names, or that a commit is about to have applied; its metadata
     removed: Mapping[str, datetime]  # when files were removed, as far as the log still says
+
+    @cached_property
+    def has_metadata(self) -> bool:
+        """Whether they are an Iceberg table's: only then is its folder of metadata judged."""
+        return any(path.startswith(_METADATA) for path in self.files)
 
 
 def of_table(stored: Iterable[Stored], needed: Needed, cutoff: datetime, *, hidden: bool) -> Iterator[Waste]:
@@ -75,6 +85,8 @@ def _why(path: str, needed: Needed, newest: Mapping[str, int], cutoff: datetime,
         return "draft"
     if match := _MANIFEST.match(path):
         return "manifest" if int(match[2]) < newest[match[1]] else None
+    if path.startswith(_METADATA) and needed.has_metadata:
+        return None if path in needed.files or not path.endswith(_METADATA_FILES) else "orphan"
     if path.startswith(_STAGED):
         return None if path in needed.files or not path.endswith(".staged") else "orphan"
     if path.startswith(_LISTS):

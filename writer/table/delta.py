@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -68,6 +69,13 @@ class Delta:
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Files by bucket: those of the newest checkpoint, and what the entries after it add and remove."""
         return file_listing.after_checkpoint(self.log, state, bucket)
+
+    def expire(self, before: datetime) -> None:
+        """Do nothing: the log alone knows versions."""
+
+    def referenced(self, since: datetime) -> set[str]:  # noqa: ARG002 - of the protocol
+        """None: what a reader needs is named by entries."""
+        return set()
 
     def foreign(self) -> list[str]:
         """None: readers see what the log names."""

@@ -10,6 +10,7 @@ that a reader sees is committed, and every committed file is seen, but for those
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -91,6 +92,13 @@ class Parquet:
         """Files by bucket, as all entries add and remove them. They are kept in memory, and followed from there."""
         self._listing = file_listing.followed(self.log, state, self._listing)
         return [file for file in self._listing.files.values() if bucket in (None, file.bucket)]
+
+    def expire(self, before: datetime) -> None:
+        """Do nothing: the log alone knows versions."""
+
+    def referenced(self, since: datetime) -> set[str]:  # noqa: ARG002 - of the protocol
+        """None: what a reader needs is named by entries."""
+        return set()
 
     def foreign(self) -> list[str]:
         """Files in the folders that no entry ever named: another client's. Reads the folders, then every entry."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -281,6 +281,16 @@ class PipelineTable(Appender):
             state = replace(self.state(), version=version)
             return {file.path: file.rows for file in self._format.bucket_files(state, None)}
         return {}
+
+    def expire(self, before: datetime) -> None:
+        """Forget versions from before this time that only readers' queries of the past need."""
+        with reading(self.location):
+            self._format.expire(before)
+
+    def referenced(self, since: datetime) -> set[str]:
+        """Paths below the location that versions since this time need, and that no entry may name."""
+        with reading(self.location):
+            return self._format.referenced(since)
 
     def foreign(self) -> list[str]:
         """Paths of files that readers of the table see and that no entry ever named. Reads every entry."""

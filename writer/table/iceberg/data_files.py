@@ -105,7 +105,12 @@ def remove_of(file: DataFile, location: str, spec: PartitionSpec, at: int) -> Ac
 
 def path_of(file: DataFile, location: str) -> str:
     """Return the path of a data file below the table's location."""
-    return file.file_path.removeprefix("file://").removeprefix(f"{location}/")
+    return relative(file.file_path, location)
+
+
+def relative(path: str, location: str) -> str:
+    """Return a path of the table's metadata, relative to the table's location."""
+    return path.removeprefix("file://").removeprefix(f"{location}/")
 
 
 def _quoted(file: DataFile, location: str) -> str:

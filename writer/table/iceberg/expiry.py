@@ -5,25 +5,28 @@ pyiceberg's own expiry asks without a condition, tries again by itself, and remo
 
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 
 from writer.table.iceberg.catalog import CatalogClient, CommitRefused
+from writer.table.iceberg.data_files import relative
 
 SNAPSHOTS_KEPT = 50  # newest ones; each has about 620 bytes in the metadata that every commit writes anew
+_NEVER_TOO_OLD = datetime.max.replace(tzinfo=UTC)  # of `before`: the number alone counts
 
 
-def expire(client: CatalogClient, table: Table, keep: int = SNAPSHOTS_KEPT) -> int:
-    """Expire all but the newest snapshots and those that a branch or tag names. Returns how many went.
+def expire(client: CatalogClient, table: Table, keep: int = SNAPSHOTS_KEPT, before: datetime = _NEVER_TOO_OLD) -> int:
+    """Expire all but the newest `keep` snapshots, and those since `before`, and those that a branch or tag names.
 
-    Data files stay: vacuum removes those that a rewrite replaced. Raises OSError.
+    Returns how many went. Data files stay: vacuum removes those that a rewrite replaced. Raises OSError.
     """
     metadata = table.metadata
-    named = {ref.snapshot_id for ref in metadata.refs.values()}
     known = sorted(metadata.snapshots, key=lambda one: one.sequence_number or 0)
-    old = [one for one in known[: max(len(known) - keep, 0)] if one.snapshot_id not in named]
+    kept_ids = {one.snapshot_id for one in _kept(table, before)}
+    old = [one for one in known[: max(len(known) - keep, 0)] if one.snapshot_id not in kept_ids]
     head = metadata.current_snapshot_id
     if not old or head is None:
         return 0
@@ -42,6 +45,25 @@ def expire(client: CatalogClient, table: Table, keep: int = SNAPSHOTS_KEPT) -> i
         with suppress(OSError):  # what stays is an orphan
             table.io.delete(path)
     return len(old)
+
+
+def referenced(table: Table, location: str, since: datetime) -> set[str]:
+    """Return the paths, below the location, of metadata files, and of the data files of snapshots since this time."""
+    metadata, kept = table.metadata, _kept(table, since)
+    found = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
+    found |= {one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)}
+    manifests = {one.manifest_path: one for snapshot in kept for one in snapshot.manifests(table.io)}
+    found |= _metadata_files(metadata.snapshots, table)
+    for manifest in manifests.values():
+        found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
+    return {relative(path, location) for path in found}
+
+
+def _kept(table: Table, since: datetime) -> list[Snapshot]:
+    """Return the snapshots since this time, the current one, and those that a branch or tag names."""
+    metadata, at = table.metadata, since.timestamp() * 1000
+    named = {metadata.current_snapshot_id, *(ref.snapshot_id for ref in metadata.refs.values())}
+    return [one for one in metadata.snapshots if one.timestamp_ms >= at or one.snapshot_id in named]
 
 
 def _metadata_files(snapshots: Iterable[Snapshot], table: Table) -> set[str]:

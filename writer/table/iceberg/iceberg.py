@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 from writer.storage.nesting import METADATA, is_iceberg
 from writer.table.iceberg.catalog import CatalogClient
-from writer.table.iceberg.expiry import expire
+from writer.table.iceberg.expiry import expire, referenced
 from writer.table.iceberg.journal import Journal
 from writer.table.log import file_listing
 from writer.table.log.entries import created
@@ -65,6 +66,14 @@ class Iceberg:
         if self._listing is None or listing.place[1] >= self._listing.place[1]:
             self._listing = listing
         return [file for file in listing.files.values() if bucket in (None, file.bucket)]
+
+    def expire(self, before: datetime) -> None:
+        """Expire snapshots from before this time that no branch or tag names."""
+        expire(self._client, self._journal.table(), 0, before)
+
+    def referenced(self, since: datetime) -> set[str]:
+        """Paths of the table's metadata files, and of the data files of snapshots since this time."""
+        return referenced(self._journal.table(), self.location, since)
 
     def foreign(self) -> list[str]:
         """None: readers see what the catalog's snapshot names."""

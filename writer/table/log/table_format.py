@@ -1,6 +1,7 @@
 """The protocol of a table format, with an adapter for each."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -46,6 +47,12 @@ class Format(Protocol):
 
     def foreign(self) -> list[str]:
         """Paths of files that readers of the table see and that no entry of its log ever named."""
+
+    def expire(self, before: datetime) -> None:
+        """Forget versions of the table from before this time, but the newest, where readers may still ask for them."""
+
+    def referenced(self, since: datetime) -> set[str]:
+        """Paths below the location that versions since this time need, and the newest: what no entry may name."""
 
     def tidy(self, state: State, *, keeps_entries: bool = False) -> None:
         """Write the log's checkpoint at this state, and remove unneeded objects, but no entry if `keeps_entries`."""
