@@ -12,12 +12,13 @@ from pyarrow import parquet
 
 from bench.figures import Written
 from bench.job import BUCKET, CORES, Job
+from writer.config.loader import load
 from writer.core.errors import ConfigError
 from writer.driver.spark import WORKER_ENVIRONMENT
-from writer.table.factory import table_at
+from writer.table.factory import main_table
 
 PIPELINE = "bench"
-HEADRACE = "aef"  # contenders that are the writer itself, and say of their steps in commits
+HEADRACE = "aefj"  # contenders that are the writer itself, and say of their steps in commits
 _EVER = "36500 d"  # the events are of a fixed day
 
 
@@ -90,14 +91,22 @@ def configuration(job: Job, **kafka: str) -> str:
 
 def steps_of(job: Job) -> list[Mapping[str, float]]:
     """Return the processor seconds that headrace spent in each step, commit by commit."""
-    return [committed.facts["seconds"] for committed in table_at("delta", str(job.table), PIPELINE).commits_since(-1)]
+    table = main_table(PIPELINE, load(_file(job)))
+    return [committed.facts["seconds"] for committed in table.commits_since(-1)]
 
 
-def _headrace(**kafka: str) -> Callable[[Job], list[str]]:
+def _file(job: Job) -> Path:
+    return Path(job.directory) / "headrace.yaml"
+
+
+def _headrace(*, is_iceberg: bool = False, **kafka: str) -> Callable[[Job], list[str]]:
     def command(job: Job) -> list[str]:
-        path = Path(job.directory) / "headrace.yaml"
-        path.write_text(configuration(job, **kafka), encoding="utf-8")
-        return [sys.executable, "-m", "writer.cli", "run", str(path), "--once"]
+        settings = yaml.safe_load(configuration(job, **kafka))
+        if is_iceberg:
+            settings["catalog"] = {"type": "sql", "uri": f"sqlite:///{job.directory}/catalog.db"}
+            settings["pipelines"][PIPELINE]["table"]["format"] = "iceberg"
+        _file(job).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        return [sys.executable, "-m", "writer.cli", "run", str(_file(job)), "--once"]
 
     return command
 
@@ -111,6 +120,18 @@ def _in_delta(job: Job) -> Written:
     table = DeltaTable(str(job.table))
     sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
     return Written(len(sizes), sum(sizes), table.to_pyarrow_dataset().count_rows())
+
+
+def _in_iceberg(job: Job) -> Written:
+    """Count what the table's current snapshot names; the rows are counted in the files."""
+    from pyiceberg.catalog import load_catalog
+
+    place = load(_file(job)).catalog_place(PIPELINE, str(job.table))
+    assert place is not None, "the configuration has a catalog"
+    found = load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier).inspect.files()
+    sizes, paths = found.column("file_size_in_bytes").to_pylist(), found.column("file_path").to_pylist()
+    rows = sum(parquet.read_metadata(path.removeprefix("file://")).num_rows for path in paths)
+    return Written(len(sizes), sum(sizes), rows)
 
 
 def _in_files(job: Job) -> Written:
@@ -152,6 +173,10 @@ CONTENDERS = {
         Contender(
             "i", "script", "confluent_kafka, fastavro and deltalake in one process",
             _module("bench.script"), _in_delta,
+        ),
+        Contender(
+            "j", "iceberg", "headrace with table.format: iceberg, an SQLite catalog",
+            _headrace(is_iceberg=True), _in_iceberg,
         ),
     )
 }  # fmt: skip

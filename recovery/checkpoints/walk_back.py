@@ -7,6 +7,7 @@ rows. Nothing is lost, as reading begins behind the last row at the latest; noth
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,20 +16,24 @@ import pyarrow.compute as pc
 from recovery.checkpoints.checks import TopicIds
 from recovery.checkpoints.facts import topic_ids
 from recovery.checkpoints.reader import Reading, read
+from writer.batch.staging import table_file
 from writer.clients.kafka import Cluster, choose_topics
 from writer.config.pipelines import Config
 from writer.core.offsets import Source, TopicPartition
 from writer.offsets import checkpoint_backups
 from writer.offsets.spark_checkpoint import Checkpoints, Offsets
 from writer.offsets.start_decision import LogRange
-from writer.storage.base import S3Settings
+from writer.storage.base import S3Settings, Store
 from writer.storage.locations import store_at
 from writer.table.factory import all_tables
+from writer.table.log.foreign_writes import reading
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
 _PLACE = ("_topic", "_incarnation", "_partition")
 _RUNS_MAX = 10  # that are walked back over
+_FILES_AT_ONCE = 8
+_ROWS_AT_ONCE = 2**16
 
 
 @dataclass(frozen=True)
@@ -154,13 +159,21 @@ def candidates(checkpoints: Checkpoints, s3: S3Settings | None = None) -> Iterat
 
 
 def _last(table: PipelineTable) -> Iterator[tuple[TopicPartition, int]]:
-    rows = table.rows()
-    if not {*_PLACE, "_offset"} <= set(rows.schema.names):
-        return
-    for batch in rows.to_batches(columns=[*_PLACE, "_offset"]):
-        listed = pa.table(batch).group_by(list(_PLACE), use_threads=False).aggregate([("_offset", "max")])
-        for row in listed.filter(pc.is_valid(listed.column("_offset_max"))).to_pylist():
-            yield TopicPartition(*(row[name] for name in _PLACE)), row["_offset_max"]
+    with reading(table.location), ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
+        files = table.bucket_files(table.snapshot())
+        for found in threads.map(lambda file: _last_in(table.store, file.path), files):
+            yield from found
+
+
+def _last_in(store: Store, path: str) -> list[tuple[TopicPartition, int]]:
+    """Return the last offset of each part in a file; of none where it was taken over, and its rows say no offset."""
+    columns, found = [*_PLACE, "_offset"], []
+    with table_file.opened(store, path) as file:
+        for batch in file.iter_batches(_ROWS_AT_ONCE, columns) if set(columns) <= set(file.names) else ():
+            listed = pa.table(batch).group_by(list(_PLACE), use_threads=False).aggregate([("_offset", "max")])
+            rows = listed.filter(pc.is_valid(listed.column("_offset_max"))).to_pylist()  # one a part
+            found += [(TopicPartition(*(row[name] for name in _PLACE)), row["_offset_max"]) for row in rows]
+    return found
 
 
 def _against(reading: Reading, files: Offsets, topics: Iterable[str]) -> str | None:

@@ -2,20 +2,37 @@
 
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.expressions import EqualTo
 
-from recovery.checkpoints.walk_back import RebuiltOffsets, walk_back
+from recovery.checkpoints.walk_back import RebuiltOffsets, proven, walk_back
 from tests.carried import Died, Driver, log
+from tests.contract.tables import iceberg_table_of
 from tests.fault.test_walk_back import forget
 from tests.looking import event
 from tests.unit.test_checkpoint import Run
 from tests.unit.test_standing import Cluster
+from writer.cli.write.topic_adopt import times_at
 from writer.core.offsets import Source, TopicPartition
 
 
 class OneTopic(Cluster):
     def sources(self, _topics: list[str]) -> list[Source]:
         return [("clicks", partition) for partition in range(len(self.held))]
+
+
+def test_files_that_another_client_of_an_iceberg_table_wrote_anew_prove_offsets(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, "iceberg")
+    driver.start()
+    driver.carry([log({at: event(at) for at in range(8)})], {0: 8})
+    other = iceberg_table_of(driver.lake, driver.config.catalog_place("clicks", driver.lake))
+    other.delete(EqualTo("_offset", 3))
+    part = TopicPartition("clicks", 1, 0)
+    files = driver.table.bucket_files(driver.table.snapshot())
+    assert any("_kafka_partition" in pq.read_schema(f"{driver.lake}/{file.path}").names for file in files)
+    assert proven(driver.config, "clicks") == {part: 8}
+    assert sorted(times_at(driver.table, part, 2, 6)) == [2, 4, 5]
 
 
 def test_a_dead_letter_that_waits_is_not_read_again(tmp_path: Path) -> None:

@@ -89,6 +89,17 @@ def test_the_writer_that_waits_differs_in_nothing_else(tmp_path):
     assert found["e"].model_copy(update={"kafka": kafka}) == found["f"]
 
 
+def test_the_writer_of_iceberg_differs_in_the_format_alone(tmp_path):
+    job = Job("broker:1", "http://registry", "events", 1, "{}", 100, 50, "event_time", str(tmp_path))
+    found = {}
+    for letter in "aj":
+        CONTENDERS[letter].command(job)
+        found[letter] = load(tmp_path / "headrace.yaml")
+    assert str(found["j"].catalog_place("bench", str(job.table))) == "headrace.table"
+    table = found["a"].pipelines["bench"].table.model_copy(update={"format": "iceberg"})
+    assert found["j"].pipelines["bench"] == found["a"].pipelines["bench"].model_copy(update={"table": table})
+
+
 def test_the_writer_gets_a_configuration_that_it_takes(tmp_path):
     job = Job("broker:1", "http://registry", "events", 1, "{}", 100, 50, "event_time", str(tmp_path))
     path = tmp_path / "headrace.yaml"

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import typer
 from rich.console import Console
 
 from writer.avro.schema_plan import PROVENANCE
-from writer.batch.staging.parquet_files import open_file
+from writer.batch.staging import table_file
 from writer.clients import kafka_sample
 from writer.clients.driver_endpoint import check_no_driver
 from writer.clients.kafka import Cluster, Topic, choose_topics
@@ -35,6 +34,7 @@ from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
 _COMPARED_ROWS = 50  # of a partition, the last that the table has
+_ROWS_AT_ONCE = 2**16
 _COMPARED_PARTITIONS = 16  # of a topic, spread over all
 
 
@@ -94,10 +94,14 @@ def times_at(table: PipelineTable, part: TopicPartition, first: int, end: int) -
         for file in table.bucket_files(table.snapshot()):
             if not file.reaches(first, end):
                 continue
-            with suppress(FileNotFoundError), open_file(table.store, file.path) as source:  # gone: less to compare
-                # cold: at most _COMPARED_ROWS, once a command
-                rows = pq.read_table(source, columns=PROVENANCE.names, filters=wanted)
-                found |= zip(rows.column("_offset").to_pylist(), rows.column("_kafka_time").to_pylist(), strict=True)
+            with (
+                suppress(FileNotFoundError),
+                table_file.opened(table.store, file.path) as source,
+            ):  # gone: less to compare
+                for batch in source.iter_batches(_ROWS_AT_ONCE, PROVENANCE.names):
+                    rows = batch.filter(wanted)
+                    # cold: at most _COMPARED_ROWS, once a command
+                    found |= zip(rows["_offset"].to_pylist(), rows["_kafka_time"].to_pylist(), strict=True)
     return found
 
 
