@@ -290,6 +290,23 @@ def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, commit
     assert table.snapshot().version == commits + 1
 
 
+def test_a_commit_asks_the_catalog_twice(
+    table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch, asked = begun(table), list[str]()
+    for name in ("load", "commit"):
+        of_client = getattr(catalog.CatalogClient, name)
+
+        def ask(client: Any, *words: Any, name: str = name, of_client: Any = of_client) -> Any:
+            asked.append(name)
+            return of_client(client, *words)
+
+        monkeypatch.setattr(catalog.CatalogClient, name, ask)
+    for at in range(3):
+        table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
+    assert asked == ["load", "commit"] * 3
+
+
 def test_old_snapshots_and_their_metadata_go_and_the_table_stays_small(
     location: str, stage: Callable[[int], StagedFile]
 ) -> None:

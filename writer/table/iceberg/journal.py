@@ -45,6 +45,7 @@ class Journal(Log):
         self._client = client
         self._placed = ""  # draft of the newest entry that is known to be in its place
         self._schema: int | None = None  # id of the schema that agrees with the columns of the log
+        self._loaded: tuple[tuple[str, int], Table] | None = None  # the place of the newest state, and its table
 
     def exists(self) -> bool:
         """Return whether the catalog knows the table."""
@@ -75,8 +76,9 @@ class Journal(Log):
 
     def state(self) -> State:
         """Return the newest state. Raises FileNotFoundError when there is no table, LogUnreadable, ForeignChange."""
-        self.table()
-        return super().state()
+        table, found = self.table(), super().state()
+        self._loaded = found.place, table
+        return found
 
     def create(self, actions: Sequence[Action]) -> bool:
         """Make the table in the catalog; its first entry goes with it. False when there is one."""
@@ -94,12 +96,13 @@ class Journal(Log):
     def append(self, after: State, actions: Sequence[Action]) -> bool:
         """Commit the entry that follows `after`. False when another entry, or another client's commit, came before.
 
-        Raises FilesGone, and OSError where nobody knows whether it was committed.
+        The table is not loaded again for it: the catalog refuses what does not follow its snapshot of `after`. Raises
+        FilesGone, and OSError where nobody knows whether it was committed.
         """
-        table = self.table()
-        if super().state().place != after.place:
+        if (self._loaded is None or self._loaded[0] != after.place) and self.state().place != after.place:
             return False
-        version, draft = after.version + 1, self._put_draft(actions)
+        assert self._loaded is not None, "the state was read"
+        table, version, draft = self._loaded[1], after.version + 1, self._put_draft(actions)
         written: Sequence[str] = ()
         try:
             prepared = prepare(table, actions, self._client.location, version, draft)
