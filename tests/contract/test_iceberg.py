@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tests.racing import lose_answers
 from writer.audit.audit import audit
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
+from writer.table.factory import table_at
 from writer.table.iceberg import catalog
 from writer.table.iceberg.expiry import SNAPSHOTS_KEPT
 from writer.table.log.foreign_writes import CommitFailed, FilesGone, ForeignChange
@@ -190,7 +192,9 @@ def test_a_catalog_that_refuses_every_commit_is_an_error_after_the_retry_timeout
     location: str, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made(location, "iceberg")
-    table = iceberg_table(location, "events", retry_timeout=timedelta(milliseconds=200))
+    brief = timedelta(milliseconds=200)
+    place = replace(in_catalog(location), retry_timeout=brief)
+    table = table_at("iceberg", location, "events", catalog=place, retry_timeout=brief)
     epoch = begun(table)
 
     def refused(*_: Any) -> Any:

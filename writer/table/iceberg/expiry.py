@@ -10,7 +10,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 
-from writer.table.iceberg.catalog import CatalogClient, CommitRefused
+from writer.table.iceberg.catalog import CatalogClient
+from writer.table.iceberg.catalog_errors import CommitRefused
 
 SNAPSHOTS_KEPT = 50  # newest ones; each has about 620 bytes in the metadata that every commit writes anew
 
