@@ -28,7 +28,7 @@ from writer.core.errors import ConfigError, HeadraceError
 from writer.storage.base import S3Settings
 from writer.storage.locations import on_s3
 from writer.table.iceberg.catalog_errors import CatalogUnanswered, Retries, described, refused
-from writer.table.iceberg.rest_client import NO_OTHER_RETRIES, RestClient
+from writer.table.iceberg.rest_client import rest_client
 from writer.table.iceberg.schema import MAPPING, mapping_of
 
 _T = TypeVar("_T")
@@ -141,7 +141,7 @@ _SQLITE = "sqlite:///"
 def _opened(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
     found = dict(settings)
     if found["type"] == "rest":
-        return RestClient(name, **NO_OTHER_RETRIES, **found)
+        return rest_client(name, found)
     if (uri := found.get("uri", "")).startswith(_SQLITE):
         Path(uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
     return load_catalog(name, **found)
@@ -150,7 +150,8 @@ def _opened(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
 def client_settings(place: CatalogTable, location: str, s3: S3Settings | None = None) -> dict[str, str]:
     """Return all that pyiceberg is told of a table: how it reaches the catalog, and the files."""
     settings = dict(place.settings)
-    if settings["type"] == "glue" and not {"glue.region", "client.region"} & settings.keys():
+    asks_aws = settings["type"] == "glue" or settings.get("rest.sigv4-enabled", "").lower() == "true"
+    if asks_aws and "client.region" not in settings:  # botocore alone does not know AWS_REGION
         from writer.storage.s3 import resolved
 
         settings["client.region"] = resolved(s3 or S3Settings()).region or ""

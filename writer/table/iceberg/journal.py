@@ -18,7 +18,7 @@ from writer.core import fault_points
 from writer.storage.base import Store
 from writer.table.iceberg import foreign_snapshots
 from writer.table.iceberg.catalog import CatalogClient
-from writer.table.iceberg.catalog_errors import CatalogUnanswered
+from writer.table.iceberg.catalog_errors import CatalogUnanswered, CommitRefused
 from writer.table.iceberg.schema import columns_of, schema_of, spec_of
 from writer.table.iceberg.snapshots import DRAFT, SNAPSHOT, VERSION, PreparedCommit, prepare
 from writer.table.log import file_listing
@@ -126,17 +126,21 @@ class Journal(Log):
         """
         retries = self._client.retries()
         while True:
+            refusal = None
             try:
                 self._client.commit(table, prepared.requirements, prepared.updates)
+            except CommitRefused as error:
+                refusal = error
             except CatalogUnanswered as error:
-                unanswered = error
+                retries.pause(error)  # a catalog that asks for time is not looked at meanwhile
             else:
                 return True
             if self.table().properties[DRAFT] == draft:
                 return True
             if self._store.mark(entry_name(version)) is not None:
                 return False
-            retries.pause(unanswered)
+            if refusal is not None:
+                retries.pause(refusal)
 
     def _withdraw(self, table: Table, draft: str, written: Sequence[str]) -> None:
         """Remove what a commit that cannot land any more has written; what stays is an orphan."""
