@@ -62,9 +62,8 @@ class CatalogClient:
         self._tried(lambda: self._create(schema, spec, properties))
 
     def has_namespace(self) -> bool:
-        """Return whether the namespace of the table is there. Asks once."""
-        with self._asking():
-            return bool(self._catalog().namespace_exists(self.place.namespace))
+        """Return whether the namespace of the table is there."""
+        return self._tried(self._has_namespace)
 
     def commit(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
@@ -95,7 +94,12 @@ class CatalogClient:
             except CatalogUnanswered as error:
                 retries.pause(error)
 
+    def _has_namespace(self) -> bool:
+        return not self._is_to_be_made() and bool(self._catalog().namespace_exists(self.place.namespace))
+
     def _load(self) -> Table | None:
+        if self._is_to_be_made():
+            return None
         with suppress(NoSuchTableError, NoSuchNamespaceError):
             return self._catalog().load_table(self.place.identifier)
         return None
@@ -117,6 +121,11 @@ class CatalogClient:
         if (mapping := mapping_of(table.schema())) != table.properties.get(MAPPING):  # it gave out ids of its own
             update = SetPropertiesUpdate(updates={MAPPING: mapping})
             catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
+
+    def _is_to_be_made(self) -> bool:
+        """Return whether the catalog is a file that is not there: to look for a table makes none."""
+        file = _sqlite_file(self._settings)
+        return file is not None and not file.exists()
 
     def _catalog(self) -> Catalog:
         return _opened(self.place.catalog, tuple(sorted(self._settings.items())))
@@ -142,9 +151,14 @@ def _opened(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
     found = dict(settings)
     if found["type"] == "rest":
         return rest_client(name, found)
-    if (uri := found.get("uri", "")).startswith(_SQLITE):
-        Path(uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
+    if (file := _sqlite_file(found)) is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
     return load_catalog(name, **found)
+
+
+def _sqlite_file(settings: Mapping[str, str]) -> Path | None:
+    uri = settings.get("uri", "")
+    return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
 
 
 def client_settings(place: CatalogTable, location: str, s3: S3Settings | None = None) -> dict[str, str]:

@@ -46,6 +46,8 @@ _LOGINS = {
     "rest": "catalog.credential or catalog.token, or the credentials of AWS where rest.sigv4-enabled is set",
     "glue": "the credentials of AWS (environment, profile or role), and what they may do in Glue",
 }
+_REACH = "Look at the network, and at the section `catalog`."
+_INSTALL = "Install its driver; PostgreSQL's comes with headrace[iceberg-postgres]."
 _SECRETS = ("token", "credential", "secret-access-key", "session-token")  # ends of the names of settings
 
 
@@ -88,12 +90,13 @@ def described(error: Exception, place: CatalogTable) -> CatalogUnanswered:
     """Return what a catalog's client raised, with the names of catalog and table, and the fix."""
     causes = list(_causes(error))
     what = "an answer that is none of its protocol" if isinstance(error, ValidationError) else one_line(_of_sql(error))
-    text = without_secrets(f"{type(error).__name__}: {what}", place)
+    text = without_secrets(f"{type(error).__name__}: {what}", place).rstrip(".")
     about = f"catalog {place.catalog!r}"
     if any(map(_is_refused_login, causes)):
         login = _LOGINS[dict(place.settings)["type"]]
         return LoginRefused(f"{about} refused the login for table {place}: {text}. Correct {login}.")
-    found = CatalogUnanswered(f"{about} did not answer for table {place}: {text}")
+    fix = _INSTALL if isinstance(error, ImportError | NotInstalledError) else _REACH
+    found = CatalogUnanswered(f"{about} did not answer for table {place}: {text}. {fix}")
     found.may_pass = not isinstance(error, _LASTING) or isinstance(error, ValidationError)
     found.pause_s = max(map(_retry_after_s, causes))
     return found
