@@ -1,12 +1,26 @@
-"""What tests of Iceberg tables do to a catalog: race for versions, and lose answers."""
+"""What tests of Iceberg tables do to a catalog: race for versions, and let its client fail."""
 
 import json
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, TooManyRequestsError
+from requests.exceptions import ConnectionError as Broken
 
 from writer.table.table import PipelineTable
+
+TWICE = "it answers twice"  # the request comes twice, and the second answer, a refusal, arrives
+FAULTS = {  # what a catalog does → what its client raises
+    "it refuses": CommitFailedException("it was told to"),
+    "it throttles": TooManyRequestsError("it was told to"),
+    "it is down": Broken("no connection"),
+    "it forgets the answer": Broken("the connection was reset"),
+    "it fails after the commit": CommitStateUnknownException("no idea"),
+    TWICE: None,
+}
+APPLIED = ("it forgets the answer", "it fails after the commit", TWICE)
 
 
 def race(table: PipelineTable, versions: int, number: str) -> int:
@@ -21,15 +35,27 @@ def race(table: PipelineTable, versions: int, number: str) -> int:
     return won
 
 
-def lose_answers(monkeypatch: pytest.MonkeyPatch, client: Any, times: int, *, applied: bool) -> None:
-    """Let so many commits of a catalog's client end without an answer; `applied`: they took effect all the same."""
-    commit, failures = client.commit_table, iter(range(times))
+@contextmanager
+def fail(
+    monkeypatch: pytest.MonkeyPatch, client: Any, fault: str, asked: str = "commit_table"
+) -> Iterator[Callable[[], int]]:
+    """Let a catalog's client fail at the first request for each commit. Yields how often it did."""
+    real, failures, again = getattr(client, asked), 0, False
 
-    def unanswered(*args: Any) -> Any:
-        if next(failures, None) is None:
-            return commit(*args)
-        if applied:
-            commit(*args)
-        raise RuntimeError("the connection was reset")
+    def failing(*args: Any, **more: Any) -> Any:
+        nonlocal failures, again
+        if again:
+            again = False
+            return real(*args, **more)
+        failures, again = failures + 1, fault not in APPLIED
+        if fault in APPLIED:
+            real(*args, **more)
+        if fault == TWICE:
+            return real(*args, **more)
+        error = FAULTS[fault]
+        assert error is not None
+        raise error
 
-    monkeypatch.setattr(client, "commit_table", unanswered)
+    with monkeypatch.context() as patched:
+        patched.setattr(client, asked, failing)
+        yield lambda: failures

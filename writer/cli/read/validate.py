@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -47,7 +47,7 @@ def run_validate(
     shown = Findings(None if as_json else tables.console())
     shown.title(str(path))
     try:
-        config = load(path)
+        config = _asking_once(load(path))
         names = config.chosen(only)
     except ConfigError as error:
         listed = "\n" in str(error)  # one line for each fault, with its own fix
@@ -69,10 +69,17 @@ def run_validate(
             shown.add(finding, name)
         for finding in host_checks.tables(name, settings, places, offline=offline):
             shown.add(finding, name)
-        for finding in host_checks.nesting(name, config, offline=offline):
+        for finding in host_checks.nesting(name, config, offline=offline, no_catalog=places.no_catalog):
             shown.add(finding, name)
         shown.add(host_checks.running(config, name, offline=offline), name)
     return shown.end()
+
+
+def _asking_once(config: Config) -> Config:
+    """Return the configuration for a look at things: a catalog that does not answer is not asked again."""
+    if config.catalog is None:
+        return config
+    return config.model_copy(update={"catalog": config.catalog.model_copy(update={"retry_timeout": timedelta(0)})})
 
 
 class Findings:
@@ -187,7 +194,9 @@ def _print_schema(wanted: bool) -> None:
 def validate(
     config: ConfigFile,
     pipeline: Pipelines = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask neither Kafka nor a registry.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask neither Kafka nor a registry, nor a catalog.")
+    ] = False,
     sample: Annotated[
         int, typer.Option("--sample", min=0, help="How many records of each pipeline to look at; 0: none.")
     ] = 1_000,

@@ -3,10 +3,11 @@
 The catalog decides what was committed: a commit holds when it moved the table's pointer, and only its word counts.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
@@ -20,36 +21,32 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate, TableRequirement, TableUpdate
+from requests.exceptions import RequestException
 
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError, HeadraceError
 from writer.storage.base import S3Settings
 from writer.storage.locations import on_s3
+from writer.table.iceberg.catalog_errors import CatalogUnanswered, Retries, described, refused
+from writer.table.iceberg.rest_client import rest_client
 from writer.table.iceberg.schema import MAPPING, mapping_of
-from writer.table.log.foreign_writes import one_line
 
-
-class CatalogUnanswered(OSError):
-    """The catalog failed, or did not answer. Whether it did what it was asked, only its own word tells."""
-
-
-class CommitRefused(Exception):
-    """The catalog refused a commit: the table is not any more what the commit was made for. Nothing was committed."""
+_T = TypeVar("_T")
 
 
 class CatalogClient:
-    """One table of a catalog. Each operation asks once; all raise CatalogUnanswered."""
+    """One table of a catalog.
+
+    Each operation raises CatalogUnanswered. What may pass is tried again, but for a commit: its outcome is in the log.
+    """
 
     def __init__(self, place: CatalogTable, location: str, s3: S3Settings | None = None) -> None:
         self.place, self.location = place, location
-        self._settings = {**dict(place.settings), **file_settings(location, s3)}
+        self._settings = client_settings(place, location, s3)
 
     def load(self) -> Table | None:
         """Read the newest metadata; None where there is no such table. Raises ConfigError for another location's."""
-        with self._asking():
-            table = None
-            with suppress(NoSuchTableError, NoSuchNamespaceError):
-                table = self._catalog().load_table(self.place.identifier)
+        table = self._tried(self._load)
         if table is not None and table.location().removeprefix("file://").rstrip("/") != self.location:
             raise ConfigError(
                 f"table {self.place} of catalog {self.place.catalog!r} lies at {table.location()}, and the "
@@ -57,29 +54,21 @@ class CatalogClient:
             )
         return table
 
-    def create(self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> bool:
-        """Make the table, and its namespace where that is missing. False where there is a table of that name."""
-        with self._asking():
-            catalog = self._catalog()
-            for depth in range(1, len(self.place.namespace) + 1):
-                with suppress(NamespaceAlreadyExistsError):
-                    catalog.create_namespace(self.place.namespace[:depth])
-            try:
-                table = catalog.create_table(
-                    self.place.identifier, schema, self.location, spec,
-                    properties={**properties, MAPPING: mapping_of(schema)},
-                )  # fmt: skip
-            except TableAlreadyExistsError:
-                return False
-            if (mapping := mapping_of(table.schema())) != table.properties.get(MAPPING):  # it gave out ids of its own
-                update = SetPropertiesUpdate(updates={MAPPING: mapping})
-                catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
-        return True
+    def create(self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
+        """Make the table unless there is one of that name, and its namespace where that is missing.
+
+        Which table there is, its properties say: a try without an answer may have made it.
+        """
+        self._tried(lambda: self._create(schema, spec, properties))
+
+    def has_namespace(self) -> bool:
+        """Return whether the namespace of the table is there."""
+        return self._tried(self._has_namespace)
 
     def commit(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> None:
-        """Commit to the table if it is still as required. Raises CommitRefused.
+        """Commit to the table if it is still as required. Asks once. Raises CommitRefused.
 
         Metadata files that the table's properties no longer keep are removed.
         """
@@ -87,10 +76,56 @@ class CatalogClient:
             try:
                 answer = self._catalog().commit_table(table, requirements, updates)
             except CommitFailedException as error:
-                raise CommitRefused(one_line(error)) from error
+                raise refused(error, self.place) from error
         with suppress(Exception):  # committed all the same; what stays is an orphan
             # Of pyiceberg's own commits, only Transaction's obey the property; here is what it calls.
             self._catalog()._delete_old_metadata(table.io, table.metadata, answer.metadata)  # noqa: SLF001
+
+    def retries(self) -> Retries:
+        """Return the pauses between the tries of an operation that begins now."""
+        return Retries(self.place)
+
+    def _tried(self, ask: Callable[[], _T]) -> _T:
+        retries = self.retries()
+        while True:
+            try:
+                with self._asking():
+                    return ask()
+            except CatalogUnanswered as error:
+                retries.pause(error)
+
+    def _has_namespace(self) -> bool:
+        return not self._is_to_be_made() and bool(self._catalog().namespace_exists(self.place.namespace))
+
+    def _load(self) -> Table | None:
+        if self._is_to_be_made():
+            return None
+        with suppress(NoSuchTableError, NoSuchNamespaceError):
+            return self._catalog().load_table(self.place.identifier)
+        return None
+
+    def _create(self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
+        catalog = self._catalog()
+        for depth in range(1, len(self.place.namespace) + 1):
+            with suppress(NamespaceAlreadyExistsError):
+                catalog.create_namespace(self.place.namespace[:depth])
+        try:
+            table = catalog.create_table(
+                self.place.identifier, schema, self.location, spec,
+                properties={**properties, MAPPING: mapping_of(schema)},
+            )  # fmt: skip
+        except TableAlreadyExistsError:
+            table = catalog.load_table(self.place.identifier)
+            if not properties.items() <= table.properties.items():
+                return
+        if (mapping := mapping_of(table.schema())) != table.properties.get(MAPPING):  # it gave out ids of its own
+            update = SetPropertiesUpdate(updates={MAPPING: mapping})
+            catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
+
+    def _is_to_be_made(self) -> bool:
+        """Return whether the catalog is a file that is not there: to look for a table makes none."""
+        file = _sqlite_file(self._settings)
+        return file is not None and not file.exists()
 
     def _catalog(self) -> Catalog:
         return _opened(self.place.catalog, tuple(sorted(self._settings.items())))
@@ -100,13 +135,12 @@ class CatalogClient:
         """Raise what a catalog's client raises, in whatever words, as what every storage raises."""
         try:
             yield
-        except (HeadraceError, OSError, CommitRefused):
+        except RequestException as error:  # an OSError
+            raise described(error, self.place) from error
+        except (HeadraceError, OSError):
             raise
         except Exception as error:
-            raise CatalogUnanswered(
-                f"catalog {self.place.catalog!r} did not answer for table {self.place}: {type(error).__name__}: "
-                f"{one_line(error)}"
-            ) from error
+            raise described(error, self.place) from error
 
 
 _SQLITE = "sqlite:///"
@@ -115,9 +149,27 @@ _SQLITE = "sqlite:///"
 @cache
 def _opened(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
     found = dict(settings)
-    if (uri := found.get("uri", "")).startswith(_SQLITE):
-        Path(uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
+    if found["type"] == "rest":
+        return rest_client(name, found)
+    if (file := _sqlite_file(found)) is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
     return load_catalog(name, **found)
+
+
+def _sqlite_file(settings: Mapping[str, str]) -> Path | None:
+    uri = settings.get("uri", "")
+    return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+
+
+def client_settings(place: CatalogTable, location: str, s3: S3Settings | None = None) -> dict[str, str]:
+    """Return all that pyiceberg is told of a table: how it reaches the catalog, and the files."""
+    settings = dict(place.settings)
+    asks_aws = settings["type"] == "glue" or settings.get("rest.sigv4-enabled", "").lower() == "true"
+    if asks_aws and "client.region" not in settings:  # botocore alone does not know AWS_REGION
+        from writer.storage.s3 import resolved
+
+        settings["client.region"] = resolved(s3 or S3Settings()).region or ""
+    return {**settings, **file_settings(location, s3)}
 
 
 def file_settings(location: str, s3: S3Settings | None = None) -> dict[str, str]:

@@ -17,9 +17,10 @@ from pyiceberg.table import Table
 from writer.core import fault_points
 from writer.storage.base import Store
 from writer.table.iceberg import foreign_snapshots
-from writer.table.iceberg.catalog import CatalogClient, CommitRefused
+from writer.table.iceberg.catalog import CatalogClient
+from writer.table.iceberg.catalog_errors import CatalogUnanswered, CommitRefused
 from writer.table.iceberg.schema import columns_of, schema_of, spec_of
-from writer.table.iceberg.snapshots import DRAFT, SNAPSHOT, VERSION, prepare
+from writer.table.iceberg.snapshots import DRAFT, SNAPSHOT, VERSION, PreparedCommit, prepare
 from writer.table.log import file_listing
 from writer.table.log.entries import parse_commit_info, redescribed
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
@@ -86,11 +87,11 @@ class Journal(Log):
         fault_points.point("before_catalog")
         schema = schema_of(first.columns())
         spec = spec_of(schema, first.metadata["partitionColumns"])
-        is_ours = self._client.create(schema, spec, {**_PROPERTIES, VERSION: "0", DRAFT: draft})
+        self._client.create(schema, spec, {**_PROPERTIES, VERSION: "0", DRAFT: draft})
         fault_points.point("after_catalog")
+        is_ours = self.table().properties[DRAFT] == draft
         if not is_ours:
             self._store.delete(draft)
-        self.table()
         return is_ours
 
     def append(self, after: State, actions: Sequence[Action]) -> bool:
@@ -103,24 +104,53 @@ class Journal(Log):
             return False
         assert self._loaded is not None, "the state was read"
         table, version, draft = self._loaded[1], after.version + 1, self._put_draft(actions)
-        written: Sequence[str] = ()
         try:
             prepared = prepare(table, actions, self._client.location, version, draft)
-            written = prepared.written
-            fault_points.point("before_catalog")
-            self._client.commit(table, prepared.requirements, prepared.updates)
-        except (CommitRefused, FilesGone) as error:
-            with suppress(OSError):
-                for path in written:
-                    table.io.delete(path)
-                self._store.delete(draft)
-            if isinstance(error, FilesGone):
-                raise
-            return False
+        except FilesGone:
+            self._withdraw(table, draft, ())
+            raise
+        fault_points.point("before_catalog")
+        is_committed = self._commit(table, prepared, version, draft)
         fault_points.point("after_catalog")
+        if not is_committed:
+            placed = self._store.read(entry_name(version))
+            if placed is None or placed.content != entry_lines(actions):  # what has its place may have followers
+                self._withdraw(table, draft, prepared.written)
+            return False
         with suppress(OSError):  # committed all the same: the next process puts it there
             self._place(version, draft)
         return True
+
+    def _commit(self, table: Table, prepared: PreparedCommit, version: int, draft: str) -> bool:
+        """Ask the catalog until it has the commit, or has another one in its place.
+
+        Whatever it answers, a look at it decides: what had no answer may be committed, and so may what was refused,
+        where a request came twice. To ask again is safe, because only one request finds the table as required.
+        """
+        retries = self._client.retries()
+        while True:
+            refusal = None
+            try:
+                self._client.commit(table, prepared.requirements, prepared.updates)
+            except CommitRefused as error:
+                refusal = error
+            except CatalogUnanswered as error:
+                retries.pause(error)  # a catalog that asks for time is not looked at meanwhile
+            else:
+                return True
+            if self.table().properties[DRAFT] == draft:
+                return True
+            if self._store.mark(entry_name(version)) is not None:
+                return False
+            if refusal is not None:
+                retries.pause(refusal)
+
+    def _withdraw(self, table: Table, draft: str, written: Sequence[str]) -> None:
+        """Remove what a commit that cannot land any more has written; what stays is an orphan."""
+        with suppress(OSError):
+            for path in written:
+                table.io.delete(path)
+            self._store.delete(draft)
 
     def sweep(self, before: float) -> None:
         """Remove drafts of writers that died; `before`: when they were put, in seconds since 1970."""

@@ -1,0 +1,186 @@
+"""An Iceberg table whose catalog fails, or whose writers die or race: nothing is lost or doubled."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+
+from tests.contract.tables import COLUMNS, P0, batch, begun, made, rows, written
+from tests.opened import iceberg_table, in_catalog
+from tests.racing import FAULTS, fail
+from writer.core.files import StagedFile
+from writer.table.factory import table_at
+from writer.table.iceberg import catalog
+from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.operations import Rewrite
+from writer.table.table import PipelineTable
+
+HOUR = "2026-11-20T05"
+
+
+class Died(BaseException):
+    """The process is gone, at this moment."""
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
+
+
+@pytest.fixture
+def table(location: str) -> PipelineTable:
+    return made(location, "iceberg")
+
+
+@pytest.fixture
+def stage(location: str) -> Callable[[int], StagedFile]:
+    return lambda rows: written(location, HOUR, rows, "iceberg")
+
+
+# --- the catalog fails --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_the_catalog_does_to_a_request_it_has_each_commit_once(
+    table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    with fail(monkeypatch, catalog._opened(*_opened_as(table)), fault) as failed:
+        epoch = begun(table)
+        for at in range(2):
+            table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
+        table.grow([pa.field("price", pa.float64())], epoch)
+        table.rewrite(table.snapshot(), Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]))
+    assert failed() == 5
+    next_start = iceberg_table(table.location, "events")
+    epoch = begun(next_start)
+    next_start.commit(next_start.snapshot(), batch(epoch, 20, 30, stage(10)))
+    assert (rows(next_start), next_start.snapshot().frontier(P0)) == (30, 30)
+    kinds = [entry.kind for entry in next_start.history()]
+    assert kinds == ["batch", "start", "rewrite", "columns", "batch", "batch", "start", "create"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_table_is_made_once_whatever_the_catalog_does_to_the_request(
+    location: str, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    table = iceberg_table(location, "events")
+    with fail(monkeypatch, catalog._opened(*_opened_as(table)), fault, "create_table") as failed:
+        table.create(COLUMNS, ["hour"])
+    assert failed() >= 1
+    again = made(location, "iceberg")
+    assert (again.snapshot().version, begun(again), rows(again)) == (0, 1, 0)
+    assert [entry.kind for entry in again.history()] == ["start", "create"]
+
+
+def test_a_catalog_that_refuses_every_commit_is_an_error_after_the_retry_timeout(
+    location: str, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(location, "iceberg")
+    brief = timedelta(milliseconds=200)
+    place = replace(in_catalog(location), retry_timeout=brief)
+    table = table_at("iceberg", location, "events", catalog=place, retry_timeout=brief)
+    epoch = begun(table)
+
+    def refused(*_: Any) -> Any:
+        raise CommitFailedException("Requirement failed")
+
+    monkeypatch.setattr(catalog._opened(*_opened_as(table)), "commit_table", refused)
+    with pytest.raises(CommitFailed, match="took no commit for"):
+        table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    monkeypatch.undo()
+    assert (rows(table), table.snapshot().frontier(P0)) == (0, 0)
+
+
+def _opened_as(table: PipelineTable) -> tuple[str, tuple[tuple[str, str], ...]]:
+    place = in_catalog(table.location)
+    return place.catalog, tuple(sorted(place.settings))
+
+
+# --- writers die --------------------------------------------------------------------------------------------------
+
+
+def effects(monkeypatch: pytest.MonkeyPatch, table: PipelineTable, after: int) -> Iterator[int]:
+    """Let the process die after so many effects on the store of the log and on the catalog; yields how many came."""
+    done = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal done
+            if done >= after:
+                raise Died
+            done += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    store, client = table._log._store, catalog._opened(*_opened_as(table))
+    with monkeypatch.context() as patched:
+        for name in ("put", "put_if_absent", "delete"):
+            patched.setattr(store, name, counted(getattr(store, name)))
+        for name in ("create_table", "commit_table"):
+            patched.setattr(client, name, counted(getattr(client, name)))
+        yield done
+    yield done
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_a_writer_that_dies_after_any_effect_of_a_commit_loses_and_doubles_nothing(
+    table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    dying = effects(monkeypatch, table, after)
+    next(dying)
+    with suppress(Died):
+        table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    next(dying)
+    next_start = iceberg_table(table.location, "events")
+    at = next_start.snapshot().frontier(P0)
+    assert at in (10, 20)
+    assert rows(next_start) == at
+    epoch = next_start.begin({P0: 0}, {"clicks": ["uuid-1"]})
+    if at == 10:
+        next_start.commit(next_start.snapshot(), batch(epoch, 10, 20, stage(10)))
+    next_start.commit(next_start.snapshot(), batch(epoch, 20, 30, stage(10)))
+    assert (rows(next_start), next_start.snapshot().frontier(P0)) == (30, 30)
+    assert [entry.version for entry in next_start.history()] == list(range(next_start.snapshot().version, -1, -1))
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_a_start_that_dies_while_it_makes_the_table_is_followed_by_one_that_makes_it(
+    location: str, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    Path(location).parent.mkdir(parents=True, exist_ok=True)
+    table = iceberg_table(location, "events")
+    dying = effects(monkeypatch, table, after)
+    next(dying)
+    with suppress(Died):
+        table.create(COLUMNS, ["hour"])
+    next(dying)
+    again = made(location, "iceberg")
+    assert (again.snapshot().version, begun(again), rows(again)) == (0, 1, 0)
+
+
+# --- two at once --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commits", [20, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, commits: int) -> None:
+    begun(table)
+    code = "import sys; from tests.opened import iceberg_table; from tests.racing import race\n"
+    code += "place, versions, number = sys.argv[1:]; print(race(iceberg_table(place, 'events'), int(versions), number))"
+    command = [sys.executable, "-c", code, table.location, str(commits)]
+    racing = [
+        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+        for number in range(2)
+    ]
+    assert sum(int(one.communicate(timeout=1700)[0]) for one in racing) == commits
+    assert table.snapshot().version == commits + 1

@@ -1,0 +1,89 @@
+"""Iceberg tables that AWS Glue knows, on S3: moto's Glue, and pyiceberg's client."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+
+from tests.contract.tables import COLUMNS, P0, batch, begun, written
+from tests.opened import in_catalog
+from tests.servers.objects import ObjectServer
+from writer.config.table_sections import Catalog
+from writer.core.catalog_table import CatalogTable
+from writer.core.errors import Fenced
+from writer.core.files import StagedFile
+from writer.table.factory import table_at
+from writer.table.iceberg.catalog import client_settings
+from writer.table.log.foreign_writes import ForeignChange
+from writer.table.log.operations import Rewrite
+from writer.table.table import PipelineTable
+
+HOUR = "2026-11-20T05"
+Stage = Callable[[int], StagedFile]
+
+
+def place(url: str, location: str) -> CatalogTable:
+    settings = Catalog.model_validate({"type": "glue", "namespace": "lake", "options": {"glue.endpoint": url}})
+    return settings.place(location, f"lake.{in_catalog(location).table}_{location.split('/')[2][-12:]}", is_main=True)
+
+
+def opened(url: str, location: str) -> PipelineTable:
+    return table_at("iceberg", location, "events", catalog=place(url, location))
+
+
+def theirs(url: str, location: str) -> Table:
+    at = place(url, location)
+    return load_catalog(at.catalog, **client_settings(at, location)).load_table(at.identifier)
+
+
+@pytest.fixture
+def table(on_s3: ObjectServer) -> PipelineTable:
+    made = opened(on_s3.url, f"{on_s3.bucket()}/lake")
+    made.create(COLUMNS, ["hour"])
+    return made
+
+
+@pytest.fixture
+def stage(table: PipelineTable) -> Stage:
+    return lambda rows: written(table.location, HOUR, rows, "iceberg")
+
+
+def test_what_a_table_promises_holds_where_glue_knows_it(
+    table: PipelineTable, on_s3: ObjectServer, stage: Stage
+) -> None:
+    epoch = begun(table)
+    for at in range(2):
+        table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
+    table.grow([pa.field("price", pa.float64())], epoch)
+    table.rewrite(table.snapshot(), Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]))
+    next_start = opened(on_s3.url, table.location)
+    newer = begun(next_start)
+    with pytest.raises(Fenced, match="another writer runs"):
+        table.commit(table.snapshot(), batch(epoch, 20, 30, stage(10)))
+    next_start.commit(next_start.snapshot(), batch(newer, 20, 30, stage(10)))
+    other = theirs(on_s3.url, table.location)
+    assert (other.scan().count(), next_start.snapshot().frontier(P0)) == (30, 30)
+    assert other.schema().column_names == [*COLUMNS.names, "price"]
+    snapshot = next_start.snapshot()
+    other.append(pa.table({"id": [1], "hour": [HOUR], "price": [1.0]}, schema=other.schema().as_arrow()))
+    with pytest.raises(ForeignChange, match="another client ran INSERT"):
+        next_start.commit(snapshot, batch(newer, 30, 40, stage(10)))
+
+
+@pytest.mark.parametrize("commits", [10, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, on_s3: ObjectServer, commits: int) -> None:
+    begun(table)
+    code = f"import sys; from {__name__} import opened; from tests.racing import race\n"
+    code += "print(race(opened(*sys.argv[1:3]), int(sys.argv[3]), sys.argv[4]))"
+    command = [sys.executable, "-c", code, on_s3.url, table.location, str(commits)]
+    racing = [
+        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+        for number in range(2)
+    ]
+    assert sum(int(one.communicate(timeout=1700)[0]) for one in racing) == commits
+    assert table.snapshot().version == commits + 1

@@ -1,0 +1,68 @@
+"""kill -9 between every two effects of what is done to an Iceberg table: the next process goes on."""
+
+import time
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.contract.tables import P0, batch, begun, iceberg_table_of, made, rows, written
+from tests.dying import HOUR, OPERATIONS, killed
+from tests.opened import iceberg_table
+from writer.table.table import PipelineTable
+
+EFFECTS_MIN = {
+    "create": 5,
+    "start": 6,
+    "commit": 6,
+    "rewrite": 6,
+    "grow": 6,
+}  # a draft, metadata, the catalog, an entry
+
+
+def prepared(location: str, operation: str) -> None:
+    """Make a table with two files of ten rows each, but for an operation that makes the table."""
+    if operation != "create":
+        table = made(location, "iceberg")
+        epoch = begun(table)
+        for at in (0, 10):
+            table.commit(table.snapshot(), batch(epoch, at, at + 10, written(location, HOUR, 10, "iceberg")))
+
+
+def drafts(table: PipelineTable) -> list[str]:
+    return sorted(path.name for path in Path(table.location, "_headrace/log/drafts").glob("*"))
+
+
+def carried_on(location: str, operation: str) -> None:
+    """Start again, carry the log to 60, and look at everything."""
+    table = made(location, "iceberg")
+    at = table.snapshot().frontier(P0) or 0
+    assert at in {"create": (0,), "commit": (20, 40)}.get(operation, (20,))
+    assert rows(table) == at
+    epoch = begun(table)
+    for end in range(at + 20, 61, 20):
+        table.commit(table.snapshot(), batch(epoch, end - 20, end, written(location, HOUR, 20, "iceberg")))
+    assert (rows(table), table.snapshot().frontier(P0)) == (60, 60)
+    assert [entry.version for entry in table.history()] == list(range(table.snapshot().version, -1, -1))
+    assert {file.path for file in table.bucket_files(table.snapshot())} == {
+        path.removeprefix("file://").removeprefix(f"{location}/")
+        for path in iceberg_table_of(location).inspect.files()["file_path"].to_pylist()
+    }
+    assert len(drafts(table)) <= 1, "that of the process that died"
+    iceberg_table(location, "events")._log.sweep(before=time.time() + 60)
+    assert drafts(table) == []
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_process_killed_between_any_two_effects_is_followed_by_one_that_goes_on(
+    tmp_path: Path, operation: str
+) -> None:
+    for at in count():
+        location = str(tmp_path / str(at) / "lake")
+        prepared(location, operation)
+        died = killed(location, operation, at)
+        carried_on(location, operation)
+        if not died:
+            break
+    assert at >= EFFECTS_MIN[operation]
