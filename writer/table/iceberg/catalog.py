@@ -3,6 +3,7 @@
 The catalog decides what was committed: a commit holds when it moved the table's pointer, and only its word counts.
 """
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -110,13 +111,22 @@ class CatalogClient:
 
 
 _SQLITE = "sqlite:///"
+_LOCKED_S = 60  # that SQLite waits for another writer; tables of a route are committed to eight at a time
+_OPENING = threading.Lock()  # the first client makes the tables of an SQL catalog
+
+
+def _opened(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
+    with _OPENING:
+        return _open(name, settings)
 
 
 @cache
-def _opened(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
+def _open(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
     found = dict(settings)
     if (uri := found.get("uri", "")).startswith(_SQLITE):
-        Path(uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
+        path, _, options = uri.removeprefix(_SQLITE).partition("?")
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        found["uri"] = f"{_SQLITE}{path}?{options or f'timeout={_LOCKED_S}'}"
     return load_catalog(name, **found)
 
 
