@@ -2,6 +2,7 @@
 
     python -m bench.fleet --tables 1,50,500 --events 4M       # one topic with so many record types, a table for each
     python -m bench.fleet --pipelines 1,60 --events 4M        # so many topics, a pipeline and a table for each
+    python -m bench.fleet --tables 1,10,50 --format iceberg   # the same with Iceberg tables, in an SQLite catalog
 
 Every event has to be a row of the right table. What is measured is in bench/README.md.
 """
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from confluent_kafka import Producer
@@ -31,15 +32,18 @@ from bench.data import TIME_FIELD, DataSet, dataset
 from bench.figures import BenchFailed, Run, Written, warm
 from bench.job import PARTITIONS, Job
 from writer.clients import java_artifacts
+from writer.config.loader import load
+from writer.config.table_sections import TableFormat
 from writer.core.errors import HeadraceError
 from writer.demo.devstack.stack import Stack
 from writer.output.tables import NumberTable
-from writer.table.factory import table_at
+from writer.table.factory import main_table
 from writer.table.log.entries import CommittedEntry
 
 _BLOCK = 20_000  # events, of all types in turn, that go to one partition
 _COMMITS = 4  # one to get warm, three to be measured
 _TOPIC = "events"
+_CONFIG = "headrace.yaml"
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Fleet:
     pipelines: int
     events: int
     data: DataSet
+    form: TableFormat = "delta"
 
     @property
     def name(self) -> str:
@@ -113,16 +118,17 @@ def config(job: Job, fleet: Fleet) -> dict[str, Any]:
         one |= {"table": {"location": f"{job.directory}/log"}}
         one |= {"route": {"targets": {"*": f"{job.table}/{{name}}"}, "max_targets": 1_000}}
     for at, topic in enumerate(fleet.topics):
-        place = {} if fleet.pipelines == 1 else {"table": {"location": f"{job.table}/{at}"}}
-        found["pipelines"][f"{PIPELINE}-{at}"] = {**one, "topics": [topic], **place}
-    return found
+        place = one["table"] if fleet.pipelines == 1 else {"location": f"{job.table}/{at}"}
+        table = {**place, "format": fleet.form}
+        found["pipelines"][f"{PIPELINE}-{at}"] = {**one, "topics": [topic], "table": table}
+    return {**found, "catalog": {"type": "sql", "uri": f"sqlite:///{job.directory}/catalog.db"}}
 
 
 def run(stack: Stack, directory: Path, fleet: Fleet, bytes_: int) -> Run:
     """Run the writer over all topics. Raises BenchFailed unless every event is a row of its table."""
 
     def command(job: Job) -> list[str]:
-        path = Path(job.directory) / "headrace.yaml"
+        path = Path(job.directory) / _CONFIG
         path.write_text(yaml.safe_dump(config(job, fleet)), encoding="utf-8")
         return [sys.executable, "-m", "writer.cli", "run", str(path), "--once"]
 
@@ -150,7 +156,7 @@ def driver_seconds(directory: Path, fleet: Fleet) -> Mapping[str, float]:
     """Return the mean seconds of a batch outside of its tasks, by phase, as the commits after the first have them."""
     found: dict[str, list[float]] = {}
     for at in range(fleet.pipelines):
-        for one in _commits(directory, fleet, at)[1:]:
+        for one in _commits(directory, at)[1:]:
             former = (one.facts["former"] or {"phases": {}})["phases"]
             for phase, seconds in {**one.facts["phases"], **former}.items():
                 found.setdefault(phase, []).append(seconds)
@@ -161,24 +167,22 @@ def step_seconds(directory: Path, fleet: Fleet) -> Mapping[str, float]:
     """Return the processor seconds of each step of all tasks, as the commits have them."""
     found = Counter[str]()
     for at in range(fleet.pipelines):
-        for one in _commits(directory, fleet, at):
+        for one in _commits(directory, at):
             found.update(one.facts["seconds"])
     return found
 
 
-def _commits(directory: Path, fleet: Fleet, at: int) -> list[CommittedEntry]:
-    place = "log" if fleet.tables > 1 else "table" if fleet.pipelines == 1 else f"table/{at}"
-    commits = table_at("delta", f"{directory}/{place}", f"{PIPELINE}-{at}").commits_since(-1)
+def _commits(directory: Path, at: int) -> list[CommittedEntry]:
+    commits = main_table(f"{PIPELINE}-{at}", load(directory / _CONFIG)).commits_since(-1)
     return [one for one in commits if one.facts["kind"] == "batch"]
 
 
-def main(tables: Sequence[int], pipelines: Sequence[int], events: int) -> None:
+def main(tables: Sequence[int], pipelines: Sequence[int], events: int, form: TableFormat) -> None:
     """Measure, and say so."""
     for bundle in java_artifacts.BUNDLES:
         java_artifacts.fetch(bundle, progress=print)
-    fleets = [Fleet(n, 1, events, dataset("200B")) for n in tables] + [
-        Fleet(1, n, events, dataset("200B")) for n in pipelines
-    ]
+    data = dataset("200B")
+    fleets = [Fleet(n, 1, events, data, form) for n in tables] + [Fleet(1, n, events, data, form) for n in pipelines]
     shown = NumberTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     shown.add_column("")
     for title in ("events", "warm\nevents\n/CPU-s", "of the\nfirst", "driver\ns/batch", "peak RSS\nGiB", "files"):
@@ -210,9 +214,10 @@ if __name__ == "__main__":
     parser.add_argument("--tables", type=_counts, default=[])
     parser.add_argument("--pipelines", type=_counts, default=[])
     parser.add_argument("--events", type=number, default=4_000_000)
+    parser.add_argument("--format", choices=get_args(TableFormat), default="delta")
     given = parser.parse_args()
     try:
-        main(given.tables, given.pipelines, given.events)
+        main(given.tables, given.pipelines, given.events, given.format)
     except HeadraceError as error:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

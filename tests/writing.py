@@ -60,6 +60,7 @@ class Site:
         content = {
             "kafka": {"bootstrap_servers": self.bootstrap, "request_timeout": "10 s", "reader": self.reader},
             "registry": {"url": self.registry_url},
+            "catalog": {"type": "sql", "uri": f"sqlite:///{self.root}/catalog.db"},
             "checkpoints": str(self.root / "checkpoints"),
             "spark": {"conf": {JAVA_OPTIONS: QUICK_START}},
             "http": {"port": 0},  # any free one: several writers run on this machine

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from tests.contract.tables import COLUMNS, P0, batch, begun, made, rows, written
@@ -107,7 +108,9 @@ def _opened_as(table: PipelineTable) -> tuple[str, tuple[tuple[str, str], ...]]:
 # --- writers die --------------------------------------------------------------------------------------------------
 
 
-def effects(monkeypatch: pytest.MonkeyPatch, table: PipelineTable, after: int) -> Iterator[int]:
+def effects(
+    monkeypatch: pytest.MonkeyPatch, table: PipelineTable, after: int, client: Catalog | None = None
+) -> Iterator[int]:
     """Let the process die after so many effects on the store of the log and on the catalog; yields how many came."""
     done = 0
 
@@ -121,7 +124,7 @@ def effects(monkeypatch: pytest.MonkeyPatch, table: PipelineTable, after: int) -
 
         return call
 
-    store, client = table._log._store, catalog._opened(*_opened_as(table))
+    store, client = table._log._store, client or catalog._opened(*_opened_as(table))
     with monkeypatch.context() as patched:
         for name in ("put", "put_if_absent", "delete"):
             patched.setattr(store, name, counted(getattr(store, name)))

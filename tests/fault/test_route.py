@@ -39,15 +39,18 @@ def offsets(table: Path) -> set[int]:
     return set(found)
 
 
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
 @pytest.mark.parametrize(
     "fault",
     ["", "before_commit:2", "after_commit:2", "before_redo:1", "before_apply:2", "after_apply:2", "after_apply:3"],
 )
-def test_a_topic_fills_two_tables_and_no_record_is_lost_or_twice(site: Site, topic: MakeTopic, fault: str) -> None:
+def test_a_topic_fills_two_tables_and_no_record_is_lost_or_twice(
+    site: Site, topic: MakeTopic, fault: str, form: str
+) -> None:
     name = topic(1)
     lake = site.root / "lake"
     route = {"targets": {CLICK: str(lake / "clicks"), "*": str(lake / "{namespace}" / "{name}")}}
-    log = site.pipeline("events", [name], commit={"max_records": 200}, route=route)
+    log = site.pipeline("events", [name], form=form, commit={"max_records": 200}, route=route)
     fill(site, name, 150, 100)
     if fault:
         site.once(env={"HEADRACE_FAULT": fault}, code=-9)
@@ -130,16 +133,20 @@ def test_a_table_that_takes_nothing_holds_up_no_other_and_catches_up_by_itself(s
     assert "69 read = 60 rows + 9 dead letters. It adds up." in say("audit", str(site.config), "--deep")
 
 
-def test_what_went_wrong_is_taken_back_replayed_and_filled_in_every_table(site: Site, topic: MakeTopic) -> None:
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_what_went_wrong_is_taken_back_replayed_and_filled_in_every_table(
+    site: Site, topic: MakeTopic, form: str
+) -> None:
     """A type without a table is replayed once it has one; a rewind and a skip concern all tables."""
     name, lake = topic(1), site.root / "lake"
     targets = {CLICK: str(lake / "clicks")}
-    site.pipeline("events", [name], commit={"max_records": 100}, route={"targets": targets})
+    site.pipeline("events", [name], form=form, commit={"max_records": 100}, route={"targets": targets})
     fill(site, name, 60, 60)
     site.once()
     assert (len(offsets(lake / "clicks")), (lake / "installs").exists()) == (60, False)
     seals = {"after": None}
-    log = site.pipeline("events", [name], seal=seals, route={"targets": {**targets, INSTALL: str(lake / "installs")}})
+    both = {**targets, INSTALL: str(lake / "installs")}
+    log = site.pipeline("events", [name], form=form, seal=seals, route={"targets": both})
     say("dlq", "replay", str(site.config), "--yes")
     assert len(offsets(lake / "installs")) == 60
     assert "123 read = 120 rows + 3 dead letters. It adds up." in say("audit", str(site.config), "--deep")
@@ -168,7 +175,7 @@ def test_what_went_wrong_is_taken_back_replayed_and_filled_in_every_table(site: 
     assert "It adds up." in say("audit", str(site.config), "--deep")
 
 
-@pytest.mark.parametrize("form", ["delta", "parquet"])
+@pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 def test_rows_for_a_storage_that_is_away_wait_at_the_log_over_starts_and_kills(
     site: Site, topic: MakeTopic, form: str
 ) -> None:
@@ -269,11 +276,14 @@ def test_what_waits_for_a_storage_is_bounded(site: Site, topic: MakeTopic, on_li
     assert "It adds up." in say("audit", str(site.config), "--deep")
 
 
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
 @pytest.mark.parametrize("fault", ["before_apply:20", "after_apply:1", "after_apply:49", "before_redo:2"])
-def test_a_kill_amid_fifty_tables_leaves_each_record_in_one(site: Site, topic: MakeTopic, fault: str) -> None:
+def test_a_kill_amid_fifty_tables_leaves_each_record_in_one(
+    site: Site, topic: MakeTopic, fault: str, form: str
+) -> None:
     name, lake = topic(1), site.root / "lake"
     route = {"by": {"header": "type"}, "targets": {"*": str(lake / "{name}")}}
-    log = site.pipeline("events", [name], commit={"max_records": 400}, route=route)
+    log = site.pipeline("events", [name], form=form, commit={"max_records": 400}, route=route)
     producer = Producer({"bootstrap.servers": site.bootstrap})
     for at, (key, value) in enumerate(site.values(name, 1_000)):
         producer.produce(name, value, key, headers=[("type", f"t{at % 50:02}".encode())])

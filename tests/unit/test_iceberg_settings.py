@@ -84,7 +84,20 @@ def test_a_table_is_called_as_its_folder_or_as_it_is_told(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"route": {"targets": {"*": "/lake/{name}"}}}, "table.format: iceberg has no route yet"),
+        (
+            {"route": {"targets": {"a": "/lake/x/events", "b": "/lake/y/Events"}}},
+            "/lake/x/events and /lake/y/Events would both be table headrace.Events; set table.name",
+        ),
+        (
+            {"route": {"targets": {"*": "/lake/{name}/events"}}},
+            r"route\.targets\.\*: all of its tables would be table headrace.events; give it a name such",
+        ),
+        (
+            {"route": {"targets": {"a": {"location": "/lake/a", "format": "delta", "name": "shop.a"}}}},
+            r"route\.targets\.a: table\.name is a name in a catalog",
+        ),
+        ({"route": {"targets": {"a": {"location": "/lake/a", "name": "{name}"}}}}, "is no namespace and table"),
+        ({"route": {"targets": {"a": {"location": "/lake/a", "name": "s.{nam}"}}}}, "{nam} is not known"),
         (
             {"hooks": [{"name": "d", "type": "druid", "url": "http://d:1", "datasource": "c"}]},
             "type druid does not know",
@@ -101,6 +114,25 @@ def test_what_an_iceberg_table_cannot_do_yet_is_a_sentence(
 ) -> None:
     with pytest.raises(ValidationError, match=sentence):
         config(tmp_path, **{"table": {"location": "/lake/clicks", "format": "iceberg"}, **change})
+
+
+def test_tables_of_a_route_have_names_in_the_catalog(tmp_path: Path) -> None:
+    targets = {
+        "a": {"location": "/lake/a", "seal": {"late": "late_table"}}, "b": {"location": "/lake/b", "format": "delta"},
+        "c": {"location": "/lake/c", "name": "web.c"}, "com.*": {"location": "/lake/{full_name}"},
+        "*": {"location": "/lake/{namespace}/{name}", "name": "{namespace}.t_{name}"},
+    }  # fmt: skip
+    table = {"location": "/lake/log", "format": "iceberg", "name": "shop.app"}
+    found = config(tmp_path, table=table, route={"targets": targets})
+    route = found.pipelines["clicks"]
+    assert {place: str(found.catalog_place("clicks", place)) for place in route.locations} == {
+        "/lake/log": "shop.app", "/lake/log_dead_letters": "shop.log_dead_letters", "/lake/a": "shop.a",
+        "/lake/a_late": "shop.a_late", "/lake/b": "None", "/lake/c": "web.c",
+    }  # fmt: skip
+    made = [("com.*", "com.x.Click"), ("*", "org.x/y.Cl-ick"), ("*", "x" * 300)]
+    names = [str(found.in_catalog(route.of_target(*one).table)) for one in made]
+    assert names[:2] == ["shop.com_x_Click", "org_x_y.t_Cl_ick"]
+    assert len(names[2]) < 220, "as catalogs take it"
 
 
 def test_an_iceberg_table_needs_a_catalog(tmp_path: Path) -> None:

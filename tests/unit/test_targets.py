@@ -49,13 +49,16 @@ class Known:
 class Started:
     """A pipeline with a route, started."""
 
-    def __init__(self, root: Path, route: dict[str, Any], texts: dict[int, str] | None = None, **more: Any) -> None:
+    def __init__(
+        self, root: Path, route: dict[str, Any], texts: dict[int, str] | None = None, form: str = "delta", **more: Any
+    ) -> None:
         one = {
-            "topics": ["t"], "table": {"location": str(root / "log")}, "event_time": {"field": "at"}, "route": route,
-            **more,
+            "topics": ["t"], "table": {"location": str(root / "log"), "format": form, **more.pop("table", {})},
+            "event_time": {"field": "at"}, "route": route, **more,
         }  # fmt: skip
         self.config = Config.model_validate({
             "kafka": {"bootstrap_servers": "x:1"}, "registry": {"url": "http://x"},
+            "catalog": {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"},
             "checkpoints": str(root / "checkpoints"), "pipelines": {"p": one},
         })  # fmt: skip
         self.tables: Tables = all_tables("p", self.config)

@@ -54,7 +54,7 @@ def test_redo_applies_what_newer_commits_list_each_to_its_table():
     opened: list[str] = []
 
     class Side:
-        def __init__(self, location: str) -> None:
+        def __init__(self, location: str, _: object) -> None:
             self.location = location
             opened.append(location)
 
@@ -83,7 +83,7 @@ def test_a_target_that_refuses_falls_behind_alone_and_catches_up_in_order(monkey
     refusing = {"/late"}
 
     class Side:
-        def __init__(self, location: str) -> None:
+        def __init__(self, location: str, _: object) -> None:
             self.location = location
 
         store = SimpleNamespace(mark=lambda _: (1,))  # each file is there
@@ -114,7 +114,7 @@ def test_a_target_that_refuses_falls_behind_alone_and_catches_up_in_order(monkey
 
 def test_what_is_no_refusal_of_a_storage_ends_the_pipeline():
     class Side:
-        def __init__(self, location: str) -> None:
+        def __init__(self, location: str, _: object) -> None:
             self.location = location
 
         store = SimpleNamespace(mark=lambda _: (1,))

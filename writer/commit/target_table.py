@@ -47,6 +47,18 @@ class Target:
         return pa.schema([*self.plan.columns, *record_columns.schema, *PROVENANCE])
 
 
+def check_settings(record: TargetRecord, settings: Pipeline, name: str) -> None:
+    """Raise ConfigError where the settings are not those that a table was made by; `name`: in the catalog, if any."""
+    was = {"has format": record.format, "is bucketed by": record.layout, "is called": record.table}
+    now = {"has format": settings.table.format, "is bucketed by": layout(settings.bucket), "is called": name}
+    for what, fix in {"has format": "the format", "is bucketed by": "'bucket'", "is called": "the name"}.items():
+        if was[what] not in ("", now[what]):
+            raise ConfigError(
+                f"the table of target {record.name!r} at {record.location} {what} {was[what]}, the configuration says "
+                f"{now[what]}; keep {fix} as it was, or choose a new location"
+            )
+
+
 def open_target(
     record: TargetRecord, settings: Pipeline, tables: Tables, *, may_wait: bool = False
 ) -> tuple[Target, str]:
@@ -55,19 +67,9 @@ def open_target(
     Of one that refuses, the columns are those that the log keeps. Raises ConfigError when it is another's,
     CommitFailed where nothing is kept; `may_wait`: unless it is still to be made.
     """
-    if settings.table.format != record.format:
-        raise ConfigError(
-            f"the table of target {record.name!r} at {record.location} has format {record.format}, the configuration "
-            f"says {settings.table.format}; keep the format, or choose a new location"
-        )
-    if record.layout not in ("", layout(settings.bucket)):
-        raise ConfigError(
-            f"the table of target {record.name!r} at {record.location} is bucketed by {record.layout}, the "
-            f"configuration says {layout(settings.bucket)}; keep 'bucket' as it was, or choose a new location"
-        )
     main, buckets, why = tables.main, bucketers.build(settings.bucket).columns, ""
     table = tables.side(record.location)
-    late = None if settings.late_table is None else tables.side(settings.late_table)
+    late = None if settings.late_table is None else tables.side(settings.late_table, record)
     own, unit = settings.columns.record_columns, str(settings.event_time.unit)
     columns = pa.schema([*own.schema, *PROVENANCE, *(pa.field(column, pa.string()) for column in buckets)])
     try:

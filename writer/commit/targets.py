@@ -16,7 +16,7 @@ from writer.batch.record_columns import RecordColumns
 from writer.batch.route import Route
 from writer.batch.task_report import Report
 from writer.commit.closed_buckets import closes, newly_closed
-from writer.commit.target_table import Target, check_ours, may_pass, open_target
+from writer.commit.target_table import Target, check_ours, check_settings, may_pass, open_target
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
@@ -45,15 +45,17 @@ class Targets:
         settings = config.pipelines[name]
         assert settings.route is not None, "only a route has targets"
         self._pipeline, self._settings, self._section = name, settings, settings.route
-        self._s3, self._tables, self._schemas = config.s3.settings, tables, schemas
+        self._config, self._tables, self._schemas = config, tables, schemas
         self._targets = dict[str, Target]()
         self._epoch: int | None = None
         self._asked_s = dict[str, float]()  # when one of these was last looked at
         self._held = dict[str, str]()  # tables whose storage refused, by name, and what it said; or those are behind
         self._known = dict[int, TargetRecord]()  # as the log has them
         self._made = dict[str, str | None]()  # names that matched a pattern of many tables; None: they get none
-        others = [place for pipeline in config.pipelines.values() for place in pipeline.locations]
-        self._taken = {_key(place) for place in (*others, config.checkpoints)}  # locations, as engines tell them apart
+        others = [(one, place) for one, pipeline in config.pipelines.items() for place in pipeline.locations]
+        # Locations, as engines tell them apart, and names in the catalog likewise.
+        self._taken = {_key(place) for place in (*(place for _, place in others), config.checkpoints)}
+        self._taken_names = {place.key for one in others if (place := config.catalog_place(*one)) is not None}
 
     @property
     def needs_headers(self) -> bool:
@@ -98,12 +100,12 @@ class Targets:
 
     def plans(self, of_pipeline: TaskPlan, closed: Mapping[int, datetime]) -> dict[str, TaskPlan]:
         """Return the plan of each table's rows in a batch; `closed`: how far buckets are closed, by target number."""
-        held, log = self._refusing(), self._tables.main.location
+        held, log, s3 = self._refusing(), self._tables.main.location, self._config.s3.settings
         for target in self._targets.values():
             self._forget_changed(target)
         return {
             name: build_task_plan(
-                target.settings, self._s3, target.plan, of_pipeline.wire, target.unit, now=of_pipeline.now,
+                target.settings, s3, target.plan, of_pipeline.wire, target.unit, now=of_pipeline.now,
                 prefix=of_pipeline.prefix, incarnations=of_pipeline.incarnations, frontier=of_pipeline.frontier,
                 record_columns=self._record_columns(target), topic=of_pipeline.topic, hidden=target.table.hidden,
                 closed_until=closed.get(target.number) if closes(target.settings, target.bucketer) else None,
@@ -214,7 +216,8 @@ class Targets:
         """Return the record of a table: that of the log, if it has one."""
         settings = self._settings.of_target(rule, name)
         place, late = settings.table, settings.late_table or ""
-        wanted = TargetRecord(name, place.location, place.format, late, layout=layout(settings.bucket))
+        named, by = str(self._config.in_catalog(place) or ""), layout(settings.bucket)
+        wanted = TargetRecord(name, place.location, place.format, late, layout=by, table=named)
         known = (one for one in self._known.values() if one[:2] == wanted[:2])
         return next(known, wanted)._replace(late=late)
 
@@ -243,13 +246,17 @@ class Targets:
 
     def _obstacle(self, rule: str, record: TargetRecord) -> str:
         """Return why a table cannot be made at a place; empty if it can. Raises CommitFailed."""
-        taken = self._taken | {_key(one.location) for one in self._known.values() if one.name != record.name}
-        if any(_is_nested(_key(record.location), one) for one in taken):
-            return f"{record.location} is another table's, or lies inside or around one"
+        others = [one for one in self._known.values() if one.name != record.name]
+        taken = self._taken | {_key(place) for one in others for place in (one.location, one.late) if place}
+        for place in filter(None, (record.location, record.late)):
+            if any(_is_nested(_key(place), one) for one in taken):
+                return f"{place} is another table's, or lies inside or around one"
+        if record.table and record.table.casefold() in self._taken_names | {one.table.casefold() for one in others}:
+            return f"{record.table} is another table's name in the catalog"
         settings = self._settings.of_target(rule, record.name)
         try:
             with may_pass(record.name):
-                table = self._tables.side(record.location)
+                table = self._tables.side(record.location, record)
                 table.check(bucketers.build(settings.bucket).columns, layout(settings.bucket))
                 check_ours(table, record, self._tables.main.location)
         except ConfigError as error:
@@ -266,6 +273,7 @@ class Targets:
         """Open a table, which is made if the log does not know one. Raises ConfigError when it is another's."""
         record = self._known[number]
         settings, made_by_name = self._settings.of_target(rule, record.name), rule not in self._section.fixed
+        check_settings(record, settings, str(self._config.in_catalog(settings.table) or ""))
         target, why = open_target(record, settings, self._tables, may_wait=made_by_name)
         self._targets[record.name] = target
         self._held |= {record.name: why} if why else {}

@@ -50,6 +50,7 @@ from writer.config.table_sections import (
     Schemas,
     Table,
     check_hive,
+    safe_name,
 )
 from writer.config.topic_selection import TopicSelection
 from writer.core.catalog_table import CatalogTable
@@ -58,6 +59,7 @@ from writer.core.units import Duration, show_duration
 from writer.storage.nesting import Parts, parts
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
+_LATE = "_late"  # behind the location of a table: that of its late rows
 _ROUTE_SCALE = 8  # of an Arrow batch: each of its schemas and tables costs what one of all its records would
 
 
@@ -137,12 +139,28 @@ class Pipeline(Strict):
         """Return the settings of one table of the route: of the key `rule` of its targets, for a name."""
         assert self.route is not None, "only a route has targets"
         target = self.route.targets[rule]
-        place = {"location": target.location_of(name), "dead_letters": self.dead_letters}
-        table = self.table.model_copy(update={**place, **({"format": target.format} if target.format else {})})
+        location, form = target.location_of(name), target.format or self.table.format
+        in_catalog = target.catalog_name_of(name)
+        if in_catalog is None and form == "iceberg" and self.table.name is not None:  # the same namespace
+            in_catalog = f"{self.table.name.rpartition('.')[0]}.{safe_name(location.rpartition('/')[2])}"
+        place = {"location": location, "format": form, "name": in_catalog, "dead_letters": self.dead_letters}
+        table = self.table.model_copy(update=place)
         seal = self.seal.model_copy(update={"late_table": None})  # each has its own, beside it
         hooks = [of_table(hook, name, filled) for hook in (self.hooks if target.hooks is None else target.hooks)]
         own = {"seal": seal, **settings_of(target), "hooks": hooks, "table": table, "route": None}
         return self.model_copy(update=own)
+
+    def table_at(self, location: str) -> Table:
+        """Return the settings of the table at a location, or beside one there: of a target that the route names.
+
+        Those of the pipeline's own table for any other.
+        """
+        if self.route is not None:
+            for rule, place in self.route.fixed.items():
+                seal = self.route.targets[rule].seal
+                if location in (place, (seal and seal.late_table) or place + _LATE):
+                    return self.of_target(rule, rule).table
+        return self.table
 
     def rule_of(self, name: str, location: str) -> str | None:
         """Return the key of the route's targets that fills a table; None: the configuration is another by now."""
@@ -208,7 +226,7 @@ class Pipeline(Strict):
     @property
     def late_place(self) -> str:
         """Where the table of late rows lies, if there was ever one."""
-        return self.seal.late_table or self.table.location + "_late"
+        return self.seal.late_table or self.table.location + _LATE
 
 
 def check_table(one: Pipeline) -> None:
@@ -227,8 +245,6 @@ def check_table(one: Pipeline) -> None:
         raise ValueError("compact.dedupe takes rows out when a bucket is sealed; set compact.at_seal: true")
     if one.table.format == "parquet":
         check_hive(one.table, one.roll, one.bucket)
-    if one.table.format == "iceberg" and one.route is not None:
-        raise ValueError("table.format: iceberg has no route yet; use delta or parquet")
     for hook in one.hooks if one.table.format == "iceberg" else ():
         if hook.type != "webhook":
             raise ValueError(f"hooks.{hook.name}: type {hook.type} does not know Iceberg tables yet; use webhook")
@@ -306,26 +322,40 @@ class Config(Strict):
     def _names_in_the_catalog(self) -> "Config":
         owners: dict[str, str] = {}
         for name, pipeline in self.pipelines.items():
-            if pipeline.table.format != "iceberg":
-                continue
-            if self.catalog is None:
+            targets = pipeline.route.targets if pipeline.route else {}
+            if self.catalog is None and "iceberg" in (pipeline.table.format, *(one.format for one in targets.values())):
                 raise ValueError(
                     f"pipelines.{name}.table.format: iceberg needs a section `catalog`, such as catalog: {{type: sql, "
                     "uri: 'sqlite:////lake/catalog.db'}"
                 )
             for location in pipeline.locations:
-                table = str(self.catalog_place(name, location))
-                if table in owners:
-                    raise ValueError(f"{owners[table]} and {location} would both be table {table}; set table.name")
-                owners[table] = location
+                table = self.catalog_place(name, location)
+                if table and (other := owners.setdefault(table.key, location)) != location:
+                    raise ValueError(f"{other} and {location} would both be table {table}; set table.name")
+            for rule in targets:
+                one, another = (pipeline.of_target(rule, sample).table for sample in ("a.b", "c.d"))
+                table = self.in_catalog(one)
+                if table and table == self.in_catalog(another) and one.location != another.location:
+                    raise ValueError(
+                        f"pipelines.{name}.route.targets.{rule}: all of its tables would be table {table}; give it a "
+                        f"name such as {table.namespace[-1]}.{{name}}"
+                    )
         return self
 
     def catalog_place(self, name: str, location: str) -> CatalogTable | None:
         """Return the place in the catalog of a pipeline's table, or of one beside it; None of another format."""
-        table = self.pipelines[name].table
-        if self.catalog is None or table.format != "iceberg":
+        return self.in_catalog(self.pipelines[name].table_at(location), location)
+
+    def in_catalog(self, table: Table, location: str | None = None) -> CatalogTable | None:
+        """Return the place in the catalog of a table, or of one beside it at a location; None of another format.
+
+        Raises ConfigError where there is no catalog.
+        """
+        if table.format != "iceberg":
             return None
-        return self.catalog.place(location, table.name, is_main=location == table.location)
+        if self.catalog is None:
+            raise ConfigError(f"the table at {table.location} is Iceberg's, and the configuration has no `catalog`")
+        return self.catalog.place(location or table.location, table.name, is_main=location in (None, table.location))
 
     @model_validator(mode="after")
     def _pools_are_ours(self) -> "Config":

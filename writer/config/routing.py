@@ -1,7 +1,7 @@
 """Which table each record of a pipeline goes to, where it fills many (docs/ROUTING.md)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, ClassVar, Literal
@@ -12,7 +12,15 @@ from writer.batch.route import By, RouteRule
 from writer.config.base import ShortForm, Strict, did_you_mean
 from writer.config.hooks import HookSettings
 from writer.config.pipeline_sections import Columns, Compact, Seal
-from writer.config.table_sections import BucketSpec, EventTime, Roll, Schemas, TableFormat
+from writer.config.table_sections import (
+    CATALOG_NAME,
+    BucketSpec,
+    EventTime,
+    Roll,
+    Schemas,
+    TableFormat,
+    safe_name,
+)
 from writer.core.units import Duration, Size
 from writer.storage.locations import checked
 
@@ -45,6 +53,11 @@ class Target(ShortForm):
         "each name gets a table of its own"
     )
     format: TableFormat | None = Field(None, description="as `table.format`")
+    name: str | None = Field(
+        None,
+        description="name in the catalog, of an Iceberg table, such as shop.{name}; with what a location may have. "
+        "Default: the namespace of the pipeline's own table, and the name of the folder",
+    )
     event_time: EventTime | None = Field(None, description="as `event_time`")
     bucket: BucketSpec | None = Field(None, description="as `bucket`")
     columns: Columns | None = Field(None, description="as `columns`")
@@ -58,11 +71,15 @@ class Target(ShortForm):
     @field_validator("location")
     @classmethod
     def _known_placeholders(cls, value: str) -> str:
-        for name in _PLACEHOLDER.findall(value):
-            if name not in _PLACEHOLDERS:
-                raise ValueError(f"{value}: {{{name}}} is not known{did_you_mean(name, list(_PLACEHOLDERS))}")
-        found = checked(_PLACEHOLDER.sub("x", value))
+        found = checked(_sample(value))
         return found if found == value else value.removeprefix("file://").rstrip("/")
+
+    @field_validator("name")
+    @classmethod
+    def _namespace_and_table(cls, value: str | None) -> str | None:
+        if value is not None and not re.match(CATALOG_NAME, _sample(value)):
+            raise ValueError(f"{value!r} is no namespace and table; write it as shop.clicks, or shop.{{name}}")
+        return value
 
     @property
     def is_template(self) -> bool:
@@ -73,12 +90,17 @@ class Target(ShortForm):
         """Return where the table of a name lies."""
         return filled(self.location, name)
 
+    def catalog_name_of(self, name: str) -> str | None:
+        """Return what the table of a name is called in the catalog; None where that is not given."""
+        return None if self.name is None else filled(self.name, name, lambda text: safe_name(_safe(text)))
 
-def filled(location: str, name: str) -> str:
-    """Put a name into a location. What a file system or an engine would not take becomes `_`."""
-    namespace, _, last = name.rpartition(".")
-    found = {"name": last, "namespace": namespace or _NO_NAMESPACE, "full_name": name}
-    return _PLACEHOLDER.sub(lambda match: _safe(found[match[1]]) if match[1] in found else match[0], location)
+
+def _sample(template: str) -> str:
+    """Put a letter for each placeholder. Raises ValueError for one that is not known."""
+    for name in _PLACEHOLDER.findall(template):
+        if name not in _PLACEHOLDERS:
+            raise ValueError(f"{template}: {{{name}}} is not known{did_you_mean(name, list(_PLACEHOLDERS))}")
+    return _PLACEHOLDER.sub("x", template)
 
 
 def _safe(name: str) -> str:
@@ -88,6 +110,13 @@ def _safe(name: str) -> str:
     """
     safe = re.sub(r"^(?=[._]|$)", "x", re.sub(r"[^A-Za-z0-9_.-]", "_", name))
     return safe if len(safe) <= _FOLDER_MAX else f"{safe[:_FOLDER_MAX]}_{sha256(name.encode()).hexdigest()[:16]}"
+
+
+def filled(template: str, name: str, safe: Callable[[str], str] = _safe) -> str:
+    """Put a name into a location, or a name in a catalog. What they, or an engine, would not take becomes `_`."""
+    namespace, _, last = name.rpartition(".")
+    found = {"name": last, "namespace": namespace or _NO_NAMESPACE, "full_name": name}
+    return _PLACEHOLDER.sub(lambda match: safe(found[match[1]]) if match[1] in found else match[0], template)
 
 
 class Held(Strict):

@@ -145,14 +145,21 @@ class Catalog(Strict):
         Others, and one without a name, are called as their folders are.
         """
         namespace, _, own = (name or f"{self.namespace}.").rpartition(".")
-        folder = re.sub(r"\W", "_", location.rpartition("/")[2], flags=re.ASCII)
         secrets = {"token": self.token, "credential": self.credential}
         found = {key: value.get_secret_value() for key, value in secrets.items() if value is not None}
         texts = {"type": self.type, "uri": self._full_uri, "warehouse": self.warehouse}
         found |= {key: value for key, value in texts.items() if value is not None} | self.options
-        table = own if is_main and own else folder
+        table = own if is_main and own else safe_name(location.rpartition("/")[2])
         settings = tuple(sorted(found.items()))
         return CatalogTable(self.name, tuple(namespace.split(".")), table, settings, self.retry_timeout)
+
+
+def safe_name(text: str) -> str:
+    """Return a text as a name that catalogs and engines take."""
+    return re.sub(r"\W", "_", text, flags=re.ASCII)
+
+
+CATALOG_NAME = r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+$"  # namespace and table
 
 
 class Table(Strict):
@@ -165,8 +172,8 @@ class Table(Strict):
         "knows by name (docs/TABLES.md)",
     )
     name: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+$", description="name in the catalog, such as shop.clicks; "
-        "default: the catalog's namespace and the name of the folder. Tables beside it have the same namespace",
+        None, pattern=CATALOG_NAME, description="name in the catalog, such as shop.clicks; default: the catalog's "
+        "namespace and the name of the folder. Tables beside it have the same namespace",
     )  # fmt: skip
     dead_letters: Place | None = Field(
         None, description="location of the dead-letter table; default: location + '_dead_letters'"

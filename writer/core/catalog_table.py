@@ -21,5 +21,10 @@ class CatalogTable:
         """Namespace and table."""
         return (*self.namespace, self.table)
 
+    @property
+    def key(self) -> str:
+        """What tells it from other tables of the catalog, as engines do: without regard to upper and lower case."""
+        return str(self).casefold()
+
     def __str__(self) -> str:
         return ".".join(self.identifier)

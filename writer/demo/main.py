@@ -119,8 +119,9 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
     if not hold:
         _end(writer, stack, workspace, screen)
     with screen.step("reading the lake with DuckDB", "lake read by DuckDB, from its files"), interruption.later():
-        found = verification.committed(load(workspace.config), PIPELINE, flow.given.ends, since=flow.given.since)
-        of_mixed, mixed_adds_up = mixed.account()
+        settings = load(workspace.config)
+        found = verification.committed(settings, PIPELINE, flow.given.ends, since=flow.given.since)
+        of_mixed, mixed_adds_up = mixed.account(settings)
     adds_up = _conclude(found, flow.given, screen)
     style = "bold green" if mixed_adds_up else "bold red"
     screen.write(Text.assemble(screen.mark(good=mixed_adds_up), (f" {of_mixed}", style)))

@@ -1,22 +1,23 @@
 """The demo's second pipeline: one topic with events of two types, and a table for each."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from writer.config.pipelines import Config
 from writer.core.offsets import TopicPartition
 from writer.core.text import plural
 from writer.demo.devstack.events import SCHEMAS, produce
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import Workspace
+from writer.demo.table_files import files_of
 from writer.demo.table_reader import TableLog
-from writer.table import parquet
 from writer.table.log.snapshot import app_id
 
 PIPELINE, TOPIC, PARTITIONS = "app", "app", 2
 _SHARE, _EVENTS_MIN = 20, 100  # one event here for so many of the other pipeline; of each type at least
 _KINDS = ("clicks", "installs")
+_RULE = "*"  # of the route: a table for each name
 
 
 class MixedTopic:
@@ -26,7 +27,7 @@ class MixedTopic:
         """`events`: of the demo's other pipeline."""
         self._each = max(_EVENTS_MIN, events // _SHARE // len(_KINDS))
         self._lake = workspace.lake.parent / "app"
-        self._format = "delta" if workspace.format == "iceberg" else workspace.format  # a route has no Iceberg tables
+        self._format = workspace.format
         self._log = workspace.lake.with_name("app_log")
         self._ends: dict[tuple[str, int], int] = {}
 
@@ -37,7 +38,7 @@ class MixedTopic:
             "table": {"location": str(self._log), "format": self._format},
             "event_time": {"field": "event_time"},
             "commit": {"max_delay": "4 s"},
-            "route": {"by": "record", "targets": {"*": f"{self._lake}/{{name}}"}},
+            "route": {"by": "record", "targets": {_RULE: f"{self._lake}/{{name}}"}},
         }
 
     def fill(self, stack: Stack) -> None:
@@ -67,17 +68,16 @@ class MixedTopic:
     def _table(self, kind: str) -> Path:
         return self._lake / str(SCHEMAS[kind]["name"])
 
-    def account(self) -> tuple[str, bool]:
+    def account(self, settings: Config) -> tuple[str, bool]:
         """Ask DuckDB for the rows of each table. Returns a sentence, and whether they are what was produced."""
         import duckdb
 
         counts = {}
         for kind in _KINDS:
-            table = self._table(kind)
-            folders = "*/" if (table / parquet.LOG).is_dir() else "**/"
-            name = json.dumps(f"{table}/{folders}*.parquet")[1:-1].replace("'", "''")
-            query = f"SELECT count(*), count(DISTINCT (_partition, _offset)) FROM read_parquet('{name}')"  # noqa: S608 - our own path
-            counts[kind] = duckdb.sql(query).fetchall()[0]
+            table = settings.pipelines[PIPELINE].of_target(_RULE, str(SCHEMAS[kind]["name"])).table
+            files = files_of(Path(table.location), settings.in_catalog(table))
+            query = "SELECT count(*), count(DISTINCT (_partition, _offset)) FROM read_parquet($1)"
+            counts[kind] = duckdb.execute(query, [[str(file) for file in files]]).fetchall()[0]
         rows = " + ".join(f"{count:,} rows of {SCHEMAS[kind]['name']}" for kind, (count, _) in counts.items())
         produced = len(_KINDS) * self._each
         good = (

@@ -9,10 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
-import pyarrow as pa
-from deltalake import DeltaTable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -21,6 +18,7 @@ from writer.config.pipelines import Config
 from writer.core.catalog_table import CatalogTable
 from writer.core.offsets import Source
 from writer.demo.devstack.events import NEW_FIELD
+from writer.demo.table_files import files_of
 from writer.demo.workload import ProducedMessages
 from writer.output.tables import ruled
 from writer.sealing.manifest import bucket_path
@@ -123,13 +121,13 @@ def of(
     """
     import duckdb
 
-    table = _files(lake, place)
+    table = files_of(lake, place(str(lake)))
     db = duckdb.connect()
     db.execute("CREATE TABLE ends (topic VARCHAR, partition INT, log_end BIGINT)")
     db.executemany("INSERT INTO ends VALUES (?, ?, ?)", [[*source, end] for source, end in ends.items()])
     _load(db, "events", table, _PROVENANCE | _EVENTS)
-    _load(db, "letters", _files(dead_letters, place), _PROVENANCE | _LETTERS)
-    _load(db, "late_table", _files(late_table, place) if late_table else [], _PROVENANCE)
+    _load(db, "letters", files_of(dead_letters, place(str(dead_letters))), _PROVENANCE | _LETTERS)
+    _load(db, "late_table", files_of(late_table, place(str(late_table))) if late_table else [], _PROVENANCE)
     rows, rows_distinct, new_field = db.execute(
         f"SELECT count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)), count({NEW_FIELD}) FROM events"  # noqa: S608 - our own name
     ).fetchone()
@@ -209,26 +207,6 @@ def details(found: Account) -> list[str]:
 
 def _phrases(found: Mapping[str, int]) -> list[str]:
     return [phrase for phrase, difference in found.items() if difference]
-
-
-def _files(location: Path, place: Callable[[str], CatalogTable | None]) -> list[Path]:
-    """Files of a table: those that an Iceberg scan or a Delta table's newest version names, or those in its folders."""
-    if (at := place(str(location))) is not None:
-        return _scanned(at)
-    if not DeltaTable.is_deltatable(str(location)):
-        return sorted(location.rglob("*.parquet"))
-    return [location / unquote(path) for path in pa.table(DeltaTable(location).get_add_actions())["path"].to_pylist()]
-
-
-def _scanned(place: CatalogTable) -> list[Path]:
-    """Files that a scan of an Iceberg table names; none where there is no such table."""
-    from pyiceberg.catalog import load_catalog
-
-    catalog = load_catalog(place.catalog, **dict(place.settings))
-    if not catalog.table_exists(place.identifier):
-        return []
-    planned = catalog.load_table(place.identifier).scan().plan_files()
-    return sorted(Path(one.file.file_path.removeprefix("file://")) for one in planned)
 
 
 def _load(db: Any, name: str, files: list[Path], columns: Mapping[str, str]) -> None:

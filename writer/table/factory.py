@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import cache
 from typing import NamedTuple
 
 from writer.config.pipelines import Config
@@ -21,7 +20,7 @@ from writer.table.delta import Delta
 from writer.table.log.appender import RETRY_TIMEOUT
 from writer.table.log.entries import SideEntry
 from writer.table.log.foreign_writes import CommitFailed, reading
-from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.log.snapshot import PipelineSnapshot, TargetRecord
 from writer.table.log.table_format import Format
 from writer.table.parquet import LOG, Parquet
 from writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
@@ -41,9 +40,10 @@ class Waiting(NamedTuple):
 class Tables:
     """All tables of one pipeline, each opened once, so that it follows its log."""
 
-    def __init__(self, main: PipelineTable, opened: Callable[[str], PipelineTable]) -> None:
-        """`opened` opens the side table at a location."""
-        self.main, self.side = main, cache(opened)
+    def __init__(self, main: PipelineTable, opened: Callable[[str, TargetRecord | None], PipelineTable]) -> None:
+        """`opened` opens the side table at a location; with the record of a target that the log may not know yet."""
+        self.main, self._opened = main, opened
+        self._sides = dict[str, PipelineTable]()
         self.settled = -1  # version up to which side files are known to be applied
         self._applied = set[str]()  # locations that took an entry from here
         self._brought = list[tuple[PipelineTable, SideEntry]]()  # whose files at the log are to be removed
@@ -51,6 +51,12 @@ class Tables:
         self._waiting = dict[str, list[SideEntry]]()  # of these, by location, what is not known to be applied
         self.behind: Mapping[str, str] = {}  # locations of targets that refused, and why
         self._rests = dict[str, tuple[int, float]]()  # of these: how often in a row, and when they are tried again
+
+    def side(self, location: str, record: TargetRecord | None = None) -> PipelineTable:
+        """Return the side table at a location. `record`: of a target that the log may not know yet."""
+        if location not in self._sides:
+            self._sides[location] = self._opened(location, record)
+        return self._sides[location]
 
     def apply_side_files(self, despite: Collection[int] = ()) -> None:
         """End what commits began: let readers see their files, and apply to the side tables what newer ones list.
@@ -199,19 +205,22 @@ def existing_table(name: str, config: Config) -> PipelineTable:
 
 
 def side_table(name: str, config: Config, location: str) -> PipelineTable:
-    """Return a table that rides along with a pipeline's, in the same format."""
-    place = config.catalog_place(name, location)
-    return table_at(config.pipelines[name].table.format, location, name, s3=config.s3.settings, catalog=place)
+    """Return a table that rides along with a pipeline's, or one that its route names."""
+    table = config.pipelines[name].table_at(location)
+    place = config.in_catalog(table, location)
+    return table_at(table.format, location, name, s3=config.s3.settings, catalog=place)
 
 
 def all_tables(name: str, config: Config) -> Tables:
     """Return the table of a pipeline with those that ride along."""
     main, settings = main_table(name, config), config.pipelines[name].table
 
-    def side(location: str) -> PipelineTable:
-        target = main.snapshot().target_places.get(location) if main.exists() else None
-        place = config.catalog_place(name, location)
-        form = target.format if target else settings.format
-        return table_at(form, location, name, s3=config.s3.settings, catalog=place)
+    def side(location: str, record: TargetRecord | None) -> PipelineTable:
+        target = main.snapshot().target_places.get(location, record) if main.exists() else record
+        if target is None:
+            return side_table(name, config, location)
+        named = {"location": target.location, "format": target.format, "name": target.table or None}
+        place = config.in_catalog(settings.model_copy(update=named), location)
+        return table_at(target.format, location, name, s3=config.s3.settings, catalog=place)
 
     return Tables(main, side)

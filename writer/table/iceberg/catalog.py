@@ -3,6 +3,7 @@
 The catalog decides what was committed: a commit holds when it moved the table's pointer, and only its word counts.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -144,21 +145,30 @@ class CatalogClient:
 
 
 _SQLITE = "sqlite:///"
+_LOCKED_S = 60  # that SQLite waits for another writer; tables of a route are committed to eight at a time
+_OPENING = threading.Lock()  # the first client makes the tables of an SQL catalog
+
+
+def _opened(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
+    with _OPENING:
+        return _open(name, settings)
 
 
 @cache
-def _opened(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
+def _open(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
     found = dict(settings)
     if found["type"] == "rest":
         return rest_client(name, found)
     if (file := _sqlite_file(found)) is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
+        if "?" not in found["uri"]:
+            found["uri"] += f"?timeout={_LOCKED_S}"
     return load_catalog(name, **found)
 
 
 def _sqlite_file(settings: Mapping[str, str]) -> Path | None:
     uri = settings.get("uri", "")
-    return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+    return Path(uri.removeprefix(_SQLITE).partition("?")[0]) if uri.startswith(_SQLITE) else None
 
 
 def client_settings(place: CatalogTable, location: str, s3: S3Settings | None = None) -> dict[str, str]:

@@ -112,7 +112,7 @@ def add_targets(end: Appender, epoch: int | None, wanted: Sequence[TargetRecord]
             before = known.get(number, one)
             numbered[number] = one._replace(
                 late=one.late or before.late, id=before.id or one.id, format=before.format,
-                layout=before.layout or one.layout, number=number,
+                layout=before.layout or one.layout, table=before.table, number=number,
             )  # fmt: skip
         new = [one for number, one in numbered.items() if known.get(number) != one]
         if not new:

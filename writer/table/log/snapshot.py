@@ -56,6 +56,7 @@ class TargetRecord(NamedTuple):
     late: str = ""  # location of its table of late rows; empty: it never had one
     id: str = ""  # of the table; empty: it was not made yet
     layout: str = ""  # how rows map to its buckets
+    table: str = ""  # name in the catalog; empty: of a format without
     number: int = 0  # by which the log knows it; 0: it does not yet
 
     def to_json(self) -> dict[str, str]:

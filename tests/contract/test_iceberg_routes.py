@@ -1,0 +1,246 @@
+"""Iceberg tables of a route: each takes every entry of the pipeline's log once, whatever befalls it or its catalog."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table import Table
+
+from tests import oracle
+from tests.contract.test_iceberg_faults import Died, effects
+from tests.racing import lose_answers
+from tests.unit.test_targets import BY_HEADER, Started
+from writer.core.errors import ConfigError
+from writer.table.factory import all_tables
+from writer.table.iceberg import catalog
+from writer.table.log.foreign_writes import CommitFailed
+
+TARGETS = ("a", "b")
+
+
+def started(root: Path, names: tuple[str, ...] = TARGETS, **more: Any) -> Started:
+    return Started(root, {"targets": {name: str(root / name) for name in names}}, form="iceberg", **more)
+
+
+def places(root: Path) -> list[str]:
+    return [str(root / name) for name in TARGETS]
+
+
+def counts(root: Path) -> list[int]:
+    return [oracle.count(Path(place)) for place in places(root)]
+
+
+def client(one: Started, name: str = "a") -> tuple[Catalog, tuple[str, ...]]:
+    """Return the client of the catalog that the writer uses, and what the table of a target is called there."""
+    place = one.config.catalog_place("p", str(Path(one.tables.main.location).with_name(name)))
+    assert place is not None
+    return catalog._opened(place.catalog, tuple(sorted(place.settings))), place.identifier
+
+
+def theirs(one: Started, name: str = "a") -> Table:
+    """Return the table of a target as another client opens it."""
+    place = one.config.catalog_place("p", str(Path(one.tables.main.location).with_name(name)))
+    assert place is not None
+    return load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
+
+
+def applied(one: Started) -> dict[str, str]:
+    """Apply what waits, tables that refused a moment ago included. Returns those that refuse, and why."""
+    one.tables._rests.clear()
+    one.tables.apply_side_files()
+    return {Path(place).name: why for place, why in one.tables.behind.items()}
+
+
+def test_tables_of_a_route_are_applied_from_its_log_and_known_to_the_catalog_by_their_names(tmp_path: Path) -> None:
+    one = started(tmp_path)
+    for _ in range(3):
+        one.commit(*places(tmp_path))
+        assert applied(one) == {}
+    assert counts(tmp_path) == [3, 3]
+    assert oracle.rows(tmp_path / "log", "count(*)") == [], "the log has no rows"
+    found, (namespace, _) = client(one)
+    assert {name for _, name in found.list_tables(namespace)} == {"log", "log_dead_letters", "a", "b"}
+    versions = [entry.version for entry in one.tables.main.history() if entry.kind == "batch"]
+    for place in places(tmp_path):
+        side = [entry.facts["main_version"] for entry in one.tables.side(place).history() if entry.kind == "side"]
+        assert side == versions, "one entry of its log, and one snapshot, for each of the pipeline's"
+    assert len(theirs(one).metadata.snapshots) == len(versions)
+
+
+def test_of_two_processes_that_apply_an_entry_one_does(tmp_path: Path) -> None:
+    one = started(tmp_path)
+    one.commit(*places(tmp_path))
+    others = [all_tables("p", one.config) for _ in range(2)]
+    for tables in others:
+        tables._read_on(tables.main.snapshot(), ())
+    for tables in (*others, one.tables):
+        tables.apply_side_files()
+        assert tables.behind == {}
+    assert counts(tmp_path) == [1, 1]
+
+
+@pytest.mark.parametrize("took", [True, False])
+def test_a_commit_to_a_table_whose_answer_is_lost_is_applied_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: bool
+) -> None:
+    one = started(tmp_path)
+    for _ in range(2):
+        one.commit(*places(tmp_path))
+        lose_answers(monkeypatch, client(one)[0], 2, applied=took)
+        one.tables.apply_side_files()
+        assert applied(one) == {}
+        monkeypatch.undo()
+    assert counts(tmp_path) == [2, 2]
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_a_writer_that_dies_after_any_effect_of_applying_an_entry_loses_and_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    one = started(tmp_path, ("a",))
+    one.commit(str(tmp_path / "a"))
+    found, _ = client(one)
+    dying = effects(monkeypatch, one.tables.side(str(tmp_path / "a")), after, found)
+    next(dying)
+    with suppress(Died):
+        one.tables.apply_side_files()
+    next(dying)
+    again = started(tmp_path, ("a",))
+    again.commit(str(tmp_path / "a"))
+    assert applied(again) == {}
+    assert oracle.count(tmp_path / "a") == 2
+
+
+def appended(table: Table) -> None:
+    columns = table.schema().as_arrow()
+    row = {field.name: "2026" if field.name == "hour" else 0 if field.name == "_offset" else None for field in columns}
+    table.append(pa.Table.from_pylist([row], schema=columns))
+
+
+def rolled_back(table: Table) -> None:
+    before = table.metadata.snapshots[-2].snapshot_id
+    table.manage_snapshots().set_current_snapshot(before).commit()
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [(appended, 3), (lambda table: table.delete(EqualTo("_offset", 0)), 1), (rolled_back, 1)],
+    ids=["append", "delete", "rollback"],
+)
+def test_what_another_client_does_to_a_table_neither_doubles_rows_nor_brings_them_back(
+    tmp_path: Path, change: Callable[[Table], None], left: int
+) -> None:
+    one = started(tmp_path)
+    for _ in range(2):
+        one.commit(*places(tmp_path))
+        assert applied(one) == {}
+    change(theirs(one))
+    assert counts(tmp_path) == [left, 2]
+    one.commit(*places(tmp_path))
+    assert applied(one) == {}
+    again = started(tmp_path)
+    assert applied(again) == {}
+    assert counts(tmp_path) == [left + 1, 3]
+
+
+def test_a_table_that_was_taken_out_of_the_catalog_holds_no_other_up_and_catches_up_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    one = started(tmp_path)
+    one.commit(*places(tmp_path))
+    assert applied(one) == {}
+    found, name = client(one)
+    metadata = found.load_table(name).metadata_location
+    found.drop_table(name)
+    for _ in range(2):
+        one.commit(*places(tmp_path))
+        assert list(applied(one)) == ["a"]
+    again = started(tmp_path)
+    assert set(again.targets.standing()[1]) == {"a"}, "a start waits for it, and makes no other"
+    found.register_table(name, metadata)
+    assert applied(again) == {}
+    assert counts(tmp_path) == [3, 3]
+
+
+def test_a_catalog_that_refuses_one_table_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = started(tmp_path)
+    found, name = client(one)
+    commit = found.commit_table
+
+    def refused(table: Table, *rest: Any) -> Any:
+        if table.name() == name:
+            raise PermissionError("not yours")
+        return commit(table, *rest)
+
+    monkeypatch.setattr(found, "commit_table", refused)
+    for _ in range(3):
+        one.commit(*places(tmp_path))
+        (why,) = applied(one).values()
+        assert "not yours" in why
+    assert counts(tmp_path) == [0, 3]
+    monkeypatch.undo()
+    assert applied(one) == {}
+    assert counts(tmp_path) == [3, 3]
+
+
+def test_two_tables_that_the_catalog_would_call_alike_are_refused_before_the_second_is_made(tmp_path: Path) -> None:
+    location = str(tmp_path / "{namespace}" / "{name}")
+    route = {**BY_HEADER, "targets": {"*": location}}
+    one = Started(tmp_path, route, form="iceberg")
+    assert [known.name for known in one.learn("eu.click", "us.Click").values()] == ["eu.click"]
+    assert not (tmp_path / "us").exists()
+    root = tmp_path / "other"
+    targets = {"*": {"location": str(root / "{namespace}" / "{name}"), "name": "{namespace}.{name}"}}
+    two = Started(root, {**BY_HEADER, "targets": targets}, form="iceberg")
+    assert {known.table for known in two.learn("eu.click", "us.Click", "a/b.c-d").values()} == {
+        "eu.click", "us.Click", "a_b.c_d",
+    }  # fmt: skip
+
+
+def test_a_table_keeps_its_name_and_gets_its_rows_when_it_left_the_configuration(tmp_path: Path) -> None:
+    a, b = places(tmp_path)
+    named = {"a": {"location": a, "name": "shop.first"}, "b": b}
+    one = Started(tmp_path, {"targets": named}, form="iceberg")
+    one.commit(a, b)
+    assert applied(started(tmp_path, ("b",))) == {}
+    assert counts(tmp_path) == [1, 1]
+    with pytest.raises(ConfigError, match=r"is called shop\.first, the configuration says headrace\.a; keep the name"):
+        started(tmp_path)
+
+
+@pytest.mark.parametrize(("log", "target"), [("delta", "iceberg"), ("iceberg", "parquet")])
+def test_a_table_has_a_format_of_its_own(tmp_path: Path, log: str, target: str) -> None:
+    location = str(tmp_path / "{name}")
+    route = {**BY_HEADER, "targets": {"*": {"location": location, "format": target, "seal": {"late": "late_table"}}}}
+    one = Started(tmp_path, route, form=log)
+    one.learn("a", "b")
+    late = f"{places(tmp_path)[0]}_late"
+    one.commit(*places(tmp_path), late)
+    assert applied(one) == {}
+    assert counts(tmp_path) == [1, 1]
+    assert oracle.count(Path(late)) == 1
+    forms = {type(one.tables.side(place)._format).__name__ for place in (*places(tmp_path), late)}
+    assert forms == {target.capitalize()}
+
+
+def test_a_database_that_another_program_locks_is_waited_for_and_then_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "_LOCKED_S", 0.2)
+    one = started(tmp_path)
+    one.commit(*places(tmp_path))
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        since = monotonic()
+        with pytest.raises(CommitFailed, match="database is locked"):
+            all_tables("p", one.config).main.snapshot()
+        assert 0.1 < monotonic() - since < 4, "as long as it is told, and SQLite's own limit is 5 s"
+    assert applied(one) == {}
+    assert counts(tmp_path) == [1, 1]
