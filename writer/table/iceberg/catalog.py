@@ -25,6 +25,7 @@ from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError, HeadraceError
 from writer.storage.base import S3Settings
 from writer.storage.locations import on_s3
+from writer.table.iceberg.data_files import without_scheme
 from writer.table.iceberg.schema import MAPPING, mapping_of
 from writer.table.log.foreign_writes import one_line
 
@@ -50,7 +51,7 @@ class CatalogClient:
             table = None
             with suppress(NoSuchTableError, NoSuchNamespaceError):
                 table = self._catalog().load_table(self.place.identifier)
-        if table is not None and table.location().removeprefix("file://").rstrip("/") != self.location:
+        if table is not None and without_scheme(table.location()).rstrip("/") != self.location:
             raise ConfigError(
                 f"table {self.place} of catalog {self.place.catalog!r} lies at {table.location()}, and the "
                 f"configuration says {self.location}. Correct table.location, or table.name."

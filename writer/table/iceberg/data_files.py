@@ -5,6 +5,7 @@ They are wider than the values, which Iceberg allows.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -105,7 +106,12 @@ def remove_of(file: DataFile, location: str, spec: PartitionSpec, at: int) -> Ac
 
 def path_of(file: DataFile, location: str) -> str:
     """Return the path of a data file below the table's location."""
-    return file.file_path.removeprefix("file://").removeprefix(f"{location}/")
+    return without_scheme(file.file_path).removeprefix(f"{location}/")
+
+
+def without_scheme(location: str) -> str:
+    """Return the path of a local location, which clients write as file:///lake, file:/lake or /lake; others as is."""
+    return re.sub(r"^file:(//)?(?=/)", "", location)
 
 
 def _quoted(file: DataFile, location: str) -> str:
