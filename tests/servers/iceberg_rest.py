@@ -17,7 +17,7 @@ READY_WITHIN = timedelta(seconds=60)  # seen: 3 s
 @contextmanager
 def iceberg_rest(directory: Path, s3: ObjectServer | None = None) -> Iterator[str]:
     """Run the catalog until the end of the block. Yields its URL. `s3`: where tables may lie, beside local disks."""
-    found = [*parts.iceberg_rest(), *(_s3_files(directory, s3) if s3 else ())]
+    found = [*(_s3_files(directory, s3) if s3 else ()), *parts.iceberg_rest()]  # its tests have one class of S3A, empty
     (port,), path = free_ports(1), ":".join(map(str, found))
     options = [*java_options(directory, heap_megabytes=256), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     arguments = ["IcebergRest", str(port), f"{directory}/rest.db", directory]
@@ -42,7 +42,9 @@ def _s3_files(directory: Path, s3: ObjectServer) -> list[Path]:
     (directory / "hadoop").mkdir()
     (directory / "hadoop" / "core-site.xml").write_text(f"<configuration>{properties}</configuration>")
     jars = java_artifacts.fetch("spark-s3a", progress=print)
-    return [directory / "hadoop", *sorted(jars.glob("*.jar"))]
+    wanted = ("jcl-over-slf4j-*.jar", "httpclient-4*.jar", "httpcore-4*.jar", "commons-codec-*.jar")
+    beside = [jar for pattern in wanted for jar in java_artifacts.pyspark_jars(pattern)]
+    return [directory / "hadoop", *sorted(jars.glob("*.jar")), *beside]
 
 
 def _answers(url: str) -> bool:

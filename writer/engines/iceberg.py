@@ -6,13 +6,13 @@ Iceberg reserves `_partition`, so the table's column is `_kafka_partition`; the 
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
+from writer.batch.staging.table_file import NAMES_IN_ICEBERG
 from writer.config.table_sections import Catalog
 from writer.core.errors import ConfigError
 from writer.engines import sql
 from writer.engines.table_description import TableDescription
 from writer.engines.types import SPARK, TRINO, Dialect
 from writer.storage.locations import on_s3
-from writer.table.iceberg.names import in_iceberg
 
 _SECRET = "<secret>"  # stands where an engine needs one
 _SPARK = "org.apache.iceberg.spark.SparkCatalog"
@@ -70,7 +70,7 @@ def _catalog(table: TableDescription) -> Catalog:
 
 
 def _rows(table: TableDescription, base: str, dialect: Dialect) -> str:
-    named = [(dialect.name(column.name), dialect.name(in_iceberg(column.name))) for column in table.ordered]
+    named = [(dialect.name(column.name), dialect.name(NAMES_IN_ICEBERG.get(column.name, column.name))) for column in table.ordered]
     columns = ", ".join(ours if ours == theirs else f"{theirs} AS {ours}" for ours, theirs in named)
     return f"SELECT {columns} FROM {base}"  # noqa: S608 - quoted
 
@@ -111,7 +111,7 @@ def _spark(catalog: Catalog) -> Iterator[tuple[str, str]]:
 
 def _duckdb(table: TableDescription, catalog: Catalog) -> tuple[list[str], str]:
     """Return statements that come first, and what to select from."""
-    setup = sql.duckdb_setup(table) + ["INSTALL iceberg", "LOAD iceberg"]
+    setup = [*sql.duckdb_setup(table), "INSTALL iceberg", "LOAD iceberg"]
     if catalog.type != "rest":
         return setup, f"iceberg_scan({sql.literal(table.metadata)})"
     login = {"TOKEN": catalog.token, "CLIENT_ID '<id>', CLIENT_SECRET": catalog.credential}

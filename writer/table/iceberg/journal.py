@@ -47,6 +47,10 @@ class Journal(Log):
         self._placed = ""  # draft of the newest entry that is known to be in its place
         self._layout: tuple[int, int] | None = None  # ids of schema and partition spec that agree with the log
 
+    def metadata_file(self) -> str:
+        """Return the location of the table's newest metadata file."""
+        return self.table().metadata_location
+
     def exists(self) -> bool:
         """Return whether the catalog knows the table."""
         return self._client.load() is not None
