@@ -125,7 +125,16 @@ def duckdb_iceberg() -> Path:
 
     def make(work: Path, lock: int) -> None:  # noqa: ARG001 - of what makes a bundle
         pinned = Path(__file__).with_name("duckdb-iceberg.txt")
-        pip = ["pip", "--disable-pip-version-check", "install", "-q", "--no-deps", "--require-hashes", "-r", str(pinned)]
+        pip = [
+            "pip",
+            "--disable-pip-version-check",
+            "install",
+            "-q",
+            "--no-deps",
+            "--require-hashes",
+            "-r",
+            str(pinned),
+        ]
         target = ["--target", str(work / "site")]
         subprocess.run([sys.executable, "-m", *pip, *target], check=True, timeout=600)
 

@@ -67,6 +67,10 @@ def test_a_table_is_called_as_its_folder_or_as_it_is_told(tmp_path: Path) -> Non
             {"hooks": [{"type": "trino", "url": "http://t:1", "table": "a.b.c"}]},
             "hooks.trino: trino finds an Iceberg table, and each commit, by its name in the catalog",
         ),
+        (
+            {"table": {"location": "/lake/clicks", "format": "iceberg", "readers": ["trino", "presto"]}},
+            "table.readers: presto knows no catalog that headrace writes",
+        ),
         ({"table": {"location": "/lake/clicks", "name": "a.b"}}, "table.name is a name in a catalog"),
         (
             {"table": {"location": "/lake/clicks", "format": "iceberg", "dead_letters": "/other/clicks"}},

@@ -231,14 +231,14 @@ def check_table(one: Pipeline) -> None:
         raise ValueError("table.format: iceberg has no route yet; use delta or parquet")
     if one.table.format == "iceberg" and "presto" in one.table.readers and "readers" in one.table.model_fields_set:
         raise ValueError(
-            "table.readers: presto knows no catalog that headrace writes, so it finds no Iceberg table; leave it out, or "
-            "use table.format: delta"
+            "table.readers: presto knows no catalog that headrace writes, so it finds no Iceberg table; leave it out, "
+            "or use table.format: delta"
         )
     for hook in one.hooks if one.table.format == "iceberg" else ():
         if hook.type in ("trino", "presto"):
             raise ValueError(
-                f"hooks.{hook.name}: {hook.type} finds an Iceberg table, and each commit, by its name in the catalog, so "
-                f"there is nothing to register. Leave the hook out; `headrace ddl --engine {hook.type}` prints a view"
+                f"hooks.{hook.name}: {hook.type} finds an Iceberg table, and each commit, by its name in the catalog, "
+                "so there is nothing to register. Leave the hook out; `headrace ddl` prints a view"
             )
     if one.table.name is not None and one.table.format != "iceberg":
         raise ValueError(f"table.name is a name in a catalog, which a table of format {one.table.format} does not have")

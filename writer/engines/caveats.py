@@ -62,7 +62,7 @@ def _catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
 def _iceberg_catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
     assert table.catalog is not None, "the configuration of an Iceberg table has a catalog"
     name = table.catalog.name
-    yield "The table is known by its name; the view adds the names of other formats: _kafka_partition is _partition there."
+    yield "Iceberg reserves _partition: the table's column is _kafka_partition, and the view calls it _partition."
     match engine:
         case "trino":
             yield f"etc/catalog/{name}.properties has: {'; '.join(trino_properties(table))}."

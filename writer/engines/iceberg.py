@@ -14,7 +14,11 @@ from writer.engines.table_description import TableDescription
 from writer.engines.types import SPARK, TRINO, Dialect
 from writer.storage.locations import on_s3
 
-_SECRET = "<secret>"  # stands where an engine needs one
+_PLACEHOLDER = "<secret>"  # stands where an engine needs one
+_NOT_BY_SQL = {
+    "presto": "Presto 0.287 knows no catalog that headrace writes, so it finds no Iceberg table; use trino or spark",
+    "druid": "Druid takes files: a hook of type druid gives it those of each sealed bucket",
+}
 _SPARK = "org.apache.iceberg.spark.SparkCatalog"
 
 
@@ -36,7 +40,7 @@ def statements(table: TableDescription, engine: str, name: str | None) -> list[s
             base = _dotted((catalog.name, ".".join(namespace), short), TRINO)
             view = name or _dotted((catalog.name, ".".join(namespace), f"{short}_view"), TRINO)
             return [f"CREATE OR REPLACE VIEW {view} AS {_rows(table, base, TRINO)}"]
-    raise ConfigError(f"engine {engine} reads no Iceberg table that headrace wrote; use trino, spark or duckdb")
+    raise ConfigError(_NOT_BY_SQL[engine])
 
 
 def trino_properties(table: TableDescription) -> list[str]:
@@ -48,7 +52,11 @@ def trino_properties(table: TableDescription) -> list[str]:
             found |= {"iceberg.catalog.type": "rest", "iceberg.rest-catalog.uri": catalog.uri or ""}
             found |= {"iceberg.rest-catalog.warehouse": catalog.warehouse} if catalog.warehouse else {}
             key = "token" if catalog.token else "credential" if catalog.credential else None
-            found |= {"iceberg.rest-catalog.security": "OAUTH2", f"iceberg.rest-catalog.oauth2.{key}": _SECRET} if key else {}
+            found |= (
+                {"iceberg.rest-catalog.security": "OAUTH2", f"iceberg.rest-catalog.oauth2.{key}": _PLACEHOLDER}
+                if key
+                else {}
+            )
         case "glue":
             found |= {"iceberg.catalog.type": "glue"}
         case "sql":
@@ -58,7 +66,7 @@ def trino_properties(table: TableDescription) -> list[str]:
                 f"{jdbc}.connection-url": _jdbc(catalog), f"{jdbc}.catalog-name": catalog.name,
                 f"{jdbc}.default-warehouse-dir": table.location.rpartition("/")[0],
                 **({f"{jdbc}.connection-user": user} if (user := urlsplit(catalog.uri or "").username) else {}),
-                **({f"{jdbc}.connection-password": _SECRET} if catalog.password else {}),
+                **({f"{jdbc}.connection-password": _PLACEHOLDER} if catalog.password else {}),
             }  # fmt: skip
     found |= {"fs.native-s3.enabled": "true"} if on_s3(table.location) else {}
     return [f"{key}={value}" for key, value in found.items()]
@@ -70,7 +78,10 @@ def _catalog(table: TableDescription) -> Catalog:
 
 
 def _rows(table: TableDescription, base: str, dialect: Dialect) -> str:
-    named = [(dialect.name(column.name), dialect.name(NAMES_IN_ICEBERG.get(column.name, column.name))) for column in table.ordered]
+    named = [
+        (dialect.name(column.name), dialect.name(NAMES_IN_ICEBERG.get(column.name, column.name)))
+        for column in table.ordered
+    ]
     columns = ", ".join(ours if ours == theirs else f"{theirs} AS {ours}" for ours, theirs in named)
     return f"SELECT {columns} FROM {base}"  # noqa: S608 - quoted
 
@@ -97,14 +108,14 @@ def _spark(catalog: Catalog) -> Iterator[tuple[str, str]]:
         case "rest":
             yield ".type", "rest"
             yield ".uri", catalog.uri or ""
-            yield from ((f".{key}", _SECRET) for key in ("token", "credential") if getattr(catalog, key))
+            yield from ((f".{key}", _PLACEHOLDER) for key in ("token", "credential") if getattr(catalog, key))
         case "glue":
             yield ".type", "glue"
         case "sql":
             yield ".type", "jdbc"
             yield ".uri", _jdbc(catalog)
             yield from ((".jdbc.user", user) for user in [urlsplit(catalog.uri or "").username] if user)
-            yield from ((".jdbc.password", _SECRET) for password in [catalog.password] if password)
+            yield from ((".jdbc.password", _PLACEHOLDER) for password in [catalog.password] if password)
     if catalog.warehouse:
         yield ".warehouse", catalog.warehouse
 
@@ -114,9 +125,9 @@ def _duckdb(table: TableDescription, catalog: Catalog) -> tuple[list[str], str]:
     setup = [*sql.duckdb_setup(table), "INSTALL iceberg", "LOAD iceberg"]
     if catalog.type != "rest":
         return setup, f"iceberg_scan({sql.literal(table.metadata)})"
-    login = {"TOKEN": catalog.token, "CLIENT_ID '<id>', CLIENT_SECRET": catalog.credential}
+    login = {"TOKEN": catalog.token, "CLIENT_ID '<id>', CLIENT_PLACEHOLDER": catalog.credential}
     given = next((key for key, value in login.items() if value), None)
-    setup += [f"CREATE OR REPLACE SECRET catalog (TYPE iceberg, {given} '{_SECRET}')"] if given else []
+    setup += [f"CREATE OR REPLACE SECRET catalog (TYPE iceberg, {given} '{_PLACEHOLDER}')"] if given else []
     how = "SECRET catalog" if given else "AUTHORIZATION_TYPE 'none'"
     attached = f"TYPE iceberg, ENDPOINT {sql.literal(catalog.uri or '')}, {how}"
     name = TRINO.name(catalog.name)

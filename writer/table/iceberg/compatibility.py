@@ -39,14 +39,16 @@ def check_partitions(table: Table, bucket_columns: Sequence[str]) -> None:
     """Raise ForeignChange where the table, or a file of it, is not partitioned by the bucket columns alone."""
     spec, schema = table.spec(), table.schema()
     known = [
-        in_files(schema.find_column_name(field.source_id) or "") if isinstance(field.transform, IdentityTransform) else ""
+        in_files(schema.find_column_name(field.source_id) or "")
+        if isinstance(field.transform, IdentityTransform)
+        else ""
         for field in spec.fields
     ]
     if known != list(bucket_columns):
         by = ", ".join(f"{field.transform}({field.name})" for field in spec.fields) or "nothing"
         raise ForeignChange(
-            f"another client changed the partitioning of {_named(table)}: it is by {by} now, and headrace's buckets are "
-            f"partitions by {', '.join(bucket_columns)}. Change it back with ALTER TABLE … ADD and DROP PARTITION "
+            f"another client changed the partitioning of {_named(table)}: it is by {by} now, and headrace's buckets "
+            f"are partitions by {', '.join(bucket_columns)}. Change it back with ALTER TABLE … ADD and DROP PARTITION "
             "FIELD, then start again."
         )
     head = table.metadata.current_snapshot()
@@ -74,11 +76,11 @@ def check_undo(table: Table, snapshots: Sequence[int]) -> None:
     head = table.metadata.current_snapshot() if snapshots else None
     for manifest in head.manifests(table.io) if head else ():
         entries = manifest.fetch_manifest_entry(table.io) if manifest.content == ManifestContent.DELETES else ()
-        for at in {entry.snapshot_id for entry in entries} & {*snapshots}:
+        for at in {*snapshots} & {entry.snapshot_id for entry in entries}:
             theirs = table.metadata.snapshot_by_id(at)
             before = theirs.parent_snapshot_id if theirs else "the snapshot before it"
             raise ForeignChange(
-                f"delete files of another client's snapshot {at} lie on {_named(table)}, and a rewind would leave them: "
+                f"delete files of another client's snapshot {at} lie on {_named(table)}, and a rewind leaves them: "
                 "the rows that they take would stay away. Roll the table back first: CALL "
                 f"…system.rollback_to_snapshot('{'.'.join(table.name())}', {before}). Then rewind again."
             )

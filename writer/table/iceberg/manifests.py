@@ -66,9 +66,8 @@ class ManifestWriter:
 
     def _deletes_of(self, manifests: Sequence[ManifestFile], paths: Collection[str]) -> set[str]:
         """Return which of these files have rows that a delete file may take."""
-        deletes = [
-            entry.data_file for one in manifests if one.content == ManifestContent.DELETES for entry in self._entries(one)
-        ]  # fmt: skip
+        found = [one for one in manifests if one.content == ManifestContent.DELETES]
+        deletes = [entry.data_file for one in found for entry in self._entries(one)]
         return {path for path in paths if any(_may_delete_from(one, path) for one in deletes)}
 
     def _without(self, manifests: Sequence[ManifestFile], removed: Collection[str]) -> list[ManifestFile]:

@@ -31,7 +31,9 @@ class OffsetBounds:
             return False
         if other.first is None or other.last is None:
             return True
-        return self.first is not None and self.last is not None and self.first <= other.first and other.last <= self.last
+        return (
+            self.first is not None and self.last is not None and self.first <= other.first and other.last <= self.last
+        )
 
 
 def bounds_of(files: Iterable[DataFile], field: NestedField) -> OffsetBounds | None:
@@ -43,7 +45,7 @@ def bounds_of(files: Iterable[DataFile], field: NestedField) -> OffsetBounds | N
         if nulls is None or (nulls < file.record_count and None in bounds):
             return None
         without += nulls
-        found += [from_bytes(LongType(), bound) for bound in bounds if bound is not None]
+        found += [int(from_bytes(LongType(), bound)) for bound in bounds if bound is not None]
     return OffsetBounds(min(found, default=None), max(found, default=None), without)
 
 
