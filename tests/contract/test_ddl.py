@@ -9,6 +9,7 @@ import pytest
 
 from tests.sealed import DAY, SealedLake
 from writer.cli.read.ddl import run_ddl, texts
+from writer.config.table_sections import Catalog
 from writer.core.errors import ConfigError
 from writer.engines import sql
 from writer.engines.caveats import notes
@@ -77,6 +78,55 @@ def test_columns_of_the_bucket_come_last_also_where_the_table_grew(engine: str):
     columns = pa.schema([("at", pa.timestamp("us", "UTC")), ("hour", pa.string()), ("extra", pa.int64())])
     (made,) = (s for s in texts(table(columns=columns), engine, name=None, location=None) if "CREATE TABLE" in s)
     assert made.index("at") < made.index("extra") < made.index("hour")
+
+
+REST = {"type": "rest", "uri": "https://catalog:8181"}
+
+
+def iceberg_table(location: str = "/lake/clicks", **catalog: str) -> TableDescription:
+    columns = pa.schema([("id", pa.int64()), ("_partition", pa.int32()), ("hour", pa.string()), ("at", pa.date32())])
+    return table(
+        "iceberg", location, columns=columns, catalog=Catalog.model_validate(REST | catalog),
+        identifier=("shop", "web", "clicks"), metadata="/lake/clicks/metadata/3.metadata.json",
+    )  # fmt: skip
+
+
+def test_an_iceberg_table_is_a_view_with_the_names_of_other_formats():
+    def text(engine: str, made: TableDescription) -> str:
+        return "; ".join(texts(made, engine, name=None, location=None))
+
+    known = iceberg_table()
+    assert text("trino", known) == (
+        'CREATE OR REPLACE VIEW "headrace"."shop.web"."clicks_view" AS SELECT "id", "_kafka_partition" AS '
+        '"_partition", "at", "hour" FROM "headrace"."shop.web"."clicks"'
+    )
+    assert text("spark", known).startswith(
+        "SET spark.sql.catalog.headrace=org.apache.iceberg.spark.SparkCatalog; SET spark.sql.catalog.headrace.type=rest"
+    )
+    assert "FROM `headrace`.`shop`.`web`.`clicks`" in text("spark", known)
+    assert "ATTACH '' AS \"headrace\" (TYPE iceberg, ENDPOINT 'https://catalog:8181'" in text("duckdb", known)
+    sqlite = {"type": "sql", "uri": "sqlite:////lake/catalog.db"}
+    assert "FROM iceberg_scan('/lake/clicks/metadata/3.metadata.json')" in text("duckdb", iceberg_table(**sqlite))
+    for engine, sentence in (("presto", "knows no catalog"), ("druid", "a hook of type druid")):
+        with pytest.raises(ConfigError, match=sentence):
+            text(engine, known)
+    with pytest.raises(ConfigError, match="it is for one machine"):
+        text("spark", iceberg_table(**sqlite))
+
+
+@pytest.mark.parametrize(
+    "catalog",
+    [
+        {"credential": "me:sesame"}, {"token": "sesame"},
+        {"type": "sql", "uri": "postgresql+psycopg2://me@db:5432/lake", "password": "sesame"},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("engine", ["trino", "spark", "duckdb"])
+def test_a_secret_of_the_catalog_is_a_placeholder(engine: str, catalog: dict[str, str]):
+    known = iceberg_table("s3://lake/clicks", **catalog)
+    printed = "; ".join([*texts(known, engine, name=None, location=None), *notes(known, engine)])
+    assert "sesame" not in printed
+    assert ("<secret>" in printed) == (engine != "duckdb" or "password" not in catalog)
 
 
 def test_duckdb_reaches_a_store_that_is_not_aws():

@@ -2,24 +2,29 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
-from pyiceberg.expressions import EqualTo
+from pyiceberg.expressions import EqualTo, LessThan
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
 
 from tests import oracle
+from tests.carried import Driver
 from tests.contract.tables import COLUMNS, P0, batch, begun, iceberg_table_of, made, rows, written
-from tests.contract.test_compact import compacted, filled
+from tests.contract.test_compact import carry, compacted, filled
 from tests.opened import iceberg_table, in_catalog
 from writer.audit.audit import audit
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
 from writer.table.iceberg import catalog
 from writer.table.iceberg.expiry import SNAPSHOTS_KEPT
+from writer.table.iceberg.schema import MAPPING
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
 from writer.table.log.operations import Rewrite
 from writer.table.row_removal import count
@@ -125,6 +130,8 @@ def test_a_table_that_was_taken_out_of_the_catalog_is_not_made_anew(table: Pipel
     load_catalog(place.catalog, **dict(place.settings)).drop_table(place.identifier)
     again = iceberg_table(table.location, "events")
     assert not again.exists()
+    with pytest.raises(ForeignChange, match=r"another client dropped or renamed table lake\.lake"):
+        table.snapshot()
     with pytest.raises(ConfigError, match=r"holds the log of a table that the catalog does not know as lake\.lake"):
         again.create(COLUMNS, ["hour"])
 
@@ -158,6 +165,79 @@ def test_properties_and_expiry_of_others_change_nothing(
     theirs(table).maintenance.expire_snapshots().by_ids(old).commit()
     table.commit(table.snapshot(), batch(epoch, 30, 40, stage(10)))
     assert (rows(table), table.snapshot().frontier(P0)) == (40, 40)
+
+
+def overwritten(driver: Driver, gone: int, offset: int | None) -> None:
+    """Delete some of the first rows by a rewrite of their file, as another client does, and put one in their place."""
+    other = in_its_catalog(driver)
+    kept = other.scan(LessThan("_offset", 10)).to_arrow().sort_by("_offset").slice(gone)
+    new = kept.slice(0, 1).set_column(
+        kept.schema.get_field_index("_offset"), kept.schema.field("_offset"), pa.array([offset], pa.int64())
+    )
+    files = _dataframe_to_data_files(other.metadata, pa.concat_tables([kept, new]), other.io)
+    with other.transaction() as change, change.update_snapshot().overwrite() as snapshot:
+        for task in other.scan(LessThan("_offset", 10)).plan_files():
+            snapshot.delete_data_file(task.file)
+        for file in files:
+            snapshot.append_data_file(file)
+
+
+def in_its_catalog(driver: Driver) -> Table:
+    place = driver.config.catalog_place("clicks", driver.lake)
+    assert place is not None
+    return load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
+
+
+@pytest.mark.parametrize("offset", [None, 60], ids=["without_offset", "to_come"])
+def test_a_merge_that_deletes_more_than_it_inserts_is_no_delete(tmp_path: Path, offset: int | None) -> None:
+    driver = filled(tmp_path, "iceberg")
+    overwritten(driver, 3, offset)
+    with pytest.raises(ForeignChange, match="another client ran OVERWRITE"):
+        carry(driver, 6)
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert "another client ran OVERWRITE" in found.problems[0].what
+
+
+def test_rows_that_another_client_writes_anew_without_some_are_a_delete(tmp_path: Path) -> None:
+    driver = filled(tmp_path, "iceberg")
+    overwritten(driver, 3, 9)
+    carry(driver, 6)
+    assert audit(driver.config, "clicks", since=None, deep=False).rows_taken == {"DELETE": 2}
+    problems = audit(driver.config, "clicks", since=None, deep=True).problems
+    assert "offsets are there more than once" in {problem.what for problem in problems}, "which bounds cannot tell"
+
+
+def test_a_change_of_the_partitioning_stops_it_until_it_is_changed_back(
+    table: PipelineTable, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    with theirs(table).update_spec() as change:
+        change.add_field("id", BucketTransform(4), "by_id")
+    with pytest.raises(ForeignChange, match=r"identity\(hour\), bucket\[4\]\(by_id\) now, and headrace's buckets are"):
+        table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    with theirs(table).update_spec() as change:
+        change.remove_field("by_id")
+    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    assert rows(table) == 10
+
+
+def test_properties_that_were_taken_away_are_named_with_their_values(
+    table: PipelineTable, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    known = theirs(table).properties
+    for name in ("headrace.version", "headrace.snapshot"):
+        with theirs(table).transaction() as change:
+            change.remove_properties(name)
+        with pytest.raises(ForeignChange, match=f"has no property {name}.*'{name}'='{known[name]}'"):
+            table.snapshot()
+        with theirs(table).transaction() as change:
+            change.set_properties({name: known[name]})
+    with theirs(table).transaction() as change:
+        change.remove_properties(MAPPING)
+    table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    assert theirs(table).properties[MAPPING] == known[MAPPING], "without it readers take columns by their positions"
 
 
 # --- what the table keeps --------------------------------------------------------------------------------------------
@@ -202,9 +282,7 @@ def test_old_snapshots_and_their_metadata_go_and_the_table_stays_small(
 
 def test_files_that_another_client_wrote_anew_are_compacted_deleted_from_and_audited(tmp_path: Path) -> None:
     driver = filled(tmp_path, "iceberg")
-    place = driver.config.catalog_place("clicks", driver.lake)
-    assert place is not None
-    other = load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
+    other = in_its_catalog(driver)
     other.delete(EqualTo("_offset", 33))  # copy-on-write: one file, with Iceberg's names of the columns
     (foreign,) = [one for one in driver.table.bucket_files(driver.table.snapshot()) if one.path.startswith("data/")]
     assert "_kafka_partition" in pq.read_schema(f"{driver.lake}/{foreign.path}").names

@@ -8,6 +8,7 @@ import pytest
 
 from tests.engines.engines import spark_session
 from tests.servers.druid import Druid, druid
+from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.objects import ObjectServer
 from tests.servers.presto import presto
 from tests.servers.statement import Coordinator
@@ -42,3 +43,10 @@ def _druid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Druid]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with spark_session(tmp_path_factory.mktemp("spark")) as session:
         yield session
+
+
+@pytest.fixture(scope="session")
+def iceberg_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a REST catalog of Iceberg tables on local disks."""
+    with iceberg_rest(tmp_path_factory.mktemp("iceberg_rest")) as url:
+        yield url

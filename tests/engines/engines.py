@@ -19,6 +19,7 @@ from tests.engines.ddl import hive_table
 from tests.engines.dialects import Dialect, DuckDB, Presto, Spark, Trino, TrinoHive
 from tests.engines.lake import REWRITTEN, Lake
 from tests.opened import OPENED
+from tests.servers import parts
 from tests.servers.druid import Druid
 from tests.servers.objects import ObjectServer
 from tests.servers.statement import Coordinator
@@ -113,14 +114,16 @@ def duckdb_engine(lake: Lake) -> Engine:
 
 @contextmanager
 def spark_session(directory: Path) -> Iterator[Any]:
-    """Run Spark with Delta's own jars until the end of the block."""
+    """Run Spark with Delta's own jars and Iceberg's until the end of the block."""
     from pyspark.sql import SparkSession
 
-    jars = [str(jar) for jar in sorted(java_artifacts.fetch(DELTA, progress=print).glob("*.jar"))]
+    found = [*sorted(java_artifacts.fetch(DELTA, progress=print).glob("*.jar")), parts.spark_iceberg()]
+    jars = [str(jar) for jar in found]
+    iceberg = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars", ",".join(jars))
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.extensions", f"io.delta.sql.DeltaSparkSessionExtension,{iceberg}")
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")

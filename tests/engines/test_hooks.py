@@ -107,7 +107,7 @@ def test_a_column_that_came_later_is_read_by_trino_in_new_and_in_older_partition
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", [*FORMATS, "iceberg"])
 def test_druid_has_each_row_of_a_bucket_once_however_often_it_is_sealed(root: Path, druid: Any, form: str):
     name = f"druid_{form}"
     lake, delivery = lake_at(root, name, form, type="druid", url=druid.overlord, datasource=name)

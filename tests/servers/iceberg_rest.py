@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from tests.servers import parts
+from tests.servers.objects import ObjectServer
 from writer.clients import java_artifacts
 from writer.demo.devstack.process import LOOPBACK, Process, free_ports, java_options
 
@@ -14,9 +15,10 @@ READY_WITHIN = timedelta(seconds=60)  # seen: 3 s
 
 
 @contextmanager
-def iceberg_rest(directory: Path) -> Iterator[str]:
-    """Run the catalog until the end of the block. Yields its URL."""
-    (port,), path = free_ports(1), ":".join(map(str, parts.iceberg_rest()))
+def iceberg_rest(directory: Path, s3: ObjectServer | None = None) -> Iterator[str]:
+    """Run the catalog until the end of the block. Yields its URL. `s3`: where tables may lie, beside local disks."""
+    found = [*(_s3_files(directory, s3) if s3 else ()), *parts.iceberg_rest()]  # its tests have one class of S3A, empty
+    (port,), path = free_ports(1), ":".join(map(str, found))
     options = [*java_options(directory, heap_megabytes=256), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     arguments = ["IcebergRest", str(port), f"{directory}/rest.db", directory]
     command = [java_artifacts.java(), *options, "-cp", path, *arguments]
@@ -28,6 +30,21 @@ def iceberg_rest(directory: Path) -> Iterator[str]:
         yield url
     finally:
         process.stop(grace=timedelta(0))
+
+
+def _s3_files(directory: Path, s3: ObjectServer) -> list[Path]:
+    """Return what makes Hadoop read and write s3:// there: a folder with its settings, and the jars."""
+    settings = {
+        "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem", "fs.s3a.endpoint": s3.url, "fs.s3a.access.key": s3.key,
+        "fs.s3a.secret.key": s3.secret, "fs.s3a.path.style.access": "true", "fs.s3a.endpoint.region": "us-east-1",
+    }  # fmt: skip
+    properties = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in settings.items())
+    (directory / "hadoop").mkdir()
+    (directory / "hadoop" / "core-site.xml").write_text(f"<configuration>{properties}</configuration>")
+    jars = java_artifacts.fetch("spark-s3a", progress=print)
+    wanted = ("jcl-over-slf4j-*.jar", "httpclient-4*.jar", "httpcore-4*.jar", "commons-codec-*.jar")
+    beside = [jar for pattern in wanted for jar in java_artifacts.pyspark_jars(pattern)]
+    return [directory / "hadoop", *sorted(jars.glob("*.jar")), *beside]
 
 
 def _answers(url: str) -> bool:

@@ -5,10 +5,12 @@ python -m tests.servers.parts      # fetch and build all of them, and say how lo
 
 import shutil
 import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from writer.clients import java_artifacts
@@ -58,6 +60,31 @@ ICEBERG_REST = Bundle(
     files=30,
     megabytes=35,
 )
+
+
+@dataclass(frozen=True)
+class _Plugin(Module):
+    """A Maven module that is published as a zip."""
+
+    def xml(self) -> str:
+        """Ask for the zip under the name of a type that is fetched."""
+        return super().xml()[:-2] + f'><artifact name="{self.name}" type="jar" ext="zip"/></dependency>'
+
+
+TRINO_ICEBERG = Bundle(
+    "trino-iceberg", "476", (_Plugin("io.trino", "trino-iceberg", "476"),), files=1, megabytes=346
+)  # beside the server, of whose archive it is a part, too: so what was fetched of that stays
+PRESTO_ICEBERG = Bundle(
+    "presto-iceberg", "0.287", (_Plugin("com.facebook.presto", "presto-iceberg", "0.287"),), files=1, megabytes=306
+)
+DUCKDB_ICEBERG = Bundle("duckdb-iceberg", "1.5.5", (), files=0, megabytes=60)
+SPARK_ICEBERG = Bundle(
+    "spark-iceberg",
+    "1.11.0",
+    (Module("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", "1.11.0"),),
+    files=1,
+    megabytes=48,
+)
 _ICEBERG_TESTS = (Module("org.apache.iceberg", "iceberg-core", "1.11.0", classifier="tests"),)
 ICEBERG_TESTS = Bundle("iceberg-tests", "1.11.0", _ICEBERG_TESTS, files=1, megabytes=6)  # Ivy takes a module once
 POSTGRES = Bundle(
@@ -80,6 +107,45 @@ _AVRO = "extensions-core/avro-extensions/src/main/java"  # the Parquet extension
 def trino() -> Path:
     """Return Trino's home: `lib` and two plugins."""
     return _only(java_artifacts.fetch(TRINO, progress=_say))
+
+
+def trino_iceberg() -> Path:
+    """Return the folder of Trino's plugin for Iceberg."""
+
+    def make(work: Path, lock: int) -> None:
+        java_artifacts.retrieve(TRINO_ICEBERG, work, lock=lock)
+        (archive,) = work.iterdir()
+        with zipfile.ZipFile(archive) as zipped:
+            zipped.extractall(work)
+        archive.unlink()
+
+    return _only(java_artifacts.made(TRINO_ICEBERG, make, progress=_say))
+
+
+def spark_iceberg() -> Path:
+    """Return the jar of Iceberg's runtime for Spark."""
+    return _only(java_artifacts.fetch(SPARK_ICEBERG, progress=_say))
+
+
+def duckdb_iceberg() -> Path:
+    """Return a folder of packages with a DuckDB that reads Iceberg: the project's own is newer, and does not."""
+
+    def make(work: Path, lock: int) -> None:  # noqa: ARG001 - of what makes a bundle
+        pinned = Path(__file__).with_name("duckdb-iceberg.txt")
+        pip = [
+            "pip",
+            "--disable-pip-version-check",
+            "install",
+            "-q",
+            "--no-deps",
+            "--require-hashes",
+            "-r",
+            str(pinned),
+        ]
+        target = ["--target", str(work / "site")]
+        subprocess.run([sys.executable, "-m", *pip, *target], check=True, timeout=600)
+
+    return java_artifacts.made(DUCKDB_ICEBERG, make, progress=_say) / "site"
 
 
 def presto() -> Path:

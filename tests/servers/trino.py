@@ -23,16 +23,26 @@ _HIVE = {
     "hive.parquet.use-column-names": "true",
     "hive.timestamp-precision": "MICROSECONDS",
 }
+_ICEBERG = {"connector.name": "iceberg", "iceberg.catalog.type": "rest"}
 
 
 @contextmanager
-def trino(directory: Path, lake: Path, s3: ObjectServer | None = None) -> Iterator[Coordinator]:
-    """Run Trino until the end of the block. Locations below `lake` are written `local:///<path within it>`."""
+def trino(
+    directory: Path, lake: Path, s3: ObjectServer | None = None, iceberg: str | None = None
+) -> Iterator[Coordinator]:
+    """Run Trino until the end of the block. Locations below `lake` are written `local:///<path within it>`.
+
+    `iceberg`: URL of a REST catalog of tables in that S3, which Trino knows as `headrace`.
+    """
     home = parts.trino()
     (directory / "plugin").mkdir(parents=True)
-    for plugin in (home / "plugin").iterdir():
+    for plugin in [*(home / "plugin").iterdir(), *([parts.trino_iceberg()] if iceberg else [])]:
         (directory / "plugin" / plugin.name).symlink_to(plugin)
     files = _files(lake, s3)
+    catalogs = {"delta": {**_DELTA, **files}, "hive": {**_HIVE, **files}}
+    if iceberg is not None:
+        storage = {key: value for key, value in files.items() if "s3" in key}
+        catalogs["headrace"] = {**_ICEBERG, "iceberg.rest-catalog.uri": iceberg, **storage}
     program = Program(
         name="Trino",
         main="io.trino.server.TrinoServer",
@@ -41,7 +51,7 @@ def trino(directory: Path, lake: Path, s3: ObjectServer | None = None) -> Iterat
         heap_megabytes=HEAP_MEGABYTES,
         options=("-XX:ReservedCodeCacheSize=256M", "-Djdk.nio.maxCachedBufferSize=2000000"),
         config={**_CONFIG, "plugin.dir": f"{directory}/plugin"},
-        catalogs={"delta": {**_DELTA, **files}, "hive": {**_HIVE, **files}},
+        catalogs=catalogs,
     )
     with coordinator(program, directory) as server:
         server.ask("CREATE SCHEMA IF NOT EXISTS delta.lake")

@@ -99,8 +99,12 @@ def test_a_table_is_called_as_its_folder_or_as_it_is_told(tmp_path: Path) -> Non
         ({"route": {"targets": {"a": {"location": "/lake/a", "name": "{name}"}}}}, "is no namespace and table"),
         ({"route": {"targets": {"a": {"location": "/lake/a", "name": "s.{nam}"}}}}, "{nam} is not known"),
         (
-            {"hooks": [{"name": "d", "type": "druid", "url": "http://d:1", "datasource": "c"}]},
-            "type druid does not know",
+            {"hooks": [{"type": "trino", "url": "http://t:1", "table": "a.b.c"}]},
+            "hooks.trino: trino finds an Iceberg table, and each commit, by its name in the catalog",
+        ),
+        (
+            {"table": {"location": "/lake/clicks", "format": "iceberg", "readers": ["trino", "presto"]}},
+            "table.readers: presto knows no catalog that headrace writes",
         ),
         ({"table": {"location": "/lake/clicks", "name": "a.b"}}, "table.name is a name in a catalog"),
         (

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from writer.batch.staging import table_file
 from writer.core.files import BucketFile
@@ -136,7 +137,11 @@ def _pieces(file_set: FileSet, file: BucketFile) -> Iterator[tuple[TopicPartitio
             yield WITHOUT_OFFSET, None, _as_many(source.metadata.num_rows)
             return
         for batch in source.iter_batches(_ROWS_AT_ONCE, columns):
-            listed = pa.table(batch).group_by(keys, use_threads=False).aggregate([("_offset", "list")])
+            rows = pa.table(batch)
+            if missing := rows.column("_offset").null_count:  # another client's, in a file that holds rows of ours
+                yield WITHOUT_OFFSET, None, _as_many(missing)
+                rows = rows.filter(pc.is_valid(rows.column("_offset")))
+            listed = rows.group_by(keys, use_threads=False).aggregate([("_offset", "list")])
             for i in range(listed.num_rows):  # one turn a part
                 part = TopicPartition(*(listed.column(name)[i].as_py() for name in _PLACE[:3]))
                 if None in (part.topic, part.incarnation, part.partition):

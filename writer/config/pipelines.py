@@ -245,9 +245,17 @@ def check_table(one: Pipeline) -> None:
         raise ValueError("compact.dedupe takes rows out when a bucket is sealed; set compact.at_seal: true")
     if one.table.format == "parquet":
         check_hive(one.table, one.roll, one.bucket)
+    if one.table.format == "iceberg" and "presto" in one.table.readers and "readers" in one.table.model_fields_set:
+        raise ValueError(
+            "table.readers: presto knows no catalog that headrace writes, so it finds no Iceberg table; leave it out, "
+            "or use table.format: delta"
+        )
     for hook in one.hooks if one.table.format == "iceberg" else ():
-        if hook.type != "webhook":
-            raise ValueError(f"hooks.{hook.name}: type {hook.type} does not know Iceberg tables yet; use webhook")
+        if hook.type in ("trino", "presto"):
+            raise ValueError(
+                f"hooks.{hook.name}: {hook.type} finds an Iceberg table, and each commit, by its name in the catalog, "
+                "so there is nothing to register. Leave the hook out; `headrace ddl` prints a view"
+            )
     if one.table.name is not None and one.table.format != "iceberg":
         raise ValueError(f"table.name is a name in a catalog, which a table of format {one.table.format} does not have")
 

@@ -186,7 +186,8 @@ class Table(Strict):
     )
     readers: tuple[Reader, ...] = Field(
         ("trino", "presto", "druid", "spark", "duckdb"),
-        description="engines that read it; `validate` says what they will not be able to (docs/ENGINES.md)",
+        description="engines that read it; `validate` says what they will not be able to (docs/ENGINES.md); of an "
+        "Iceberg table, not presto",
     )
     entropy_bits: int = Field(
         0, ge=0, le=16,

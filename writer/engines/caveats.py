@@ -5,6 +5,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from writer.engines.iceberg import trino_properties
 from writer.engines.table_description import TableDescription
 from writer.engines.types import of_records
 from writer.storage.locations import on_s3
@@ -14,7 +15,8 @@ Engine = Literal["trino", "presto", "druid", "spark", "duckdb"]
 
 def notes(table: TableDescription, engine: Engine) -> list[str]:
     """Return the notes for a table, each a sentence. What was tried is in docs/ENGINES.md."""
-    return [*_catalog(table, engine), *_reading(table, engine)]
+    of_catalog = _iceberg_catalog if table.format == "iceberg" else _catalog
+    return [*of_catalog(table, engine), *_reading(table, engine)]
 
 
 def _catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
@@ -55,6 +57,23 @@ def _catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
             loads += [] if local else ["druid-s3-extensions"]
             yield f"Druid loads {' and '.join(loads)}."
             yield "A hook of type druid ingests each bucket when it is sealed; this task ingests the whole table once."
+
+
+def _iceberg_catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
+    assert table.catalog is not None, "the configuration of an Iceberg table has a catalog"
+    name = table.catalog.name
+    yield "Iceberg reserves _partition: the table's column is _kafka_partition, and the view calls it _partition."
+    match engine:
+        case "trino":
+            yield f"etc/catalog/{name}.properties has: {'; '.join(trino_properties(table))}."
+        case "spark":
+            yield "The session has org.apache.iceberg:iceberg-spark-runtime-4.0_2.13 of Spark's own version."
+        case "duckdb":
+            yield "INSTALL fetches DuckDB's extensions iceberg and avro once. Its version is 1.5 at least."
+            if table.catalog.type != "rest":
+                yield "The view shows the table as it is now: ask for this text again when it has changed."
+    if table.catalog.type != "rest" and engine != "duckdb":
+        yield f"This was run with a catalog of type rest, and not with {table.catalog.type}."
 
 
 def _reading(table: TableDescription, engine: Engine) -> Iterator[str]:

@@ -93,9 +93,14 @@ def spark(table: TableDescription, name: str) -> list[str]:
     return [f"CREATE TABLE IF NOT EXISTS {name} {body}", f"MSCK REPAIR TABLE {name}"]
 
 
+def duckdb_setup(table: TableDescription) -> list[str]:
+    """Let DuckDB reach the files of a table."""
+    return ["INSTALL httpfs", "LOAD httpfs", *_secret(table)] if on_s3(table.location) else []
+
+
 def duckdb(table: TableDescription, name: str) -> list[str]:
     """Make the table a view in DuckDB."""
-    setup = ["INSTALL httpfs", "LOAD httpfs", *_secret(table)] if on_s3(table.location) else []
+    setup = duckdb_setup(table)
     if table.format == "delta":
         setup += ["INSTALL delta", "LOAD delta"]
         rows = f"delta_scan({literal(table.location)})"

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from writer.config.pipelines import Config
-from writer.config.table_sections import TableFormat
+from writer.config.table_sections import Catalog, TableFormat
 from writer.storage.base import S3Settings
 from writer.table.table import PipelineTable
 
@@ -27,6 +27,10 @@ class TableDescription:
     time_unit: str = "auto"  # of a plain number: s, ms, us, ns; auto: nothing was committed yet
     id: str = ""  # of the table: a re-created table has another
     s3: S3Settings = field(default_factory=S3Settings)
+    # Of an Iceberg table: its catalog, its name there, and the newest metadata file.
+    catalog: Catalog | None = None
+    identifier: tuple[str, ...] = ()
+    metadata: str = ""
 
     @property
     def ordered(self) -> pa.Schema:
@@ -47,9 +51,11 @@ def described(name: str, config: Config, table: PipelineTable) -> TableDescripti
     unit = settings.event_time.unit
     if unit == "auto":
         unit = next((facts["time_unit"] for facts in table.recent(_LOOKED_AT) if facts.get("time_unit")), "auto")
+    place = config.catalog_place(name, settings.table.location)
     return TableDescription(
         name, settings.table.location, settings.table.format, snapshot.columns(),
         tuple(metadata["partitionColumns"]), settings.event_time.field, unit, metadata["id"], config.s3.settings,
+        config.catalog, place.identifier if place else (), table.metadata_file(),
     )  # fmt: skip
 
 

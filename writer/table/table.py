@@ -297,6 +297,10 @@ class PipelineTable(Appender):
         with reading(self.location):
             return self._format.foreign()
 
+    def metadata_file(self) -> str:
+        """Return the location of an Iceberg table's newest metadata file; empty for other formats."""
+        return self._log.metadata_file()
+
     def rows(self) -> "dataset.Dataset":
         """Return the rows of the newest version, as any reader finds them."""
         with reading(self.location):

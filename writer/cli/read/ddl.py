@@ -9,7 +9,7 @@ import typer
 
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.engines import sql
+from writer.engines import iceberg, sql
 from writer.engines.caveats import Engine, notes
 from writer.engines.druid_spec import table_task
 from writer.engines.table_description import TableDescription, described
@@ -51,10 +51,10 @@ def texts(
 ) -> list[str] | dict[str, Any]:
     """Return the statements, in order; for Druid the specification of a task. Raises ConfigError."""
     short = table.pipeline.replace("-", "_")
-    if table.format == "iceberg":
-        raise ConfigError("an Iceberg table needs no statements: engines that have its catalog know it by name")
-    if location is not None and engine not in ("trino", "presto"):
+    if location is not None and (engine not in ("trino", "presto") or table.format == "iceberg"):
         raise ConfigError(f"{engine} names the location as headrace does; leave --location out")
+    if table.format == "iceberg":
+        return iceberg.statements(table, engine, name)
     match engine:
         case "druid":
             return table_task(table, datasource=name or table.pipeline, segment=segment)

@@ -29,6 +29,7 @@ from writer.core.errors import ConfigError, HeadraceError
 from writer.storage.base import S3Settings
 from writer.storage.locations import on_s3
 from writer.table.iceberg.catalog_errors import CatalogUnanswered, Retries, described, refused
+from writer.table.iceberg.data_files import without_scheme
 from writer.table.iceberg.rest_client import rest_client
 from writer.table.iceberg.schema import MAPPING, mapping_of
 
@@ -48,7 +49,7 @@ class CatalogClient:
     def load(self) -> Table | None:
         """Read the newest metadata; None where there is no such table. Raises ConfigError for another location's."""
         table = self._tried(self._load)
-        if table is not None and table.location().removeprefix("file://").rstrip("/") != self.location:
+        if table is not None and without_scheme(table.location()).rstrip("/") != self.location:
             raise ConfigError(
                 f"table {self.place} of catalog {self.place.catalog!r} lies at {table.location()}, and the "
                 f"configuration says {self.location}. Correct table.location, or table.name."

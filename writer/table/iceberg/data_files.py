@@ -5,6 +5,7 @@ They are wider than the values, which Iceberg allows.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -110,7 +111,12 @@ def path_of(file: DataFile, location: str) -> str:
 
 def relative(path: str, location: str) -> str:
     """Return a path of the table's metadata, relative to the table's location."""
-    return path.removeprefix("file://").removeprefix(f"{location}/")
+    return without_scheme(path).removeprefix(f"{location}/")
+
+
+def without_scheme(location: str) -> str:
+    """Return the path of a local location, which clients write as file:///lake, file:/lake or /lake; others as is."""
+    return re.sub(r"^file:(//)?(?=/)", "", location)
 
 
 def _quoted(file: DataFile, location: str) -> str:

@@ -14,20 +14,24 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from writer.core.files import BucketFile
 from writer.table.iceberg.data_files import add_of, path_of, remove_of
+from writer.table.iceberg.offset_bounds import brings_rows
 from writer.table.log.entries import removed
 from writer.table.log.log import Action
 
-SNAPSHOT = "snapshot"  # key of an entry's commitInfo: id of the snapshot that it describes
-ROLLBACK = "ROLLBACK"  # other operations have Delta's names
+# Keys of an entry's commitInfo: id of the snapshot that it describes, and whether that has delete files.
+SNAPSHOT, DELETES = "snapshot", "deletesRows"
+# Operations that have no name in Delta: the table is at a snapshot that does not follow ours.
+ROLLBACK, REPLACED, EXPIRED = "ROLLBACK", "REPLACE TABLE", "changes whose snapshots expired"
 
 
 def entries(
-    table: Table, known: int | None, location: str, listed: Callable[[], Mapping[str, BucketFile]]
-) -> Iterator[list[Action]]:
+    table: Table, known: int | None, location: str, columns: Sequence[str],
+    listed: Callable[[], Mapping[str, BucketFile]],
+) -> Iterator[list[Action]]:  # fmt: skip
     """Yield an entry for each snapshot between ours and the table's current one, oldest first.
 
-    `known`: id of the snapshot that the log knows; None: none. `listed`: files that the log names then, by path. Where
-    the current snapshot does not follow ours, one entry says what became of the files.
+    `known`: id of the snapshot that the log knows; None: none. `columns`: of the log's buckets. `listed`: files that
+    the log names then, by path. Where the current snapshot does not follow ours, one entry says what became of them.
     """
     head = table.metadata.current_snapshot()
     path: list[Snapshot] = []
@@ -36,7 +40,7 @@ def entries(
         path.append(at)
         at = table.metadata.snapshot_by_id(at.parent_snapshot_id) if at.parent_snapshot_id is not None else None
     if at is None and known is not None:
-        yield _rolled_back(table, head, location, listed())
+        yield _elsewhere(table, head, _jump(table, path, known), location, columns, listed())
         return
     for snapshot in reversed(path):
         yield _entry(table, snapshot, location)
@@ -47,18 +51,35 @@ def _entry(table: Table, snapshot: Snapshot, location: str) -> list[Action]:
     at = snapshot.timestamp_ms
     adds = [_add(table, file, location, at) for file in added]
     removes = [_remove(table, file, location, at) for file in gone]
-    operation = _operation(snapshot, added, gone, deletes_rows=deletes_rows)
+    brings = bool(added and gone) and brings_rows(added, gone, table.schema())
+    operation = _operation(snapshot, added, gone, deletes_rows=deletes_rows, brings=brings)
     return [_info(snapshot, operation, at, deletes_rows=deletes_rows), *removes, *adds]
 
 
-def _rolled_back(table: Table, head: Snapshot | None, location: str, listed: Mapping[str, BucketFile]) -> list[Action]:
+def _jump(table: Table, path: Sequence[Snapshot], ours: int) -> str:
+    """Name what brought the table to a snapshot that does not follow ours; `path`: from it to its oldest ancestor."""
+    known = table.metadata.snapshot_by_id(ours)
+    if known is None:
+        return EXPIRED
+    is_new = not path or (path[-1].parent_snapshot_id is None and _sequence(path[-1]) > _sequence(known))
+    return REPLACED if is_new else ROLLBACK
+
+
+def _sequence(snapshot: Snapshot) -> int:
+    return snapshot.sequence_number or 0
+
+
+def _elsewhere(
+    table: Table, head: Snapshot | None, operation: str, location: str, columns: Sequence[str],
+    listed: Mapping[str, BucketFile],
+) -> list[Action]:  # fmt: skip
     """Describe a table whose current snapshot does not follow ours: what it names now against what the log names."""
     now = {path_of(file, location): file for file in _live_files(table, head)}
-    at, columns = table.metadata.last_updated_ms, [field.name for field in table.spec().fields]
+    at = table.metadata.last_updated_ms
     when = datetime.fromtimestamp(at / 1000, UTC)
     gone = [removed(file, columns, when) for path, file in sorted(listed.items()) if path not in now]
     adds = [_add(table, now[path], location, at) for path in sorted({*now} - listed.keys())]
-    return [_info(head, ROLLBACK, at, deletes_rows=False), *gone, *adds]
+    return [_info(head, operation, at, deletes_rows=False), *gone, *adds]
 
 
 def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[DataFile], bool]:
@@ -85,12 +106,16 @@ def _live_files(table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
                 yield entry.data_file
 
 
-def _operation(snapshot: Snapshot, added: Sequence[DataFile], gone: Sequence[DataFile], *, deletes_rows: bool) -> str:
+def _operation(
+    snapshot: Snapshot, added: Sequence[DataFile], gone: Sequence[DataFile], *, deletes_rows: bool, brings: bool
+) -> str:
     """Return Delta's name of what a snapshot did; OVERWRITE for what may move rows in any way."""
     more, less = (sum(file.record_count for file in files) for files in (added, gone))
     match snapshot.summary.operation if snapshot.summary else None:
         case Operation.REPLACE if more == less:
             return "OPTIMIZE"
+        case Operation.REPLACE if more < less and not brings:
+            return "DELETE"  # written anew without rows that delete files had taken
         case Operation.APPEND if not added:
             return "UPDATE TABLE METADATA"
         case Operation.APPEND:
@@ -99,7 +124,7 @@ def _operation(snapshot: Snapshot, added: Sequence[DataFile], gone: Sequence[Dat
             return "DELETE"
         case Operation.OVERWRITE if deletes_rows and not added:
             return "DELETE"
-        case Operation.OVERWRITE if more < less:
+        case Operation.OVERWRITE if more < less and not brings:
             return "DELETE"  # written anew without some rows
         case Operation.OVERWRITE if more == less:
             return "UPDATE"
@@ -111,7 +136,7 @@ def _info(snapshot: Snapshot | None, operation: str, at: int, *, deletes_rows: b
     info = {
         "timestamp": at, "operation": operation, "operationParameters": {}, "isBlindAppend": False,
         "engineInfo": summary.get("engine-name", "unknown"), SNAPSHOT: snapshot.snapshot_id if snapshot else None,
-        **({"deletesRows": True} if deletes_rows else {}),
+        **({DELETES: True} if deletes_rows else {}),
     }  # fmt: skip
     return {"commitInfo": info}
 

@@ -16,13 +16,13 @@ from pyiceberg.table import Table
 
 from writer.core import fault_points
 from writer.storage.base import Store
-from writer.table.iceberg import foreign_snapshots
+from writer.table.iceberg import compatibility, foreign_snapshots
 from writer.table.iceberg.catalog import CatalogClient
 from writer.table.iceberg.catalog_errors import CatalogUnanswered, CommitRefused
 from writer.table.iceberg.schema import columns_of, schema_of, spec_of
 from writer.table.iceberg.snapshots import DRAFT, SNAPSHOT, VERSION, PreparedCommit, prepare
 from writer.table.log import file_listing
-from writer.table.log.entries import parse_commit_info, redescribed
+from writer.table.log.entries import answers, parse_commit_info, redescribed
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
 from writer.table.log.log import Action, Log, State, entry_lines, entry_name
 from writer.table.schema_evolution import Unfit, grown
@@ -35,6 +35,7 @@ _PROPERTIES = {
     "write.delete.mode": "copy-on-write",  # other clients' deletes leave no delete files, which a rewrite would undo
     "write.update.mode": "copy-on-write",
     "write.merge.mode": "copy-on-write",
+    "write.metadata.metrics.column._offset": "full",  # whose bounds tell rows of ours from those of other clients
 }
 
 
@@ -45,8 +46,12 @@ class Journal(Log):
         super().__init__(store)
         self._client = client
         self._placed = ""  # draft of the newest entry that is known to be in its place
-        self._schema: int | None = None  # id of the schema that agrees with the columns of the log
+        self._layout: tuple[int, int] | None = None  # ids of schema and partition spec that agree with the log
         self._loaded: tuple[tuple[str, int], Table] | None = None  # the place of the newest state, and its table
+
+    def metadata_file(self) -> str:
+        """Return the location of the table's newest metadata file."""
+        return self.table().metadata_location
 
     def exists(self) -> bool:
         """Return whether the catalog knows the table."""
@@ -62,16 +67,15 @@ class Journal(Log):
         Raises FileNotFoundError where there is none, ForeignChange.
         """
         table = self._client.load()
+        if table is None and self.has_entries():
+            raise ForeignChange(
+                f"another client dropped or renamed table {self._client.place}: the catalog does not know it any more. "
+                f"Name it so again, or register the newest metadata file of {self._client.location}/metadata there."
+            )
         if table is None:
             raise FileNotFoundError(f"the catalog knows no table {self._client.place}")
-        properties = table.properties
-        if VERSION not in properties or DRAFT not in properties:
-            raise ForeignChange(
-                f"table {self._client.place} at {self._client.location} has no property {VERSION}: another client made "
-                "it, or took the property away. Set it to what it was, or give the pipeline another table."
-            )
-        version = int(properties[VERSION])
-        self._place(version, properties[DRAFT])
+        version, draft = compatibility.check_properties(table)
+        self._place(version, draft)
         self._describe_others(table, version)
         return table
 
@@ -103,10 +107,13 @@ class Journal(Log):
         if (self._loaded is None or self._loaded[0] != after.place) and self.state().place != after.place:
             return False
         assert self._loaded is not None, "the state was read"
-        table, version, draft = self._loaded[1], after.version + 1, self._put_draft(actions)
+        table, version = self._loaded[1], after.version + 1
+        compatibility.check_format(table)
+        compatibility.check_undo(table, self._undone(actions))
+        draft = self._put_draft(actions)
         try:
             prepared = prepare(table, actions, self._client.location, version, draft)
-        except FilesGone:
+        except (FilesGone, ForeignChange):
             self._withdraw(table, draft, ())
             raise
         fault_points.point("before_catalog")
@@ -184,13 +191,14 @@ class Journal(Log):
     def _describe_others(self, table: Table, version: int) -> None:
         """Write entries for what other clients committed since our newest entry, `version`."""
         ours, metadata = table.properties.get(SNAPSHOT), table.metadata
-        known = int(ours) if ours else None
-        while (known, metadata.current_schema_id) != (metadata.current_snapshot_id, self._schema):
+        known, layout = int(ours) if ours else None, (metadata.current_schema_id, metadata.default_spec_id)
+        while (known, layout) != (metadata.current_snapshot_id, self._layout):
             while (actions := self.entry(version + 1)) is not None:  # what is described already
                 version += 1
                 known = parse_commit_info(actions)[0].get(foreign_snapshots.SNAPSHOT, known)
             if (found := self._next_change(table, known)) is None:
-                self._schema = metadata.current_schema_id
+                compatibility.check_partitions(table, self._at_end().metadata["partitionColumns"])
+                self._layout = layout
                 return
             self._store.put_if_absent(entry_name(version + 1), entry_lines(found))  # another process writes the same
 
@@ -198,8 +206,10 @@ class Journal(Log):
         """Return the entry of the oldest change after the snapshot `known`; None where there is none."""
         if known == table.metadata.current_snapshot_id:
             return self._column_changes(table)
-        listed = lambda: file_listing.followed(self, self._at_end(), None).files  # noqa: E731
-        return next(foreign_snapshots.entries(table, known, self._client.location, listed))
+        state = self._at_end()
+        listed = lambda: file_listing.followed(self, state, None).files  # noqa: E731
+        columns = state.metadata["partitionColumns"]
+        return next(foreign_snapshots.entries(table, known, self._client.location, columns, listed))
 
     def _at_end(self) -> State:
         return super().state()
@@ -220,6 +230,13 @@ class Journal(Log):
         about: Mapping[str, Any] = {}
         (info, *rest) = redescribed("ADD COLUMNS", about, state.metadata, {}, schemaString=schema)
         return [{"commitInfo": {k: v for k, v in info["commitInfo"].items() if k != "headrace"}}, *rest]
+
+    def _undone(self, actions: Sequence[Action]) -> list[int]:
+        """Return ids of the snapshots with delete files whose changes an entry takes back."""
+        facts = parse_commit_info(actions)[1]
+        changes = answers(facts) if facts.get("kind") == "rewind" else []
+        found = [parse_commit_info(self.entry(one.version) or [])[0] for one in changes]
+        return [info[foreign_snapshots.SNAPSHOT] for info in found if foreign_snapshots.DELETES in info]
 
     def _changed(self, how: str) -> ForeignChange:
         return ForeignChange(

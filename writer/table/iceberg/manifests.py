@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from pyiceberg.manifest import (
     DataFile,
+    DataFileContent,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
@@ -18,11 +19,12 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table import Table
 
-from writer.table.log.foreign_writes import FilesGone
+from writer.table.log.foreign_writes import FilesGone, ForeignChange
 
 MERGE_FROM = 50  # manifests of one size class
 _MERGE_BYTES_MAX = 8 * 2**20  # of a manifest that is still merged
 _COMPRESSION: Literal["deflate"] = "deflate"
+_FILE_PATH = 2147483546  # id of the column of position deletes that names a data file, by Iceberg's specification
 
 
 class ManifestWriter:
@@ -48,6 +50,13 @@ class ManifestWriter:
         """
         found = self._parent.manifests(self._io) if self._parent else []
         live = [one for one in found if one.has_added_files() or one.has_existing_files()]
+        if removed and added and (deletes := self._deletes_of(live, removed)):
+            # What is to stand for these files was read from them as they are: rows that others deleted would be back.
+            raise ForeignChange(
+                f"another client deleted rows of {min(deletes)} by delete files (merge-on-read), and headrace does not "
+                "read those. Write the files anew without the rows: CALL …system.rewrite_data_files(table => "
+                f"'{'.'.join(self._table.name())}', options => map('delete-file-threshold', '1')). Then start again."
+            )
         kept = self._merged(self._without(live, removed))
         entries = [
             ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self.snapshot_id, data_file=file)
@@ -55,12 +64,15 @@ class ManifestWriter:
         ]
         return self._listed([self._written(entries, self._metadata.default_spec_id), *kept] if entries else kept)
 
+    def _deletes_of(self, manifests: Sequence[ManifestFile], paths: Collection[str]) -> set[str]:
+        """Return which of these files have rows that a delete file may take."""
+        found = [one for one in manifests if one.content == ManifestContent.DELETES]
+        deletes = [entry.data_file for one in found for entry in self._entries(one)]
+        return {path for path in paths if any(_may_delete_from(one, path) for one in deletes)}
+
     def _without(self, manifests: Sequence[ManifestFile], removed: Collection[str]) -> list[ManifestFile]:
         """Write those manifests anew that name files that go."""
         left, kept = set(removed), []
-        if left and any(one.content == ManifestContent.DELETES for one in manifests):
-            # What stands for these files was read from them as they are: rows that others deleted would be back.
-            raise FilesGone("another client's row deletes lie on the table: rewrite its files there first, then again")
         for manifest in manifests:
             entries = self._entries(manifest) if left and manifest.content == ManifestContent.DATA else []
             touched = {entry.data_file.file_path for entry in entries} & left
@@ -130,3 +142,11 @@ class ManifestWriter:
             snapshot_id=self.snapshot_id if is_deleted else entry.snapshot_id, sequence_number=entry.sequence_number,
             file_sequence_number=entry.file_sequence_number, data_file=entry.data_file,
         )  # fmt: skip
+
+
+def _may_delete_from(deletes: DataFile, path: str) -> bool:
+    """Return whether a delete file may take rows of a data file: bounds tell which files position deletes name."""
+    low, high = ((bounds or {}).get(_FILE_PATH) for bounds in (deletes.lower_bounds, deletes.upper_bounds))
+    if deletes.content != DataFileContent.POSITION_DELETES or low is None or high is None:
+        return True
+    return low <= path.encode() <= high

@@ -26,7 +26,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 
 from writer.table.iceberg.data_files import data_file, full_paths
 from writer.table.iceberg.manifests import MERGE_FROM, ManifestWriter
-from writer.table.iceberg.schema import renamed
+from writer.table.iceberg.schema import MAPPING, mapping_of, renamed
 from writer.table.log.log import Action, State
 
 TAG = "headrace"  # reference to our newest snapshot: no expiry removes it, whoever runs it
@@ -70,6 +70,8 @@ def prepare(
         *of_columns[0],
     )
     properties = {VERSION: str(version), DRAFT: draft, SNAPSHOT: str(manifests.snapshot_id)}
+    if MAPPING not in table.properties and not of_columns[1]:
+        properties[MAPPING] = mapping_of(schema)  # another client took it away: readers go by positions then
     updates = (
         *of_columns[1],
         AddSnapshotUpdate(snapshot=snapshot),

@@ -82,6 +82,10 @@ class Log:
         """Return whether there is an entry or a checkpoint."""
         return any(_ENTRY.match(name) or _CHECKPOINT.match(name) for name in self._store.list())
 
+    def metadata_file(self) -> str:
+        """Return the location of an Iceberg table's newest metadata file; empty for other formats."""
+        return ""
+
     def state(self) -> State:
         """Return the newest state. Raises FileNotFoundError when there is no table, LogUnreadable."""
         known = self._state

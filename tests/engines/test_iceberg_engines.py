@@ -1,0 +1,209 @@
+"""Spark, Trino, DuckDB and pyiceberg as readers of headrace's Iceberg tables: after each step, the produced numbers.
+
+All find the tables in one REST catalog. One table lies on a local disk, one in S3, which is all that Trino reads.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+
+from tests.carried import Driver, log
+from tests.contract.test_foreign_change import back
+from tests.looking import EVENT, NOW, value
+from tests.servers import duckdb_iceberg
+from tests.servers.iceberg_rest import iceberg_rest
+from tests.servers.objects import ObjectServer
+from tests.servers.statement import Coordinator
+from tests.servers.trino import trino
+from writer.audit.audit import audit
+from writer.cli.read.ddl import texts
+from writer.cli.write import delete_rows
+from writer.engines.table_description import described
+from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.row_keys import where
+from writer.output.tables import console
+from writer.table.iceberg import catalog
+from writer.table.log.foreign_writes import ForeignChange
+
+pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
+FIRST = NOW.replace(minute=0) - timedelta(hours=4)
+HOURS = [FIRST + timedelta(hours=n) for n in range(3)]
+Rows = dict[int, datetime]  # offset, which is the id, too → event time
+Ask = Callable[[str], Sequence[Sequence[Any]]]
+
+
+@pytest.fixture(scope="module")
+def url(s3: ObjectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with iceberg_rest(tmp_path_factory.mktemp("rest"), s3) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def trino_iceberg(url: str, s3: ObjectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    with trino(tmp_path_factory.mktemp("trino"), tmp_path_factory.mktemp("lakes"), s3, url) as server:
+        yield server
+
+
+class Produced:
+    """A table that is written step by step, and the rows that it must show."""
+
+    def __init__(self, root: Path, url: str, s3: ObjectServer, location: str, name: str) -> None:
+        self.rows: Rows = {}
+        self.next = 0
+        self.root, self.table = root, {"location": location, "name": name}
+        self.sections = {"catalog": {"type": "rest", "uri": url}, "s3": {"endpoint": s3.url}}
+        self.driver = self.started()
+
+    def started(self) -> Driver:
+        driver = Driver(self.root, "iceberg", sections=self.sections, table=self.table)
+        driver.start()
+        return driver
+
+    def carry(self, hour: datetime, count: int) -> None:
+        new = {self.next + n: hour + timedelta(seconds=n) for n in range(count)}
+        self.next += count
+        self.rows |= new
+        values = {at: value(1, EVENT, {"id": at, "at": when, "note": None}) for at, when in new.items()}
+        self.driver.carry([log(values)], {0: self.next})
+
+    def steps(self) -> Iterator[str]:
+        """Write, a step at a time. Yields what was done."""
+        for hour in (*HOURS, *HOURS):
+            self.carry(hour, 20)
+        yield "commits"
+        compactor = Compactor("clicks", self.driver.settings, self.driver.table, self.driver.config.s3.settings)
+        snapshot = self.driver.table.snapshot()
+        for pieces in compactor.planned(snapshot, compactor.buckets(snapshot), open_too=True).values():
+            assert list(compactor.carry_out(snapshot, pieces, here))
+        yield "compaction"
+        self.carry(HOURS[0] + timedelta(minutes=30), 1)
+        yield "late row"
+        delete_rows.run_delete(
+            self.driver.config, "clicks", where("id = 7"), self.driver.schemas, now=NOW, out=console(), write=True,
+            with_dead_letters=False, as_json=True,
+        )  # fmt: skip
+        del self.rows[7]
+        yield "delete-rows"
+        version, end = self.driver.table.snapshot().version, self.next
+        self.carry(HOURS[1], 5)
+        assert back(self.driver, version) == 0
+        self.rows = {at: when for at, when in self.rows.items() if at < end}
+        self.next, self.driver = end, self.started()
+        self.carry(HOURS[2] + timedelta(minutes=1), 3)
+        yield "rewind"
+
+    def description(self) -> Any:
+        return described("clicks", self.driver.config, self.driver.table)
+
+
+def check(produced: Produced, engine: str, ask: Ask, view: str, step: str) -> None:
+    """Ask for all rows, those of a bucket, those of a time, and where a row came from: the documented query."""
+    rows, hour = produced.rows, HOURS[1]
+    late = FIRST + timedelta(minutes=30)
+    conditions = {
+        "1 = 1": list(rows),
+        f"hour = '{hour:%Y-%m-%dT%H}'": [at for at, when in rows.items() if hour <= when < hour + timedelta(hours=1)],
+        f"at >= TIMESTAMP '{late:%Y-%m-%d %H:%M:%S}+00:00' AND at < TIMESTAMP '{hour:%Y-%m-%d %H:%M:%S}+00:00'": [
+            at for at, when in rows.items() if late <= when < hour
+        ],
+    }
+    for condition, expected in conditions.items():
+        ((count, total),) = ask(f"SELECT count(*), sum(id) FROM {view} WHERE {condition}")
+        assert (int(count), int(total or 0)) == (len(expected), sum(expected)), (engine, step, condition)
+    found = ask(f"SELECT id FROM {view} WHERE _topic = 'clicks' AND _partition = 0 AND _offset = 30")
+    assert [int(one) for (one,) in found] == [30], (engine, step)
+
+
+def test_spark_and_duckdb_read_a_table_on_a_local_disk(spark: Any, url: str, s3: ObjectServer, tmp_path: Path) -> None:
+    produced = Produced(tmp_path, url, s3, str(tmp_path / "lake" / "clicks"), "local.clicks")
+    for step in produced.steps():
+        for statement in texts(produced.description(), "spark", name=None, location=None):
+            spark.sql(statement)
+        check(produced, "spark", lambda sql: [tuple(row) for row in spark.sql(sql).collect()], "clicks", step)
+        told = texts(produced.description(), "duckdb", name=None, location=None)
+        check(produced, "duckdb", lambda sql, told=told: duckdb_iceberg.ask([*told, sql]), "clicks", step)  # type: ignore[misc]
+        _pyiceberg(produced, step)
+    audited(produced)
+
+
+def test_trino_and_duckdb_read_a_table_in_s3(
+    trino_iceberg: Coordinator, url: str, s3: ObjectServer, tmp_path: Path
+) -> None:
+    produced = Produced(tmp_path, url, s3, f"{s3.bucket()}/lake/clicks", "remote.clicks")
+    secret = (
+        f"CREATE OR REPLACE SECRET lake (TYPE s3, KEY_ID '{s3.key}', SECRET '{s3.secret}', URL_STYLE 'path', "
+        f"ENDPOINT '{s3.url.removeprefix('http://')}', USE_SSL false, REGION 'us-east-1')"
+    )
+    for step in produced.steps():
+        for statement in texts(produced.description(), "trino", name=None, location=None):
+            trino_iceberg.ask(statement)
+        view = "headrace.remote.clicks_view"
+        check(produced, "trino", lambda sql: trino_iceberg.ask(sql).rows, view, step)
+        told = [
+            secret if "SECRET lake" in one else one
+            for one in texts(produced.description(), "duckdb", name=None, location=None)
+        ]
+        check(produced, "duckdb", lambda sql, told=told: duckdb_iceberg.ask([*told, sql]), "clicks", step)  # type: ignore[misc]
+        _pyiceberg(produced, step)
+    audited(produced)
+    _prunes(trino_iceberg)
+    # Trino deletes by delete files, whatever the table's properties say. No rewrite of ours brings the rows back.
+    trino_iceberg.ask("DELETE FROM headrace.remote.clicks WHERE id < 3")
+    produced.rows = {at: when for at, when in produced.rows.items() if at >= 3}
+    check(produced, "trino", lambda sql: trino_iceberg.ask(sql).rows, view, "DELETE")
+    compactor = Compactor("clicks", produced.driver.settings, produced.driver.table, produced.driver.config.s3.settings)
+    snapshot = produced.driver.table.snapshot()
+    (first,) = {
+        file.bucket for file in produced.driver.table.bucket_files(snapshot) if file.bucket[0] == f"{FIRST:%Y-%m-%dT%H}"
+    }
+    pieces = compactor.planned(snapshot, [first], open_too=True)[first]
+    with pytest.raises(ForeignChange, match="by delete files"):
+        list(compactor.carry_out(snapshot, pieces, here))
+    produced.carry(HOURS[2], 2)
+    trino_iceberg.ask("ALTER TABLE headrace.remote.clicks EXECUTE optimize")
+    produced.driver = produced.started()
+    produced.carry(HOURS[0], 2)
+    check(produced, "trino", lambda sql: trino_iceberg.ask(sql).rows, view, "optimize")
+    audited(produced)
+
+
+def audited(produced: Produced) -> None:
+    for deep in (False, True):
+        found = audit(produced.driver.config, "clicks", since=None, deep=deep)
+        assert found.adds_up, found.problems
+
+
+def _prunes(server: Coordinator) -> None:
+    """Check that Trino opens the files of one bucket, and those of one time, alone."""
+    everything, bucket, time = (
+        server.ask(f"SELECT count(id), max(_offset) FROM headrace.remote.clicks{where_}").stats["completedSplits"]
+        for where_ in (
+            "",
+            f" WHERE hour = '{HOURS[1]:%Y-%m-%dT%H}'",
+            f" WHERE at < TIMESTAMP '{HOURS[0]:%Y-%m-%d %H:%M:%S}.5 UTC'",
+        )
+    )
+    assert max(bucket, time) < everything
+
+
+def _pyiceberg(produced: Produced, step: str) -> None:
+    place = produced.driver.config.catalog_place("clicks", produced.driver.lake)
+    assert place is not None
+    settings = catalog.file_settings(produced.driver.lake, produced.driver.config.s3.settings)
+    table = load_catalog(place.catalog, **dict(place.settings), **settings).load_table(place.identifier)
+    assert sorted(table.scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()) == sorted(produced.rows), step
+    every = len(list(table.scan().plan_files()))
+    hour = HOURS[1]
+    of_bucket = table.scan(EqualTo("hour", f"{hour:%Y-%m-%dT%H}"))
+    of_time = table.scan(
+        And(GreaterThanOrEqual("at", hour.isoformat()), LessThan("at", (hour + timedelta(hours=1)).isoformat()))
+    )
+    expected = sorted(at for at, when in produced.rows.items() if hour <= when < hour + timedelta(hours=1))
+    for scan in (of_bucket, of_time):
+        assert sorted(scan.to_arrow()["id"].to_pylist()) == expected, step
+        assert len(list(scan.plan_files())) < every, step

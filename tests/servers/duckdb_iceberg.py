@@ -1,0 +1,33 @@
+"""DuckDB with its extensions for Iceberg, in a process of its own."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tests.servers import parts
+
+_PROGRAM = """
+import json, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import duckdb
+db = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+for name in ("httpfs", "avro", "iceberg"):
+    (file,) = pathlib.Path(sys.argv[1], f"duckdb_extension_{name}").rglob("*.duckdb_extension")
+    db.execute(f"LOAD '{file}'")
+for statement in json.load(sys.stdin):
+    found = db.execute(statement).fetchall()
+print(json.dumps(found, default=str))
+"""
+
+
+def ask(statements: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Run statements. Returns the rows of the last. INSTALL and LOAD are left out: the extensions are there."""
+    wanted = [one for one in statements if not one.startswith(("INSTALL ", "LOAD "))]
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(parts.duckdb_iceberg())], input=json.dumps(wanted), capture_output=True,
+        text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [tuple(row) for row in json.loads(done.stdout)]

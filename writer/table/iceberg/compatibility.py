@@ -1,0 +1,90 @@
+"""Finds what another client changed of an Iceberg table so that headrace cannot go on with it."""
+
+from collections.abc import Sequence
+
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+
+from writer.table.iceberg.schema import in_files
+from writer.table.iceberg.snapshots import DRAFT, SNAPSHOT, TAG, VERSION
+from writer.table.log.foreign_writes import ForeignChange
+
+_FORMAT = 2  # version of the tables that are written
+
+
+def check_properties(table: Table) -> tuple[int, str]:
+    """Return which entry of the log the table names, and its draft. Raises ForeignChange where they are not there."""
+    properties = table.properties
+    missing = [name for name in (VERSION, DRAFT) if name not in properties]
+    if not missing and properties[VERSION] != "0" and SNAPSHOT not in properties:
+        missing = [SNAPSHOT]  # the first entry has none
+    if not missing:
+        return int(properties[VERSION]), properties[DRAFT]
+    tagged = table.metadata.refs.get(TAG)
+    newest = table.metadata.snapshot_by_id(tagged.snapshot_id) if tagged else None
+    if newest is None or newest.summary is None or newest.summary[VERSION] is None:
+        advice = "Set it to what it was, or give the pipeline another table"
+    else:
+        values = {VERSION: newest.summary[VERSION], DRAFT: "drafts/lost", SNAPSHOT: newest.snapshot_id}
+        pairs = ", ".join(f"'{name}'='{value}'" for name, value in values.items() if name in missing)
+        advice = f"Give it what the tag {TAG} says: ALTER TABLE … SET TBLPROPERTIES ({pairs})"
+    raise ForeignChange(
+        f"{_named(table)} has no property {missing[0]}: another client made the table, or took the property away. "
+        f"{advice}."
+    )
+
+
+def check_partitions(table: Table, bucket_columns: Sequence[str]) -> None:
+    """Raise ForeignChange where the table, or a file of it, is not partitioned by the bucket columns alone."""
+    spec, schema = table.spec(), table.schema()
+    known = [
+        in_files(schema.find_column_name(field.source_id) or "")
+        if isinstance(field.transform, IdentityTransform)
+        else ""
+        for field in spec.fields
+    ]
+    if known != list(bucket_columns):
+        by = ", ".join(f"{field.transform}({field.name})" for field in spec.fields) or "nothing"
+        raise ForeignChange(
+            f"another client changed the partitioning of {_named(table)}: it is by {by} now, and headrace's buckets "
+            f"are partitions by {', '.join(bucket_columns)}. Change it back with ALTER TABLE … ADD and DROP PARTITION "
+            "FIELD, then start again."
+        )
+    head = table.metadata.current_snapshot()
+    for manifest in head.manifests(table.io) if head else ():
+        is_live = manifest.has_added_files() or manifest.has_existing_files()
+        if manifest.content == ManifestContent.DATA and is_live and manifest.partition_spec_id != spec.spec_id:
+            raise ForeignChange(
+                f"another client wrote files of another partitioning into {_named(table)}, so their rows are in no "
+                "bucket. Write them anew by that of now: CALL …system.rewrite_data_files(table => "
+                f"'{'.'.join(table.name())}', options => map('rewrite-all', 'true')). Then start again."
+            )
+
+
+def check_format(table: Table) -> None:
+    """Raise ForeignChange where another client raised the table's format version."""
+    if (version := table.metadata.format_version) != _FORMAT:
+        raise ForeignChange(
+            f"another client raised {_named(table)} to Iceberg's format version {version}; headrace writes {_FORMAT}, "
+            "and none can be lowered. Start a new pipeline name on a new location."
+        )
+
+
+def check_undo(table: Table, snapshots: Sequence[int]) -> None:
+    """Raise ForeignChange where delete files of snapshots whose change is to be taken back lie on the table."""
+    head = table.metadata.current_snapshot() if snapshots else None
+    for manifest in head.manifests(table.io) if head else ():
+        entries = manifest.fetch_manifest_entry(table.io) if manifest.content == ManifestContent.DELETES else ()
+        for at in {*snapshots} & {entry.snapshot_id for entry in entries}:
+            theirs = table.metadata.snapshot_by_id(at)
+            before = theirs.parent_snapshot_id if theirs else "the snapshot before it"
+            raise ForeignChange(
+                f"delete files of another client's snapshot {at} lie on {_named(table)}, and a rewind leaves them: "
+                "the rows that they take would stay away. Roll the table back first: CALL "
+                f"…system.rollback_to_snapshot('{'.'.join(table.name())}', {before}). Then rewind again."
+            )
+
+
+def _named(table: Table) -> str:
+    return f"table {'.'.join(table.name())} at {table.location()}"
