@@ -3,7 +3,7 @@
 The catalog decides what was committed: a commit holds when it moved the table's pointer, and only its word counts.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,13 @@ from pyiceberg.exceptions import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate, TableRequirement, TableUpdate
+from pyiceberg.table.update import (
+    AssertCreate,
+    AssertTableUUID,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
 
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError, HeadraceError
@@ -60,10 +66,7 @@ class CatalogClient:
     def create(self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> bool:
         """Make the table, and its namespace where that is missing. False where there is a table of that name."""
         with self._asking():
-            catalog = self._catalog()
-            for depth in range(1, len(self.place.namespace) + 1):
-                with suppress(NamespaceAlreadyExistsError):
-                    catalog.create_namespace(self.place.namespace[:depth])
+            catalog = self._with_namespace()
             try:
                 table = catalog.create_table(
                     self.place.identifier, schema, self.location, spec,
@@ -75,6 +78,26 @@ class CatalogClient:
                 update = SetPropertiesUpdate(updates={MAPPING: mapping})
                 catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
         return True
+
+    def create_filled(
+        self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str],
+        fill: Callable[[Table], tuple[TableUpdate, ...]],
+    ) -> None:  # fmt: skip
+        """Make the table with its first snapshot, in one commit. Raises CommitRefused where there is one of that name.
+
+        `fill` takes the table as it is about to be made, and returns what adds the snapshot.
+        """
+        with self._asking():
+            catalog = self._with_namespace()
+            made = catalog.create_table_transaction(
+                self.place.identifier, schema, self.location, spec, properties=dict(properties)
+            )
+            table = made._table  # noqa: SLF001 - its commit is what commits here, too
+            mapping = SetPropertiesUpdate(updates={MAPPING: mapping_of(table.schema())})
+            try:
+                catalog.commit_table(table, (AssertCreate(),), (*made._updates, mapping, *fill(table)))  # noqa: SLF001
+            except (CommitFailedException, TableAlreadyExistsError) as error:
+                raise CommitRefused(one_line(error)) from error
 
     def commit(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
@@ -91,6 +114,14 @@ class CatalogClient:
         with suppress(Exception):  # committed all the same; what stays is an orphan
             # Of pyiceberg's own commits, only Transaction's obey the property; here is what it calls.
             self._catalog()._delete_old_metadata(table.io, table.metadata, answer.metadata)  # noqa: SLF001
+
+    def _with_namespace(self) -> Catalog:
+        """Return the catalog, with the table's namespace in it."""
+        catalog = self._catalog()
+        for depth in range(1, len(self.place.namespace) + 1):
+            with suppress(NamespaceAlreadyExistsError):
+                catalog.create_namespace(self.place.namespace[:depth])
+        return catalog
 
     def _catalog(self) -> Catalog:
         return _opened(self.place.catalog, tuple(sorted(self._settings.items())))

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from pyarrow import fs
 from pyiceberg.table import Table
+from pyiceberg.table.update import TableUpdate
 
 from writer.core import fault_points
 from writer.storage.base import Store
@@ -27,6 +28,7 @@ from writer.table.log.log import Action, Log, State, entry_lines, entry_name
 from writer.table.schema_evolution import Unfit, grown
 
 _DRAFTS = "drafts"
+_CONVERTED = f"{_DRAFTS}/converted"  # stands for a draft where the entry lay here before the catalog knew the table
 _PROPERTIES = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -53,6 +55,15 @@ class Journal(Log):
     def has_entries(self) -> bool:
         """Return whether entries lie there, whatever the catalog knows."""
         return super().exists()
+
+    def was_in_catalog(self, has_metadata: bool) -> bool:
+        """Return whether the entries are those of an Iceberg table, and not of one that is to become it.
+
+        `has_metadata`: a metadata file of Iceberg lies beside them, which a conversion that broke off may have left.
+        """
+        state = self._at_end()
+        ended = any(name.endswith("/converted") and at == state.version for name, at in state.transactions.items())
+        return has_metadata and not ended
 
     def table(self) -> Table:
         """Return the table as the catalog has it, once the log says all of it.
@@ -90,6 +101,22 @@ class Journal(Log):
             self._store.delete(draft)
         self.table()
         return is_ours
+
+    def register(self, adds: Sequence[Action]) -> None:
+        """Make the table in the catalog for the entries that lie here, with one snapshot of the files that `adds` name.
+
+        Raises CommitRefused where the catalog has a table of that name, OSError.
+        """
+        state, actions = self._at_end(), [{"add": add} for add in adds]
+        schema = schema_of(state.columns())
+        spec = spec_of(schema, state.metadata["partitionColumns"])
+
+        def filled(table: Table) -> tuple[TableUpdate, ...]:
+            return prepare(table, actions, self._client.location, state.version, _CONVERTED).updates
+
+        fault_points.point("before_catalog")
+        self._client.create_filled(schema, spec, _PROPERTIES, filled)
+        fault_points.point("after_catalog")
 
     def append(self, after: State, actions: Sequence[Action]) -> bool:
         """Commit the entry that follows `after`. False when another entry, or another client's commit, came before.

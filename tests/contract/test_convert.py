@@ -1,0 +1,226 @@
+"""Delta and Parquet tables with a history become Iceberg tables: nothing is lost or doubled, whoever dies."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from tests import oracle
+from tests.carried import Died as DriverDied, Driver, configured, log
+from tests.contract.test_replay import FUTURE, KNOWING, mixed
+from tests.contract.test_rewind import Cluster, back
+from tests.looking import NOW, event
+from tests.skipped import archived, filled, skipped
+from writer.audit.audit import audit
+from writer.cli.table.convert import run_convert
+from writer.cli.write.seal import SealRequest, seal_table
+from writer.core.errors import ConfigError
+from writer.core.offsets import TopicPartition
+from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.dead_letters import Selection
+from writer.maintenance.replay import Replaying
+from writer.output.tables import console
+from writer.storage.local import LocalStore
+from writer.table.iceberg import catalog
+from writer.table.log.appender import Converted
+
+FORMS = ["delta", "parquet"]
+HOUR = timedelta(hours=1)
+P0 = TopicPartition("clicks", 1, 0)
+SEAL = {"late": "late_table"}
+
+
+class Died(BaseException):
+    """The process is gone, at this moment."""
+
+
+def before(root: Path, form: str) -> Driver:
+    """A table with dead letters, a compaction, a seal, late rows, a gap, a new column and a rewind in its history."""
+    driver = Driver(root, form, seal=SEAL)
+    driver.start()
+    for at in range(0, 40, 10):
+        driver.carry([log(mixed(at, at + 10))], {0: at + 10})
+    made = Compactor("clicks", driver.settings, driver.table, None)
+    snapshot = driver.table.snapshot()
+    planned = made.planned(snapshot, made.buckets(snapshot), open_too=True)
+    assert [list(made.carry_out(snapshot, pieces, here)) for pieces in planned.values() if pieces]
+    seal_table("clicks", driver.config, SealRequest(None, NOW.replace(minute=0) - HOUR, False, False), NOW)
+    driver.carry([log({at: event(at, at=NOW - 3 * HOUR) for at in range(40, 45)})], {0: 45})
+    skipped(driver, 60)
+    driver.start()
+    driver.carry([log({at: event(at, at=NOW) for at in range(60, 70)})], {0: 70})
+    driver.table.grow([pa.field("extra", pa.int64())], driver.epoch)
+    kept = driver.table.snapshot().version
+    driver.carry([log({at: event(at, at=NOW) for at in range(70, 80)})], {0: 80})
+    assert back(driver, kept, Cluster(200)) == 0
+    driver.start()
+    driver.carry([log({at: event(at, at=NOW) for at in range(70, 75)})], {0: 75})
+    return driver
+
+
+def converted(root: Path, form: str = "iceberg", *, write: bool = True) -> bool:
+    settings = configured(root, form, seal=SEAL)
+    return run_convert(settings, "clicks", write=write, now=NOW, as_json=True, out=console())
+
+
+def theirs(driver: Driver, location: str) -> Table:
+    place = driver.config.catalog_place("clicks", location)
+    assert place is not None
+    return load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
+
+
+def facts(driver: Driver) -> dict[str, Any]:
+    """What must be the same before and after."""
+    places = {"rows": driver.lake, "dead letters": driver.dead_letters, "late": str(driver.settings.late_table)}
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+    snapshot = driver.table.snapshot()
+    totals = {name: found.reconciliation.total(name) for name in ("read", "rows", "late", "dead_letters")}
+    kinds = [(entry.version, entry.kind) for entry in driver.table.history() if entry.kind != "convert"]
+    return {
+        **{what: oracle.offsets(Path(place)) for what, place in places.items()}, "account": totals, "kinds": kinds,
+        "frontier": snapshot.parts(), "gaps": snapshot.gaps, "closed": snapshot.closed_until,
+        "columns": snapshot.columns(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_offsets_and_history_are_those_of_before_and_the_writer_goes_on(tmp_path: Path, form: str) -> None:
+    old = before(tmp_path, form)
+    known, files = facts(old), {path for path in Path(old.lake).rglob("*.parquet") if "_delta_log" not in path.parts}
+    with pytest.raises(ConfigError, match=r"`headrace convert` makes an Iceberg table"):
+        Driver(tmp_path, "iceberg", seal=SEAL)
+    assert converted(tmp_path, write=False)
+    assert facts(old) == known, "it was only shown"
+    assert converted(tmp_path)
+    assert not converted(tmp_path), "nothing is left to do"
+    new = Driver(tmp_path, "iceberg", seal=SEAL, schemas=KNOWING)
+    assert facts(new) == known
+    assert files == {
+        p for p in Path(old.lake).rglob("*.parquet") if "_delta_log" not in p.parts and "_headrace/log" not in str(p)
+    }
+    scan = theirs(new, new.lake).scan(selected_fields=("_kafka_partition", "_offset", "id", "hour"))
+    by_reader = scan.to_arrow()
+    assert sorted(by_reader.column("_offset").to_pylist()) == known["rows"]["clicks", 0]
+    assert set(by_reader.column("_kafka_partition").to_pylist()) == {0}
+    assert theirs(new, new.dead_letters).scan().count() == len(known["dead letters"]["clicks", 0])
+    goes_on(new, tmp_path)
+
+
+def goes_on(driver: Driver, root: Path) -> None:
+    """Read on, replay, bring the gap back and rewind over the change."""
+    driver.start()
+    driver.carry([log({at: event(at, at=NOW) for at in range(75, 80)})], {0: 80})
+    assert Replaying("clicks", driver.config, KNOWING).run(Selection(), FUTURE).rows == 8
+    (brought,) = filled(driver, archived(root, {at: event(at, at=NOW) for at in range(45, 60)}))
+    assert brought.gap_record.state == "done"
+    found = facts(driver)
+    assert sorted(o for what in ("rows", "dead letters", "late") for o in found[what]["clicks", 0]) == list(range(80))
+    (ended,) = [entry.version for entry in driver.table.history() if entry.kind == "convert"]
+    assert back(driver, ended - 2, Cluster(200)) == 0
+    driver.start()
+    at = driver.table.snapshot().frontier(P0)
+    assert at == 70
+    driver.carry([log({at: event(at, at=NOW) for at in range(70, 80)})], {0: 80})
+    facts(driver)
+    assert [offset for offset in oracle.offsets(Path(driver.lake))["clicks", 0] if offset >= 60] == list(range(60, 80))
+
+
+# --- it breaks off ------------------------------------------------------------------------------------------------
+
+
+def short(root: Path, form: str) -> Driver:
+    driver = Driver(root, form, seal=SEAL)
+    driver.start()
+    driver.carry([log(mixed(0, 10))], {0: 10})
+    with suppress(DriverDied):
+        driver.carry([log(mixed(10, 20))], {0: 20}, die="after_commit")  # its dead letters wait
+    return driver
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
+    """Let the process die after so many effects on storage and catalog."""
+    done = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal done
+            if done >= after:
+                raise Died
+            done += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name in ("put", "put_if_absent", "move", "delete"):
+            patched.setattr(LocalStore, name, counted(getattr(LocalStore, name)))
+        for name in ("create_namespace", "commit_table"):
+            patched.setattr(SqlCatalog, name, counted(getattr(SqlCatalog, name)))
+        yield
+    yield
+
+
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("form", FORMS)
+def test_after_a_death_at_any_effect_it_is_run_again_or_the_old_writer_goes_on(
+    tmp_path: Path, form: str, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short(tmp_path / "now", form)
+    (tmp_path / "now").rename(tmp_path / "then")
+    after, is_done, ends = 0, False, set()
+    while not is_done:
+        shutil.rmtree(tmp_path / "now", ignore_errors=True)
+        shutil.copytree(tmp_path / "then", tmp_path / "now")
+        catalog._opened.cache_clear()
+        at_effect = dying(monkeypatch, after)
+        next(at_effect)
+        with suppress(Died):
+            converted(tmp_path / "now")
+            is_done = True
+        next(at_effect)
+        ends.add(check_again(tmp_path / "now", form))
+        after += step
+    assert (after > 10, ends) == (True, {20, 30}), "before the old log is at its end, and after"
+
+
+def check_again(root: Path, form: str) -> int:
+    """Let both writers go on, as far as they may. Returns where the old one ended."""
+    end = 20
+    with suppress(Converted):
+        old = Driver(root, form, seal=SEAL)
+        old.start()
+        old.carry([log(mixed(20, 30))], {0: 30})
+        end = 30
+    converted(root)
+    new = Driver(root, "iceberg", seal=SEAL)
+    new.start()
+    new.carry([log(mixed(end, 40))], {0: 40})
+    assert new.table.snapshot().frontier(P0) == 40
+    found = {at: oracle.offsets(Path(at))["clicks", 0] for at in (new.lake, new.dead_letters)}
+    assert sorted(offset for offsets in found.values() for offset in offsets) == list(range(40))
+    return end
+
+
+def test_a_killed_process_is_followed_by_one_that_ends_what_it_began(tmp_path: Path) -> None:
+    short(tmp_path, "delta")
+    code = "import sys; from pathlib import Path; from tests.contract.test_convert import converted\n"
+    code += "converted(Path(sys.argv[1]))"
+    environment = {**os.environ, "HEADRACE_FAULT": "after_copy:2"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=environment, cwd=Path(__file__).parents[2], check=False
+    )
+    assert ended.returncode == -signal.SIGKILL
+    check_again(tmp_path, "delta")
