@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _FORMATS = {"delta": "a Delta table", "parquet": "a table in Parquet format"}
 _READERS = {
-    "delta": "Readers of Delta keep the rows of today, until compaction or retention takes files that those need; no one "
+    "delta": "Readers of Delta keep the rows of today, until compaction or retention takes files that those need; none "
     "can write there. Remove _delta_log when no one reads it any more.",
     "parquet": "Whoever reads the folders sees files there that do not count: let them read by the catalog.",
 }
