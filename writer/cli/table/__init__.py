@@ -1,1 +1,1 @@
-"""Commands that change what a table is."""
+"""Commands that change the format of a table."""
