@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,13 +16,13 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyiceberg.catalog import load_catalog
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from tests import oracle
 from tests.carried import Died as DriverDied, Driver, configured, log
 from tests.contract.test_replay import FUTURE, KNOWING, mixed
 from tests.contract.test_rewind import Cluster, back
+from tests.dying import Died, dying
 from tests.looking import NOW, WIDER, event, value
 from tests.skipped import archived, filled, skipped
 from writer.audit.audit import audit
@@ -36,7 +35,6 @@ from writer.maintenance.dead_letters import Selection
 from writer.maintenance.replay import Replaying
 from writer.maintenance.vacuum import find_unneeded
 from writer.output.tables import console
-from writer.storage.local import LocalStore
 from writer.table.iceberg import catalog
 from writer.table.log.appender import Converted
 from writer.table.log.operations import Closing
@@ -46,10 +44,6 @@ FORMS = ["delta", "parquet"]
 HOUR = timedelta(hours=1)
 P0 = TopicPartition("clicks", 1, 0)
 SEAL = {"late": "late_table"}
-
-
-class Died(BaseException):
-    """The process is gone, at this moment."""
 
 
 def before(root: Path, form: str) -> Driver:
@@ -276,29 +270,6 @@ def short(root: Path, form: str) -> Driver:
     with suppress(DriverDied):
         driver.carry([log(mixed(10, 20))], {0: 20}, die="after_commit")  # its dead letters wait
     return driver
-
-
-def dying(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
-    """Let the process die after so many effects on storage and catalog."""
-    done = 0
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal done
-            if done >= after:
-                raise Died
-            done += 1
-            return function(*args, **kwargs)
-
-        return call
-
-    with monkeypatch.context() as patched:
-        for name in ("put", "put_if_absent", "move", "delete"):
-            patched.setattr(LocalStore, name, counted(getattr(LocalStore, name)))
-        for name in ("create_namespace", "commit_table"):
-            patched.setattr(SqlCatalog, name, counted(getattr(SqlCatalog, name)))
-        yield
-    yield
 
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.long)])

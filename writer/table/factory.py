@@ -28,7 +28,8 @@ from writer.table.parquet import LOG, Parquet
 from writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
 
 if TYPE_CHECKING:
-    from writer.table.iceberg.conversion import Conversion  # a second, for pyiceberg
+    from writer.table.iceberg.adoption import ForeignTable  # a second, for pyiceberg
+    from writer.table.iceberg.conversion import Conversion
 
 _AT_ONCE = 8  # targets that are applied to at the same time
 _REST = Backoff(1, 300)  # of a target that refuses
@@ -234,3 +235,14 @@ def conversion(name: str, config: Config, location: str) -> "Conversion | None":
         return (
             Conversion(old, Log(store_at(old.log_location, s3)), Iceberg(location, place, s3)) if old.exists() else None
         )
+
+
+def foreign_table(name: str, config: Config) -> "ForeignTable":
+    """Return the Iceberg table that a pipeline is to adopt."""
+    from writer.table.iceberg.adoption import ForeignTable
+    from writer.table.iceberg.iceberg import Iceberg
+
+    location = config.pipelines[name].table.location
+    place = config.catalog_place(name, location)
+    assert place is not None, "the configuration has a catalog where a table is Iceberg's"
+    return ForeignTable(Iceberg(location, place, config.s3.settings), name)

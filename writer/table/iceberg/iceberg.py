@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyiceberg.table import Table
 
 from writer.core.catalog_table import CatalogTable
 from writer.core.files import BucketFile, BucketKey
@@ -60,6 +61,18 @@ class Iceberg:
         """Make the table in the catalog for the log that lies here. Raises as `Journal.register` does."""
         self._journal.register(adds)
 
+    def table(self) -> Table:
+        """Return the table as the catalog has it, whoever made it. Raises FileNotFoundError."""
+        return self._journal.loaded()
+
+    def has_entries(self) -> bool:
+        """Return whether a journal lies there, whatever the catalog knows."""
+        return self._journal.has_entries()
+
+    def take(self, table: Table, actions: Sequence[Action]) -> bool:
+        """Begin the journal of another client's table. As `Journal.take`."""
+        return self._journal.take(table, actions)
+
     def publish(self, place: tuple[str, int]) -> None:
         """Do nothing: the catalog's commit is what readers go by."""
 
@@ -80,12 +93,16 @@ class Iceberg:
 
     def rows(self, state: State) -> "dataset.Dataset":
         """Return the rows of the files that the log names."""
+        return self.rows_of(self.bucket_files(state, None), state)
+
+    def rows_of(self, files: Sequence[BucketFile], state: State) -> "dataset.Dataset":
+        """Return the rows of these files."""
         from pyarrow import compute as pc, dataset
 
         filesystem, root = self.store.files()
         columns, buckets = state.columns(), state.metadata["partitionColumns"]
         form, fragments = dataset.ParquetFileFormat(), []
-        for file in self.bucket_files(state, None):
+        for file in files:
             inside = pc.scalar(True)
             for name, value in zip(buckets, file.bucket, strict=True):
                 of_column = pc.field(name)

@@ -20,7 +20,7 @@ from writer.storage.base import Store
 from writer.table.iceberg import foreign_snapshots
 from writer.table.iceberg.catalog import CatalogClient, CommitRefused
 from writer.table.iceberg.schema import columns_of, schema_of, spec_of
-from writer.table.iceberg.snapshots import DRAFT, SNAPSHOT, VERSION, prepare
+from writer.table.iceberg.snapshots import DRAFT, SNAPSHOT, VERSION, prepare, takeover
 from writer.table.log import file_listing
 from writer.table.log.entries import parse_commit_info, redescribed
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
@@ -56,6 +56,30 @@ class Journal(Log):
         """Return whether entries lie there, whatever the catalog knows."""
         return super().exists()
 
+    def loaded(self) -> Table:
+        """Return the table as the catalog has it, whoever made it. Raises FileNotFoundError where there is none."""
+        if (table := self._client.load()) is None:
+            raise FileNotFoundError(f"the catalog knows no table {self._client.place}")
+        return table
+
+    def take(self, table: Table, actions: Sequence[Action]) -> bool:
+        """Begin the log of a table that another client made: its first entry names the files of its current snapshot.
+
+        False when another commit came before. Raises OSError where nobody knows whether it was committed.
+        """
+        draft = self._put_draft(actions)
+        prepared = takeover(table, actions, draft, {k: v for k, v in _PROPERTIES.items() if k != "format-version"})
+        fault_points.point("before_catalog")
+        try:
+            self._client.commit(table, prepared.requirements, prepared.updates)
+        except CommitRefused:
+            self._store.delete(draft)
+            return False
+        fault_points.point("after_catalog")
+        with suppress(OSError):  # committed all the same: the next process puts it there
+            self._place(0, draft)
+        return True
+
     def was_in_catalog(self, has_metadata: bool) -> bool:
         """Return whether the entries are those of an Iceberg table, and not of one that is to become it.
 
@@ -70,14 +94,13 @@ class Journal(Log):
 
         Raises FileNotFoundError where there is none, ForeignChange.
         """
-        table = self._client.load()
-        if table is None:
-            raise FileNotFoundError(f"the catalog knows no table {self._client.place}")
+        table = self.loaded()
         properties = table.properties
         if VERSION not in properties or DRAFT not in properties:
             raise ForeignChange(
                 f"table {self._client.place} at {self._client.location} has no property {VERSION}: another client made "
-                "it, or took the property away. Set it to what it was, or give the pipeline another table."
+                "it, or took the property away. `headrace table adopt` says whether it can be adopted; else set the "
+                "property to what it was, or give the pipeline another table."
             )
         version = int(properties[VERSION])
         self._place(version, properties[DRAFT])
