@@ -16,6 +16,7 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.task_report import Report
 from writer.clients.kafka_sample import RECORDS
 from writer.commit import builder
+from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core.offsets import TopicPartition
 from writer.maintenance.local_pipeline import opened
@@ -48,15 +49,19 @@ def log(
     )  # fmt: skip
 
 
+def configured(root: Path, form: str, *, interval: int = 50, **settings: Any) -> Config:
+    """Return the configuration of pipeline `clicks`."""
+    table = {"location": str(root / "lake" / "clicks"), **settings.pop("table", {})}
+    return config(root, table={**table, "format": form, "checkpoint_interval": interval}, **settings)
+
+
 class Driver:
     """One start of pipeline `clicks`. `die` names the moment at which a batch ends with Died."""
 
     def __init__(
         self, root: Path, form: str = "delta", *, schemas: Schemas | None = None, interval: int = 50, **settings: Any
     ) -> None:
-        table = {"location": str(root / "lake" / "clicks"), **settings.pop("table", {})}
-        table |= {"format": form, "checkpoint_interval": interval}
-        self.config = config(root, table=table, **settings)
+        self.config = configured(root, form, interval=interval, **settings)
         self.settings = self.config.pipelines["clicks"]
         self.schemas = schemas or Schemas({1: EVENT}, [1])
         self.lake, self.dead_letters = self.settings.table.location, self.settings.dead_letters

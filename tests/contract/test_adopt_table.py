@@ -229,7 +229,7 @@ def test_mapped_columns_are_refused(tmp_path: Path) -> None:
 
 def test_plain_files_are_refused_with_a_way(tmp_path: Path) -> None:
     settings = config(tmp_path, start=START, table={"location": str(tmp_path / "lake" / "clicks"), "format": "parquet"})
-    with pytest.raises(ConfigError, match=r"only Delta tables are adopted.*CONVERT TO DELTA"):
+    with pytest.raises(ConfigError, match=r"plain files are not adopted.*CONVERT TO DELTA"):
         adopted(settings)
 
 

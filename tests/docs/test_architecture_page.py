@@ -40,7 +40,7 @@ def test_the_table_follows_the_contracts() -> None:
     named = re.findall(r"^\| (\d*) ?\| \**`([\w.]+)`", "\n".join(lines), re.MULTILINE)
     assert named == [
         ("", "recovery"), ("", "bench"), ("", "writer"), ("3", "writer.cli"), ("", "writer.cli.read"),
-        ("", "writer.cli.start"), ("", "writer.cli.write"), ("2", "writer.table"),
+        ("", "writer.cli.start"), ("", "writer.cli.table"), ("", "writer.cli.write"), ("2", "writer.table"),
         ("", "writer.table.iceberg"),
         ("", "writer.table.ledger"), ("", "writer.table.log"), ("1", "writer.avro"), ("1", "writer.core"),
     ]  # fmt: skip

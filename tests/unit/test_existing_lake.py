@@ -31,7 +31,9 @@ from tests.existing import (
 )  # fmt: skip
 from tests.json_keys import documented, paths
 from tests.unit.test_scaling import Cluster as Executors
+from writer.audit.audit import audit
 from writer.cli.main import app
+from writer.cli.table.convert import run_convert
 from writer.clients.driver_endpoint import announced
 from writer.config.connections import Autoscaler
 from writer.config.loader import load
@@ -39,10 +41,11 @@ from writer.config.table_sections import layout
 from writer.hooks.outbox import Outbox
 from writer.offsets import checkpoint_backups, run_record
 from writer.offsets.spark_checkpoint import Checkpoints
+from writer.output.tables import console
 from writer.scaling.executor_manager import ExecutorManager
 from writer.status import pause as pausing
 from writer.storage.locations import store_at
-from writer.table.factory import main_table
+from writer.table.factory import all_tables, main_table
 from writer.table.gap_claims import BackfillLocks
 from writer.table.gap_records import gap_records
 from writer.table.ledger.segment_store import LedgerStore
@@ -186,6 +189,30 @@ def test_a_broken_off_backfill_and_deliveries_that_wait_are_known(root: Path, na
     driver = announced(config.checkpoints, name)
     assert driver is not None
     assert asdict(driver)["epoch"] == table.snapshot().epoch
+
+
+def test_its_tables_become_iceberg_tables_with_the_same_rows_and_account(tmp_path: Path) -> None:
+    old, new = (_unpacked(tmp_path / name) for name in ("old", "new"))
+    settings = yaml.safe_load((new / CONFIG).read_text())
+    for pipeline in settings["pipelines"].values():
+        pipeline["table"]["format"] = "iceberg"
+    settings["catalog"] = {"type": "sql", "uri": f"sqlite:///{new}/catalog.db"}
+    (new / CONFIG).write_text(yaml.safe_dump(settings))
+    was, config = load(old / CONFIG), load(new / CONFIG)
+    for name in FORMATS:
+        all_tables(name, was).apply_side_files()  # two of the drivers died before that
+        run_convert(config, name, write=True, now=datetime.now(UTC), as_json=True, out=console())
+        before, after = (audit(one, name, since=None, deep=True) for one in (was, config))
+        assert (after.problems, after.reconciliation.lines) == (before.problems, before.reconciliation.lines)
+    rows = [{table.name: oracle.identities(table) for table in (root / "lake").iterdir()} for root in (old, new)]
+    assert rows[0] == rows[1]
+    places = [Path(place) for name in FORMATS for place in config.pipelines[name].locations if Path(place).exists()]
+    assert all(map(oracle._iceberg, places))
+
+
+def _unpacked(root: Path) -> Path:
+    unpack(Place(str(root), "127.0.0.1:1", "http://127.0.0.1:1", "http://127.0.0.1:2"), servers=False)
+    return root
 
 
 def _json(root: Path, name: str, file: str) -> dict[str, Any]:

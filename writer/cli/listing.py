@@ -38,6 +38,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "retention": "Drop the buckets that are older than `retention`",
         "vacuum": "Find and remove files that nothing needs",
         "table": "Adopt a table, or accept what another client changed",
+        "convert": "Make Iceberg tables of Delta or Parquet tables",
     },
     "Recover": {
         "supervisor": "Run the writer and start it again when it fails",
@@ -91,6 +92,7 @@ EXAMPLES: Mapping[str, str] = {
     "seal": "headrace seal pipelines.yaml --until 2026-11-20T06:00Z",
     "retention": "headrace retention pipelines.yaml",
     "vacuum": "headrace vacuum pipelines.yaml",
+    "convert": "headrace convert pipelines.yaml --pipeline clicks",
     "table adopt": "headrace table adopt pipelines.yaml --pipeline clicks",
     "table accept": "headrace table accept pipelines.yaml --pipeline clicks",
     "supervisor run": "headrace supervisor run pipelines.yaml",

@@ -116,6 +116,8 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
             return f"a person let stand what another client did: {changes}"
         case "targets":
             return f"tables of the route were entered: {', '.join(one['location'] for one in facts['added'])}"
+        case "convert":
+            return "the table became an Iceberg table: from here on the catalog says what belongs to it"
         case "take":
             return "headrace took the table over from another writer, as it was"
         case "side":

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from writer.config.pipelines import Config
 from writer.core import fault_points
@@ -16,14 +16,19 @@ from writer.core.files import StagedFile
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 from writer.table import held_files
-from writer.table.delta import Delta
+from writer.table.delta import LOG as DELTA_LOG, Delta
 from writer.table.log.appender import RETRY_TIMEOUT
 from writer.table.log.entries import SideEntry
 from writer.table.log.foreign_writes import CommitFailed, reading
+from writer.table.log.log import Log
 from writer.table.log.snapshot import PipelineSnapshot, TargetRecord
 from writer.table.log.table_format import Format
 from writer.table.parquet import LOG, Parquet
 from writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
+
+if TYPE_CHECKING:
+    from writer.table.iceberg.adoption import ForeignTable  # a second, for pyiceberg
+    from writer.table.iceberg.conversion import Conversion
 
 _AT_ONCE = 8  # targets that are applied to at the same time
 _REST = Backoff(1, 300)  # of a target that refuses
@@ -224,3 +229,29 @@ def all_tables(name: str, config: Config) -> Tables:
         return table_at(target.format, location, name, s3=config.s3.settings, catalog=place)
 
     return Tables(main, side)
+
+
+def conversion(name: str, config: Config, location: str) -> "Conversion | None":
+    """Return how a table of the pipeline becomes Iceberg's, as the configuration says; None: there is no table."""
+    from writer.table.iceberg.conversion import Conversion
+    from writer.table.iceberg.iceberg import Iceberg
+
+    s3, place = config.s3.settings, config.catalog_place(name, location)
+    assert place is not None, "the configuration has a catalog where a table is Iceberg's"
+    with reading(location):
+        old_format = "delta" if any(store_at(f"{location}/{DELTA_LOG}", s3).list()) else "parquet"
+        old = table_at(old_format, location, name, s3=s3)
+        return (
+            Conversion(old, Log(store_at(old.log_location, s3)), Iceberg(location, place, s3)) if old.exists() else None
+        )
+
+
+def foreign_table(name: str, config: Config) -> "ForeignTable":
+    """Return the Iceberg table that a pipeline is to adopt."""
+    from writer.table.iceberg.adoption import ForeignTable
+    from writer.table.iceberg.iceberg import Iceberg
+
+    location = config.pipelines[name].table.location
+    place = config.catalog_place(name, location)
+    assert place is not None, "the configuration has a catalog where a table is Iceberg's"
+    return ForeignTable(Iceberg(location, place, config.s3.settings), name)

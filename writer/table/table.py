@@ -25,7 +25,7 @@ from writer.table.log.appender import RETRY_TIMEOUT, Appender, LostRace, Swap
 from writer.table.log.control_commits import OWNER
 from writer.table.log.entries import Entry, SideEntry, parse_entry, redescribed
 from writer.table.log.foreign_writes import CommitFailed, one_line, reading
-from writer.table.log.snapshot import ROUTED, PipelineSnapshot, check_format, closed_values
+from writer.table.log.snapshot import ROUTED, PipelineSnapshot, closed_values
 from writer.table.log.table_format import Format
 from writer.table.row_removal import Offsets, RemovalResult, without
 from writer.table.schema_evolution import Unfit, grown
@@ -116,7 +116,7 @@ class PipelineTable(Appender):
             raise ConfigError(
                 f"the table at {self.location} {whose}; pipeline {self.pipeline!r} needs a location of its own{adopt}"
             )
-        check_format(state.transactions, self.pipeline, self.location)
+        self.check_format(PipelineSnapshot(state, self.pipeline))
         columns = list(metadata["partitionColumns"])
         if bool(columns) != bool(bucket_columns):
             is_log, is_now = "is the log of a route, without rows", "holds rows"
@@ -144,7 +144,7 @@ class PipelineTable(Appender):
     rewrite, rewind = data_commits.rewrite, data_commits.rewind
     record_gap, fill, give_up = control_commits.record_gap, control_commits.fill, control_commits.give_up
     close, seal = control_commits.close, control_commits.seal
-    add_targets = control_commits.add_targets
+    add_targets, convert = control_commits.add_targets, control_commits.convert
     accept, accept_schema_ids = control_commits.accept, schema_ids.accept
 
     def grow(self, columns: Sequence[pa.Field], epoch: int | None = None) -> None:

@@ -11,7 +11,7 @@ from writer.table.log.appender import Appender, LostRace
 from writer.table.log.control_commits import OWNER
 from writer.table.log.entries import redescribed
 from writer.table.log.foreign_writes import CommitFailed, one_line, unwritable
-from writer.table.log.log import State
+from writer.table.log.log import Action, State
 from writer.table.log.snapshot import FORMAT, PipelineSnapshot
 from writer.table.schema_evolution import Unfit, grown
 
@@ -80,6 +80,17 @@ def outside(paths: Sequence[str]) -> str:
     return next((path for path in paths if "://" in path or unquote(path).startswith("/")), "")
 
 
+def taken(
+    pipeline: str, known: Action, version: int, columns: Sequence[pa.Field], layout: str, facts: Mapping[str, Any]
+) -> list[Action]:
+    """Return the actions that make a table the pipeline's. `known`: what it says of itself; `version`: of the entry."""
+    schema, added = grown(known["schemaString"], columns)
+    about = {"kind": "take", **facts, "added": added, "before": {k: known.get(k) for k in ("name", "description")}}
+    values = {f"{pipeline}/format": FORMAT, f"{pipeline}/settled": version}
+    changes = {"name": OWNER + pipeline, "description": layout, "schemaString": schema}
+    return redescribed("ADD COLUMNS", about, known, values, **changes)
+
+
 def take_over(
     end: Appender, snapshot: PipelineSnapshot, columns: Sequence[pa.Field], layout: str, facts: Mapping[str, Any]
 ) -> int:
@@ -87,13 +98,9 @@ def take_over(
 
     The history up to there is looked at no more. Raises CommitFailed when something was written meanwhile.
     """
-    pipeline, known, version = end.pipeline, snapshot.state.metadata, snapshot.version + 1
-    schema, added = grown(known["schemaString"], columns)
-    about = {"kind": "take", **facts, "added": added, "before": {k: known.get(k) for k in ("name", "description")}}
-    values = {f"{pipeline}/format": FORMAT, f"{pipeline}/settled": version}
-    changes = {"name": OWNER + pipeline, "description": layout, "schemaString": schema}
+    version = snapshot.version + 1
     try:
-        end.put(snapshot, redescribed("ADD COLUMNS", about, known, values, **changes))
+        end.put(snapshot, taken(end.pipeline, snapshot.state.metadata, version, columns, layout, facts))
     except (LostRace, OSError) as error:
         raise CommitFailed(
             f"the table at {end.location} was written to meanwhile, or cannot be: {one_line(error)}. Stop "

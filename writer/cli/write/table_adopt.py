@@ -1,10 +1,10 @@
-"""`headrace table adopt`: takes over a Delta table of another writer."""
+"""`headrace table adopt`: takes over a Delta or Iceberg table of another writer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,11 +28,14 @@ from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.sealing.manifest import bucket_path
-from writer.table.factory import main_table
+from writer.table.factory import foreign_table, main_table
 from writer.table.log.foreign_writes import reading
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 from writer.table.takeover import obstacles, outside
+
+if TYPE_CHECKING:
+    from writer.table.iceberg.adoption import ForeignTable  # a second, for pyiceberg
 
 _BUCKETS_COMPARED = 16  # spread over all, newest file of each
 _ROWS_COMPARED = 10_000  # of a file
@@ -59,15 +62,15 @@ def run_adopt(config: Config, name: str, *, write: bool, now: datetime, as_json:
     Returns true: there is always something to write.
     """
     settings = config.one_table(name)
-    table = main_table(name, config)
     if settings.table.format == "parquet":
         raise ConfigError(
-            f"pipelines.{name}.table.format is parquet: only Delta tables are adopted, for plain files have no log "
-            "that says which of them count. Make a Delta table of them first (CONVERT TO DELTA), or begin a new table."
+            f"pipelines.{name}.table.format is parquet: plain files are not adopted, for they have no log that "
+            "says which of them count. Make a Delta table of them first (CONVERT TO DELTA), or begin a new table."
         )
-    if not table.exists():
-        raise ConfigError(f"there is no Delta table at {table.location}; `headrace run` makes one.")
+    table = foreign_table(name, config) if settings.table.format == "iceberg" else main_table(name, config)
     with reading(table.location):
+        if not table.exists():
+            raise ConfigError(f"there is no table at {table.location}; `headrace run` makes one.")
         plan = _plan(name, settings, table)
     version = None
     if write:
@@ -83,11 +86,13 @@ def run_adopt(config: Config, name: str, *, write: bool, now: datetime, as_json:
     return True
 
 
-def _plan(name: str, settings: Pipeline, table: PipelineTable) -> Plan:
+def _plan(name: str, settings: Pipeline, table: "PipelineTable | ForeignTable") -> Plan:
     """Look at everything, and say all that is in the way at once. Raises ConfigError, OSError."""
     bucketer = bucketers.build(settings.bucket)
     snapshot = table.snapshot()
     found = obstacles(snapshot.state, list(PROVENANCE), bucketer.columns)
+    if not isinstance(table, PipelineTable):
+        found += table.obstacles()
     files = [] if found else table.bucket_files(snapshot)
     if path := outside([file.path for file in files]):
         found.append(f"Its file {path} lies elsewhere, as those of a shallow clone do. Clone it whole.")
@@ -123,7 +128,7 @@ def _strange(bucketer: bucketers.Bucketer, files: Sequence[BucketFile]) -> str:
 
 
 def _compared(
-    settings: Pipeline, bucketer: bucketers.Bucketer, table: PipelineTable, files: Sequence[BucketFile]
+    settings: Pipeline, bucketer: bucketers.Bucketer, table: "PipelineTable | ForeignTable", files: Sequence[BucketFile]
 ) -> tuple[int, str]:
     """Work out the buckets of some rows anew. Returns how many are right, or what is wrong."""
     newest = {file.bucket: file for file in files}
@@ -149,7 +154,7 @@ def _compared(
     return count, ""
 
 
-def _some(table: PipelineTable, file: BucketFile) -> pa.Table:
+def _some(table: "PipelineTable | ForeignTable", file: BucketFile) -> pa.Table:
     """Return the first rows of a file."""
     with open_file(table.store, file.path) as source:
         batches = pq.ParquetFile(source).iter_batches(_ROWS_COMPARED)
@@ -157,7 +162,7 @@ def _some(table: PipelineTable, file: BucketFile) -> pa.Table:
         return pa.table({}) if first is None else pa.Table.from_batches([first])
 
 
-def _hint(table: PipelineTable, found: Sequence[str]) -> str:
+def _hint(table: "PipelineTable | ForeignTable", found: Sequence[str]) -> str:
     """Find offsets in columns that are named as such, where nothing else is wrong."""
     if found:
         return ""
@@ -182,11 +187,14 @@ def _start(settings: Pipeline) -> Any:
             return start
 
 
-def _show(out: Console, name: str, settings: Pipeline, table: PipelineTable, plan: Plan, version: int | None) -> None:
+def _show(
+    out: Console, name: str, settings: Pipeline, table: "PipelineTable | ForeignTable", plan: Plan, version: int | None
+) -> None:
+    at = "" if plan.snapshot.version < 0 else f", at version {plan.snapshot.version}"
     tables.sentence(
         out,
         f"{name}: the table at {table.location} has {plural(plan.rows, 'row')} in {plural(plan.files, 'file')} of "
-        f"{plural(plan.buckets, 'bucket')}, at version {plan.snapshot.version}.",
+        f"{plural(plan.buckets, 'bucket')}{at}.",
     )
     tables.sentence(out, f"The buckets of {plural(plan.compared, 'row')} were worked out anew: all are right.")
     added = f"Columns {', '.join(plan.added)} are added, null in these rows." if plan.added else "It has all columns."
@@ -218,11 +226,11 @@ def adopt(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a Delta table that headrace did not make the pipeline's, with the rows that it has.
+    """Make a Delta or Iceberg table that headrace did not make the pipeline's, with the rows that it has.
 
-    Its partition columns must be the pipeline's buckets, and its protocol reader 1, writer 2; what is in the way is
-    said, all at once. `start` in the configuration says where to read on. Columns that say where a row came from are
-    added, and the old rows are a term of the account: `audit` adds up.
+    Its partition columns must be the pipeline's buckets, and its protocol reader 1, writer 2, or its format version 2;
+    what is in the way is said, all at once. `start` in the configuration says where to read on. Columns that say where
+    a row came from are added, and the old rows are a term of the account: `audit` adds up.
 
     Exit codes: 0 shown or written, 1 another process wrote the table meanwhile, 2 it cannot be adopted.
     """

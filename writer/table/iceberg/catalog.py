@@ -21,7 +21,13 @@ from pyiceberg.exceptions import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate, TableRequirement, TableUpdate
+from pyiceberg.table.update import (
+    AssertCreate,
+    AssertTableUUID,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
 from requests.exceptions import RequestException
 
 from writer.core.catalog_table import CatalogTable
@@ -67,6 +73,26 @@ class CatalogClient:
         """Return whether the namespace of the table is there."""
         return self._tried(self._has_namespace)
 
+    def create_filled(
+        self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str],
+        fill: Callable[[Table], tuple[TableUpdate, ...]],
+    ) -> None:  # fmt: skip
+        """Make the table with its first snapshot, in one commit. Raises CommitRefused where there is one of that name.
+
+        `fill` takes the table as it is about to be made, and returns what adds the snapshot.
+        """
+        with self._asking():
+            catalog = self._with_namespace()
+            made = catalog.create_table_transaction(
+                self.place.identifier, schema, self.location, spec, properties=dict(properties)
+            )
+            table = made._table  # noqa: SLF001 - its commit is what commits here, too
+            mapping = SetPropertiesUpdate(updates={MAPPING: mapping_of(table.schema())})
+            try:
+                catalog.commit_table(table, (AssertCreate(),), (*made._updates, mapping, *fill(table)))  # noqa: SLF001
+            except (CommitFailedException, TableAlreadyExistsError) as error:
+                raise refused(error, self.place) from error
+
     def commit(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> None:
@@ -107,10 +133,7 @@ class CatalogClient:
         return None
 
     def _create(self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
-        catalog = self._catalog()
-        for depth in range(1, len(self.place.namespace) + 1):
-            with suppress(NamespaceAlreadyExistsError):
-                catalog.create_namespace(self.place.namespace[:depth])
+        catalog = self._with_namespace()
         try:
             table = catalog.create_table(
                 self.place.identifier, schema, self.location, spec,
@@ -123,6 +146,14 @@ class CatalogClient:
         if (mapping := mapping_of(table.schema())) != table.properties.get(MAPPING):  # it gave out ids of its own
             update = SetPropertiesUpdate(updates={MAPPING: mapping})
             catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
+
+    def _with_namespace(self) -> Catalog:
+        """Return the catalog, with the table's namespace in it."""
+        catalog = self._catalog()
+        for depth in range(1, len(self.place.namespace) + 1):
+            with suppress(NamespaceAlreadyExistsError):
+                catalog.create_namespace(self.place.namespace[:depth])
+        return catalog
 
     def _is_to_be_made(self) -> bool:
         """Return whether the catalog is a file that is not there: to look for a table makes none."""

@@ -24,7 +24,7 @@ def check_properties(table: Table) -> tuple[int, str]:
     tagged = table.metadata.refs.get(TAG)
     newest = table.metadata.snapshot_by_id(tagged.snapshot_id) if tagged else None
     if newest is None or newest.summary is None or newest.summary[VERSION] is None:
-        advice = "Set it to what it was, or give the pipeline another table"
+        advice = "`headrace table adopt` says whether it can be adopted; else give the pipeline another table"
     else:
         values = {VERSION: newest.summary[VERSION], DRAFT: "drafts/lost", SNAPSHOT: newest.snapshot_id}
         pairs = ", ".join(f"'{name}'='{value}'" for name, value in values.items() if name in missing)

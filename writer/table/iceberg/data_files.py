@@ -55,7 +55,7 @@ def data_file(add: Mapping[str, Any], location: str, schema: Schema, spec: Parti
     ids = {in_files(field.name): field.field_id for field in schema.fields}
     nulls = {ids[name]: count for name, count in stats.get("nullCount", {}).items() if name in ids}
     rows = int(stats["numRecords"])
-    values = add["partitionValues"]
+    values = dict(add["partitionValues"] or {})  # pairs, where a checkpoint has them
     file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=f"{location}/{unquote(add['path'])}",

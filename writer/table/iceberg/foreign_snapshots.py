@@ -74,7 +74,7 @@ def _elsewhere(
     listed: Mapping[str, BucketFile],
 ) -> list[Action]:  # fmt: skip
     """Describe a table whose current snapshot does not follow ours: what it names now against what the log names."""
-    now = {path_of(file, location): file for file in _live_files(table, head)}
+    now = {path_of(file, location): file for file in live_files(table, head)}
     at = table.metadata.last_updated_ms
     when = datetime.fromtimestamp(at / 1000, UTC)
     gone = [removed(file, columns, when) for path, file in sorted(listed.items()) if path not in now]
@@ -99,7 +99,8 @@ def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[Dat
     return added, gone, deletes_rows
 
 
-def _live_files(table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
+def live_files(table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
+    """Yield the data files of a snapshot. Raises OSError."""
     for manifest in snapshot.manifests(table.io) if snapshot else ():
         if manifest.content == ManifestContent.DATA:
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyiceberg.table import Table
 
 from writer.core.catalog_table import CatalogTable
 from writer.core.files import BucketFile, BucketKey
@@ -17,32 +18,36 @@ from writer.table.iceberg.expiry import expire, referenced
 from writer.table.iceberg.journal import Journal
 from writer.table.log import file_listing
 from writer.table.log.entries import created
-from writer.table.log.log import Log, State
+from writer.table.log.log import Action, Log, State
 
 if TYPE_CHECKING:
     from pyarrow import dataset  # imports pandas, half a second
 
 LOG = "_headrace/log"
+_CONVERT = ", of which `headrace convert` makes an Iceberg table if it is the pipeline's own"
 
 
 class Iceberg:
     """A table in Iceberg's format 2."""
 
-    hidden = False
+    in_catalog, hidden = True, False
 
     def __init__(self, location: str, place: CatalogTable, s3: S3Settings | None = None) -> None:
         """Take the location, and the table's name in a catalog."""
         self.location, self.store, self._place = location, store_at(location, s3), place
         self._client = CatalogClient(place, location, s3)
-        self._journal = Journal(store_at(f"{location}/{LOG}", s3), self._client)
+        self.log_store = store_at(f"{location}/{LOG}", s3)
+        self._journal = Journal(self.log_store, self._client)
         self.log: Log = self._journal
         self._listing: file_listing.Listing | None = None
 
     def obstacle(self) -> str:
         """Name what lies at the location without being in the catalog."""
         if "_delta_log/" in set(self.store.list()):
-            return "a Delta table"
+            return f"a Delta table{_CONVERT}"
         if self._journal.has_entries():
+            if not self._journal.was_in_catalog(any(map(is_iceberg, self.store.list(METADATA)))):
+                return f"a table in Parquet format{_CONVERT}"
             return f"the log of a table that the catalog does not know as {self._place}; register it there again"
         for name in self.store.list(METADATA):
             if is_iceberg(name) and not self._is_leftover(f"{METADATA}/{name}"):
@@ -52,6 +57,22 @@ class Iceberg:
     def create(self, name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
         """Make the table in the catalog, unless there is one."""
         self.log.create(created(name, layout, columns, bucket_columns))
+
+    def register(self, adds: Sequence[Action]) -> None:
+        """Make the table in the catalog for the log that lies here. Raises as `Journal.register` does."""
+        self._journal.register(adds)
+
+    def table(self) -> Table:
+        """Return the table as the catalog has it, whoever made it. Raises FileNotFoundError."""
+        return self._journal.loaded()
+
+    def has_entries(self) -> bool:
+        """Return whether a journal lies there, whatever the catalog knows."""
+        return self._journal.has_entries()
+
+    def take(self, table: Table, actions: Sequence[Action]) -> bool:
+        """Begin the journal of another client's table. As `Journal.take`."""
+        return self._journal.take(table, actions)
 
     def publish(self, place: tuple[str, int]) -> None:
         """Do nothing: the catalog's commit is what readers go by."""
@@ -81,12 +102,16 @@ class Iceberg:
 
     def rows(self, state: State) -> "dataset.Dataset":
         """Return the rows of the files that the log names."""
+        return self.rows_of(self.bucket_files(state, None), state)
+
+    def rows_of(self, files: Sequence[BucketFile], state: State) -> "dataset.Dataset":
+        """Return the rows of these files."""
         from pyarrow import compute as pc, dataset
 
         filesystem, root = self.store.files()
         columns, buckets = state.columns(), state.metadata["partitionColumns"]
         form, fragments = dataset.ParquetFileFormat(), []
-        for file in self.bucket_files(state, None):
+        for file in files:
             inside = pc.scalar(True)
             for name, value in zip(buckets, file.bucket, strict=True):
                 of_column = pc.field(name)

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from pyarrow import fs
 from pyiceberg.table import Table
+from pyiceberg.table.update import TableUpdate
 
 from writer.core import fault_points
 from writer.storage.base import Store
@@ -20,7 +21,7 @@ from writer.table.iceberg import compatibility, foreign_snapshots
 from writer.table.iceberg.catalog import CatalogClient
 from writer.table.iceberg.catalog_errors import CatalogUnanswered, CommitRefused
 from writer.table.iceberg.schema import columns_of, schema_of, spec_of
-from writer.table.iceberg.snapshots import DRAFT, SNAPSHOT, VERSION, PreparedCommit, prepare
+from writer.table.iceberg.snapshots import DRAFT, SNAPSHOT, VERSION, PreparedCommit, prepare, takeover
 from writer.table.log import file_listing
 from writer.table.log.entries import answers, parse_commit_info, redescribed
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
@@ -28,6 +29,7 @@ from writer.table.log.log import Action, Log, State, entry_lines, entry_name
 from writer.table.schema_evolution import Unfit, grown
 
 _DRAFTS = "drafts"
+_CONVERTED = f"{_DRAFTS}/converted"  # stands for a draft where the entry lay here before the catalog knew the table
 _PROPERTIES = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -61,10 +63,10 @@ class Journal(Log):
         """Return whether entries lie there, whatever the catalog knows."""
         return super().exists()
 
-    def table(self) -> Table:
-        """Return the table as the catalog has it, once the log says all of it.
+    def loaded(self) -> Table:
+        """Return the table as the catalog has it, whoever made it.
 
-        Raises FileNotFoundError where there is none, ForeignChange.
+        Raises FileNotFoundError where there is none, ForeignChange where there was one of ours.
         """
         table = self._client.load()
         if table is None and self.has_entries():
@@ -74,6 +76,41 @@ class Journal(Log):
             )
         if table is None:
             raise FileNotFoundError(f"the catalog knows no table {self._client.place}")
+        return table
+
+    def take(self, table: Table, actions: Sequence[Action]) -> bool:
+        """Begin the log of a table that another client made: its first entry names the files of its current snapshot.
+
+        False when another commit came before. Raises OSError where nobody knows whether it was committed.
+        """
+        draft = self._put_draft(actions)
+        prepared = takeover(table, actions, draft, {k: v for k, v in _PROPERTIES.items() if k != "format-version"})
+        fault_points.point("before_catalog")
+        try:
+            self._client.commit(table, prepared.requirements, prepared.updates)
+        except CommitRefused:
+            self._store.delete(draft)
+            return False
+        fault_points.point("after_catalog")
+        with suppress(OSError):  # committed all the same: the next process puts it there
+            self._place(0, draft)
+        return True
+
+    def was_in_catalog(self, has_metadata: bool) -> bool:
+        """Return whether the entries are those of an Iceberg table, and not of one that is to become it.
+
+        `has_metadata`: a metadata file of Iceberg lies beside them, which a conversion that broke off may have left.
+        """
+        state = self._at_end()
+        ended = any(name.endswith("/converted") and at == state.version for name, at in state.transactions.items())
+        return has_metadata and not ended
+
+    def table(self) -> Table:
+        """Return the table as the catalog has it, once the log says all of it.
+
+        Raises FileNotFoundError where there is none, ForeignChange.
+        """
+        table = self.loaded()
         version, draft = compatibility.check_properties(table)
         self._place(version, draft)
         self._describe_others(table, version)
@@ -97,6 +134,22 @@ class Journal(Log):
         if not is_ours:
             self._store.delete(draft)
         return is_ours
+
+    def register(self, adds: Sequence[Action]) -> None:
+        """Make the table in the catalog for the entries that lie here, with one snapshot of the files that `adds` name.
+
+        Raises CommitRefused where the catalog has a table of that name, OSError.
+        """
+        state, actions = self._at_end(), [{"add": add} for add in adds]
+        schema = schema_of(state.columns())
+        spec = spec_of(schema, state.metadata["partitionColumns"])
+
+        def filled(table: Table) -> tuple[TableUpdate, ...]:
+            return prepare(table, actions, self._client.location, state.version, _CONVERTED).updates
+
+        fault_points.point("before_catalog")
+        self._client.create_filled(schema, spec, _PROPERTIES, filled)
+        fault_points.point("after_catalog")
 
     def append(self, after: State, actions: Sequence[Action]) -> bool:
         """Commit the entry that follows `after`. False when another entry, or another client's commit, came before.

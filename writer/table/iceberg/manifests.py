@@ -22,6 +22,7 @@ from pyiceberg.table import Table
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
 
 MERGE_FROM = 50  # manifests of one size class
+_ENTRIES_MAX = 20_000  # of a manifest; more are planned by several threads of a reader
 _MERGE_BYTES_MAX = 8 * 2**20  # of a manifest that is still merged
 _COMPRESSION: Literal["deflate"] = "deflate"
 _FILE_PATH = 2147483546  # id of the column of position deletes that names a data file, by Iceberg's specification
@@ -62,7 +63,8 @@ class ManifestWriter:
             ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self.snapshot_id, data_file=file)
             for file in added
         ]
-        return self._listed([self._written(entries, self._metadata.default_spec_id), *kept] if entries else kept)
+        new = (entries[at : at + _ENTRIES_MAX] for at in range(0, len(entries), _ENTRIES_MAX))
+        return self._listed([*(self._written(some, self._metadata.default_spec_id) for some in new), *kept])
 
     def _deletes_of(self, manifests: Sequence[ManifestFile], paths: Collection[str]) -> set[str]:
         """Return which of these files have rows that a delete file may take."""

@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import (
+    AddSchemaUpdate,
     AddSnapshotUpdate,
     AssertRefSnapshotId,
     AssertTableUUID,
@@ -80,6 +81,21 @@ def prepare(
         SetPropertiesUpdate(updates=properties),
     )
     return PreparedCommit(requirements, updates, manifests.written)
+
+
+def takeover(table: Table, actions: Sequence[Action], draft: str, properties: Mapping[str, str]) -> PreparedCommit:
+    """Return the commit that names the first entry of a table which another client made. It adds no snapshot."""
+    metadata = table.metadata
+    head = metadata.current_snapshot_id
+    requirements, updates = _column_changes(table, actions)
+    schema = next((one.schema_ for one in updates if isinstance(one, AddSchemaUpdate)), table.schema())
+    ours = {VERSION: "0", DRAFT: draft, MAPPING: mapping_of(schema), **({SNAPSHOT: str(head)} if head else {})}
+    tagged = (_reference(TAG, SnapshotRefType.TAG, head),) if head else ()
+    required = AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head})
+    return PreparedCommit(
+        (AssertTableUUID(uuid=metadata.table_uuid), required, *requirements),
+        (*updates, *tagged, SetPropertiesUpdate(updates={**properties, **ours})), (),
+    )  # fmt: skip
 
 
 def _reference(name: str, kind: SnapshotRefType, snapshot_id: int) -> SetSnapshotRefUpdate:

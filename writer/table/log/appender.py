@@ -22,7 +22,7 @@ from writer.table.log.entries import CommittedEntry, ours, parse_commit_info, pa
 from writer.table.log.file_lists import shortened
 from writer.table.log.foreign_writes import CommitFailed, check_foreign, check_writable, one_line, reading
 from writer.table.log.log import Action, State
-from writer.table.log.snapshot import ROUTED, PipelineSnapshot, check_format
+from writer.table.log.snapshot import TARGETS, PipelineSnapshot, check_format
 from writer.table.log.table_format import Format
 
 RETRY_TIMEOUT = timedelta(minutes=2)
@@ -30,6 +30,10 @@ _STORAGE, _RACES = Backoff(0.1, 5, jitter=0.5), Backoff(0.02, 1, jitter=1)
 _T = TypeVar("_T")
 Check = Callable[[PipelineSnapshot], None]  # refuses, by raising, a version that an entry may not follow
 Values = Mapping[str, int] | Callable[[PipelineSnapshot], Mapping[str, int]]
+
+
+class Converted(ConfigError):
+    """The table became an Iceberg table: its old log is at its end."""
 
 
 class LostRace(Exception):
@@ -111,6 +115,16 @@ class Appender:
                     f"another writer runs as {self.pipeline!r}. Stop one of them."
                 )
 
+    def check_format(self, snapshot: PipelineSnapshot) -> None:
+        """Raise TooNew, or Converted, where the log is not one that this headrace, or this format, goes on with."""
+        check_format(snapshot.state.transactions, self.pipeline, self.location)
+        if snapshot.converted >= 0 and not self._format.in_catalog:
+            raise Converted(
+                f"`headrace convert` makes the table at {self.location} an Iceberg table, or has made it one: nothing "
+                f"follows version {snapshot.converted} of its old log. Set table.format: iceberg, with `catalog` and "
+                "table.name; if the catalog does not know the table yet, `headrace convert` ends what it began."
+            )
+
     def append(
         self,
         snapshot: PipelineSnapshot,
@@ -135,7 +149,7 @@ class Appender:
             try:
                 fault_points.point(f"before_{moment}")
                 sets = values(snapshot) if callable(values) else values
-                facts = shortened(self._format.store, about) if snapshot.format >= ROUTED else about
+                facts = shortened(self._format.store, about) if TARGETS in snapshot.state.configuration else about
                 self.write(snapshot, files, sets, facts, None, *((swap,) if swap else ()))
                 fault_points.point(f"after_{moment}")
             except LostRace as error:
@@ -207,8 +221,8 @@ class Appender:
 
         Raises LostRace when there is one, ForeignChange, ConfigError where none can be exclusive, OSError.
         """
+        self.check_format(snapshot)
         check_writable(snapshot.state, self.location)
-        check_format(snapshot.state.transactions, self.pipeline, self.location)
         self._format.publish(snapshot.state.place)  # so only the newest entry's files may be out of place
         try:
             with self._reading:

@@ -14,11 +14,13 @@ from writer.core.errors import ConfigError, Fenced
 from writer.core.offsets import TopicPartition
 from writer.core.units import microseconds
 from writer.table.log.appender import Appender, Check, LostRace
-from writer.table.log.entries import entry_facts, touched
+from writer.table.log.entries import entry_facts, ours, touched
 from writer.table.log.foreign_writes import CommitFailed, Overtaken, Resealed, one_line
+from writer.table.log.log import Action
 from writer.table.log.operations import Acceptance, Adoption, Closing, Fill, Gap, Loss, Sealing
 from writer.table.log.snapshot import (
     ANSWERED,
+    CONVERTED,
     FORMAT,
     INCARNATIONS,
     ROUTED,
@@ -124,6 +126,24 @@ def add_targets(end: Appender, epoch: int | None, wanted: Sequence[TargetRecord]
         return numbered
 
     return end.retried(add)
+
+
+def convert(end: Appender, about: Mapping[str, Any], properties: Mapping[str, str], rules: Sequence[Action]) -> int:
+    """Append the last entry of a log: the table goes on in another format. A second time does nothing.
+
+    No writer follows it, of whatever release, for it raises the log's format; it needs no epoch. `rules`: actions that
+    keep other clients from writing.
+    """
+
+    def convert(snapshot: PipelineSnapshot) -> int:
+        if snapshot.converted < 0:
+            version = snapshot.version + 1
+            values = {f"{end.pipeline}/format": CONVERTED, f"{end.pipeline}/converted": version}
+            end.put(snapshot, [*ours(snapshot.state, [], values, {"kind": "convert", **about}, properties), *rules])
+            return version
+        return snapshot.converted
+
+    return end.retried(convert)
 
 
 class _FarEnough(Exception):

@@ -32,7 +32,8 @@ def followed(log: Log, state: State, known: Listing | None) -> Listing:
     table, version = state.place
     columns = state.metadata["partitionColumns"]
     if known is None or known.place[0] != table or known.place[1] > version:
-        known = Listing((table, -1), {})
+        at, adds = log.added(version)
+        known = Listing((table, at), {file.path: file for file in _named(columns, adds)})
     files = dict(known.files)
     for actions in _entries(log, known.place[1], version):
         _apply(files, actions, columns)
@@ -48,11 +49,33 @@ def after_checkpoint(log: Log, state: State, bucket: BucketKey | None) -> list[B
     at, adds = log.added(version)
     if bucket is not None:
         adds = adds.filter(_lies_in(adds, columns, bucket))
-    found = (named(columns, add) for add in adds.column("add").to_pylist())  # one turn a file of the bucket
-    files = {file.path: file for file in found}
+    files = {file.path: file for file in _named(columns, adds)}
     for actions in _entries(log, at, version):
         _apply(files, actions, columns)
     return [file for file in files.values() if bucket in (None, file.bucket)]
+
+
+def adds(log: Log, state: State) -> list[Action]:
+    """Return the actions that add the files of a state, as the log has them. Raises LogUnreadable, OSError."""
+    at, found = log.added(state.version)
+    files = {path_of(add): add for add in found.column("add").to_pylist()}
+    for actions in _entries(log, at, state.version):
+        for action in actions:
+            match action:
+                case {"remove": {"path": path}}:
+                    files.pop(unquote(path), None)
+                case {"add": add}:
+                    files[path_of(add)] = add
+    return [files[path] for path in sorted(files)]
+
+
+def path_of(add: Action) -> str:
+    """Return the path of the file that an action adds, below the table's location."""
+    return unquote(add["path"])
+
+
+def _named(columns: Sequence[str], adds: pa.Table) -> Iterable[BucketFile]:
+    return (named(columns, add) for add in adds.column("add").to_pylist())
 
 
 def _lies_in(adds: pa.Table, columns: Sequence[str], bucket: BucketKey) -> pa.ChunkedArray | pa.Array:

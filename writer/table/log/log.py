@@ -9,6 +9,7 @@ in the few entries after it. Creating a Delta table and writing its checkpoints 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +27,7 @@ _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.(?:parq
 _ENTRY = re.compile(r"^(\d{20})\.json$")
 _KEPT = ("metaData", "protocol")
 _NOTE = "_last_checkpoint"
+_AT_ONCE = 16  # of a store, each of which takes a round trip to answer
 _TEXTS = pa.map_(pa.string(), pa.string())
 _ADD = pa.struct({"path": pa.string(), "partitionValues": _TEXTS, "size": pa.int64(), "stats": pa.string()})
 
@@ -171,8 +173,27 @@ class Log:
         self._store.put(f"{state.version:020}.checkpoint.json", entry_lines(actions))
         self._store.put(_NOTE, json.dumps({"version": state.version}).encode())
         for name in list(self._store.list()):
-            if (found := _CHECKPOINT.match(name)) and int(found[1]) < noted:
+            # One in Parquet names files that no entry names any more: it came from a Delta log.
+            if (found := _CHECKPOINT.match(name)) and int(found[1]) < noted and name.endswith(".json"):
                 self._store.delete(name)
+
+    def copy_to(self, store: Store, last: Sequence[Action]) -> None:
+        """Put all checkpoints and entries into another store, the newest entry as `last`. Raises OSError.
+
+        What is there already stays. No other entry may follow meanwhile.
+        """
+        newest = self.state().version
+        names = list(self._store.list())
+        older = [name for name in names if (found := _CHECKPOINT.match(name)) and int(found[1]) < newest]
+        entries = [name for name in names if (found := _ENTRY.match(name)) and int(found[1]) < newest]
+
+        def put(name: str) -> None:
+            if (found := self._store.read(name)) is not None:
+                store.put_if_absent(name, found.content)
+
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            list(threads.map(put, [*older, *entries]))
+        store.put_if_absent(entry_name(newest), entry_lines(last))
 
     def sweep(self, before: float) -> None:
         """Remove drafts of writers that died; `before`: when they were last touched, in seconds since 1970."""

@@ -19,10 +19,12 @@ KINDS: Mapping[int, tuple[str, ...]] = {
     3: ("fill", "lost", "rewind"),
     4: ("accept",),
     5: ("targets",),
+    6: ("convert",),
 }
 FORMAT = 3  # that a start gives a table
 ANSWERED = 4  # that an entry gives a table which answers what another client did: `accept`, and `rewind` that undoes it
 ROUTED = 5  # that a route gives the log of its pipeline, and each of its targets
+CONVERTED = 6  # that its last entry gives the log of a table which goes on in another format
 NEWEST = max(KINDS)
 # Kinds that need no format: a version that does not know them skips them, as they concern neither rows nor offsets.
 PASSED_OVER = ("schema",)
@@ -84,6 +86,7 @@ class PipelineSnapshot:
     settled = _Value("settled", -1)  # version up to which side files are known to be applied; -1: nothing is known
     applied = _Value("main", -1)  # for a side table: newest main version whose files it has; -1: none
     replays = _Value("replay")  # number of replays of dead letters that the table has had
+    converted = _Value("converted", -1)  # version of the last entry before it became an Iceberg table; -1: it did not
     rewinds = _Value("rewinds")  # number of rewinds that the table has had
 
     def __init__(self, state: State, pipeline: str) -> None:

@@ -19,6 +19,7 @@ class Format(Protocol):
 
     location: str  # where the table lies
     store: Store  # of what lies below the location
+    in_catalog: bool  # a catalog names its newest entry
     hidden: bool  # files wait for their commit where readers do not look
     log: Log
 

@@ -1,0 +1,292 @@
+"""An Iceberg table of another client becomes a pipeline's, with its rows; what cannot be is refused with reasons."""
+
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.expressions import EqualTo
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriterV2,
+)
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
+from pyiceberg.transforms import HourTransform, IdentityTransform
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType, TimeType
+
+from tests.carried import Driver, configured, log
+from tests.contract.test_adopt_table import old_rows
+from tests.contract.test_compact import compactor
+from tests.effects import Died, dying
+from tests.looking import NOW, event
+from writer.audit.audit import audit
+from writer.cli.write.table_adopt import run_adopt
+from writer.core.errors import ConfigError
+from writer.core.offsets import TopicPartition
+from writer.maintenance.compaction import here
+from writer.output.tables import console
+from writer.table.iceberg import adoption
+from writer.table.iceberg.manifests import ManifestWriter
+from writer.table.log.foreign_writes import CommitFailed, ForeignChange
+
+START = {"offsets": {"clicks": {0: 100}}}
+HOURS = {f"{NOW - n * timedelta(hours=1):%Y-%m-%dT%H}" for n in range(3)}
+COLUMNS = (
+    NestedField(1, "id", LongType(), required=False), NestedField(2, "at", TimestamptzType(), required=False),
+    NestedField(3, "note", StringType(), required=False), NestedField(4, "legacy", LongType(), required=False),
+    NestedField(5, "hour", StringType(), required=False),
+)  # fmt: skip
+NONE = old_rows().slice(0, 0)
+BY_TIME = PartitionSpec(PartitionField(2, 1000, HourTransform(), "at_hour"))
+BY_HOUR = PartitionSpec(PartitionField(5, 1000, IdentityTransform(), "hour"))
+
+
+def in_catalog(root: Path) -> tuple[Catalog, tuple[str, ...]]:
+    settings = configured(root, "iceberg")
+    place = settings.catalog_place("clicks", settings.pipelines["clicks"].table.location)
+    assert place is not None
+    return load_catalog(place.catalog, **dict(place.settings)), place.identifier
+
+
+def theirs(root: Path) -> Table:
+    catalog, name = in_catalog(root)
+    return catalog.load_table(name)
+
+
+def foreign(
+    root: Path, *more: NestedField, spec: PartitionSpec = BY_HOUR, rows: pa.Table | None = None, **properties: str
+) -> Table:
+    """A table with six rows of three hours, in files with field ids."""
+    root.mkdir(exist_ok=True)
+    catalog, name = in_catalog(root)
+    catalog.create_namespace_if_not_exists(name[:-1])
+    schema, location = Schema(*COLUMNS, *more), f"file://{root}/lake/clicks"
+    table = catalog.create_table(name, schema, location, spec, properties=properties)
+    found = old_rows() if rows is None else rows
+    for piece in filter(len, (found.slice(0, 4), found.slice(4))):
+        table.append(piece)
+    return table
+
+
+def adopted(root: Path, *, write: bool = True, **settings: Any) -> None:
+    config = configured(root, "iceberg", **{"start": START, **settings})
+    run_adopt(config, "clicks", write=write, now=NOW, as_json=True, out=console())
+
+
+def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Path) -> None:
+    foreign(tmp_path)
+    with pytest.raises(ForeignChange, match=r"`headrace table adopt` says whether it can be adopted"):
+        Driver(tmp_path, "iceberg", start=START)
+    adopted(tmp_path)
+    driver = Driver(tmp_path, "iceberg", start=START)
+    driver.start(at=100)
+    driver.carry([log({at: event(at, at=NOW) for at in range(100, 130)} | {130: b"broken"})], {0: 131})
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+    (line,) = found.reconciliation.lines
+    assert (found.reconciliation.adopted, line.start, line.end, line.outcomes["rows"]) == (6, 100, 131, 30)
+    seen(tmp_path)
+    made, snapshot = compactor(driver), driver.table.snapshot()
+    planned = made.planned(snapshot, [(f"{NOW:%Y-%m-%dT%H}",)], open_too=True)
+    assert [one.rows for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here)] == [32]
+    seen(tmp_path)
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+def seen(root: Path) -> None:
+    """Assert that a reader finds the old rows, of files with field ids, beside ours, of files without."""
+    table = theirs(root).scan().to_arrow().sort_by([("id", "ascending")])
+    assert table.num_rows == 36
+    assert table.column("id").to_pylist() == [*range(100, 130), *range(1000, 1006)]
+    assert table.column("legacy").to_pylist() == [None] * 30 + [1] * 6
+    assert table.column("note").to_pylist()[-6:] == ["old"] * 6
+    assert table.column("_offset").to_pylist() == [*range(100, 130)] + [None] * 6
+    assert table.column("_kafka_partition").null_count == 6
+    assert set(table.column("hour").to_pylist()) == HOURS
+
+
+def test_it_is_shown_first_and_written_with_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    foreign(tmp_path)
+    adopted(tmp_path, write=False)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["version"], told["rows"], told["files"], told["buckets"]) == (None, 6, 5, 3)
+    assert told["columns_added"] == ["_topic", "_incarnation", "_partition", "_offset", "_kafka_time"]
+    assert told["rows_compared"] > 0
+    before = theirs(tmp_path)
+    adopted(tmp_path)
+    assert json.loads(capsys.readouterr().out)["version"] == 0
+    after = theirs(tmp_path)
+    assert after.metadata.current_snapshot_id == before.metadata.current_snapshot_id, "no snapshot was added"
+    assert (after.properties["write.delete.mode"], after.properties["headrace.version"]) == ("copy-on-write", "0")
+    with pytest.raises(ConfigError, match="It belongs to pipeline 'clicks' already"):
+        adopted(tmp_path)
+
+
+def test_what_others_write_after_it_is_seen_and_deletes_stay(tmp_path: Path) -> None:
+    foreign(tmp_path)
+    adopted(tmp_path)
+    driver = Driver(tmp_path, "iceberg", start=START)
+    driver.start(at=100)
+    theirs(tmp_path).delete(EqualTo("id", 1003))
+    driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
+    assert theirs(tmp_path).scan().count() == 9
+    theirs(tmp_path).append(old_rows().slice(0, 1))
+    with pytest.raises(ForeignChange, match="another client ran INSERT"):
+        driver.carry([log({at: event(at) for at in range(104, 106)})], {0: 106})
+
+
+def test_a_table_without_rows_is_adopted(tmp_path: Path) -> None:
+    foreign(tmp_path, rows=NONE)
+    adopted(tmp_path)
+    driver = Driver(tmp_path, "iceberg", start=START)
+    driver.start(at=100)
+    driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
+    assert theirs(tmp_path).scan().count() == 4
+
+
+def test_a_table_that_is_written_meanwhile_is_not_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign(tmp_path)
+    honest = adoption.taken
+
+    def meanwhile(*given: Any) -> Any:
+        theirs(tmp_path).append(old_rows().slice(0, 1))
+        return honest(*given)
+
+    monkeypatch.setattr(adoption, "taken", meanwhile)
+    with pytest.raises(CommitFailed, match="was written to meanwhile"):
+        adopted(tmp_path)
+    assert "headrace.version" not in theirs(tmp_path).properties
+    monkeypatch.undo()
+    adopted(tmp_path)
+
+
+def test_after_a_death_at_any_effect_it_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, after = False, 0
+    while not ended:
+        root = tmp_path / str(after)
+        foreign(root)
+        at_effect = dying(monkeypatch, after)
+        next(at_effect)
+        with suppress(Died):
+            adopted(root)
+            ended = True
+        next(at_effect)
+        with suppress(ConfigError):  # it is done
+            adopted(root)
+        driver = Driver(root, "iceberg", start=START)
+        driver.start(at=100)
+        driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
+        assert (theirs(root).scan().count(), driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0))) == (
+            10,
+            104,
+        )
+        assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+        after += 1
+    assert after > 3
+
+
+def renamed(table: Table) -> None:
+    with table.update_schema() as change:
+        change.rename_column("note", "remark")
+
+
+def dropped(table: Table) -> None:
+    with table.update_schema(allow_incompatible_changes=True) as change:
+        change.delete_column("note")
+    with table.update_schema() as change:
+        change.add_column("note", StringType())
+
+
+def third_version(table: Table) -> None:
+    path = Path(table.metadata_location.removeprefix("file://"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 3, "next-row-id": 0}))
+
+
+class Deletes(ManifestWriterV2):
+    """Writes a manifest of delete files, which pyiceberg does not."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+
+def rows_deleted(table: Table) -> None:
+    """Commit as a client that deletes rows without writing their files anew."""
+    made, folder, current = ManifestWriter(table), f"{table.location()}/metadata", table.metadata.current_snapshot()
+    (first, *_) = adoption.live_files(table, current)
+    file = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES, file_path=f"{table.location()}/data/deletes.parquet",
+        file_format=FileFormat.PARQUET, partition=first.partition, record_count=1, file_size_in_bytes=1,
+    )  # fmt: skip
+    out = table.io.new_output(f"{folder}/deletes.avro")
+    with Deletes(table.spec(), table.schema(), out, made.snapshot_id, "deflate") as manifest:
+        manifest.add_entry(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, data_file=file))
+    assert current is not None
+    listed = made._listed([manifest.to_manifest_file(), *current.manifests(table.io)])
+    snapshot = Snapshot.model_validate({
+        "snapshot-id": made.snapshot_id, "parent-snapshot-id": made.parent_id, "manifest-list": listed,
+        "sequence-number": table.metadata.next_sequence_number(), "schema-id": table.metadata.current_schema_id,
+        "timestamp-ms": table.metadata.last_updated_ms + 1, "summary": {"operation": "delete"},
+    })  # fmt: skip
+    to = SetSnapshotRefUpdate.model_validate({"ref-name": "main", "type": "branch", "snapshot-id": made.snapshot_id})
+    table.catalog.commit_table(table, (), (AddSnapshotUpdate(snapshot=snapshot), to))
+
+
+def partitioned_later(table: Table) -> None:
+    with table.update_spec() as change:
+        change.add_identity("hour")
+
+
+@pytest.mark.parametrize(
+    ("made", "changed", "reason"),
+    [
+        ({"format-version": "1"}, None, r"format version is 1; headrace writes 2\. Set format-version to 2"),
+        ({}, third_version, r"format version is 3; headrace writes 2\. Copy its rows"),
+        ({"spec": UNPARTITIONED_PARTITION_SPEC}, None, "partitioned by nothing, the pipeline buckets by hour"),
+        ({"spec": BY_TIME, "rows": NONE}, None, "partitioned by hour of at, the pipeline buckets by hour"),
+        ({"spec": PartitionSpec(PartitionField(5, 1000, IdentityTransform(), "h"))}, None, "field h is not a column"),
+        ({"more": NestedField(6, "_kafka_partition", IntegerType(), required=False)}, None, "_kafka_partition has"),
+        ({"more": NestedField(6, "_offset", StringType(), required=False)}, None, "_offset is string by now"),
+        ({"more": NestedField(6, "clock", TimeType(), required=False)}, None, "column clock is time, which"),
+        ({"spec": UNPARTITIONED_PARTITION_SPEC}, partitioned_later, "is partitioned in an older way"),
+        ({}, rows_deleted, "Row deletes lie on its files"),
+        ({}, renamed, "column remark was note before"),
+        ({}, dropped, "column note was another one of that name before"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_adopted_is_refused_with_a_reason(
+    tmp_path: Path, made: dict[str, Any], changed: Callable[[Table], None] | None, reason: str
+) -> None:
+    more = [made.pop("more")] if "more" in made else []
+    table = foreign(tmp_path, *more, **made)
+    if changed:
+        changed(table)
+    with pytest.raises(ConfigError, match="cannot be adopted") as refused:
+        adopted(tmp_path)
+    assert re.search(reason, str(refused.value)), str(refused.value)
+    assert "headrace.version" not in theirs(tmp_path).properties
+
+
+def test_without_a_start_the_offsets_that_its_columns_name_are_proposed(tmp_path: Path) -> None:
+    more = [NestedField(6, "kafka_topic", StringType(), required=False),
+            NestedField(7, "kafka_partition", LongType(), required=False),
+            NestedField(8, "kafka_offset", LongType(), required=False)]  # fmt: skip
+    rows = old_rows(kafka_topic=["clicks"] * 6, kafka_partition=[0] * 6, kafka_offset=list(range(6)))
+    foreign(tmp_path, *more, rows=rows)
+    config = configured(tmp_path, "iceberg")
+    with pytest.raises(ConfigError, match=r"end at \{offsets: \{clicks: \{0: 6\}\}\}"):
+        run_adopt(config, "clicks", write=True, now=NOW, as_json=True, out=console())

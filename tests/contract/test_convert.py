@@ -1,0 +1,325 @@
+"""Delta and Parquet tables with a history become Iceberg tables: nothing is lost or doubled, whoever dies."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+
+from tests import oracle
+from tests.carried import Died as DriverDied, Driver, configured, log
+from tests.contract.test_replay import FUTURE, KNOWING, mixed
+from tests.contract.test_rewind import Cluster, back
+from tests.effects import Died, dying
+from tests.looking import NOW, WIDER, event, value
+from tests.skipped import archived, filled, skipped
+from writer.audit.audit import audit
+from writer.cli.table.convert import run_convert
+from writer.cli.write.seal import SealRequest, seal_table
+from writer.core.errors import ConfigError
+from writer.core.offsets import TopicPartition
+from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.dead_letters import Selection
+from writer.maintenance.replay import Replaying
+from writer.maintenance.vacuum import find_unneeded
+from writer.output.tables import console
+from writer.table.iceberg import catalog
+from writer.table.log.appender import Converted
+from writer.table.log.operations import Closing
+from writer.table.log.snapshot import ROUTED, TooNew
+
+FORMS = ["delta", "parquet"]
+HOUR = timedelta(hours=1)
+P0 = TopicPartition("clicks", 1, 0)
+SEAL = {"late": "late_table"}
+
+
+def before(root: Path, form: str) -> Driver:
+    """A table with dead letters, a compaction, a seal, late rows, a gap, a new column and a rewind in its history."""
+    driver = Driver(root, form, seal=SEAL)
+    driver.start()
+    for at in range(0, 40, 10):
+        driver.carry([log(mixed(at, at + 10))], {0: at + 10})
+    assert compacted(driver)
+    seal_table("clicks", driver.config, SealRequest(None, NOW.replace(minute=0) - HOUR, False, False), NOW)
+    driver.carry([log({at: event(at, at=NOW - 3 * HOUR) for at in range(40, 45)})], {0: 45})
+    skipped(driver, 60)
+    driver.start()
+    driver.carry([log({at: event(at, at=NOW) for at in range(60, 70)})], {0: 70})
+    driver.table.grow([pa.field("extra", pa.int64())], driver.epoch)
+    kept = driver.table.snapshot().version
+    driver.carry([log({at: event(at, at=NOW) for at in range(70, 80)})], {0: 80})
+    assert back(driver, kept, Cluster(200)) == 0
+    driver.start()
+    driver.carry([log({at: event(at, at=NOW) for at in range(70, 75)})], {0: 75})
+    return driver
+
+
+def compacted(driver: Driver) -> list[Any]:
+    made, snapshot = Compactor("clicks", driver.settings, driver.table, None), driver.table.snapshot()
+    planned = made.planned(snapshot, made.buckets(snapshot), open_too=True)
+    return [one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here)]
+
+
+def converted(root: Path, form: str = "iceberg", *, write: bool = True) -> bool:
+    settings = configured(root, form, seal=SEAL)
+    return run_convert(settings, "clicks", write=write, now=NOW, as_json=True, out=console())
+
+
+def theirs(driver: Driver, location: str) -> Table:
+    place = driver.config.catalog_place("clicks", location)
+    assert place is not None
+    return load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
+
+
+def facts(driver: Driver) -> dict[str, Any]:
+    """What must be the same before and after."""
+    places = {"rows": driver.lake, "dead letters": driver.dead_letters, "late": str(driver.settings.late_table)}
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+    snapshot = driver.table.snapshot()
+    totals = {name: found.reconciliation.total(name) for name in ("read", "rows", "late", "dead_letters")}
+    kinds = [(entry.version, entry.kind) for entry in driver.table.history() if entry.kind != "convert"]
+    return {
+        **{what: oracle.offsets(Path(place)) for what, place in places.items()}, "account": totals, "kinds": kinds,
+        "frontier": snapshot.parts(), "gaps": snapshot.gaps, "closed": snapshot.closed_until,
+        "columns": snapshot.columns(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_offsets_and_history_are_those_of_before_and_the_writer_goes_on(tmp_path: Path, form: str) -> None:
+    old = before(tmp_path, form)
+    known, files = facts(old), {path for path in Path(old.lake).rglob("*.parquet") if "_delta_log" not in path.parts}
+    with pytest.raises(ConfigError, match=r"`headrace convert` makes an Iceberg table"):
+        Driver(tmp_path, "iceberg", seal=SEAL)
+    assert converted(tmp_path, write=False)
+    assert facts(old) == known, "it was only shown"
+    assert converted(tmp_path)
+    assert not converted(tmp_path), "nothing is left to do"
+    new = Driver(tmp_path, "iceberg", seal=SEAL, schemas=KNOWING)
+    assert facts(new) == known
+    assert files == {
+        p for p in Path(old.lake).rglob("*.parquet") if "_delta_log" not in p.parts and "_headrace/log" not in str(p)
+    }
+    scan = theirs(new, new.lake).scan(selected_fields=("_kafka_partition", "_offset", "id", "hour"))
+    by_reader = scan.to_arrow()
+    assert sorted(by_reader.column("_offset").to_pylist()) == known["rows"]["clicks", 0]
+    assert set(by_reader.column("_kafka_partition").to_pylist()) == {0}
+    assert theirs(new, new.dead_letters).scan().count() == len(known["dead letters"]["clicks", 0])
+    goes_on(new, tmp_path)
+
+
+def goes_on(driver: Driver, root: Path) -> None:
+    """Read on, replay, bring the gap back and rewind over the change."""
+    driver.start()
+    driver.carry([log({at: event(at, at=NOW) for at in range(75, 80)})], {0: 80})
+    assert Replaying("clicks", driver.config, KNOWING).run(Selection(), FUTURE).rows == 8
+    (brought,) = filled(driver, archived(root, {at: event(at, at=NOW) for at in range(45, 60)}))
+    assert brought.gap_record.state == "done"
+    found = facts(driver)
+    assert sorted(o for what in ("rows", "dead letters", "late") for o in found[what]["clicks", 0]) == list(range(80))
+    (ended,) = [entry.version for entry in driver.table.history() if entry.kind == "convert"]
+    assert back(driver, ended - 2, Cluster(200)) == 0
+    driver.start()
+    at = driver.table.snapshot().frontier(P0)
+    assert at == 70
+    driver.carry([log({at: event(at, at=NOW) for at in range(70, 80)})], {0: 80})
+    facts(driver)
+    assert [offset for offset in oracle.offsets(Path(driver.lake))["clicks", 0] if offset >= 60] == list(range(60, 80))
+
+
+def test_a_delta_log_that_was_cleaned_up_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, "delta", seal=SEAL, interval=4)
+    driver.start()
+    for at in range(0, 100, 10):
+        driver.carry([log(mixed(at, at + 10))], {0: at + 10})
+    known = facts(driver)
+    checkpointed = json.loads(Path(driver.lake, "_delta_log", "_last_checkpoint").read_text())["version"]
+    gone = [path for path in Path(driver.lake, "_delta_log").glob("*.json") if int(path.stem) < checkpointed]
+    assert len(gone) > 4
+    for path in gone:
+        path.unlink()
+    assert converted(tmp_path)
+    new = Driver(tmp_path, "iceberg", seal=SEAL, interval=4)
+    new.start()
+    for at in range(100, 160, 10):  # the journal's own checkpoints stand beside the one of Delta
+        new.carry([log(mixed(at, at + 10))], {0: at + 10})
+    found = facts(Driver(tmp_path, "iceberg", seal=SEAL, interval=4))
+    assert found["account"]["read"] == known["account"]["read"] + 60
+    assert [offset for offset in found["rows"]["clicks", 0] if offset < 100] == known["rows"]["clicks", 0]
+    assert new.table.at(checkpointed).version == checkpointed
+    assert compacted(new)
+    assert facts(new)["rows"] == found["rows"]
+
+
+# --- the old format -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_writer_of_the_old_format_stops_with_a_sentence_and_so_does_one_of_an_older_release(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(tmp_path, form, seal=SEAL)
+    driver.start()
+    driver.carry([log(mixed(0, 10))], {0: 10})
+    converted(tmp_path)
+    with pytest.raises(Converted, match=r"`headrace convert` makes .* nothing follows version 3 of its old log"):
+        driver.carry([log(mixed(10, 20))], {0: 20})
+    with pytest.raises(Converted):
+        Driver(tmp_path, form, seal=SEAL)
+    with monkeypatch.context() as older:
+        older.setattr("writer.table.log.snapshot.NEWEST", ROUTED)
+        with pytest.raises(TooNew, match="has format 6, this headrace knows formats up to 5"):
+            driver.table.close(driver.table.snapshot(), Closing("c", NOW, {"reason": "command"}))
+        with pytest.raises(TooNew):
+            Driver(tmp_path, form, seal=SEAL)
+    assert Converted.exit_code == 2
+    assert oracle.offsets(Path(driver.lake))["clicks", 0] == [at for at in range(10) if at % 10 not in (2, 4, 6)]
+
+
+def test_readers_of_delta_keep_the_rows_and_other_clients_neither_write_nor_vacuum(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, "delta", seal=SEAL)
+    driver.start()
+    driver.carry([log(mixed(0, 10))], {0: 10})
+    converted(tmp_path)
+    new = Driver(tmp_path, "iceberg", seal=SEAL)
+    new.start()
+    new.carry([log(mixed(10, 20))], {0: 20})
+    table = DeltaTable(driver.lake)
+    assert (table.count(), new.table.rows().count_rows()) == (7, 14)
+    for write in (lambda: table.delete("id = 1"), table.optimize.compact):
+        with pytest.raises(CommitFailedError, match=r"headrace\.convertedToIceberg"):
+            write()
+    assert table.vacuum() == []
+    found = find_unneeded(driver.config, "clicks", None, datetime.now(UTC) + timedelta(days=3000))
+    assert not [place for place in found if place.location.startswith(driver.lake)]
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+
+def test_a_file_older_than_a_widening_that_iceberg_does_not_know_is_refused_until_it_is_compacted(
+    tmp_path: Path,
+) -> None:
+    driver = Driver(tmp_path, "delta", seal=SEAL, schemas=KNOWING)
+    driver.start()
+    for at in range(2):
+        driver.carry([log({at: value(2, WIDER, {"id": at, "at": NOW, "note": None, "extra": 1})})], {0: at + 1})
+    driver.table.grow([pa.field("extra", pa.float64())], driver.epoch)
+    with pytest.raises(ConfigError, match=r"Its file hour=.* is older than the type that column extra has now"):
+        converted(tmp_path)
+    assert driver.table.snapshot().converted == -1
+    assert compacted(driver)
+    assert converted(tmp_path)
+    new = Driver(tmp_path, "iceberg", seal=SEAL)
+    assert theirs(new, new.lake).scan().to_arrow().column("extra").to_pylist() == [1.0, 1.0]
+
+
+def test_columns_that_iceberg_does_not_have_are_named(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, "delta", seal=SEAL)
+    driver.start()
+    driver.table.grow([pa.field("_pos", pa.int64()), pa.field("small", pa.int16())], driver.epoch)
+    with pytest.raises(ConfigError, match=r"(?s)column _pos has a name that Iceberg keeps.*column small is short"):
+        converted(tmp_path)
+
+
+def test_a_table_that_was_dropped_from_the_catalog_since_is_not_converted_again(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, "delta", seal=SEAL)
+    driver.start()
+    converted(tmp_path)
+    new = Driver(tmp_path, "iceberg", seal=SEAL)
+    new.start()
+    place = new.config.catalog_place("clicks", new.lake)
+    assert place is not None
+    load_catalog(place.catalog, **dict(place.settings)).drop_table(place.identifier)
+    with pytest.raises(ConfigError, match="was an Iceberg table already, and the catalog does not know it"):
+        converted(tmp_path)
+
+
+def test_what_is_no_table_of_the_pipeline_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no table at"):
+        converted(tmp_path)
+    Driver(tmp_path, "delta", seal=SEAL)
+    with pytest.raises(ConfigError, match=r"table\.format is delta: set it to iceberg"):
+        converted(tmp_path, "delta")
+    other = configured(tmp_path, "iceberg", seal=SEAL, bucket={"type": "event_time", "width": "1 d"})
+    with pytest.raises(ConfigError, match="keep 'bucket' as it was"):
+        run_convert(other, "clicks", write=True, now=NOW, as_json=True, out=console())
+
+
+# --- it breaks off ------------------------------------------------------------------------------------------------
+
+
+def short(root: Path, form: str) -> Driver:
+    driver = Driver(root, form, seal=SEAL)
+    driver.start()
+    driver.carry([log(mixed(0, 10))], {0: 10})
+    with suppress(DriverDied):
+        driver.carry([log(mixed(10, 20))], {0: 20}, die="after_commit")  # its dead letters wait
+    return driver
+
+
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("form", FORMS)
+def test_after_a_death_at_any_effect_it_is_run_again_or_the_old_writer_goes_on(
+    tmp_path: Path, form: str, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short(tmp_path / "now", form)
+    (tmp_path / "now").rename(tmp_path / "then")
+    after, is_done, ends = 0, False, set()
+    while not is_done:
+        shutil.rmtree(tmp_path / "now", ignore_errors=True)
+        shutil.copytree(tmp_path / "then", tmp_path / "now")
+        catalog._opened.cache_clear()
+        at_effect = dying(monkeypatch, after)
+        next(at_effect)
+        with suppress(Died):
+            converted(tmp_path / "now")
+            is_done = True
+        next(at_effect)
+        ends.add(check_again(tmp_path / "now", form))
+        after += step
+    assert (after > 10, ends) == (True, {20, 30}), "before the old log is at its end, and after"
+
+
+def check_again(root: Path, form: str) -> int:
+    """Let both writers go on, as far as they may. Returns where the old one ended."""
+    end = 20
+    with suppress(Converted):
+        old = Driver(root, form, seal=SEAL)
+        old.start()
+        old.carry([log(mixed(20, 30))], {0: 30})
+        end = 30
+    converted(root)
+    new = Driver(root, "iceberg", seal=SEAL)
+    new.start()
+    new.carry([log(mixed(end, 40))], {0: 40})
+    assert new.table.snapshot().frontier(P0) == 40
+    found = {at: oracle.offsets(Path(at))["clicks", 0] for at in (new.lake, new.dead_letters)}
+    assert sorted(offset for offsets in found.values() for offset in offsets) == list(range(40))
+    return end
+
+
+def test_a_killed_process_is_followed_by_one_that_ends_what_it_began(tmp_path: Path) -> None:
+    short(tmp_path, "delta")
+    code = "import sys; from pathlib import Path; from tests.contract.test_convert import converted\n"
+    code += "converted(Path(sys.argv[1]))"
+    environment = {**os.environ, "HEADRACE_FAULT": "after_copy:2"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=environment, cwd=Path(__file__).parents[2], check=False
+    )
+    assert ended.returncode == -signal.SIGKILL
+    check_again(tmp_path, "delta")

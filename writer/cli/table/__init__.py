@@ -1,0 +1,1 @@
+"""Commands that change the format of a table."""

@@ -1,0 +1,169 @@
+"""An Iceberg table that another client made and fills, as `headrace table adopt` looks at it and takes it over.
+
+The adoption is one commit of the catalog: it adds the columns that are missing, and names the first entry of a journal,
+which has all files of the current snapshot. No snapshot is added, and no file is written anew.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import Schema as DeltaSchema
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import FileFormat, ManifestContent
+from pyiceberg.partitioning import PartitionField
+from pyiceberg.schema import Schema, index_name_by_id
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+
+from writer.config.table_sections import ICEBERG_RESERVED
+from writer.core.files import BucketFile
+from writer.table.iceberg.data_files import add_of
+from writer.table.iceberg.foreign_snapshots import live_files
+from writer.table.iceberg.iceberg import Iceberg
+from writer.table.iceberg.schema import schema_of
+from writer.table.iceberg.snapshots import VERSION
+from writer.table.log.entries import created, named
+from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.log import Action, State
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.takeover import taken
+
+if TYPE_CHECKING:
+    from pyarrow import dataset  # imports pandas, half a second
+
+_FORMAT = 2
+_OURS = ("_partition", "_kafka_partition")  # a column of one of these names is headrace's own
+
+
+class ForeignTable:
+    """A table that the catalog knows, and that has no journal yet."""
+
+    def __init__(self, form: Iceberg, pipeline: str) -> None:
+        self.location, self.store = form.location, form.store
+        self._form, self._pipeline = form, pipeline
+
+    def exists(self) -> bool:
+        """Return whether the catalog knows the table. Raises ConfigError where it knows the name at another place."""
+        return self._form.log.exists()
+
+    def snapshot(self) -> PipelineSnapshot:
+        """Return what the table says of itself, as a log would; of one that has a journal, what that says."""
+        self._table = self._form.table()
+        if VERSION in self._table.properties:
+            return PipelineSnapshot(self._form.log.state(), self._pipeline)
+        return PipelineSnapshot(_state(self._table), self._pipeline)
+
+    def obstacles(self) -> list[str]:
+        """Return what keeps Iceberg's side of the table from being taken over, each as a sentence with its fix."""
+        if VERSION in self._table.properties:
+            return []  # whose it is, the owner says
+        if self._form.has_entries():
+            return [f"A journal of headrace lies there: another client took its property {VERSION} away. Set it again."]
+        return [*_of_metadata(self._table), *_of_columns(self._table), *_of_files(self._table, self.location)]
+
+    def bucket_files(self, snapshot: PipelineSnapshot) -> list[BucketFile]:
+        """Files of the current snapshot, in the order of their paths."""
+        columns = snapshot.state.metadata["partitionColumns"]
+        return sorted((named(columns, one["add"]) for one in self._adds()), key=lambda file: file.path)
+
+    def rows(self) -> "dataset.Dataset":
+        """Return the rows of the current snapshot, by the names that columns have in files."""
+        snapshot = self.snapshot()
+        return self._form.rows_of(self.bucket_files(snapshot), snapshot.state)
+
+    def take(
+        self, snapshot: PipelineSnapshot, columns: Sequence[pa.Field], layout: str, facts: Mapping[str, Any]
+    ) -> int:
+        """Make the table the pipeline's, on exactly this snapshot. Returns the version that holds it: 0.
+
+        Raises CommitFailed when something was written meanwhile, OSError.
+        """
+        info, *rest = taken(self._pipeline, snapshot.state.metadata, 0, columns, layout, facts)
+        if not self._form.take(self._table, [info, {"protocol": snapshot.state.protocol}, *rest, *self._adds()]):
+            raise CommitFailed(
+                f"the table at {self.location} was written to meanwhile; nothing was adopted. Stop who writes it, then "
+                "look again."
+            )
+        return 0
+
+    def _adds(self) -> list[Action]:
+        table = self._table
+        schema, specs, at = table.schema(), table.specs(), table.metadata.last_updated_ms
+        current = table.metadata.current_snapshot()
+        return [add_of(file, self.location, schema, specs[file.spec_id], at) for file in live_files(table, current)]
+
+
+def _state(table: Table) -> State:
+    schema = table.schema()
+    fit = [field.name for field in schema.fields if _fits(schema, field.name)]
+    columns = schema_to_pyarrow(schema.select(*fit), include_field_ids=False)
+    first = created("", "", columns, [_words(schema, field) for field in table.spec().fields])
+    first[-1]["metaData"]["id"] = str(table.metadata.table_uuid)
+    return State(-1).then(-1, first)
+
+
+def _words(schema: Schema, field: PartitionField) -> str:
+    """Return a partition field as a column, where it is one, and else as what it makes of a column."""
+    source = schema.find_column_name(field.source_id) or "a column that was dropped"
+    return source if isinstance(field.transform, IdentityTransform) else f"{field.transform} of {source}"
+
+
+def _fits(schema: Schema, name: str) -> bool:
+    """Return whether headrace writes a column's type, and Iceberg then finds the one that it has."""
+    try:
+        arrow = schema_to_pyarrow(schema.select(name), include_field_ids=False)
+        back = pa.schema(DeltaSchema.from_arrow(arrow).to_arrow())
+        return bool(schema_to_pyarrow(schema_of(back), include_field_ids=False).field(0).type == arrow.field(0).type)
+    except Exception:  # noqa: BLE001 - delta-rs raises just that for a type that it does not have
+        return False
+
+
+def _of_metadata(table: Table) -> Iterator[str]:
+    if (version := table.metadata.format_version) != _FORMAT:
+        how = "Set format-version to 2" if version < _FORMAT else "Copy its rows into a table of format 2"
+        yield f"Its format version is {version}; headrace writes {_FORMAT}. {how}."
+    for field in table.spec().fields:
+        if field.name != table.schema().find_column_name(field.source_id):
+            yield (
+                f"Its partition field {field.name} is not a column as it is. Partition it by the identity of a bucket "
+                "column."
+            )
+
+
+def _of_columns(table: Table) -> Iterator[str]:
+    schema = table.schema()
+    for field in schema.fields:
+        if field.name.lower() in ICEBERG_RESERVED | set(_OURS):
+            yield f"Its column {field.name} has a name that Iceberg or headrace keeps for itself. Rename it."
+        elif not _fits(schema, field.name):
+            yield f"Its column {field.name} is {field.field_type}, which headrace does not write. Drop it."
+    now = index_name_by_id(schema)
+    for older in table.metadata.schemas:
+        for field_id, name in index_name_by_id(older).items():
+            if now.get(field_id, name) != name or (name in now.values() and field_id not in now):
+                was = name if field_id in now else "another one of that name"
+                yield (
+                    f"Its column {now.get(field_id, name)} was {was} before, and files may have that still: headrace "
+                    "reads them by names. Copy the rows into a new table."
+                )
+                return
+
+
+def _of_files(table: Table, location: str) -> Iterator[str]:
+    current = table.metadata.current_snapshot()
+    for manifest in current.manifests(table.io) if current else ():
+        is_live = manifest.has_added_files() or manifest.has_existing_files()
+        if manifest.content == ManifestContent.DELETES and is_live:
+            yield "Row deletes lie on its files, which headrace does not read. Rewrite them (rewrite_data_files)."
+            break
+    for file in live_files(table, current):
+        if not file.file_path.removeprefix("file://").startswith(f"{location}/"):
+            yield f"Its file {file.file_path} does not lie below {location}. Copy the rows into a new table."
+            return
+        if file.file_format != FileFormat.PARQUET:
+            yield f"Its file {file.file_path} is {file.file_format}, and headrace reads Parquet. Write it anew."
+            return
+        if file.spec_id != table.spec().spec_id:
+            yield f"Its file {file.file_path} is partitioned in an older way. Write it anew (rewrite_data_files)."
+            return
