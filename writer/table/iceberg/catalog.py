@@ -177,7 +177,6 @@ class CatalogClient:
 
 
 _SQLITE = "sqlite:///"
-_LOCKED_S = 60  # that SQLite waits for another writer; tables of a route are committed to eight at a time
 _OPENING = threading.Lock()  # the first client makes the tables of an SQL catalog
 
 
@@ -193,8 +192,6 @@ def _open(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
         return rest_client(name, found)
     if (file := _sqlite_file(found)) is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        if "?" not in found["uri"]:
-            found["uri"] += f"?timeout={_LOCKED_S}"
     return load_catalog(name, **found)
 
 
