@@ -103,14 +103,13 @@ class Produced:
 
 def check(produced: Produced, engine: str, ask: Ask, view: str, step: str) -> None:
     """Ask for all rows, those of a bucket, those of a time, and where a row came from: the documented query."""
-    rows, hour = produced.rows, HOURS[1]
-    late = FIRST + timedelta(minutes=30)
+    rows, hour, late = produced.rows, HOURS[1], FIRST + timedelta(minutes=30)
+    column, kind = {"spark": ("at", "TIMESTAMP"), "duckdb": ('"at"', "TIMESTAMPTZ")}.get(engine, ('"at"', "TIMESTAMP"))
+    start, end = (f"{kind} '{when:%Y-%m-%d %H:%M:%S}+00:00'" for when in (late, hour))
     conditions = {
         "1 = 1": list(rows),
         f"hour = '{hour:%Y-%m-%dT%H}'": [at for at, when in rows.items() if hour <= when < hour + timedelta(hours=1)],
-        f"at >= TIMESTAMP '{late:%Y-%m-%d %H:%M:%S}+00:00' AND at < TIMESTAMP '{hour:%Y-%m-%d %H:%M:%S}+00:00'": [
-            at for at, when in rows.items() if late <= when < hour
-        ],
+        f"{column} >= {start} AND {column} < {end}": [at for at, when in rows.items() if late <= when < hour],
     }
     for condition, expected in conditions.items():
         ((count, total),) = ask(f"SELECT count(*), sum(id) FROM {view} WHERE {condition}")
@@ -180,13 +179,10 @@ def audited(produced: Produced) -> None:
 
 def _prunes(server: Coordinator) -> None:
     """Check that Trino opens the files of one bucket, and those of one time, alone."""
+    conditions = ("1 = 1", f"hour = '{HOURS[1]:%Y-%m-%dT%H}'", f"\"at\" < TIMESTAMP '{FIRST:%Y-%m-%d %H:%M:%S}.5 UTC'")
     everything, bucket, time = (
-        server.ask(f"SELECT count(id), max(_offset) FROM headrace.remote.clicks{where_}").stats["completedSplits"]
-        for where_ in (
-            "",
-            f" WHERE hour = '{HOURS[1]:%Y-%m-%dT%H}'",
-            f" WHERE at < TIMESTAMP '{HOURS[0]:%Y-%m-%d %H:%M:%S}.5 UTC'",
-        )
+        server.ask(f"SELECT count(id), max(_offset) FROM headrace.remote.clicks WHERE {one}").stats["completedSplits"]
+        for one in conditions
     )
     assert max(bucket, time) < everything
 
