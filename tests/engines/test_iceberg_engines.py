@@ -14,6 +14,7 @@ from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 
 from tests.carried import Driver, log
 from tests.contract.test_foreign_change import back
+from tests.contract.test_rewind import Cluster
 from tests.looking import EVENT, NOW, value
 from tests.servers import duckdb_iceberg
 from tests.servers.iceberg_rest import iceberg_rest
@@ -91,7 +92,7 @@ class Produced:
         yield "delete-rows"
         version, end = self.driver.table.snapshot().version, self.next
         self.carry(HOURS[1], 5)
-        assert back(self.driver, version) == 0
+        assert back(self.driver, version, cluster=Cluster(self.next)) == 0
         self.rows = {at: when for at, when in self.rows.items() if at < end}
         self.next, self.driver = end, self.started()
         self.carry(HOURS[2] + timedelta(minutes=1), 3)

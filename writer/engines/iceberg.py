@@ -104,6 +104,7 @@ def _jdbc(catalog: Catalog) -> str:
 def _spark(catalog: Catalog) -> Iterator[tuple[str, str]]:
     """Yield the settings of the catalog; keys begin after its name."""
     yield "", _SPARK
+    yield ".cache-enabled", "false"  # else a session sees no commit that follows its first look at the table
     match catalog.type:
         case "rest":
             yield ".type", "rest"
