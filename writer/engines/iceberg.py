@@ -29,7 +29,7 @@ def statements(table: TableDescription, engine: str, name: str | None) -> list[s
         case "spark":
             base = _dotted((catalog.name, *table.identifier), SPARK)
             view = name or table.pipeline.replace("-", "_")
-            settings = [f"SET spark.sql.catalog.{catalog.name}{key}={value}" for key, value in _spark(catalog)]
+            settings = [f"SET `spark.sql.catalog.{catalog.name}{key}`={value}" for key, value in _spark(catalog)]
             return [*settings, f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {_rows(table, base, SPARK)}"]
         case "duckdb":
             view = TRINO.name(name or table.pipeline.replace("-", "_"))
