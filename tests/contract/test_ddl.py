@@ -101,7 +101,8 @@ def test_an_iceberg_table_is_a_view_with_the_names_of_other_formats():
         '"_partition", "at", "hour" FROM "headrace"."shop.web"."clicks"'
     )
     assert text("spark", known).startswith(
-        "SET spark.sql.catalog.headrace=org.apache.iceberg.spark.SparkCatalog; SET spark.sql.catalog.headrace.type=rest"
+        "SET `spark.sql.catalog.headrace`=org.apache.iceberg.spark.SparkCatalog; "
+        "SET `spark.sql.catalog.headrace.cache-enabled`=false; SET `spark.sql.catalog.headrace.type`=rest; "
     )
     assert "FROM `headrace`.`shop`.`web`.`clicks`" in text("spark", known)
     assert "ATTACH '' AS \"headrace\" (TYPE iceberg, ENDPOINT 'https://catalog:8181'" in text("duckdb", known)

@@ -14,6 +14,7 @@ from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 
 from tests.carried import Driver, log
 from tests.contract.test_foreign_change import back
+from tests.contract.test_rewind import Cluster
 from tests.looking import EVENT, NOW, value
 from tests.servers import duckdb_iceberg
 from tests.servers.iceberg_rest import iceberg_rest
@@ -91,7 +92,7 @@ class Produced:
         yield "delete-rows"
         version, end = self.driver.table.snapshot().version, self.next
         self.carry(HOURS[1], 5)
-        assert back(self.driver, version) == 0
+        assert back(self.driver, version, cluster=Cluster(self.next)) == 0
         self.rows = {at: when for at, when in self.rows.items() if at < end}
         self.next, self.driver = end, self.started()
         self.carry(HOURS[2] + timedelta(minutes=1), 3)
@@ -103,14 +104,13 @@ class Produced:
 
 def check(produced: Produced, engine: str, ask: Ask, view: str, step: str) -> None:
     """Ask for all rows, those of a bucket, those of a time, and where a row came from: the documented query."""
-    rows, hour = produced.rows, HOURS[1]
-    late = FIRST + timedelta(minutes=30)
+    rows, hour, late = produced.rows, HOURS[1], FIRST + timedelta(minutes=30)
+    column, kind = {"spark": ("at", "TIMESTAMP"), "duckdb": ('"at"', "TIMESTAMPTZ")}.get(engine, ('"at"', "TIMESTAMP"))
+    start, end = (f"{kind} '{when:%Y-%m-%d %H:%M:%S}+00:00'" for when in (late, hour))
     conditions = {
         "1 = 1": list(rows),
         f"hour = '{hour:%Y-%m-%dT%H}'": [at for at, when in rows.items() if hour <= when < hour + timedelta(hours=1)],
-        f"at >= TIMESTAMP '{late:%Y-%m-%d %H:%M:%S}+00:00' AND at < TIMESTAMP '{hour:%Y-%m-%d %H:%M:%S}+00:00'": [
-            at for at, when in rows.items() if late <= when < hour
-        ],
+        f"{column} >= {start} AND {column} < {end}": [at for at, when in rows.items() if late <= when < hour],
     }
     for condition, expected in conditions.items():
         ((count, total),) = ask(f"SELECT count(*), sum(id) FROM {view} WHERE {condition}")
@@ -180,13 +180,10 @@ def audited(produced: Produced) -> None:
 
 def _prunes(server: Coordinator) -> None:
     """Check that Trino opens the files of one bucket, and those of one time, alone."""
+    conditions = ("1 = 1", f"hour = '{HOURS[1]:%Y-%m-%dT%H}'", f"\"at\" < TIMESTAMP '{FIRST:%Y-%m-%d %H:%M:%S}.5 UTC'")
     everything, bucket, time = (
-        server.ask(f"SELECT count(id), max(_offset) FROM headrace.remote.clicks{where_}").stats["completedSplits"]
-        for where_ in (
-            "",
-            f" WHERE hour = '{HOURS[1]:%Y-%m-%dT%H}'",
-            f" WHERE at < TIMESTAMP '{HOURS[0]:%Y-%m-%d %H:%M:%S}.5 UTC'",
-        )
+        server.ask(f"SELECT count(id), max(_offset) FROM headrace.remote.clicks WHERE {one}").stats["completedSplits"]
+        for one in conditions
     )
     assert max(bucket, time) < everything
 

@@ -74,9 +74,6 @@ class _Plugin(Module):
 TRINO_ICEBERG = Bundle(
     "trino-iceberg", "476", (_Plugin("io.trino", "trino-iceberg", "476"),), files=1, megabytes=346
 )  # beside the server, of whose archive it is a part, too: so what was fetched of that stays
-PRESTO_ICEBERG = Bundle(
-    "presto-iceberg", "0.287", (_Plugin("com.facebook.presto", "presto-iceberg", "0.287"),), files=1, megabytes=306
-)
 DUCKDB_ICEBERG = Bundle("duckdb-iceberg", "1.5.5", (), files=0, megabytes=60)
 SPARK_ICEBERG = Bundle(
     "spark-iceberg",
@@ -262,7 +259,7 @@ def _say(sentence: str) -> None:
 
 
 if __name__ == "__main__":
-    for engine in (trino, presto, druid):
+    for engine in (trino, trino_iceberg, presto, druid, spark_iceberg, duckdb_iceberg):
         began = time.monotonic()
         home = engine()
         print(f"engines: {engine.__name__} in {home}, {time.monotonic() - began:.0f} s", flush=True)

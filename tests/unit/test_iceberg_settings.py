@@ -100,7 +100,7 @@ def test_a_table_is_called_as_its_folder_or_as_it_is_told(tmp_path: Path) -> Non
         ({"route": {"targets": {"a": {"location": "/lake/a", "name": "s.{nam}"}}}}, "{nam} is not known"),
         (
             {"hooks": [{"type": "trino", "url": "http://t:1", "table": "a.b.c"}]},
-            "hooks.trino: trino finds an Iceberg table, and each commit, by its name in the catalog",
+            "hooks.trino: Trino finds an Iceberg table, and each commit, by its name in the catalog",
         ),
         (
             {"table": {"location": "/lake/clicks", "format": "iceberg", "readers": ["trino", "presto"]}},

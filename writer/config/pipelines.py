@@ -229,6 +229,13 @@ class Pipeline(Strict):
         return self.seal.late_table or self.table.location + _LATE
 
 
+_NOT_FOR_ICEBERG = {
+    "trino": "Trino finds an Iceberg table, and each commit, by its name in the catalog, so there is nothing to "
+    "register; `headrace ddl` prints a view",
+    "presto": "Presto knows no catalog that headrace writes, so it finds no Iceberg table",
+}
+
+
 def check_table(one: Pipeline) -> None:
     """Raise ValueError where the settings of one table contradict each other."""
     if one.retention is not None:
@@ -245,17 +252,9 @@ def check_table(one: Pipeline) -> None:
         raise ValueError("compact.dedupe takes rows out when a bucket is sealed; set compact.at_seal: true")
     if one.table.format == "parquet":
         check_hive(one.table, one.roll, one.bucket)
-    if one.table.format == "iceberg" and "presto" in one.table.readers and "readers" in one.table.model_fields_set:
-        raise ValueError(
-            "table.readers: presto knows no catalog that headrace writes, so it finds no Iceberg table; leave it out, "
-            "or use table.format: delta"
-        )
     for hook in one.hooks if one.table.format == "iceberg" else ():
-        if hook.type in ("trino", "presto"):
-            raise ValueError(
-                f"hooks.{hook.name}: {hook.type} finds an Iceberg table, and each commit, by its name in the catalog, "
-                "so there is nothing to register. Leave the hook out; `headrace ddl` prints a view"
-            )
+        if hook.type in _NOT_FOR_ICEBERG:
+            raise ValueError(f"hooks.{hook.name}: {_NOT_FOR_ICEBERG[hook.type]}. Leave the hook out")
     if one.table.name is not None and one.table.format != "iceberg":
         raise ValueError(f"table.name is a name in a catalog, which a table of format {one.table.format} does not have")
 

@@ -186,13 +186,28 @@ class Table(Strict):
     )
     readers: tuple[Reader, ...] = Field(
         ("trino", "presto", "druid", "spark", "duckdb"),
-        description="engines that read it; `validate` says what they will not be able to (docs/ENGINES.md); of an "
-        "Iceberg table, not presto",
+        description="engines that read it; `validate` says what they will not be able to (docs/ENGINES.md). Presto "
+        "reads no Iceberg table",
     )
     entropy_bits: int = Field(
         0, ge=0, le=16,
         description="binary digits, drawn for each file, of a folder in front of its path: where S3 throttles a prefix",
     )  # fmt: skip
+
+    @model_validator(mode="before")
+    @classmethod
+    def _readers_of_iceberg(cls, raw: Any) -> Any:
+        is_iceberg = isinstance(raw, dict) and raw.get("format") == "iceberg"
+        return {"readers": ["trino", "druid", "spark", "duckdb"], **raw} if is_iceberg else raw
+
+    @model_validator(mode="after")
+    def _readers_know_the_format(self) -> "Table":
+        if self.format == "iceberg" and "presto" in self.readers:
+            raise ValueError(
+                "table.readers: presto knows no catalog that headrace writes, so it finds no Iceberg table; leave it "
+                "out, or use table.format: delta"
+            )
+        return self
 
 
 BucketSpec = Annotated[dict[str, Any], AfterValidator(_bucketer)]

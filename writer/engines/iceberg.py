@@ -29,7 +29,7 @@ def statements(table: TableDescription, engine: str, name: str | None) -> list[s
         case "spark":
             base = _dotted((catalog.name, *table.identifier), SPARK)
             view = name or table.pipeline.replace("-", "_")
-            settings = [f"SET spark.sql.catalog.{catalog.name}{key}={value}" for key, value in _spark(catalog)]
+            settings = [f"SET `spark.sql.catalog.{catalog.name}{key}`={value}" for key, value in _spark(catalog)]
             return [*settings, f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {_rows(table, base, SPARK)}"]
         case "duckdb":
             view = TRINO.name(name or table.pipeline.replace("-", "_"))
@@ -104,6 +104,7 @@ def _jdbc(catalog: Catalog) -> str:
 def _spark(catalog: Catalog) -> Iterator[tuple[str, str]]:
     """Yield the settings of the catalog; keys begin after its name."""
     yield "", _SPARK
+    yield ".cache-enabled", "false"  # else a session sees no commit that follows its first look at the table
     match catalog.type:
         case "rest":
             yield ".type", "rest"
