@@ -24,6 +24,7 @@ from tests.contract.test_replay import FUTURE, KNOWING, mixed
 from tests.contract.test_rewind import Cluster, back
 from tests.dying import Died, dying
 from tests.looking import NOW, WIDER, event, value
+from tests.servers.objects import ObjectServer
 from tests.skipped import archived, filled, skipped
 from writer.audit.audit import audit
 from writer.cli.table.convert import run_convert
@@ -73,15 +74,16 @@ def compacted(driver: Driver) -> list[Any]:
     return [one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here)]
 
 
-def converted(root: Path, form: str = "iceberg", *, write: bool = True) -> bool:
-    settings = configured(root, form, seal=SEAL)
+def converted(root: Path, form: str = "iceberg", *, write: bool = True, **table: Any) -> bool:
+    settings = configured(root, form, seal=SEAL, **table)
     return run_convert(settings, "clicks", write=write, now=NOW, as_json=True, out=console())
 
 
 def theirs(driver: Driver, location: str) -> Table:
     place = driver.config.catalog_place("clicks", location)
     assert place is not None
-    return load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
+    settings = {**dict(place.settings), **catalog.file_settings(location)}
+    return load_catalog(place.catalog, **settings).load_table(place.identifier)
 
 
 def facts(driver: Driver) -> dict[str, Any]:
@@ -163,6 +165,21 @@ def test_a_delta_log_that_was_cleaned_up_goes_on_from_its_checkpoint(tmp_path: P
     assert new.table.at(checkpointed).version == checkpointed
     assert compacted(new)
     assert facts(new)["rows"] == found["rows"]
+
+
+@pytest.mark.parametrize("form", ["delta", pytest.param("parquet", marks=pytest.mark.long)])
+def test_on_s3_it_is_the_same(tmp_path: Path, form: str, on_s3: ObjectServer) -> None:
+    table = {"location": f"{on_s3.bucket()}/lake/clicks"}
+    driver = Driver(tmp_path, form, seal=SEAL, table=table)
+    driver.start()
+    driver.carry([log(mixed(0, 10))], {0: 10})
+    assert converted(tmp_path, table=table)
+    new = Driver(tmp_path, "iceberg", seal=SEAL, table=table)
+    new.start()
+    new.carry([log(mixed(10, 20))], {0: 20})
+    found = audit(new.config, "clicks", since=None, deep=True)
+    assert (found.adds_up, found.reconciliation.total("read")) == (True, 20), found.problems
+    assert [theirs(new, place).scan().count() for place in (new.lake, new.dead_letters)] == [14, 6]
 
 
 # --- the old format -----------------------------------------------------------------------------------------------

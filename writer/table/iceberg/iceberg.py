@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyarrow import dataset  # imports pandas, half a second
 
 LOG = "_headrace/log"
-_CONVERT = ", of which `headrace convert` makes an Iceberg table if it is the pipeline's own"
+_CONVERT = " (`headrace convert` makes an Iceberg table of it, if it is the pipeline's)"
 
 
 class Iceberg:
