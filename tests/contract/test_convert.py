@@ -38,6 +38,7 @@ from writer.maintenance.vacuum import find_unneeded
 from writer.output.tables import console
 from writer.table.iceberg import catalog
 from writer.table.log.appender import Converted
+from writer.table.log.foreign_writes import ForeignChange
 from writer.table.log.operations import Closing
 from writer.table.log.snapshot import ROUTED, TooNew
 
@@ -253,10 +254,11 @@ def test_columns_that_iceberg_does_not_have_are_named(tmp_path: Path) -> None:
         converted(tmp_path)
 
 
-def test_a_table_that_was_dropped_from_the_catalog_since_is_not_converted_again(tmp_path: Path) -> None:
-    driver = Driver(tmp_path, "delta", seal=SEAL)
+@pytest.mark.parametrize("form", [*FORMS, "iceberg"])
+def test_a_table_that_was_dropped_from_the_catalog_since_is_not_converted_again(tmp_path: Path, form: str) -> None:
+    driver = Driver(tmp_path, form, seal=SEAL)
     driver.start()
-    converted(tmp_path)
+    assert converted(tmp_path) == (form != "iceberg")
     new = Driver(tmp_path, "iceberg", seal=SEAL)
     new.start()
     place = new.config.catalog_place("clicks", new.lake)
@@ -264,6 +266,21 @@ def test_a_table_that_was_dropped_from_the_catalog_since_is_not_converted_again(
     load_catalog(place.catalog, **dict(place.settings)).drop_table(place.identifier)
     with pytest.raises(ConfigError, match="was an Iceberg table already, and the catalog does not know it"):
         converted(tmp_path)
+
+
+def test_changes_of_other_clients_are_answered_before(tmp_path: Path) -> None:
+    delta, parquet = (Driver(tmp_path / form, form, seal=SEAL) for form in FORMS)
+    for driver in (delta, parquet):
+        driver.start()
+        driver.carry([log({at: event(at) for at in range(4)})], {0: 4})
+    DeltaTable(delta.lake).update({"id": "id + 1"})
+    with pytest.raises(ForeignChange, match="another client ran UPDATE"):
+        converted(tmp_path / "delta")
+    (file, *_) = Path(parquet.lake).glob("hour=*/*.parquet")
+    shutil.copy(file, file.with_name("theirs.parquet"))
+    with pytest.raises(ConfigError, match=r"Its file hour=.*theirs\.parquet was never committed"):
+        converted(tmp_path / "parquet")
+    assert delta.table.snapshot().converted == parquet.table.snapshot().converted == -1
 
 
 def test_what_is_no_table_of_the_pipeline_is_refused(tmp_path: Path) -> None:
