@@ -267,6 +267,8 @@ def partitioned_later(table: Table) -> None:
         ({}, renamed, "column remark was note before"),
         ({}, dropped, "column note was another one of that name before"),
     ],
+    ids=["format 1", "format 3", "no partitions", "a transform", "another name", "our column", "another type", "time",
+         "older partitions", "row deletes", "renamed", "dropped"],
 )  # fmt: skip
 def test_what_cannot_be_adopted_is_refused_with_a_reason(
     tmp_path: Path, made: dict[str, Any], changed: Callable[[Table], None] | None, reason: str

@@ -24,6 +24,7 @@ from tests.contract.test_replay import FUTURE, KNOWING, mixed
 from tests.contract.test_rewind import Cluster, back
 from tests.effects import Died, dying
 from tests.looking import NOW, WIDER, event, value
+from tests.servers.objects import ObjectServer
 from tests.skipped import archived, filled, skipped
 from writer.audit.audit import audit
 from writer.cli.table.convert import run_convert
@@ -37,6 +38,7 @@ from writer.maintenance.vacuum import find_unneeded
 from writer.output.tables import console
 from writer.table.iceberg import catalog
 from writer.table.log.appender import Converted
+from writer.table.log.foreign_writes import ForeignChange
 from writer.table.log.operations import Closing
 from writer.table.log.snapshot import ROUTED, TooNew
 
@@ -73,15 +75,16 @@ def compacted(driver: Driver) -> list[Any]:
     return [one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here)]
 
 
-def converted(root: Path, form: str = "iceberg", *, write: bool = True) -> bool:
-    settings = configured(root, form, seal=SEAL)
+def converted(root: Path, form: str = "iceberg", *, write: bool = True, **table: Any) -> bool:
+    settings = configured(root, form, seal=SEAL, **table)
     return run_convert(settings, "clicks", write=write, now=NOW, as_json=True, out=console())
 
 
 def theirs(driver: Driver, location: str) -> Table:
     place = driver.config.catalog_place("clicks", location)
     assert place is not None
-    return load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
+    settings = {**dict(place.settings), **catalog.file_settings(location)}
+    return load_catalog(place.catalog, **settings).load_table(place.identifier)
 
 
 def facts(driver: Driver) -> dict[str, Any]:
@@ -165,6 +168,21 @@ def test_a_delta_log_that_was_cleaned_up_goes_on_from_its_checkpoint(tmp_path: P
     assert facts(new)["rows"] == found["rows"]
 
 
+@pytest.mark.parametrize("form", ["delta", pytest.param("parquet", marks=pytest.mark.long)])
+def test_on_s3_it_is_the_same(tmp_path: Path, form: str, on_s3: ObjectServer) -> None:
+    table = {"location": f"{on_s3.bucket()}/lake/clicks"}
+    driver = Driver(tmp_path, form, seal=SEAL, table=table)
+    driver.start()
+    driver.carry([log(mixed(0, 10))], {0: 10})
+    assert converted(tmp_path, table=table)
+    new = Driver(tmp_path, "iceberg", seal=SEAL, table=table)
+    new.start()
+    new.carry([log(mixed(10, 20))], {0: 20})
+    found = audit(new.config, "clicks", since=None, deep=True)
+    assert (found.adds_up, found.reconciliation.total("read")) == (True, 20), found.problems
+    assert [theirs(new, place).scan().count() for place in (new.lake, new.dead_letters)] == [14, 6]
+
+
 # --- the old format -----------------------------------------------------------------------------------------------
 
 
@@ -236,10 +254,11 @@ def test_columns_that_iceberg_does_not_have_are_named(tmp_path: Path) -> None:
         converted(tmp_path)
 
 
-def test_a_table_that_was_dropped_from_the_catalog_since_is_not_converted_again(tmp_path: Path) -> None:
-    driver = Driver(tmp_path, "delta", seal=SEAL)
+@pytest.mark.parametrize("form", [*FORMS, "iceberg"])
+def test_a_table_that_was_dropped_from_the_catalog_since_is_not_converted_again(tmp_path: Path, form: str) -> None:
+    driver = Driver(tmp_path, form, seal=SEAL)
     driver.start()
-    converted(tmp_path)
+    assert converted(tmp_path) == (form != "iceberg")
     new = Driver(tmp_path, "iceberg", seal=SEAL)
     new.start()
     place = new.config.catalog_place("clicks", new.lake)
@@ -247,6 +266,21 @@ def test_a_table_that_was_dropped_from_the_catalog_since_is_not_converted_again(
     load_catalog(place.catalog, **dict(place.settings)).drop_table(place.identifier)
     with pytest.raises(ConfigError, match="was an Iceberg table already, and the catalog does not know it"):
         converted(tmp_path)
+
+
+def test_changes_of_other_clients_are_answered_before(tmp_path: Path) -> None:
+    delta, parquet = (Driver(tmp_path / form, form, seal=SEAL) for form in FORMS)
+    for driver in (delta, parquet):
+        driver.start()
+        driver.carry([log({at: event(at) for at in range(4)})], {0: 4})
+    DeltaTable(delta.lake).update({"id": "id + 1"})
+    with pytest.raises(ForeignChange, match="another client ran UPDATE"):
+        converted(tmp_path / "delta")
+    (file, *_) = Path(parquet.lake).glob("hour=*/*.parquet")
+    shutil.copy(file, file.with_name("theirs.parquet"))
+    with pytest.raises(ConfigError, match=r"Its file hour=.*theirs\.parquet was never committed"):
+        converted(tmp_path / "parquet")
+    assert delta.table.snapshot().converted == parquet.table.snapshot().converted == -1
 
 
 def test_what_is_no_table_of_the_pipeline_is_refused(tmp_path: Path) -> None:

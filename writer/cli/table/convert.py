@@ -79,7 +79,7 @@ def run_convert(config: Config, name: str, *, write: bool, now: datetime, as_jso
     if as_json:
         lines.emit_whole({"pipeline": name, "tables": [plan.to_json() for plan in plans]})
     else:
-        _show(out, name, plans, write=write)
+        _show(out, name, plans, written=is_due and write)
     return is_due
 
 
@@ -137,7 +137,7 @@ def _convert(config: Config, name: str, works: Mapping[str, "Conversion"], facts
     main.register()
 
 
-def _show(out: Console, name: str, plans: Sequence[Plan], *, write: bool) -> None:
+def _show(out: Console, name: str, plans: Sequence[Plan], *, written: bool) -> None:
     for one in plans:
         what = f"{plural(one.rows, 'row')} in {plural(one.files, 'file')}, {show_size(one.bytes)}"
         if one.done:
@@ -150,7 +150,7 @@ def _show(out: Console, name: str, plans: Sequence[Plan], *, write: bool) -> Non
                 f"{one.name} of the catalog: {half}{what}. No file is written anew, and the log goes on.",
             )
     if all(one.done for one in plans):
-        lines.sentence(out, "Start the pipeline." if write else "Nothing is left to convert.")
+        lines.sentence(out, "Start the pipeline." if written else "Nothing is left to convert.")
         return
     lines.sentence(out, _READERS[plans[0].old_format])
     lines.sentence(out, "There is no way back. First stop the pipeline's driver.")

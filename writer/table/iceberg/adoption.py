@@ -77,10 +77,16 @@ class ForeignTable:
     ) -> int:
         """Make the table the pipeline's, on exactly this snapshot. Returns the version that holds it: 0.
 
-        Raises CommitFailed when something was written meanwhile, OSError.
+        Raises CommitFailed when something was written meanwhile, or nobody knows.
         """
         info, *rest = taken(self._pipeline, snapshot.state.metadata, 0, columns, layout, facts)
-        if not self._form.take(self._table, [info, {"protocol": snapshot.state.protocol}, *rest, *self._adds()]):
+        try:
+            is_taken = self._form.take(self._table, [info, {"protocol": snapshot.state.protocol}, *rest, *self._adds()])
+        except OSError as error:
+            raise CommitFailed(
+                f"whether the table at {self.location} is adopted is unknown: {error}. Look again."
+            ) from error
+        if not is_taken:
             raise CommitFailed(
                 f"the table at {self.location} was written to meanwhile; nothing was adopted. Stop who writes it, then "
                 "look again."

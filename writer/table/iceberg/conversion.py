@@ -20,7 +20,7 @@ from writer.table.iceberg.catalog_errors import CommitRefused
 from writer.table.iceberg.iceberg import Iceberg
 from writer.table.iceberg.schema import columns_of, schema_of
 from writer.table.log import file_listing
-from writer.table.log.foreign_writes import reading, unwritable
+from writer.table.log.foreign_writes import CommitFailed, reading, unwritable
 from writer.table.log.log import Action, Log, State
 from writer.table.schema_evolution import Unfit, grown
 from writer.table.table import PipelineTable
@@ -59,10 +59,13 @@ class Conversion:
         """Return what keeps the table from being converted, each as a sentence with its fix. Raises CommitFailed."""
         with reading(self.old.location):
             state = self._log.state()
-            if self._new.log.entry(state.version + 1) is not None:
+            follows = self._new.log.entry(state.version + 1) is not None
+            if follows if self.is_delta else self._new.was_in_catalog():
                 return [_GONE]
             if self.is_begun:
                 return []
+            if strange := self.old.foreign():
+                return [f"Its file {strange[0]} was never committed: readers of the catalog would not see it. Move it."]
             return _of_state(state) or list(_of_files(self.old.store, self._adds(state), state))
 
     def end(self, facts: Mapping[str, Any]) -> int:
@@ -70,7 +73,7 @@ class Conversion:
         return self.old.convert(facts, *((_NO_VACUUM, [_READ_ONLY]) if self.is_delta else ({}, [])))
 
     def register(self) -> None:
-        """Copy the ended log, and make the table in the catalog, unless it is there. Raises ConfigError, CommitFailed.
+        """Copy the ended log, and make the table in the catalog, unless it is there. Raises CommitFailed.
 
         Where the catalog gives no answer, the next look tells what it did.
         """
@@ -82,17 +85,17 @@ class Conversion:
             fault_points.point("after_copy")
             try:
                 self._new.register([_counted(self.old.store, add) for add in self._adds(state)])
-            except CommitRefused:
+            except CommitRefused as error:
                 if not self._new.log.exists():
-                    raise
+                    raise CommitFailed(f"the catalog refused the table at {self.old.location}: {error}") from error
 
     def _adds(self, state: State) -> list[Action]:
         return file_listing.adds(self._log, state)
 
 
 _GONE = (
-    "It was an Iceberg table already, and the catalog does not know it any more: its journal goes on after the last "
-    "entry of the old log. Register its newest metadata file there again."
+    "It was an Iceberg table already, and the catalog does not know it any more. Register its newest metadata file "
+    "there again."
 )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyarrow import dataset  # imports pandas, half a second
 
 LOG = "_headrace/log"
-_CONVERT = ", of which `headrace convert` makes an Iceberg table if it is the pipeline's own"
+_CONVERT = " (`headrace convert` makes an Iceberg table of it, if it is the pipeline's)"
 
 
 class Iceberg:
@@ -46,7 +46,7 @@ class Iceberg:
         if "_delta_log/" in set(self.store.list()):
             return f"a Delta table{_CONVERT}"
         if self._journal.has_entries():
-            if not self._journal.was_in_catalog(any(map(is_iceberg, self.store.list(METADATA)))):
+            if not self.was_in_catalog():
                 return f"a table in Parquet format{_CONVERT}"
             return f"the log of a table that the catalog does not know as {self._place}; register it there again"
         for name in self.store.list(METADATA):
@@ -65,6 +65,10 @@ class Iceberg:
     def table(self) -> Table:
         """Return the table as the catalog has it, whoever made it. Raises FileNotFoundError."""
         return self._journal.loaded()
+
+    def was_in_catalog(self) -> bool:
+        """Return whether the entries that lie there are those of an Iceberg table, whatever the catalog knows."""
+        return self._journal.was_in_catalog(any(map(is_iceberg, self.store.list(METADATA))))
 
     def has_entries(self) -> bool:
         """Return whether a journal lies there, whatever the catalog knows."""

@@ -137,6 +137,8 @@ def convert(end: Appender, about: Mapping[str, Any], properties: Mapping[str, st
 
     def convert(snapshot: PipelineSnapshot) -> int:
         if snapshot.converted < 0:
+            if snapshot.epoch:  # no answer to another client's change could follow; side tables have no starts
+                end.commits_since(snapshot.settled)
             version = snapshot.version + 1
             values = {f"{end.pipeline}/format": CONVERTED, f"{end.pipeline}/converted": version}
             end.put(snapshot, [*ours(snapshot.state, [], values, {"kind": "convert", **about}, properties), *rules])

@@ -112,16 +112,8 @@ class CommittedEntry:
         return next((one for one in found if one.get("number") == target.number), {})
 
 
-KINDS = (
-    *_LANDED,
-    "start",
-    "adopt",
-    "take",
-    "columns",
-    "side",
-    "targets",
-    "convert",
-)  # of all entries that headrace writes
+# Of all entries that headrace writes.
+KINDS = (*_LANDED, "start", "adopt", "take", "columns", "side", "targets", "convert")
 CREATED, ANY_CLIENT = "create", "client"  # what Entry calls a table's first entry, and those of other clients
 
 
