@@ -20,7 +20,7 @@ from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import delta_options, store_at
-from writer.table.iceberg import catalog
+from writer.table.iceberg.catalog import catalog_client
 from writer.table.iceberg.iceberg import Iceberg
 from writer.table.log.operations import Batch
 from writer.table.parquet import Parquet
@@ -88,7 +88,7 @@ def opened(location: str) -> DeltaTable:
 def iceberg_table_of(location: str, place: CatalogTable | None = None) -> Table:
     """Open an Iceberg table as another client does. `place`: in the catalog; None: that of tests without a driver."""
     place = place or in_catalog(location)
-    return load_catalog(place.catalog, **dict(place.settings), **catalog.file_settings(location)).load_table(
+    return load_catalog(place.catalog, **dict(place.settings), **catalog_client.file_settings(location)).load_table(
         place.identifier
     )
 

@@ -41,7 +41,7 @@ from writer.core.offsets import TopicPartition
 from writer.maintenance.compaction import here
 from writer.output.tables import console
 from writer.table.iceberg import adoption
-from writer.table.iceberg.manifests import ManifestWriter
+from writer.table.iceberg.metadata.manifests import ManifestWriter
 from writer.table.log.foreign_writes import CommitFailed, ForeignChange
 
 START = {"offsets": {"clicks": {0: 100}}}

@@ -36,7 +36,7 @@ from writer.maintenance.dead_letters import Selection
 from writer.maintenance.replay import Replaying
 from writer.maintenance.vacuum import find_unneeded
 from writer.output.tables import console
-from writer.table.iceberg import catalog
+from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.appender import Converted
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.log.operations import Closing
@@ -83,7 +83,7 @@ def converted(root: Path, form: str = "iceberg", *, write: bool = True, **table:
 def theirs(driver: Driver, location: str) -> Table:
     place = driver.config.catalog_place("clicks", location)
     assert place is not None
-    settings = {**dict(place.settings), **catalog.file_settings(location)}
+    settings = {**dict(place.settings), **catalog_client.file_settings(location)}
     return load_catalog(place.catalog, **settings).load_table(place.identifier)
 
 
@@ -317,7 +317,7 @@ def test_after_a_death_at_any_effect_it_is_run_again_or_the_old_writer_goes_on(
     while not is_done:
         shutil.rmtree(tmp_path / "now", ignore_errors=True)
         shutil.copytree(tmp_path / "then", tmp_path / "now")
-        catalog._opened.cache_clear()
+        catalog_client._opened.cache_clear()
         at_effect = dying(monkeypatch, after)
         next(at_effect)
         with suppress(Died):

@@ -22,9 +22,9 @@ from tests.opened import iceberg_table, in_catalog
 from writer.audit.audit import audit
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
-from writer.table.iceberg import catalog
+from writer.table.iceberg.catalog import catalog_client
 from writer.table.iceberg.expiry import SNAPSHOTS_KEPT
-from writer.table.iceberg.schema import MAPPING
+from writer.table.iceberg.metadata.schema import MAPPING
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
 from writer.table.log.operations import Rewrite
 from writer.table.row_removal import count
@@ -149,7 +149,7 @@ def test_one_name_is_one_location(table: PipelineTable, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere" / "lake"
     place = in_catalog(table.location)
     with pytest.raises(ConfigError, match=r"lies at .*lake, and the configuration says .*elsewhere/lake"):
-        catalog.CatalogClient(place, str(other)).load()
+        catalog_client.CatalogClient(place, str(other)).load()
 
 
 def test_properties_and_expiry_of_others_change_nothing(
@@ -248,13 +248,13 @@ def test_a_commit_asks_the_catalog_twice(
 ) -> None:
     epoch, asked = begun(table), list[str]()
     for name in ("load", "commit"):
-        of_client = getattr(catalog.CatalogClient, name)
+        of_client = getattr(catalog_client.CatalogClient, name)
 
         def ask(client: Any, *words: Any, name: str = name, of_client: Any = of_client) -> Any:
             asked.append(name)
             return of_client(client, *words)
 
-        monkeypatch.setattr(catalog.CatalogClient, name, ask)
+        monkeypatch.setattr(catalog_client.CatalogClient, name, ask)
     for at in range(3):
         table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
     assert asked == ["load", "commit"] * 3

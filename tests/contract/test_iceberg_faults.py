@@ -19,7 +19,7 @@ from tests.opened import iceberg_table, in_catalog
 from tests.racing import FAULTS, fail
 from writer.core.files import StagedFile
 from writer.table.factory import table_at
-from writer.table.iceberg import catalog
+from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.operations import Rewrite
 from writer.table.table import PipelineTable
@@ -53,7 +53,7 @@ def stage(location: str) -> Callable[[int], StagedFile]:
 def test_whatever_the_catalog_does_to_a_request_it_has_each_commit_once(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    with fail(monkeypatch, catalog._opened(*_opened_as(table)), fault) as failed:
+    with fail(monkeypatch, catalog_client._opened(*_opened_as(table)), fault) as failed:
         epoch = begun(table)
         for at in range(2):
             table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
@@ -73,7 +73,7 @@ def test_a_table_is_made_once_whatever_the_catalog_does_to_the_request(
     location: str, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     table = iceberg_table(location, "events")
-    with fail(monkeypatch, catalog._opened(*_opened_as(table)), fault, "create_table") as failed:
+    with fail(monkeypatch, catalog_client._opened(*_opened_as(table)), fault, "create_table") as failed:
         table.create(COLUMNS, ["hour"])
     assert failed() >= 1
     again = made(location, "iceberg")
@@ -93,7 +93,7 @@ def test_a_catalog_that_refuses_every_commit_is_an_error_after_the_retry_timeout
     def refused(*_: Any) -> Any:
         raise CommitFailedException("Requirement failed")
 
-    monkeypatch.setattr(catalog._opened(*_opened_as(table)), "commit_table", refused)
+    monkeypatch.setattr(catalog_client._opened(*_opened_as(table)), "commit_table", refused)
     with pytest.raises(CommitFailed, match="took no commit for"):
         table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     monkeypatch.undo()
@@ -124,7 +124,7 @@ def effects(
 
         return call
 
-    store, client = table._log._store, client or catalog._opened(*_opened_as(table))
+    store, client = table._log._store, client or catalog_client._opened(*_opened_as(table))
     with monkeypatch.context() as patched:
         for name in ("put", "put_if_absent", "delete"):
             patched.setattr(store, name, counted(getattr(store, name)))

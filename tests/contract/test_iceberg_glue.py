@@ -18,7 +18,7 @@ from writer.core.catalog_table import CatalogTable
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile
 from writer.table.factory import table_at
-from writer.table.iceberg.catalog import client_settings
+from writer.table.iceberg.catalog.catalog_client import client_settings
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.log.operations import Rewrite
 from writer.table.table import PipelineTable

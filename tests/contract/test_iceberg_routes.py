@@ -19,7 +19,7 @@ from tests.racing import FAULTS, fail
 from tests.unit.test_targets import BY_HEADER, Started
 from writer.core.errors import ConfigError
 from writer.table.factory import all_tables
-from writer.table.iceberg import catalog
+from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.foreign_writes import CommitFailed
 
 TARGETS = ("a", "b")
@@ -41,7 +41,7 @@ def client(one: Started, name: str = "a") -> tuple[Catalog, tuple[str, ...]]:
     """Return the client of the catalog that the writer uses, and what the table of a target is called there."""
     place = one.config.catalog_place("p", str(Path(one.tables.main.location).with_name(name)))
     assert place is not None
-    return catalog._opened(place.catalog, tuple(sorted(place.settings))), place.identifier
+    return catalog_client._opened(place.catalog, tuple(sorted(place.settings))), place.identifier
 
 
 def theirs(one: Started, name: str = "a") -> Table:

@@ -28,7 +28,7 @@ from writer.engines.table_description import described
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.row_keys import where
 from writer.output.tables import console
-from writer.table.iceberg import catalog
+from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.foreign_writes import ForeignChange
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
@@ -191,7 +191,7 @@ def _prunes(server: Coordinator) -> None:
 def _pyiceberg(produced: Produced, step: str) -> None:
     place = produced.driver.config.catalog_place("clicks", produced.driver.lake)
     assert place is not None
-    settings = catalog.file_settings(produced.driver.lake, produced.driver.config.s3.settings)
+    settings = catalog_client.file_settings(produced.driver.lake, produced.driver.config.s3.settings)
     table = load_catalog(place.catalog, **dict(place.settings), **settings).load_table(place.identifier)
     assert sorted(table.scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()) == sorted(produced.rows), step
     every = len(list(table.scan().plan_files()))

@@ -12,7 +12,7 @@ from tests.looking import config
 from writer.avro.schema_plan import Rejected, SchemaPlan
 from writer.config.pipelines import Config
 from writer.config.table_sections import Catalog
-from writer.table.iceberg.catalog_errors import described, without_secrets
+from writer.table.iceberg.catalog.catalog_errors import described, without_secrets
 
 SQL = {"type": "sql", "uri": "sqlite:////lake/catalog.db"}
 

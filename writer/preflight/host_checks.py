@@ -111,7 +111,7 @@ def _catalog(config: Config, catalog: Catalog, places: Places, *, offline: bool)
     if offline and not (catalog.uri or "").startswith("sqlite:"):
         places.no_catalog = "--offline"
         return skipped("catalog", "--offline")
-    from writer.table.iceberg.catalog import CatalogClient  # a second, for pyiceberg
+    from writer.table.iceberg.catalog.catalog_client import CatalogClient  # a second, for pyiceberg
 
     missing = set[str]()
     try:

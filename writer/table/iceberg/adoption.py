@@ -18,11 +18,11 @@ from pyiceberg.transforms import IdentityTransform
 
 from writer.config.table_sections import ICEBERG_RESERVED
 from writer.core.files import BucketFile
-from writer.table.iceberg.data_files import add_of
 from writer.table.iceberg.foreign_snapshots import live_files
 from writer.table.iceberg.iceberg import Iceberg
-from writer.table.iceberg.schema import schema_of
-from writer.table.iceberg.snapshots import VERSION
+from writer.table.iceberg.metadata.data_files import add_of
+from writer.table.iceberg.metadata.schema import schema_of
+from writer.table.iceberg.metadata.snapshots import VERSION
 from writer.table.log.entries import created, named
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.log import Action, State

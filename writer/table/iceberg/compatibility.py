@@ -6,8 +6,8 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from writer.table.iceberg.schema import in_files
-from writer.table.iceberg.snapshots import DRAFT, SNAPSHOT, TAG, VERSION
+from writer.table.iceberg.metadata.schema import in_files
+from writer.table.iceberg.metadata.snapshots import DRAFT, SNAPSHOT, TAG, VERSION
 from writer.table.log.foreign_writes import ForeignChange
 
 _FORMAT = 2  # version of the tables that are written

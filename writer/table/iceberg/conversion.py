@@ -16,9 +16,9 @@ from writer.batch.staging.parquet_files import open_file
 from writer.config.table_sections import ICEBERG_RESERVED
 from writer.core import fault_points
 from writer.storage.base import Store
-from writer.table.iceberg.catalog_errors import CommitRefused
+from writer.table.iceberg.catalog.catalog_errors import CommitRefused
 from writer.table.iceberg.iceberg import Iceberg
-from writer.table.iceberg.schema import columns_of, schema_of
+from writer.table.iceberg.metadata.schema import columns_of, schema_of
 from writer.table.log import file_listing
 from writer.table.log.foreign_writes import CommitFailed, reading, unwritable
 from writer.table.log.log import Action, Log, State

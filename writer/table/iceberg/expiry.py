@@ -11,9 +11,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 
-from writer.table.iceberg.catalog import CatalogClient
-from writer.table.iceberg.catalog_errors import CommitRefused
-from writer.table.iceberg.data_files import relative
+from writer.table.iceberg.catalog.catalog_client import CatalogClient
+from writer.table.iceberg.catalog.catalog_errors import CommitRefused
+from writer.table.iceberg.metadata.data_files import relative
 
 SNAPSHOTS_KEPT = 50  # newest ones; each has about 620 bytes in the metadata that every commit writes anew
 _NEVER_TOO_OLD = datetime.max.replace(tzinfo=UTC)  # of `before`: the number alone counts

@@ -13,8 +13,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from writer.core.files import BucketFile
-from writer.table.iceberg.data_files import add_of, path_of, remove_of
-from writer.table.iceberg.offset_bounds import brings_rows
+from writer.table.iceberg.metadata.data_files import add_of, path_of, remove_of
+from writer.table.iceberg.metadata.offset_bounds import brings_rows
 from writer.table.log.entries import removed
 from writer.table.log.log import Action
 

@@ -13,7 +13,7 @@ from writer.core.files import BucketFile, BucketKey
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 from writer.storage.nesting import METADATA, is_iceberg
-from writer.table.iceberg.catalog import CatalogClient
+from writer.table.iceberg.catalog.catalog_client import CatalogClient
 from writer.table.iceberg.expiry import expire, referenced
 from writer.table.iceberg.journal import Journal
 from writer.table.log import file_listing

@@ -18,10 +18,10 @@ from pyiceberg.table.update import TableUpdate
 from writer.core import fault_points
 from writer.storage.base import Store
 from writer.table.iceberg import compatibility, foreign_snapshots
-from writer.table.iceberg.catalog import CatalogClient
-from writer.table.iceberg.catalog_errors import CatalogUnanswered, CommitRefused
-from writer.table.iceberg.schema import columns_of, schema_of, spec_of
-from writer.table.iceberg.snapshots import DRAFT, SNAPSHOT, VERSION, PreparedCommit, prepare, takeover
+from writer.table.iceberg.catalog.catalog_client import CatalogClient
+from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, CommitRefused
+from writer.table.iceberg.metadata.schema import columns_of, schema_of, spec_of
+from writer.table.iceberg.metadata.snapshots import DRAFT, SNAPSHOT, VERSION, PreparedCommit, prepare, takeover
 from writer.table.log import file_listing
 from writer.table.log.entries import answers, parse_commit_info, redescribed
 from writer.table.log.foreign_writes import FilesGone, ForeignChange

@@ -34,10 +34,10 @@ from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError, HeadraceError
 from writer.storage.base import S3Settings
 from writer.storage.locations import on_s3
-from writer.table.iceberg.catalog_errors import CatalogUnanswered, Retries, described, refused
-from writer.table.iceberg.data_files import without_scheme
-from writer.table.iceberg.rest_client import rest_client
-from writer.table.iceberg.schema import MAPPING, mapping_of
+from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, Retries, described, refused
+from writer.table.iceberg.catalog.rest_client import rest_client
+from writer.table.iceberg.metadata.data_files import without_scheme
+from writer.table.iceberg.metadata.schema import MAPPING, mapping_of
 
 _T = TypeVar("_T")
 

@@ -27,7 +27,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from writer.table.iceberg.schema import in_files
+from writer.table.iceberg.metadata.schema import in_files
 from writer.table.log.log import Action
 
 _EPOCH, _EPOCH_DAY = datetime(1970, 1, 1, tzinfo=UTC), date(1970, 1, 1)

@@ -25,9 +25,9 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.schema import UpdateSchema
 
-from writer.table.iceberg.data_files import data_file, full_paths
-from writer.table.iceberg.manifests import MERGE_FROM, ManifestWriter
-from writer.table.iceberg.schema import MAPPING, mapping_of, renamed
+from writer.table.iceberg.metadata.data_files import data_file, full_paths
+from writer.table.iceberg.metadata.manifests import MERGE_FROM, ManifestWriter
+from writer.table.iceberg.metadata.schema import MAPPING, mapping_of, renamed
 from writer.table.log.log import Action, State
 
 TAG = "headrace"  # reference to our newest snapshot: no expiry removes it, whoever runs it

@@ -1,0 +1,1 @@
+"""Schemas, manifests and snapshots of Iceberg, as headrace writes them."""
