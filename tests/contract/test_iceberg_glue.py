@@ -75,7 +75,7 @@ def test_what_a_table_promises_holds_where_glue_knows_it(
         next_start.commit(snapshot, batch(newer, 30, 40, stage(10)))
 
 
-@pytest.mark.parametrize("commits", [10, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("commits", [5, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, on_s3: ObjectServer, commits: int) -> None:
     begun(table)
     code = f"import sys; from {__name__} import opened; from tests.racing import race\n"
