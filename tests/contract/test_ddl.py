@@ -115,6 +115,16 @@ def test_an_iceberg_table_is_a_view_with_the_names_of_other_formats():
         text("spark", iceberg_table(**sqlite))
 
 
+def test_the_command_names_the_newest_metadata_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    lake = SealedLake(tmp_path, "iceberg")
+    lake.add(5, 3)
+    run_ddl(lake.config, "clicks", "duckdb", name=None, location=None, as_json=True)
+    printed = json.loads(capsys.readouterr().out)
+    metadata = max(Path(lake.table.location, "metadata").glob("*.metadata.json"), key=lambda file: file.name)
+    assert f"iceberg_scan('{metadata}')" in printed["statements"][-1]
+    assert any("shows the table as it is now" in note for note in printed["notes"])
+
+
 @pytest.mark.parametrize(
     "catalog",
     [
