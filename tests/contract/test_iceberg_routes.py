@@ -1,28 +1,39 @@
 """Iceberg tables of a route: each takes every entry of the pipeline's log once, whatever befalls it or its catalog."""
 
+import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import yaml
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
+from typer.testing import CliRunner
 
 from tests import oracle
 from tests.contract.test_iceberg_faults import Died, effects
 from tests.racing import FAULTS, fail
-from tests.unit.test_targets import BY_HEADER, Started
+from tests.unit.test_targets import BY_HEADER, PART, Started
+from writer.cli.main import app
+from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
+from writer.core.files import StagedFile
+from writer.core.offsets import OffsetRange
 from writer.table.factory import all_tables
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.operations import Batch
 
 TARGETS = ("a", "b")
+NOW = datetime(2026, 11, 20, 5, tzinfo=UTC)
 
 
 def started(root: Path, names: tuple[str, ...] = TARGETS, **more: Any) -> Started:
@@ -228,6 +239,54 @@ def test_a_table_has_a_format_of_its_own(tmp_path: Path, log: str, target: str) 
     assert oracle.count(Path(late)) == 1
     forms = {type(one.tables.side(place)._format).__name__ for place in (*places(tmp_path), late)}
     assert forms == {target.capitalize()}
+
+
+def events(root: Path, one: Started, offsets: range) -> None:
+    """Commit an event for each offset to both tables, a file for each."""
+    for at in offsets:
+        files = {}
+        for place in places(root):
+            values = {"_topic": ["t"], "_partition": [0], "_offset": [at], "_incarnation": [1], "user": [at % 2]}
+            columns = one.tables.side(place).snapshot().columns()
+            path = f"hour=2026-11-20T05/{uuid4().hex}.parquet"
+            Path(place, path).parent.mkdir(exist_ok=True)
+            schema = pa.schema([columns.field(name) for name in values])
+            pq.write_table(pa.table(values, schema=schema), f"{place}/{path}")
+            stats = {"numRecords": 1, "minValues": {"_offset": at}, "maxValues": {"_offset": at}}
+            size = Path(place, path).stat().st_size
+            files[place] = [StagedFile(path, ("2026-11-20T05",), 1, size, json.dumps(stats), NOW, NOW, {("t", 0): 1})]
+        entry = Batch(uuid4().hex, one.epoch, [OffsetRange(PART, at, at + 1)], side_files=files)
+        one.tables.main.commit(one.tables.main.snapshot(), entry)
+        assert applied(one) == {}
+
+
+def test_each_verb_of_maintenance_works_on_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = started(tmp_path)
+    for place in places(tmp_path):
+        one.tables.side(place).grow([pa.field("user", pa.int64())])
+    events(tmp_path, one, range(6))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def said(verb: str, *flags: str, config: Config = one.config) -> str:
+        path = tmp_path / "headrace.yaml"
+        path.write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True)))
+        done = CliRunner().invoke(app, [verb, str(path), *flags])
+        assert done.exit_code == 0, (done.output, done.exception)
+        return " ".join(done.stdout.split())
+
+    of_a = ("--target", "a", "--yes")
+    assert "5 files fewer" in said("compact", *of_a)
+    assert (len(oracle._files(tmp_path / "a")), len(oracle._files(tmp_path / "b"))) == (1, 6)
+    assert "3 rows with 1 value of user" in said("delete-rows", "--where", "user = 1", "--no-dead-letters", *of_a)
+    assert counts(tmp_path) == [3, 6]
+    said("vacuum", "--yes")
+    assert counts(tmp_path) == [3, 6]
+    aged = one.config.model_dump(mode="json", exclude_unset=True)
+    aged["pipelines"]["p"] |= {"retention": "1 d", "event_time": {"field": "at", "max_age": "1 d"}}
+    said("retention", *of_a, config=Config.model_validate(aged))
+    assert counts(tmp_path) == [0, 6]
+    events(tmp_path, one, range(6, 8))
+    assert counts(tmp_path) == [2, 8]
 
 
 def test_a_database_that_another_program_locks_is_waited_for_and_then_a_sentence(tmp_path: Path) -> None:

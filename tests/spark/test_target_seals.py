@@ -13,7 +13,7 @@ from writer.config.loader import load
 from writer.sealing.manifest import Manifest
 from writer.sealing.sealer import Sealer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 MakeTopic = Callable[..., str]
 CLICK, INSTALL = "headrace.demo.Click", "headrace.demo.Install"
 
@@ -83,36 +83,6 @@ def test_each_table_seals_its_buckets_and_takes_late_rows_in_its_own_way(
     assert {one["state"] for one in shown["buckets"]} == {"sealed"}
     status = json.loads(say("status", str(site.config), "--json"))["pipelines"]["events"]["seals"]
     assert (status["open"], status["closed"], status["reopened"]) == (0, 0, 0)
-
-
-@pytest.mark.parametrize("form", ["delta", "iceberg"])
-def test_each_verb_of_maintenance_works_on_one_table(site: Site, topic: MakeTopic, form: str) -> None:
-    name = topic(1)
-    never = {"seal": {"after": None}}
-    lake = routed(site, name, form, **never)
-    for seed in (1, 2):
-        fill(site, name, seed)
-        site.once()
-    before, installs = rows(lake / "clicks"), rows(lake / "installs") + rows(lake / "installs_late")
-    one = ("--target", CLICK)
-    files = len(oracle._files(lake / "clicks"))
-    say("compact", str(site.config), *one, "--yes")
-    assert (rows(lake / "clicks"), len(oracle._files(lake / "clicks")) < files) == (before, True)
-    ((gone,),) = oracle.rows(lake / "clicks", "event_id", "ORDER BY event_id LIMIT 1")
-    say("delete-rows", str(site.config), *one, "--where", f"event_id = '{gone}'", "--yes")
-    assert rows(lake / "clicks") == before - 1
-    say("vacuum", str(site.config), "--yes")
-    assert rows(lake / "clicks") == before - 1
-    (found,) = json.loads(say("size", str(site.config), "--json", "--events-per-second", "100"))
-    assert len(found["targets"]) == 2
-    assert str(lake / "clicks") in say("status", str(site.config), "--tables", COLUMNS="200")
-    assert audited(site)["records"]["rows_taken"] == {"delete": 1}
-    kept = {"retention": "1 d", "event_time": {"field": "event_time", "max_age": "1 d"}}
-    routed(site, name, form, **never, **kept)
-    say("retention", str(site.config), *one, "--yes")
-    assert rows(lake / "clicks") == 0
-    assert rows(lake / "installs") + rows(lake / "installs_late") == installs, "no other table has lost a row"
-    audited(site)
 
 
 def test_a_batch_is_judged_again_when_buckets_of_one_table_are_closed_beside_it(site: Site, topic: MakeTopic) -> None:

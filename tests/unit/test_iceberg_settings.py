@@ -90,7 +90,7 @@ def test_a_table_is_called_as_its_folder_or_as_it_is_told(tmp_path: Path) -> Non
         ),
         (
             {"route": {"targets": {"*": "/lake/{name}/events"}}},
-            r"route\.targets\.\*: all of its tables would be table headrace.events; give it a name such",
+            r"route\.targets\.\*: its tables would be one in the catalog; set a name such as s",
         ),
         (
             {"route": {"targets": {"a": {"location": "/lake/a", "format": "delta", "name": "shop.a"}}}},

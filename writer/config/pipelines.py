@@ -131,6 +131,10 @@ class Pipeline(Strict):
                 check_table(self.of_target(rule, rule))
             except ValueError as error:
                 raise ValueError(f"route.targets.{rule}: {error}") from error
+            if self.of_target(rule, rule).table.format == "iceberg" and self.route and self.route.has_one_name(rule):
+                raise ValueError(
+                    f"route.targets.{rule}: its tables would be one in the catalog; set a name such as s.{{name}}"
+                )
             if (columns := self.of_target(rule, rule).columns).avro_key and columns != self.columns:
                 raise ValueError(f"route.targets.{rule}: columns of a key with type avro are those of the pipeline")
         return self
@@ -149,6 +153,12 @@ class Pipeline(Strict):
         hooks = [of_table(hook, name, filled) for hook in (self.hooks if target.hooks is None else target.hooks)]
         own = {"seal": seal, **settings_of(target), "hooks": hooks, "table": table, "route": None}
         return self.model_copy(update=own)
+
+    @property
+    def needs_catalog(self) -> bool:
+        """Whether a table of it is Iceberg's."""
+        targets = self.route.targets.values() if self.route else ()
+        return "iceberg" in (self.table.format, *(target.format for target in targets))
 
     def table_at(self, location: str) -> Table:
         """Return the settings of the table at a location, or beside one there: of a target that the route names.
@@ -329,8 +339,9 @@ class Config(Strict):
     def _names_in_the_catalog(self) -> "Config":
         owners: dict[str, str] = {}
         for name, pipeline in self.pipelines.items():
-            targets = pipeline.route.targets if pipeline.route else {}
-            if self.catalog is None and "iceberg" in (pipeline.table.format, *(one.format for one in targets.values())):
+            if not pipeline.needs_catalog:
+                continue
+            if self.catalog is None:
                 raise ValueError(
                     f"pipelines.{name}.table.format: iceberg needs a section `catalog`, such as catalog: {{type: sql, "
                     "uri: 'sqlite:////lake/catalog.db'}"
@@ -338,20 +349,15 @@ class Config(Strict):
             for location in pipeline.locations:
                 table = self.catalog_place(name, location)
                 if table and (other := owners.setdefault(table.key, location)) != location:
-                    raise ValueError(f"{other} and {location} would both be table {table}; set table.name")
-            for rule in targets:
-                one, another = (pipeline.of_target(rule, sample).table for sample in ("a.b", "c.d"))
-                table = self.in_catalog(one)
-                if table and table == self.in_catalog(another) and one.location != another.location:
                     raise ValueError(
-                        f"pipelines.{name}.route.targets.{rule}: all of its tables would be table {table}; give it a "
-                        f"name such as {table.namespace[-1]}.{{name}}"
+                        f"{other} and {location} would both be table {table}; set table.name, or the name of a target"
                     )
         return self
 
     def catalog_place(self, name: str, location: str) -> CatalogTable | None:
         """Return the place in the catalog of a pipeline's table, or of one beside it; None of another format."""
-        return self.in_catalog(self.pipelines[name].table_at(location), location)
+        pipeline = self.pipelines[name]
+        return self.in_catalog(pipeline.table_at(location), location) if pipeline.needs_catalog else None
 
     def in_catalog(self, table: Table, location: str | None = None) -> CatalogTable | None:
         """Return the place in the catalog of a table, or of one beside it at a location; None of another format.

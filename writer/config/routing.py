@@ -178,6 +178,11 @@ class RouteSection(Strict):
             if not (target.is_template and _GLOB.search(name))
         }
 
+    def has_one_name(self, rule: str) -> bool:
+        """Return whether all of the tables that a rule makes would have one name in a catalog."""
+        target = self.targets[rule]
+        return rule not in self.fixed and not _PLACEHOLDER.search(target.name or target.location.rpartition("/")[2])
+
     @property
     def rules(self) -> list[RouteRule]:
         """The rules in the order that counts: names, then patterns."""
