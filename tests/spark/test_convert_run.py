@@ -27,14 +27,13 @@ def test_the_writer_reads_on_from_the_frontier_and_no_writer_of_the_old_format_s
     ends = site.ends(name)
     site.pipeline("events", [name], form="iceberg")
     assert "`headrace convert` makes an Iceberg table of it" in site.once(code=2)
-    config = str(site.config)
-    say("convert", config, "--yes", code=-signal.SIGKILL, HEADRACE_FAULT="before_catalog:2")
+    say("convert", str(site.config), "--yes", code=-signal.SIGKILL, HEADRACE_FAULT="before_catalog:2")
     site.pipeline("events", [name], form=form)
     assert "nothing follows version" in site.once(code=2)
     site.pipeline("events", [name], form="iceberg")
-    tables = json.loads(say("convert", config, "--yes", "--json"))["tables"]
+    tables = json.loads(say("convert", str(site.config), "--yes", "--json"))["tables"]
     assert [(table["rows"], table["done"]) for table in tables] == [(1_500, True), (4, True)]
     site.once()
     oracle.check(lake, "events", ends)
     assert oracle.count(lake) == 2_500
-    assert json.loads(say("audit", config, "--deep", "--json"))["pipelines"]["events"]["adds_up"]
+    assert json.loads(say("audit", str(site.config), "--deep", "--json"))["pipelines"]["events"]["adds_up"]
