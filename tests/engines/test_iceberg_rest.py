@@ -9,13 +9,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.schema import Schema
 
-from tests.contract.tables import COLUMNS, batch, begun, written
+from tests.carried import Driver, configured, log
+from tests.contract.tables import COLUMNS, P0, batch, begun, written
+from tests.contract.test_adopt_iceberg import BY_HOUR, COLUMNS as FIELDS
+from tests.contract.test_adopt_table import old_rows
+from tests.looking import NOW, event
 from tests.servers.iceberg_rest import iceberg_rest
+from writer.cli.table.convert import run_convert
+from writer.cli.write.table_adopt import run_adopt
+from writer.config.pipelines import Config
 from writer.config.table_sections import Catalog
 from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile
-from writer.table.factory import table_at
+from writer.output.tables import console
+from writer.table.factory import main_table, table_at
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.table import PipelineTable
 
@@ -87,3 +96,28 @@ def test_of_two_committers_for_one_version_one_wins_each_of_a_thousand_times(url
     ]
     assert sum(int(one.communicate(timeout=800)[0]) for one in racing) == RACES
     assert table.snapshot().version == RACES + 1
+
+
+def test_a_delta_table_is_converted_and_a_table_of_another_client_adopted(url: str, tmp_path: Path) -> None:
+    def settings(root: Path, name: str) -> Config:
+        found = configured(root, "iceberg", table={"name": name}, start={"offsets": {"clicks": {0: 10}}})
+        return found.model_copy(update={"catalog": Catalog.model_validate({"type": "rest", "uri": url})})
+
+    driver = Driver(tmp_path / "delta")
+    driver.start()
+    driver.carry([log({at: event(at) for at in range(10)})], {0: 10})
+    converted, taken = settings(tmp_path / "delta", "lake.converted"), settings(tmp_path / "other", "lake.taken")
+    assert run_convert(converted, "clicks", write=True, now=NOW, as_json=True, out=console())
+    place = taken.catalog_place("clicks", taken.pipelines["clicks"].table.location)
+    assert place is not None
+    other = load_catalog(place.catalog, **dict(place.settings))
+    made = other.create_table(place.identifier, Schema(*FIELDS), str(tmp_path / "other/lake/clicks"), BY_HOUR)
+    made.append(old_rows())
+    run_adopt(taken, "clicks", write=True, now=NOW, as_json=True, out=console())
+    for config, rows in ((converted, 10), (taken, 6)):
+        table = main_table("clicks", config)
+        table.begin({P0: 10}, {"clicks": ["uuid-1"]})
+        assert table.snapshot().frontier(P0) == 10
+        at = config.catalog_place("clicks", table.location)
+        assert at is not None
+        assert (table.rows().count_rows(), other.load_table(at.identifier).scan().count()) == (rows, rows)

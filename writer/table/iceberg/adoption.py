@@ -141,7 +141,7 @@ def _of_columns(table: Table) -> Iterator[str]:
     schema = table.schema()
     for field in schema.fields:
         if field.name.lower() in ICEBERG_RESERVED | set(_OURS):
-            yield f"Its column {field.name} has a name that Iceberg or headrace keeps for itself. Rename it."
+            yield f"Its column {field.name} has a name that Iceberg or headrace keeps for itself. Drop it."
         elif not _fits(schema, field.name):
             yield f"Its column {field.name} is {field.field_type}, which headrace does not write. Drop it."
     now = index_name_by_id(schema)
