@@ -17,15 +17,18 @@ from pyiceberg.types import StringType
 from tests import oracle
 from tests.carried import Driver
 from tests.contract.tables import COLUMNS, P0, batch, begun, iceberg_table_of, made, rows, written
-from tests.contract.test_compact import carry, compacted, filled
+from tests.contract.test_adopt_iceberg import rows_deleted
+from tests.contract.test_compact import carry, close, compacted, filled
 from tests.opened import iceberg_table, in_catalog
 from writer.audit.audit import audit
+from writer.config.pipeline_sections import Dedupe
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
+from writer.maintenance.compaction import Compactor, here
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.iceberg.expiry import SNAPSHOTS_KEPT
 from writer.table.iceberg.metadata.schema import MAPPING
-from writer.table.log.foreign_writes import FilesGone, ForeignChange
+from writer.table.log.foreign_writes import FilesGone, ForeignChange, LiveDeleteFiles
 from writer.table.log.operations import Rewrite
 from writer.table.row_removal import count
 from writer.table.table import PipelineTable
@@ -205,6 +208,25 @@ def test_rows_that_another_client_writes_anew_without_some_are_a_delete(tmp_path
     assert audit(driver.config, "clicks", since=None, deep=False).rows_taken == {"DELETE": 2}
     problems = audit(driver.config, "clicks", since=None, deep=True).problems
     assert "offsets are there more than once" in {problem.what for problem in problems}, "which bounds cannot tell"
+
+
+def test_a_seal_passes_over_files_whose_rows_delete_files_take(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = filled(tmp_path, "iceberg")
+    close(driver)
+    rows_deleted(in_its_catalog(driver))
+    (bucket,) = driver.table.buckets()
+    files = driver.table.bucket_files(driver.table.snapshot())
+    Compactor("clicks", driver.settings, driver.table, None).before_seal(bucket, here)
+    assert [line for line in caplog.messages if "rewrite_passed_over" in line and "by delete files" in line]
+    assert driver.table.bucket_files(driver.table.snapshot()) == files
+    assert len(list(Path(driver.lake).glob("hour=*/*.parquet"))) == len(files), "what was staged is removed"
+    dedupe = Dedupe(key=["id"])
+    compact = driver.settings.compact.model_copy(update={"dedupe": dedupe})
+    settings = driver.settings.model_copy(update={"compact": compact})
+    with pytest.raises(LiveDeleteFiles, match="by delete files"):
+        Compactor("clicks", settings, driver.table, None).before_seal(bucket, here)
 
 
 def test_a_change_of_the_partitioning_stops_it_until_it_is_changed_back(

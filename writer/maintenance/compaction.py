@@ -30,7 +30,7 @@ from writer.sealing.sealer import Sealer
 from writer.storage.base import S3Settings
 from writer.storage.disk_space import scratch
 from writer.table.log.entries import named
-from writer.table.log.foreign_writes import CommitFailed, FilesGone
+from writer.table.log.foreign_writes import CommitFailed, FilesGone, LiveDeleteFiles
 from writer.table.log.operations import Rewrite, Takeover
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
@@ -123,10 +123,19 @@ class Compactor:
             began = time.monotonic()
 
     def before_seal(self, bucket: BucketKey, run: Run) -> None:
-        """Rewrite a bucket until nothing is left to do. Raises as `carry_out` does, and when others are faster."""
+        """Rewrite a bucket until nothing is left to do. Raises as `carry_out` does, and when others are faster.
+
+        A bucket whose rows another client deleted by delete files stays as it is, unless it is to be deduped.
+        """
         for _ in range(_TRIES):
             snapshot = self._table.snapshot()
-            done = list(self.carry_out(snapshot, self.planned(snapshot, [bucket])[bucket], run))
+            try:
+                done = list(self.carry_out(snapshot, self.planned(snapshot, [bucket])[bucket], run))
+            except LiveDeleteFiles as error:
+                if self.policy.dedupe is not None:
+                    raise  # what is sealed has each key once
+                self._pass_over(bucket, error)
+                return
             self._log_results(done)
             if all(one.version is not None for one in done):
                 return
@@ -148,8 +157,11 @@ class Compactor:
         for bucket in buckets:
             del self._added[bucket]
         self._looked = snapshot.version
-        for pieces in self.planned(snapshot, sorted(buckets, key=str)).values() if buckets else ():
-            self._log_results(self.carry_out(snapshot, pieces, run))
+        for bucket, pieces in self.planned(snapshot, sorted(buckets, key=str)).items() if buckets else ():
+            try:
+                self._log_results(self.carry_out(snapshot, pieces, run))
+            except LiveDeleteFiles as error:
+                self._pass_over(bucket, error)
 
     def _log_results(self, done: Iterable[CompactionResult]) -> None:
         for one in done:
@@ -180,10 +192,16 @@ class Compactor:
             self._table.discard(rewritten.files)  # another entry stands where theirs might: none will name them
             self._conflict(bucket, error)
             return done
+        except LiveDeleteFiles:
+            self._table.discard(rewritten.files)
+            raise
         return replace(done, version=version)
 
     def _named(self, bucket: BucketKey) -> str:
         return bucket_path(self._bucketer.columns, bucket)
+
+    def _pass_over(self, bucket: BucketKey, error: LiveDeleteFiles) -> None:
+        logging.warning("rewrite_passed_over", pipeline=self._name, bucket=self._named(bucket), reason=str(error))
 
     def _conflict(self, bucket: BucketKey, error: Exception) -> None:
         logging.event("rewrite_conflict", pipeline=self._name, bucket=self._named(bucket), reason=str(error))

@@ -15,6 +15,10 @@ class ForeignChange(HeadraceError):
     exit_code = ExitCode.CONFIGURATION
 
 
+class LiveDeleteFiles(ForeignChange):
+    """Delete files of another client take rows of a file that was to be written anew, and that still has them."""
+
+
 class CommitFailed(HeadraceError):
     """The storage gave no answer, or refused, for as long as we tried."""
 

@@ -19,7 +19,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table import Table
 
-from writer.table.log.foreign_writes import FilesGone, ForeignChange
+from writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles
 
 MERGE_FROM = 50  # manifests of one size class
 _ENTRIES_MAX = 20_000  # of a manifest; more are planned by several threads of a reader
@@ -53,7 +53,7 @@ class ManifestWriter:
         live = [one for one in found if one.has_added_files() or one.has_existing_files()]
         if removed and added and (deletes := self._deletes_of(live, removed)):
             # What is to stand for these files was read from them as they are: rows that others deleted would be back.
-            raise ForeignChange(
+            raise LiveDeleteFiles(
                 f"another client deleted rows of {min(deletes)} by delete files (merge-on-read), and headrace does not "
                 "read those. Write the files anew without the rows: CALL …system.rewrite_data_files(table => "
                 f"'{'.'.join(self._table.name())}', options => map('delete-file-threshold', '1')). Then start again."
