@@ -18,9 +18,10 @@ from pyiceberg.transforms import IdentityTransform
 
 from writer.config.table_sections import ICEBERG_RESERVED
 from writer.core.files import BucketFile
+from writer.table.iceberg.compatibility import FORMAT_VERSION
 from writer.table.iceberg.foreign_snapshots import live_files
 from writer.table.iceberg.iceberg import Iceberg
-from writer.table.iceberg.metadata.data_files import add_of
+from writer.table.iceberg.metadata.data_files import add_of, without_scheme
 from writer.table.iceberg.metadata.schema import schema_of
 from writer.table.iceberg.metadata.snapshots import VERSION
 from writer.table.log.entries import created, named
@@ -32,7 +33,6 @@ from writer.table.takeover import taken
 if TYPE_CHECKING:
     from pyarrow import dataset  # imports pandas, half a second
 
-_FORMAT = 2
 _OURS = ("_partition", "_kafka_partition")  # a column of one of these names is headrace's own
 
 
@@ -126,9 +126,9 @@ def _fits(schema: Schema, name: str) -> bool:
 
 
 def _of_metadata(table: Table) -> Iterator[str]:
-    if (version := table.metadata.format_version) != _FORMAT:
-        how = "Set format-version to 2" if version < _FORMAT else "Copy its rows into a table of format 2"
-        yield f"Its format version is {version}; headrace writes {_FORMAT}. {how}."
+    if (version := table.metadata.format_version) != FORMAT_VERSION:
+        how = "Set format-version to 2" if version < FORMAT_VERSION else "Copy its rows into a table of format 2"
+        yield f"Its format version is {version}; headrace writes {FORMAT_VERSION}. {how}."
     for field in table.spec().fields:
         if field.name != table.schema().find_column_name(field.source_id):
             yield (
@@ -164,7 +164,7 @@ def _of_files(table: Table, location: str) -> Iterator[str]:
             yield "Row deletes lie on its files, which headrace does not read. Rewrite them (rewrite_data_files)."
             break
     for file in live_files(table, current):
-        if not file.file_path.removeprefix("file://").startswith(f"{location}/"):
+        if not without_scheme(file.file_path).startswith(f"{location}/"):
             yield f"Its file {file.file_path} does not lie below {location}. Copy the rows into a new table."
             return
         if file.file_format != FileFormat.PARQUET:

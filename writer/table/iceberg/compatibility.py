@@ -10,7 +10,7 @@ from writer.table.iceberg.metadata.schema import in_files
 from writer.table.iceberg.metadata.snapshots import DRAFT, SNAPSHOT, TAG, VERSION
 from writer.table.log.foreign_writes import ForeignChange
 
-_FORMAT = 2  # version of the tables that are written
+FORMAT_VERSION = 2  # version of the tables that are written
 
 
 def check_properties(table: Table) -> tuple[int, str]:
@@ -64,9 +64,9 @@ def check_partitions(table: Table, bucket_columns: Sequence[str]) -> None:
 
 def check_format(table: Table) -> None:
     """Raise ForeignChange where another client raised the table's format version."""
-    if (version := table.metadata.format_version) != _FORMAT:
+    if (version := table.metadata.format_version) != FORMAT_VERSION:
         raise ForeignChange(
-            f"another client raised {_named(table)} to Iceberg's format version {version}; headrace writes {_FORMAT}, "
+            f"another client raised {_named(table)} to Iceberg's format version {version}; headrace writes {FORMAT_VERSION}, "
             "and none can be lowered. Start a new pipeline name on a new location."
         )
 
