@@ -66,8 +66,8 @@ def check_format(table: Table) -> None:
     """Raise ForeignChange where another client raised the table's format version."""
     if (version := table.metadata.format_version) != FORMAT_VERSION:
         raise ForeignChange(
-            f"another client raised {_named(table)} to Iceberg's format version {version}; headrace writes {FORMAT_VERSION}, "
-            "and none can be lowered. Start a new pipeline name on a new location."
+            f"another client raised {_named(table)} to Iceberg's format version {version}; headrace writes "
+            f"{FORMAT_VERSION}, and none can be lowered. Start a new pipeline name on a new location."
         )
 
 
