@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from writer.config.pipelines import Config
+from writer.config.table_sections import Table
 from writer.core import fault_points
 from writer.core.backoff import Backoff
 from writer.core.catalog_table import CatalogTable
@@ -231,12 +232,16 @@ def all_tables(name: str, config: Config) -> Tables:
     return Tables(main, side)
 
 
-def conversion(name: str, config: Config, location: str) -> "Conversion | None":
-    """Return how a table of the pipeline becomes Iceberg's, as the configuration says; None: there is no table."""
+def conversion(name: str, config: Config, location: str, table: Table | None = None) -> "Conversion | None":
+    """Return how a table of the pipeline becomes Iceberg's, as its settings say; None: there is no table.
+
+    `table`: settings of a target of the route; None: as the configuration has them for the location.
+    """
     from writer.table.iceberg.conversion import Conversion
     from writer.table.iceberg.iceberg import Iceberg
 
-    s3, place = config.s3.settings, config.catalog_place(name, location)
+    s3 = config.s3.settings
+    place = config.in_catalog(table, location) if table else config.catalog_place(name, location)
     assert place is not None, "the configuration has a catalog where a table is Iceberg's"
     with reading(location):
         old_format = "delta" if any(store_at(f"{location}/{DELTA_LOG}", s3).list()) else "parquet"

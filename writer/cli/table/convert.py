@@ -11,7 +11,7 @@ from rich.console import Console
 import bucketers
 from writer.clients.driver_endpoint import check_no_driver
 from writer.config.pipelines import Config
-from writer.config.table_sections import layout
+from writer.config.table_sections import Table, layout
 from writer.core.errors import ConfigError
 from writer.core.text import plural
 from writer.core.units import show_size
@@ -21,8 +21,8 @@ from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.table.factory import Tables, conversion
-from writer.table.log.foreign_writes import reading
-from writer.table.log.snapshot import TargetRecord
+from writer.table.log.foreign_writes import CommitFailed, reading
+from writer.table.log.snapshot import PipelineSnapshot, TargetRecord, recorded
 from writer.table.table import PipelineTable
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ def run_convert(config: Config, name: str, *, write: bool, now: datetime, as_jso
     Raises ConfigError where it cannot be, ForeignChange, CommitFailed, DriverAlive.
     """
     works = _works(config, name)
-    plans = _plans(config, name, works)
+    plans = _plans(works)
     is_due = not all(plan.done for plan in plans)
     if is_due:
         _check(plans)
     if is_due and write:
         check_no_driver(config, name, "Stop it, then convert.")
         _convert(config, name, works, {"to": "iceberg", "at": now.isoformat()})
-        plans = _plans(config, name, works)
+        plans = _plans(works)
     if as_json:
         lines.emit_whole({"pipeline": name, "tables": [plan.to_json() for plan in plans]})
     else:
@@ -85,30 +85,49 @@ def run_convert(config: Config, name: str, *, write: bool, now: datetime, as_jso
 
 def _works(config: Config, name: str) -> dict[str, "Conversion"]:
     """Return the tables that are there, by location: the pipeline's own first. Raises ConfigError."""
-    settings = config.one_table(name)
+    settings = config.pipelines[name]
     if settings.table.format != "iceberg":
         raise ConfigError(
             f"pipelines.{name}.table.format is {settings.table.format}: set it to iceberg, with a section `catalog` "
             "and table.name, as the table is to be; then convert."
         )
-    places = (settings.table.location, settings.dead_letters, settings.late_table)
-    works = {place: conversion(name, config, place) for place in places if place is not None}
-    if (main := works[settings.table.location]) is None:
+    if (main := conversion(name, config, settings.table.location)) is None:
         raise ConfigError(f"there is no table at {settings.table.location}; `headrace run` makes one.")
     if not main.is_begun:
-        main.old.check_identity(bucketers.build(settings.bucket).columns, layout(settings.bucket))
-    return {place: work for place, work in works.items() if work is not None}
+        is_log = settings.route is not None  # which has no buckets
+        columns = () if is_log else bucketers.build(settings.bucket).columns
+        main.old.check_identity(columns, "" if is_log else layout(settings.bucket))
+    beside = {settings.dead_letters: settings.table}
+    beside |= {settings.late_table: settings.table} if settings.late_table else {}
+    for record, table in _targets(config, name, main.old.snapshot()).values():
+        beside |= {place: table for place in (record.location, record.late) if place}
+    works = {place: conversion(name, config, place, table) for place, table in beside.items()}
+    return {main.old.location: main, **{place: work for place, work in works.items() if work is not None}}
 
 
-def _plans(config: Config, name: str, works: Mapping[str, "Conversion"]) -> list[Plan]:
+def _targets(config: Config, name: str, log: PipelineSnapshot) -> dict[int, tuple[TargetRecord, Table]]:
+    """Return the tables of a route that are to be Iceberg's, by number: as the log is to have them, and their settings.
+
+    One that the configuration no longer names keeps its format.
+    """
+    settings, found = config.pipelines[name], {}
+    for number, record in log.targets().items() if settings.route else ():
+        if (rule := settings.rule_of(record.name, record.location)) is not None:
+            table = settings.of_target(rule, record.name).table
+            if table.format == "iceberg":
+                named = str(config.in_catalog(table))
+                found[number] = record._replace(format=table.format, table=named), table
+    return found
+
+
+def _plans(works: Mapping[str, "Conversion"]) -> list[Plan]:
     plans = []
     for place, work in works.items():
         snapshot, files = work.old.snapshot(), work.old.bucket_files(work.old.snapshot())
         with reading(place):
             rows = sum(rows_of(work.old.store, file) for file in files)
         size = sum(file.bytes for file in files)
-        at = str(config.catalog_place(name, place))
-        plans.append(Plan(work, at, snapshot.version, work.is_begun, work.is_done, len(files), rows, size))
+        plans.append(Plan(work, work.name, snapshot.version, work.is_begun, work.is_done, len(files), rows, size))
     return plans
 
 
@@ -128,8 +147,14 @@ def _convert(config: Config, name: str, works: Mapping[str, "Conversion"], facts
         return work.old
 
     main, *beside = works.values()
-    Tables(main.old, side).apply_side_files()
-    main.end(facts)
+    tables = Tables(main.old, side)
+    tables.apply_side_files()
+    if tables.behind:
+        place, why = next(iter(tables.behind.items()))
+        raise CommitFailed(f"nothing is converted: rows wait for the table at {place}, which refuses them: {why}")
+    log = main.old.snapshot()
+    targets = {number: record for number, (record, _) in _targets(config, name, log).items()}
+    main.end(facts, recorded({**log.targets(), **targets}) if targets else {})
     Tables(main.old, side).apply_side_files()  # of what was committed before the log was at its end
     for work in beside:
         work.end(facts)

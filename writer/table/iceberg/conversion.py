@@ -20,6 +20,7 @@ from writer.table.iceberg.catalog.catalog_errors import CommitRefused
 from writer.table.iceberg.iceberg import Iceberg
 from writer.table.iceberg.metadata.schema import columns_of, schema_of
 from writer.table.log import file_listing
+from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed, reading, unwritable
 from writer.table.log.log import Action, Log, State
 from writer.table.schema_evolution import Unfit, grown
@@ -31,8 +32,8 @@ _AT_ONCE = 16  # footers
 _READ_ONLY = {
     "protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["headrace.convertedToIceberg"]}
 }
-_NO_VACUUM = {"delta.deletedFileRetentionDuration": "interval 5000 weeks"}
-_RULES = ("protocol", "metaData")  # of the last entry, for Delta's clients alone
+_RETENTION, _EVER = "delta.deletedFileRetentionDuration", "interval 5000 weeks"
+_OWN = "retention_before"  # what the last entry says of it, for the journal
 _MAYBE_WIDENED = ('"double"', '"decimal(')  # types that headrace widens others to and Iceberg does not
 
 
@@ -43,6 +44,11 @@ class Conversion:
         """`log`: of the old table, which may be the journal of the new one."""
         self.old, self._log, self._new = old, log, new
         self.is_delta = log.location != new.log.location
+
+    @property
+    def name(self) -> str:
+        """What the table is called in the catalog."""
+        return str(self._new.place)
 
     @property
     def is_done(self) -> bool:
@@ -68,9 +74,15 @@ class Conversion:
                 return [f"Its file {strange[0]} was never committed: readers of the catalog would not see it. Move it."]
             return _of_state(state) or list(_of_files(self.old.store, self._adds(state), state))
 
-    def end(self, facts: Mapping[str, Any]) -> int:
-        """Append the last entry of the old log. Returns its version. Raises ForeignChange, CommitFailed."""
-        return self.old.convert(facts, *((_NO_VACUUM, [_READ_ONLY]) if self.is_delta else ({}, [])))
+    def end(self, facts: Mapping[str, Any], properties: Mapping[str, str] | None = None) -> int:
+        """Append the last entry of the old log, which sets properties of the table. Returns its version.
+
+        Raises ForeignChange, CommitFailed.
+        """
+        if not self.is_delta:
+            return self.old.convert(facts, properties or {}, [])
+        own = self.old.snapshot().state.configuration.get(_RETENTION)
+        return self.old.convert({**facts, _OWN: own}, {**(properties or {}), _RETENTION: _EVER}, [_READ_ONLY])
 
     def register(self) -> None:
         """Copy the ended log, and make the table in the catalog, unless it is there. Raises CommitFailed.
@@ -80,8 +92,7 @@ class Conversion:
         with reading(self.old.location):
             state = self._log.state()
             if self.is_delta:
-                last = [action for action in self._log.entry(state.version) or () if action.keys().isdisjoint(_RULES)]
-                self._log.copy_to(self._new.log_store, last)
+                self._log.copy_to(self._new.log_store, _for_journal(self._log.entry(state.version) or []))
             fault_points.point("after_copy")
             try:
                 self._new.register([_counted(self.old.store, add) for add in self._adds(state)])
@@ -91,6 +102,18 @@ class Conversion:
 
     def _adds(self, state: State) -> list[Action]:
         return file_listing.adds(self._log, state)
+
+
+def _for_journal(last: Sequence[Action]) -> list[Action]:
+    """Return the last entry of a Delta log without what it says to Delta's clients alone."""
+    own, found = parse_commit_info(last)[1].get(_OWN), list[Action]()
+    for action in last:
+        if (metadata := action.get("metaData")) is not None:
+            kept = {key: value for key, value in metadata["configuration"].items() if key != _RETENTION}
+            found.append({"metaData": {**metadata, "configuration": kept | ({_RETENTION: own} if own else {})}})
+        elif "protocol" not in action:
+            found.append(action)
+    return found
 
 
 _GONE = (

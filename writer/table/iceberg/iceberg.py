@@ -34,7 +34,7 @@ class Iceberg:
 
     def __init__(self, location: str, place: CatalogTable, s3: S3Settings | None = None) -> None:
         """Take the location, and the table's name in a catalog."""
-        self.location, self.store, self._place = location, store_at(location, s3), place
+        self.location, self.store, self.place = location, store_at(location, s3), place
         self._client = CatalogClient(place, location, s3)
         self.log_store = store_at(f"{location}/{LOG}", s3)
         self._journal = Journal(self.log_store, self._client)
@@ -48,10 +48,10 @@ class Iceberg:
         if self._journal.has_entries():
             if not self.was_in_catalog():
                 return f"a table in Parquet format{_CONVERT}"
-            return f"the log of a table that the catalog does not know as {self._place}; register it there again"
+            return f"the log of a table that the catalog does not know as {self.place}; register it there again"
         for name in self.store.list(METADATA):
             if is_iceberg(name) and not self._is_leftover(f"{METADATA}/{name}"):
-                return f"an Iceberg table that the catalog does not know as {self._place}"
+                return f"an Iceberg table that the catalog does not know as {self.place}"
         return ""
 
     def create(self, name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:

@@ -24,12 +24,12 @@ from writer.table.log.snapshot import (
     FORMAT,
     INCARNATIONS,
     ROUTED,
-    TARGETS,
     PipelineSnapshot,
     TargetRecord,
     app_id,
     changes_name,
     closed_name,
+    recorded,
 )
 from writer.table.schema_ids import unrecorded
 
@@ -119,10 +119,9 @@ def add_targets(end: Appender, epoch: int | None, wanted: Sequence[TargetRecord]
         new = [one for number, one in numbered.items() if known.get(number) != one]
         if not new:
             return known
-        raw = json.dumps({number: one.to_json() for number, one in numbered.items()})
         about = {"kind": "targets", "epoch": epoch, "added": [{"number": o.number, **o.to_json()} for o in new]}
         values = {f"{end.pipeline}/format": max(snapshot.format, ROUTED)}
-        end.write(snapshot, [], values, about, {TARGETS: raw})
+        end.write(snapshot, [], values, about, recorded(numbered))
         return numbered
 
     return end.retried(add)

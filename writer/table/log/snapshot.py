@@ -66,6 +66,11 @@ class TargetRecord(NamedTuple):
         return {key: value for key, value in self._asdict().items() if key != "number"}
 
 
+def recorded(targets: Mapping[int, TargetRecord]) -> dict[str, str]:
+    """Return the property of a log that says which tables its route fills, by number."""
+    return {TARGETS: json.dumps({number: one.to_json() for number, one in targets.items()})}
+
+
 class _Value:
     """The value of a `txn` of the pipeline, as an attribute of a snapshot."""
 
