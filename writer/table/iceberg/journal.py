@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from pyarrow import fs
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import TableUpdate
 
@@ -20,6 +21,7 @@ from writer.storage.base import Store
 from writer.table.iceberg import compatibility, foreign_snapshots
 from writer.table.iceberg.catalog.catalog_client import CatalogClient
 from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, CommitRefused
+from writer.table.iceberg.metadata.offset_bounds import OFFSET
 from writer.table.iceberg.metadata.schema import columns_of, schema_of, spec_of
 from writer.table.iceberg.metadata.snapshots import DRAFT, SNAPSHOT, VERSION, PreparedCommit, prepare, takeover
 from writer.table.log import file_listing
@@ -37,8 +39,8 @@ _PROPERTIES = {
     "write.delete.mode": "copy-on-write",  # other clients' deletes leave no delete files, which a rewrite would undo
     "write.update.mode": "copy-on-write",
     "write.merge.mode": "copy-on-write",
-    "write.metadata.metrics.column._offset": "full",  # whose bounds tell rows of ours from those of other clients
 }
+_OF_OFFSETS = {f"write.metadata.metrics.column.{OFFSET}": "full"}  # bounds tell rows of ours from other clients'
 
 
 class Journal(Log):
@@ -84,7 +86,9 @@ class Journal(Log):
         False when another commit came before. Raises OSError where nobody knows whether it was committed.
         """
         draft = self._put_draft(actions)
-        prepared = takeover(table, actions, draft, {k: v for k, v in _PROPERTIES.items() if k != "format-version"})
+        properties = {**_PROPERTIES, **_OF_OFFSETS}
+        del properties["format-version"]  # it is of this one
+        prepared = takeover(table, actions, draft, properties)
         fault_points.point("before_catalog")
         try:
             self._client.commit(table, prepared.requirements, prepared.updates)
@@ -128,7 +132,7 @@ class Journal(Log):
         fault_points.point("before_catalog")
         schema = schema_of(first.columns())
         spec = spec_of(schema, first.metadata["partitionColumns"])
-        self._client.create(schema, spec, {**_PROPERTIES, VERSION: "0", DRAFT: draft})
+        self._client.create(schema, spec, {**_properties(schema), VERSION: "0", DRAFT: draft})
         fault_points.point("after_catalog")
         is_ours = self.table().properties[DRAFT] == draft
         if not is_ours:
@@ -148,7 +152,7 @@ class Journal(Log):
             return prepare(table, actions, self._client.location, state.version, _CONVERTED).updates
 
         fault_points.point("before_catalog")
-        self._client.create_filled(schema, spec, _PROPERTIES, filled)
+        self._client.create_filled(schema, spec, _properties(schema), filled)
         fault_points.point("after_catalog")
 
     def append(self, after: State, actions: Sequence[Action]) -> bool:
@@ -296,3 +300,8 @@ class Journal(Log):
             f"another client changed the columns of table {self._client.place} at {self._client.location}: {how}. "
             "Change them back, then start again."
         )
+
+
+def _properties(schema: Schema) -> dict[str, str]:
+    """Return the properties of a new table; a catalog may refuse one that names a column that is not there."""
+    return {**_PROPERTIES, **(_OF_OFFSETS if any(field.name == OFFSET for field in schema.fields) else {})}
