@@ -95,7 +95,7 @@ def test_the_autoscaler_an_executor_and_the_driver_are_killed_and_what_was_asked
             scaler.kill()
         driver.writer.kill()
         with started(site) as again:
-            assert f"executors_requested executors={fewer}" in again.writer.said()
+            assert f"executors={fewer} reason='a driver before this one had this request'" in again.writer.said()
             again.until_registered(fewer)
             assert again.executors()["failed_tasks"] == 0
             work.rest(again)
