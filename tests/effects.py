@@ -1,6 +1,6 @@
-"""Lets a process die, in this one, after so many of its effects on local storage and on an SQL catalog."""
+"""Lets a process die, in this one, after so many of its effects on storage and on a catalog."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -8,13 +8,21 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from writer.storage.local import LocalStore
 
+_ANY: Mapping[Any, Sequence[str]] = {
+    LocalStore: ("put", "put_if_absent", "move", "delete"),
+    SqlCatalog: ("create_namespace", "commit_table"),
+}
+
 
 class Died(BaseException):
     """The process is gone, at this moment."""
 
 
-def dying(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
-    """Die at the effect after so many, from the first step of the iterator to the second."""
+def dying(monkeypatch: pytest.MonkeyPatch, after: int, effects: Mapping[Any, Sequence[str]] = _ANY) -> Iterator[None]:
+    """Die at the effect after so many, from the first step of the iterator to the second.
+
+    `effects`: names of methods, by who has them; default: of any local store and SQL catalog.
+    """
     done = 0
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -28,9 +36,8 @@ def dying(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
         return call
 
     with monkeypatch.context() as patched:
-        for name in ("put", "put_if_absent", "move", "delete"):
-            patched.setattr(LocalStore, name, counted(getattr(LocalStore, name)))
-        for name in ("create_namespace", "commit_table"):
-            patched.setattr(SqlCatalog, name, counted(getattr(SqlCatalog, name)))
+        for owner, names in effects.items():
+            for name in names:
+                patched.setattr(owner, name, counted(getattr(owner, name)))
         yield
     yield

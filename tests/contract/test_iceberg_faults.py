@@ -15,6 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from tests.contract.tables import COLUMNS, P0, batch, begun, made, rows, written
+from tests.effects import Died, dying
 from tests.opened import iceberg_table, in_catalog
 from tests.racing import FAULTS, fail
 from writer.core.files import StagedFile
@@ -25,10 +26,6 @@ from writer.table.log.operations import Rewrite
 from writer.table.table import PipelineTable
 
 HOUR = "2026-11-20T05"
-
-
-class Died(BaseException):
-    """The process is gone, at this moment."""
 
 
 @pytest.fixture
@@ -110,28 +107,11 @@ def _opened_as(table: PipelineTable) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 def effects(
     monkeypatch: pytest.MonkeyPatch, table: PipelineTable, after: int, client: Catalog | None = None
-) -> Iterator[int]:
-    """Let the process die after so many effects on the store of the log and on the catalog; yields how many came."""
-    done = 0
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal done
-            if done >= after:
-                raise Died
-            done += 1
-            return function(*args, **kwargs)
-
-        return call
-
-    store, client = table._log._store, client or catalog_client._opened(*_opened_as(table))
-    with monkeypatch.context() as patched:
-        for name in ("put", "put_if_absent", "delete"):
-            patched.setattr(store, name, counted(getattr(store, name)))
-        for name in ("create_table", "commit_table"):
-            patched.setattr(client, name, counted(getattr(client, name)))
-        yield done
-    yield done
+) -> Iterator[None]:
+    """Let the process die after so many effects on the store of the table's log and on its catalog."""
+    client = client or catalog_client._opened(*_opened_as(table))
+    of_log, of_catalog = ("put", "put_if_absent", "delete"), ("create_table", "commit_table")
+    return dying(monkeypatch, after, {table._log._store: of_log, client: of_catalog})
 
 
 @pytest.mark.parametrize("after", range(8))

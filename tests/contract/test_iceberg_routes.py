@@ -19,7 +19,8 @@ from pyiceberg.table import Table
 from typer.testing import CliRunner
 
 from tests import oracle
-from tests.contract.test_iceberg_faults import Died, effects
+from tests.contract.test_iceberg_faults import effects
+from tests.effects import Died
 from tests.racing import FAULTS, fail
 from tests.unit.test_targets import BY_HEADER, PART, Started
 from writer.cli.main import app

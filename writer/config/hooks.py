@@ -162,6 +162,20 @@ def place_of(hook: HookSettings) -> str | None:
     return None
 
 
+_NOT_FOR_ICEBERG = {
+    "trino": "Trino finds an Iceberg table, and each commit, by its name in the catalog, so there is nothing to "
+    "register; `headrace ddl` prints a view",
+    "presto": "Presto knows no catalog that headrace writes, so it finds no Iceberg table",
+}
+
+
+def check_fit_iceberg(hooks: list[HookSettings]) -> None:
+    """Raise ValueError for a hook that an Iceberg table has no use for."""
+    for hook in hooks:
+        if hook.type in _NOT_FOR_ICEBERG:
+            raise ValueError(f"hooks.{hook.name}: {_NOT_FOR_ICEBERG[hook.type]}. Leave the hook out")
+
+
 def _named_apart(hooks: list[HookSettings]) -> list[HookSettings]:
     """Raise ValueError if two hooks have one name, because their outboxes would be one."""
     names = [hook.name for hook in hooks]

@@ -27,7 +27,7 @@ from writer.config.connections import (
     Spark,
     Supervisor,
 )  # fmt: skip
-from writer.config.hooks import NAME, Hooks, of_table, place_of
+from writer.config.hooks import NAME, Hooks, check_fit_iceberg, of_table, place_of
 from writer.config.pipeline_sections import (
     Columns,
     Commit,
@@ -239,13 +239,6 @@ class Pipeline(Strict):
         return self.seal.late_table or self.table.location + _LATE
 
 
-_NOT_FOR_ICEBERG = {
-    "trino": "Trino finds an Iceberg table, and each commit, by its name in the catalog, so there is nothing to "
-    "register; `headrace ddl` prints a view",
-    "presto": "Presto knows no catalog that headrace writes, so it finds no Iceberg table",
-}
-
-
 def check_table(one: Pipeline) -> None:
     """Raise ValueError where the settings of one table contradict each other."""
     if one.retention is not None:
@@ -262,9 +255,8 @@ def check_table(one: Pipeline) -> None:
         raise ValueError("compact.dedupe takes rows out when a bucket is sealed; set compact.at_seal: true")
     if one.table.format == "parquet":
         check_hive(one.table, one.roll, one.bucket)
-    for hook in one.hooks if one.table.format == "iceberg" else ():
-        if hook.type in _NOT_FOR_ICEBERG:
-            raise ValueError(f"hooks.{hook.name}: {_NOT_FOR_ICEBERG[hook.type]}. Leave the hook out")
+    if one.table.format == "iceberg":
+        check_fit_iceberg(one.hooks)
     if one.table.name is not None and one.table.format != "iceberg":
         raise ValueError(f"table.name is a name in a catalog, which a table of format {one.table.format} does not have")
 

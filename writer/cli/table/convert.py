@@ -32,7 +32,7 @@ _FORMATS = {"delta": "a Delta table", "parquet": "a table in Parquet format"}
 _READERS = {
     "delta": "Readers of Delta keep the rows of today, until compaction or retention takes files that those need; none "
     "can write there. Remove _delta_log when no one reads it any more.",
-    "parquet": "Whoever reads the folders sees files there that do not count: let them read by the catalog.",
+    "parquet": "Readers of the folders see files there that do not count: let them read by the catalog.",
 }
 
 

@@ -87,7 +87,7 @@ class Conversion:
     def register(self) -> None:
         """Copy the ended log, and make the table in the catalog, unless it is there. Raises CommitFailed.
 
-        Where the catalog gives no answer, the next look tells what it did.
+        Where the catalog gives no answer, the next look shows what it did.
         """
         with reading(self.old.location):
             state = self._log.state()

@@ -63,7 +63,7 @@ class Iceberg:
         self._journal.register(adds)
 
     def table(self) -> Table:
-        """Return the table as the catalog has it, whoever made it. Raises FileNotFoundError."""
+        """Return the table as the catalog has it, any client's. Raises FileNotFoundError."""
         return self._journal.loaded()
 
     def was_in_catalog(self) -> bool:

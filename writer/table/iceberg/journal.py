@@ -66,7 +66,7 @@ class Journal(Log):
         return super().exists()
 
     def loaded(self) -> Table:
-        """Return the table as the catalog has it, whoever made it.
+        """Return the table as the catalog has it, any client's.
 
         Raises FileNotFoundError where there is none, ForeignChange where there was one of ours.
         """

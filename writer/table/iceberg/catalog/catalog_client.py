@@ -201,7 +201,7 @@ def _sqlite_file(settings: Mapping[str, str]) -> Path | None:
 
 
 def client_settings(place: CatalogTable, location: str, s3: S3Settings | None = None) -> dict[str, str]:
-    """Return all that pyiceberg is told of a table: how it reaches the catalog, and the files."""
+    """Return pyiceberg's settings for a table: how it reaches the catalog, and the files."""
     settings = dict(place.settings)
     asks_aws = settings["type"] == "glue" or settings.get("rest.sigv4-enabled", "").lower() == "true"
     if asks_aws and "client.region" not in settings:  # botocore alone does not know AWS_REGION

@@ -52,7 +52,7 @@ _SECRETS = ("token", "credential", "secret-access-key", "session-token")  # ends
 
 
 class CatalogUnanswered(OSError):
-    """The catalog failed, or did not answer. Whether it did what it was asked, only its own word tells."""
+    """The catalog failed, or did not answer. Whether it did what was asked, its newest metadata says."""
 
     may_pass = True  # the same request may succeed a moment later
     pause_s = 0.0  # that the catalog asks for before the next request

@@ -1,4 +1,4 @@
-"""Tells from bounds of `_offset` whether files that replace others hold rows that those did not.
+"""Decides by bounds of `_offset` whether files that replace others hold rows that those did not.
 
 A merge that deletes more rows than it inserts counts like a delete. Rows of other clients have no offset, or one that
 no replaced file of the partition reaches. A row with an offset of such a file is not seen: `audit --deep` counts it

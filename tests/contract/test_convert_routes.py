@@ -1,0 +1,76 @@
+"""The tables of a route become Iceberg tables with the log that fills them: nothing is lost or doubled."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests import oracle
+from tests.effects import Died, dying
+from tests.looking import NOW
+from tests.unit.test_targets import PART, Started
+from writer.cli.table.convert import run_convert
+from writer.config.pipelines import Config
+from writer.output.tables import console
+from writer.table.iceberg.catalog import catalog_client
+from writer.table.log.appender import Converted
+
+
+def routed(root: Path, form: str, names: tuple[str, ...] = ("a", "b")) -> Started:
+    return Started(root, {"targets": {name: str(root / name) for name in names}}, form=form)
+
+
+def counts(root: Path) -> list[int]:
+    return [oracle.count(root / name) for name in ("a", "b")]
+
+
+def test_the_tables_of_a_route_are_converted_with_the_log_that_fills_them(tmp_path: Path) -> None:
+    old = routed(tmp_path, "delta")
+    old.commit(str(tmp_path / "a"), str(tmp_path / "b"))
+    old.tables.apply_side_files()
+    old.commit(str(tmp_path / "a"))  # which waits
+    config = old.config.model_dump(mode="json", exclude_unset=True)
+    config["pipelines"]["p"]["table"] |= {"format": "iceberg", "name": "shop.log"}
+    wanted = Config.model_validate(config)
+    assert run_convert(wanted, "p", write=False, now=NOW, as_json=True, out=console())
+    assert run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
+    assert not run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
+    with pytest.raises(Converted):
+        routed(tmp_path, "delta")
+    new = Started(tmp_path, config["pipelines"]["p"]["route"], form="iceberg", table={"name": "shop.log"})
+    known = new.tables.main.snapshot().targets()
+    assert {(one.format, one.table) for one in known.values()} == {("iceberg", "shop.a"), ("iceberg", "shop.b")}
+    assert counts(tmp_path) == [2, 1]
+    new.commit(str(tmp_path / "a"), str(tmp_path / "b"))
+    new.tables.apply_side_files()
+    assert (counts(tmp_path), new.tables.behind) == ([3, 2], {})
+    assert new.tables.main.snapshot().frontier(PART) == 3
+
+
+def test_a_route_whose_conversion_dies_at_any_effect_is_converted_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = routed(tmp_path / "now", "delta")
+    old.commit(str(tmp_path / "now" / "a"), str(tmp_path / "now" / "b"))  # which waits
+    (tmp_path / "now").rename(tmp_path / "then")
+    config = old.config.model_dump(mode="json", exclude_unset=True)
+    config["pipelines"]["p"]["table"] |= {"format": "iceberg"}
+    wanted, after, is_done = Config.model_validate(config), 0, False
+    while not is_done:
+        shutil.rmtree(tmp_path / "now", ignore_errors=True)
+        shutil.copytree(tmp_path / "then", tmp_path / "now")
+        catalog_client._open.cache_clear()
+        at_effect = dying(monkeypatch, after)
+        next(at_effect)
+        with suppress(Died):
+            run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
+            is_done = True
+        next(at_effect)
+        run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
+        new = routed(tmp_path / "now", "iceberg")
+        new.commit(str(tmp_path / "now" / "a"))
+        new.tables.apply_side_files()
+        assert (counts(tmp_path / "now"), new.tables.behind) == ([2, 1], {}), after
+        after += 6
+    assert after > 12
