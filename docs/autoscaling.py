@@ -143,7 +143,7 @@ _VERDICTS = {
     "skew": ("no more", "Slots wait for one partition: split ranges, or spread the keys."),
     "few_ranges": ("no more", "All slots for which a full batch has ranges or files are busy already."),
     "ineffective": ("no more", "The last added executors brought too little: another resource is the limit."),
-    "quota": ("no more", "The cluster starts no more executors."),
+    "quota": ("no more", "The cluster grants fewer than are requested, and those do not suffice. The request stays."),
     "memory_pressure": ("no fewer", "Garbage collection takes long; fewer executors would hold more each."),
     "rate_limited": (
         "note",

@@ -33,7 +33,7 @@ class Sums:
     slots_each: int
     start_s: float
     growth: Growth
-    used_up: float  # share of the slots that are wanted now, at utilization_max
+    used_up: float  # share of the slots that are wanted and granted now, at utilization_max
     used_target: float
     used_down: float
     least: int | None  # executors that carry the target; None: more than are of use
@@ -163,6 +163,7 @@ def _sums(policy: Policy, memory: Memory, facts: Facts, loads: tuple[Load, ...],
     executors = facts.executors
     assert executors is not None
     each = executors.slots
+    granted = desired if executors.quota is None else min(desired, max(executors.quota, executors.registered))
     growth = _growth(policy, memory, executors)
     ceilings, floors = _ceilings(policy, executors, facts.pipelines, desired), _floors(policy, desired)
     found = least(loads, "target", each, growth, max(policy.executors_max, desired))
@@ -176,9 +177,9 @@ def _sums(policy: Policy, memory: Memory, facts: Facts, loads: tuple[Load, ...],
             want, by = max(lowest, bound.executors), [bound.name]
     return Sums(
         loads=loads, slots_each=each, start_s=start_s(policy, memory), growth=growth,
-        used_up=used(loads, "up", desired * each, growth),
-        used_target=used(loads, "target", desired * each, growth),
-        used_down=used(loads, "down", desired * each, growth),
+        used_up=used(loads, "up", granted * each, growth),
+        used_target=used(loads, "target", granted * each, growth),
+        used_down=used(loads, "down", granted * each, growth),
         least=found, ceilings=ceilings, floors=floors, want=want, bound_by=tuple(by),
     )  # fmt: skip
 
@@ -230,17 +231,19 @@ def _more(
     if by is not None:
         return Blocked(desired, symptoms, sums, max(desired, sums.least or sums.want), by)
     if sums.want <= desired:
-        return Stay(desired, symptoms, sums) if sums.bound_by != ("quota",) else _refused(sums, executors, symptoms)
+        is_refused = sums.bound_by == ("quota",)
+        return _refused(sums, executors, desired, symptoms) if is_refused else Stay(desired, symptoms, sums)
     until = settled_at(policy, memory, facts)
     if until is not None and now < until:
         return Wait(desired, symptoms, sums, sums.want, until)
     return Up(sums.want, symptoms, sums, desired)
 
 
-def _refused(sums: Sums, executors: Executors, symptoms: tuple[Symptom, ...]) -> Decision:
+def _refused(sums: Sums, executors: Executors, desired: int, symptoms: tuple[Symptom, ...]) -> Decision:
+    """Keep the request: the cluster grants it as soon as it can."""
     says = f"the cluster grants {executors.quota} executors, and {sums.least or 'more'} are wanted"
     by = Symptom("quota", "no_more", says, "Raise the quota, or executors_max is what it says.")
-    return Blocked(sums.want, (*symptoms, by), sums, sums.least or sums.want, by)
+    return Blocked(desired, (*symptoms, by), sums, max(desired, sums.least or sums.want), by)
 
 
 def _fewer(

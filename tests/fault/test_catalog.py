@@ -30,6 +30,7 @@ def proxy(rest: str, site: Site, tmp_path: Path) -> Iterator[CatalogProxy]:
         yield found
 
 
+@pytest.mark.cell("a catalog {fault}", "under a running writer")
 @pytest.mark.parametrize("fault", [REFUSED, THROTTLED, BUSY, LOST, FAILED, TWICE])
 @pytest.mark.parametrize("form", ["iceberg"])
 def test_a_writer_goes_on_whatever_its_catalog_does(
@@ -51,6 +52,7 @@ def test_a_writer_goes_on_whatever_its_catalog_does(
     oracle.check(lake, "events", site.ends(name))
 
 
+@pytest.mark.cell("a catalog is down", "for a minute, under a running writer")
 @pytest.mark.parametrize("form", ["iceberg"])
 def test_a_writer_waits_for_a_catalog_that_is_down(
     site: Site, topic: MakeTopic, proxy: CatalogProxy, form: str

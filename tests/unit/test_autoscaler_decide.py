@@ -171,6 +171,16 @@ def test_what_the_quota_refuses_is_not_asked_for():
     assert decided(facts(pipeline(400_000), quota=4)).executors == 4
 
 
+def test_a_request_that_the_cluster_grants_in_part_is_kept_and_told_as_a_quota():
+    known = facts(pipeline(60_000, executors=1), executors=1, quota=1, wanted=3)
+    decision = decided(known, Memory(desired=3))
+    assert isinstance(decision, Blocked)
+    assert (decision.by.kind, decision.executors) == ("quota", 3)
+    assert decision.sums.used_up > 1
+    granted = decided(facts(pipeline(60_000, executors=3), executors=3), Memory(desired=3))
+    assert isinstance(granted, Stay)
+
+
 def test_numbers_that_spare_no_wave_are_skipped():
     # 48 ranges on 4 slots each: 6 executors take two waves, 7 to 11 too, 12 one.
     of_48 = {"partitions": 48, "executors": 6}
