@@ -6,7 +6,9 @@ from writer.driver.restart_policy import (
     RESTARTS_MAX,
     WINDOW_S,
     causes,
+    java_trace,
     means_data_loss,
+    means_new_partition,
     pause_s,
     sentence,
 )
@@ -43,6 +45,15 @@ def test_what_spark_and_kafka_say_of_lost_offsets_is_known(text):
 @pytest.mark.parametrize("text", ["java.io.IOException: No space left on device", "AssertionError: records", ""])
 def test_other_failures_are_none(text):
     assert not means_data_loss(text)
+
+
+def test_a_partition_that_appears_while_a_batch_is_planned_is_known():
+    text = "StreamingQueryException: key not found: my-clicks-2\n=== Streaming Query ===\n"
+    assert means_new_partition(f"{text}UnknownException: java.util.NoSuchElementException: key not found: my-clicks-2")
+    assert means_new_partition("java.util.NoSuchElementException: key not found: clicks-2\n\nJVM stacktrace:\n\tat x")
+    assert means_new_partition("If startingOffsets contains specific offsets, you must specify all TopicPartitions.")
+    assert not means_new_partition("java.util.NoSuchElementException: key not found: spark.sql.shuffle")
+    assert not means_new_partition("java.util.NoSuchElementException: None.get")
 
 
 WORKER = """
@@ -104,6 +115,9 @@ def test_the_cause_is_found_below_what_spark_wraps_around_it():
         "Captured: the query ended", "Captured: job aborted", "Captured: KAFKA_DATA_LOSS",
         "RuntimeError: while reading",
     ]  # fmt: skip
+    assert java_trace(outer) == ""
+    inner._stackTrace = "\n".join(f"at {n}" for n in range(50))
+    assert java_trace(outer).splitlines() == [f"at {n}" for n in range(20)]
     inner.__context__ = outer  # a ring ends
     assert causes(outer).count("the query ended") == 1
     assert causes(None) == ""

@@ -102,9 +102,14 @@ def test_spark_saying_so_starts_it_again(starts: Callable[..., PipelineRunner]) 
 
 
 def test_kafka_saying_so_starts_it_again_whatever_spark_said(starts: Callable[..., PipelineRunner]) -> None:
-    odd = RuntimeError("java.util.NoSuchElementException: key not found: clicks-0")
+    odd = RuntimeError("java.util.NoSuchElementException: None.get")
     assert ended(starts(Pipeline(error=odd, moved="clicks/0 begins at offset 9, beyond the table's 4"), None)) is None
     assert ended(starts(Pipeline(error=odd), None)) is odd
+
+
+def test_a_partition_that_appears_while_spark_plans_starts_it_again(starts: Callable[..., PipelineRunner]) -> None:
+    new = RuntimeError("java.util.NoSuchElementException: key not found: clicks-3")
+    assert ended(starts(Query(new), None)) is None
 
 
 def test_a_topic_on_its_way_and_a_broker_after_it_are_waited_for(starts: Callable[..., PipelineRunner]) -> None:

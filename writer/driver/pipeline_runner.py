@@ -129,7 +129,8 @@ class PipelineRunner:
         self.progress.failed(sentence(self.error))
         code, name = exit_code(self.error), self.progress.pipeline
         logging.error("pipeline_failed", pipeline=name, exit_code=code, error=sentence(self.error))
-        if not isinstance(self.error, HeadraceError):
+        if self.error is not None and not isinstance(self.error, HeadraceError):
+            self.error.add_note(restart_policy.java_trace(self.error))
             logging.detail(self.error)
 
     def _end_query(self, *, stopping: bool) -> None:
@@ -219,7 +220,9 @@ class PipelineRunner:
             return ""
         if why := self.pipeline.log_moved():
             return why
-        return sentence(self.error) if restart_policy.means_data_loss(restart_policy.causes(self.error)) else ""
+        text = restart_policy.causes(self.error)
+        is_passing = restart_policy.means_data_loss(text) or restart_policy.means_new_partition(text)
+        return sentence(self.error) if is_passing else ""
 
     def _planned(self, why: str) -> bool:
         """Plan the next start; False when there were too many."""

@@ -3,7 +3,8 @@
 Pure. What a start then finds, a gap or a new incarnation, `writer/offsets/start_decision.py` decides.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
 from writer.core.backoff import Backoff
 from writer.core.errors import HeadraceError
@@ -28,6 +29,12 @@ _SIGNS = (
     "LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW",
     "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN",
 )
+# Spark 4.0 asks Kafka for partitions several times a trigger, and at a start after the driver has: one that was added
+# meanwhile is in some answers only.
+_NEW_PARTITION = re.compile(
+    r"NoSuchElementException: key not found: \S+-\d+\s*$|you must specify all TopicPartitions", re.MULTILINE
+)
+_TRACE_LINES_MAX = 20
 
 
 def pause_s(earlier_s: Sequence[float], now_s: float) -> float | None:
@@ -42,6 +49,11 @@ def pause_s(earlier_s: Sequence[float], now_s: float) -> float | None:
 def means_data_loss(text: str) -> bool:
     """Return whether an error or one of its causes means that Kafka lacks expected offsets."""
     return any(sign in text for sign in _SIGNS)
+
+
+def means_new_partition(text: str) -> bool:
+    """Return whether an error or one of its causes means that a partition appeared while Spark planned a batch."""
+    return _NEW_PARTITION.search(text) is not None
 
 
 def sentence(error: BaseException | None) -> str:
@@ -72,10 +84,18 @@ def _of_jvm(text: str) -> str:
 
 def causes(error: BaseException | None) -> str:
     """Write out an error and all its causes. Spark keeps them in an attribute of its own, with traces of the JVM."""
-    texts: list[str] = []
+    return "\n".join(f"{type(one).__name__}: {one}" for one in _chain(error))
+
+
+def java_trace(error: BaseException | None) -> str:
+    """Return the first lines of the JVM's trace of the last cause that has one, which Spark leaves out; '' without."""
+    traces = [trace for one in _chain(error) if (trace := getattr(one, "_stackTrace", ""))]
+    return "\n".join(traces[-1].splitlines()[:_TRACE_LINES_MAX]) if traces else ""
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        texts.append(f"{type(error).__name__}: {error}")
+        yield error
         error = getattr(error, "_cause", None) or error.__cause__ or error.__context__
-    return "\n".join(texts)
