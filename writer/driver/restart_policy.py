@@ -29,8 +29,8 @@ _SIGNS = (
     "LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW",
     "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN",
 )
-# Spark 4.0 asks Kafka for partitions several times a trigger, and at a start after the driver has: one that was added
-# meanwhile is in some answers only.
+# An added partition: Spark 4.0's report of a trigger without a batch fails over it (`KafkaMicroBatchStream.metrics`),
+# and so does its start, when the driver knows another number.
 _NEW_PARTITION = re.compile(
     r"NoSuchElementException: key not found: \S+-\d+\s*$|you must specify all TopicPartitions", re.MULTILINE
 )
