@@ -241,8 +241,8 @@ def _more(
 
 def _refused(sums: Sums, executors: Executors, desired: int, symptoms: tuple[Symptom, ...]) -> Decision:
     """Keep the request: the cluster grants it as soon as it can."""
-    says = f"the cluster grants {executors.quota} executors, and {sums.least or 'more'} are wanted"
-    by = Symptom("quota", "no_more", says, "Raise the quota, or executors_max is what it says.")
+    says = f"the cluster grants {executors.quota} of {desired} executors, and {sums.least or 'more'} are needed"
+    by = Symptom("quota", "no_more", says, "Raise the cluster's quota, or lower executors_max to what it grants.")
     return Blocked(desired, (*symptoms, by), sums, max(desired, sums.least or sums.want), by)
 
 

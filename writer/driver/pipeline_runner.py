@@ -130,7 +130,8 @@ class PipelineRunner:
         code, name = exit_code(self.error), self.progress.pipeline
         logging.error("pipeline_failed", pipeline=name, exit_code=code, error=sentence(self.error))
         if self.error is not None and not isinstance(self.error, HeadraceError):
-            self.error.add_note(restart_policy.java_trace(self.error))
+            if trace := restart_policy.java_trace(self.error):
+                self.error.add_note(trace)
             logging.detail(self.error)
 
     def _end_query(self, *, stopping: bool) -> None:
@@ -221,8 +222,8 @@ class PipelineRunner:
         if why := self.pipeline.log_moved():
             return why
         text = restart_policy.causes(self.error)
-        is_passing = restart_policy.means_data_loss(text) or restart_policy.means_new_partition(text)
-        return sentence(self.error) if is_passing else ""
+        is_kafkas = restart_policy.means_data_loss(text) or restart_policy.means_new_partition(text)
+        return sentence(self.error) if is_kafkas else ""
 
     def _planned(self, why: str) -> bool:
         """Plan the next start; False when there were too many."""
