@@ -205,7 +205,7 @@ def test_a_signal_at_any_moment_leaves_nothing(start, number, moment):
     time.sleep(later)
     demo.process.send_signal(asked)
     time.sleep(0.15)
-    demo.process.send_signal(asked)  # again, by somebody impatient: of two different ones Python may handle either first
+    demo.process.send_signal(asked)  # by somebody impatient; of two different ones, either may be handled first
     code = demo.process.wait(15)
     assert demo.alive() == {}, demo.said()
     assert list(demo.temporary.iterdir()) == []
