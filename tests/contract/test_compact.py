@@ -61,7 +61,7 @@ def row(offset: int, i: int) -> dict[str, Any]:
 
 
 def compactor(driver: Driver) -> Compactor:
-    return Compactor("clicks", driver.settings, driver.table, None)
+    return Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
 
 
 def compacted(driver: Driver) -> list[CompactionResult]:

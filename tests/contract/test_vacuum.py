@@ -84,7 +84,7 @@ def test_what_a_dead_driver_staged_goes_once_it_is_old(make) -> None:
         f"/{path}" for path in staged
     }
     assert len([path for path in waste if path.startswith(driver.dead_letters)]) == 1
-    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, later()))
     assert names(driver) == before
     assert found(driver) == {}
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
@@ -112,7 +112,7 @@ def test_files_that_were_rewritten_go_after_a_while(make, form: str) -> None:
     assert set(waste.values()) == {"removed"}
     assert len(waste) == 6
     assert found(driver, later(6)) == {}
-    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, later()))
     assert offsets(driver) == list(range(70))
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 
@@ -134,7 +134,7 @@ def test_metadata_that_no_snapshot_names_goes_and_what_a_kept_snapshot_needs_sta
     assert sorted(waste.values()) == ["orphan"] * 3, "the files that the compaction replaced are those of a tag"
     before.refresh().manage_snapshots().remove_tag("month").commit()
     assert sorted(found(driver).values()) == ["orphan"] * 3 + ["removed"] * 6
-    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, later()))
     after = iceberg_table_of(driver.lake, place)
     assert [one.snapshot_id for one in after.metadata.snapshots] == [after.metadata.current_snapshot_id]
     assert store.read("notes.txt") is not None
@@ -178,7 +178,7 @@ def test_drafts_manifests_and_runs_of_old_go(tmp_path: Path) -> None:
         (runs / f"{run:06}" / "offsets" / "0").write_text("v1")
     waste = found(driver)
     assert sorted(waste.values()) == ["checkpoint", "checkpoint", "draft", "draft", "manifest"]
-    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, later()))
     assert sorted(path.name for path in runs.iterdir()) == ["000003", "000004", "000005"]
     assert [path.name for path in (lake / "_headrace" / "sealed" / "hour=x").iterdir()] == ["v2.json"]
     assert found(driver) == {}
@@ -196,7 +196,7 @@ def test_what_dead_tasks_spilled_on_this_machine_goes(tmp_path: Path, scratch: P
     (scratch / "headrace-avro-e" / "block.avro").symlink_to("/proc/999999999/fd/8")
     gone = ["headrace-avro-e", "headrace-rewrite-c", "headrace-stage-a"]
     assert sorted(found(driver)) == [f"{scratch}/{name}" for name in gone]
-    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, later()))
     assert sorted(path.name for path in scratch.iterdir()) == sorted([decoder.name, "headrace-stage-b", "somebodys-d"])
     assert alive.scratch == str(scratch)
 
@@ -267,7 +267,7 @@ def test_dead_letters_inside_the_table_lose_nothing(make) -> None:
     store_at(driver.dead_letters).put(".1.parquet.5f.tmp", b"half")
     before = names(driver)
     assert any(path.startswith("letters/") and path.endswith(".parquet") for path in before)
-    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, later()))
     # The draft is the dead letters' own, and goes with what is theirs.
     assert names(driver).keys() == before.keys() - {"letters/.1.parquet.5f.tmp"}
     assert audit(driver.config, "clicks", since=None, deep=False).adds_up
@@ -284,7 +284,7 @@ def test_a_table_of_another_writer_inside_the_table_is_left_alone(make, inner: s
     put_table(f"{driver.lake}/_hidden", inner)
     store_at(driver.lake).put("another/.d.parquet.5f.tmp", b"half")
     before = names(driver)
-    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, later()))
     assert names(driver).keys() == before.keys() - {"another/.d.parquet.5f.tmp"}
     assert apart(driver) == {driver.lake: ["_hidden", "hour=x/deep/other", "other"]}
 
@@ -298,7 +298,7 @@ def test_a_table_among_the_checkpoints_is_left_alone(tmp_path: Path) -> None:
         (runs / f"{run:06}" / "offsets").mkdir(parents=True)
         (runs / f"{run:06}" / "offsets" / "0").write_text("v1")
     put_table(str(runs / "000001"), "delta")
-    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, later()))
     assert sorted(path.name for path in runs.iterdir()) == ["000001", "000005", "000006", "000007"]
     assert apart(driver) == {str(runs): ["000001"]}
     assert (runs / "000001" / "b.parquet").exists()
@@ -317,7 +317,7 @@ def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
     (folder,) = (path for path in Path(other.lake).iterdir() if path.name.startswith("hour="))
     (Path(driver.lake) / "linked").symlink_to(folder)
     before = names(other)
-    remove(driver.config, find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, later()))
     assert names(other) == before
     assert apart(driver) == {driver.lake: ["linked"]}
 

@@ -87,6 +87,9 @@ class FailingStore:
     def put_if_absent(self, name: str, content: bytes, still: Callable[[], bool] = always) -> bool:
         return self._ask("put_if_absent", name, content, still)
 
+    def path(self, name: str) -> str:
+        return self.real.path(name)
+
     def list(self, folder: str = "") -> Iterator[str]:
         return iter(self.storage.ask("list", f"{self.location}/{folder}", lambda: list(self.real.list(folder))))
 
@@ -108,8 +111,8 @@ class FailingStore:
     def sweep(self, folder: str, before: float) -> None:
         self._ask("sweep", folder, before)
 
-    def files(self) -> tuple[fs.FileSystem, str]:
-        filesystem, root = self.real.files()
+    def files(self, name: str = "") -> tuple[fs.FileSystem, str]:
+        filesystem, root = self.real.files(name)
         return fs.PyFileSystem(Files(filesystem, self.storage)), root
 
 

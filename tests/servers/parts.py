@@ -75,6 +75,9 @@ TRINO_ICEBERG = Bundle(
     "trino-iceberg", "476", (_Plugin("io.trino", "trino-iceberg", "476"),), files=1, megabytes=346
 )  # beside the server, of whose archive it is a part, too: so what was fetched of that stays
 DUCKDB_ICEBERG = Bundle("duckdb-iceberg", "1.5.5", (), files=0, megabytes=60)
+SEAWEEDFS = Bundle("seaweedfs", "4.48", (), files=0, megabytes=153)
+_NESSIE = (Module("org.projectnessie.nessie", "nessie-quarkus", "0.99.0", classifier="runner"),)
+NESSIE = Bundle("nessie", "0.99.0", _NESSIE, files=1, megabytes=245)
 SPARK_ICEBERG = Bundle(
     "spark-iceberg",
     "1.11.0",
@@ -126,9 +129,24 @@ def spark_iceberg() -> Path:
 
 def duckdb_iceberg() -> Path:
     """Return a folder of packages with a DuckDB that reads Iceberg: the project's own is newer, and does not."""
+    return _packages(DUCKDB_ICEBERG)
+
+
+def seaweedfs() -> Path:
+    """Return the program `weed`: S3 and a catalog of Iceberg tables in one process."""
+    return _packages(SEAWEEDFS) / "bin" / "weed"
+
+
+def nessie() -> Path:
+    """Return the jar of the server Nessie, a catalog of Iceberg tables. It needs Java 21."""
+    return _only(java_artifacts.fetch(NESSIE, progress=_say))
+
+
+def _packages(bundle: Bundle) -> Path:
+    """Return a folder of Python packages, as they are pinned in a file that is called as the bundle."""
 
     def make(work: Path, lock: int) -> None:  # noqa: ARG001 - of what makes a bundle
-        pinned = Path(__file__).with_name("duckdb-iceberg.txt")
+        pinned = Path(__file__).with_name(f"{bundle.name}.txt")
         pip = [
             "pip",
             "--disable-pip-version-check",
@@ -142,7 +160,7 @@ def duckdb_iceberg() -> Path:
         target = ["--target", str(work / "site")]
         subprocess.run([sys.executable, "-m", *pip, *target], check=True, timeout=600)
 
-    return java_artifacts.made(DUCKDB_ICEBERG, make, progress=_say) / "site"
+    return java_artifacts.made(bundle, make, progress=_say) / "site"
 
 
 def presto() -> Path:
@@ -259,7 +277,7 @@ def _say(sentence: str) -> None:
 
 
 if __name__ == "__main__":
-    for engine in (trino, trino_iceberg, presto, druid, spark_iceberg, duckdb_iceberg):
+    for engine in (trino, trino_iceberg, presto, druid, spark_iceberg, duckdb_iceberg, seaweedfs, nessie):
         began = time.monotonic()
         home = engine()
         print(f"engines: {engine.__name__} in {home}, {time.monotonic() - began:.0f} s", flush=True)

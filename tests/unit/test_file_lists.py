@@ -70,7 +70,7 @@ def test_vacuum_removes_lists_again_and_again_and_reads_few(tmp_path: Path, monk
         gone = [waste.path for place in found for waste in place.waste]
         assert len(gone) == 2
         assert all(path.startswith(file_lists.FOLDER) for path in gone)
-        remove(one.config, found)
+        remove(found)
     assert max(reads.values()) <= 2, "once for the log, and once for all tables beside it"
     assert [files(place) for place in quiet] == [1, 1, 1]
     one.tables.apply_side_files()

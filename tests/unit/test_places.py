@@ -23,7 +23,7 @@ def test_a_probe_leaves_nothing(tmp_path):
 
 
 def test_a_place_that_takes_no_files_is_named(tmp_path):
-    with pytest.raises(ProbeFailed, match=r"/proc cannot be used: cannot write /proc/\.headrace-probe-"):
+    with pytest.raises(ProbeFailed, match=r"/proc cannot be used: cannot write /proc/_headrace-probe-"):
         probe(LocalStore("/proc"), exclusive=True)
     (tmp_path / "file").write_text("")
     table = delta_table(f"{tmp_path}/file/t", "clicks")

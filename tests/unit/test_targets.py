@@ -52,13 +52,14 @@ class Started:
     def __init__(
         self, root: Path, route: dict[str, Any], texts: dict[int, str] | None = None, form: str = "delta", **more: Any
     ) -> None:
+        catalog = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", **more.pop("catalog", {})}
         one = {
             "topics": ["t"], "table": {"location": str(root / "log"), "format": form, **more.pop("table", {})},
             "event_time": {"field": "at"}, "route": route, **more,
         }  # fmt: skip
         self.config = Config.model_validate({
             "kafka": {"bootstrap_servers": "x:1"}, "registry": {"url": "http://x"},
-            "catalog": {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"},
+            "catalog": catalog,
             "checkpoints": str(root / "checkpoints"), "pipelines": {"p": one},
         })  # fmt: skip
         self.tables: Tables = all_tables("p", self.config)
@@ -281,7 +282,7 @@ def back(place: str) -> None:
 def hold(one: Started, place: str, number: int) -> None:
     """Commit one offset whose row waits at the log."""
     at = one.tables.main.snapshot().frontier(PART) or 0
-    folder = f"{one.tables.main.location}/_headrace/held/{number}"
+    folder = one.tables.main.store.path(f"_headrace/held/{number}")
     Path(folder).mkdir(parents=True, exist_ok=True)
     file = row(folder, at)
     file = replace(file, bytes=Path(folder, file.path).stat().st_size)

@@ -35,6 +35,7 @@ class TaskPlan:
     topic: str | None = None  # the only one, whose name no batch carries
     entropy_bits: int = 0
     hidden: bool = False  # files wait for their commit where readers do not look
+    folder: str = ""  # of the tables' files, below their locations
     s3: S3Settings | None = None
     wire: Wire = CONFLUENT
     closed_until: datetime | None = None  # rows of buckets that end by then are late; None: no row is
@@ -51,4 +52,5 @@ class TaskPlan:
         """Where files of a table go. `columns`: of its buckets."""
         held = "" if not self.held else self.held if location == self.table else f"{self.held}{HELD_LATE}"
         store = store_at(held or location, self.s3)
-        return Destination(store, columns, self.prefix, self.target_file_size, entropy_bits, self.hidden)
+        size = self.target_file_size
+        return Destination(store, columns, self.prefix, size, entropy_bits, self.hidden, self.folder)

@@ -100,17 +100,18 @@ class Targets:
 
     def plans(self, of_pipeline: TaskPlan, closed: Mapping[int, datetime]) -> dict[str, TaskPlan]:
         """Return the plan of each table's rows in a batch; `closed`: how far buckets are closed, by target number."""
-        held, log, s3 = self._refusing(), self._tables.main.location, self._config.s3.settings
+        held, log, s3 = self._refusing(), self._tables.main.store, self._config.s3.settings
         for target in self._targets.values():
             self._forget_changed(target)
         return {
             name: build_task_plan(
                 target.settings, s3, target.plan, of_pipeline.wire, target.unit, now=of_pipeline.now,
                 prefix=of_pipeline.prefix, incarnations=of_pipeline.incarnations, frontier=of_pipeline.frontier,
-                record_columns=self._record_columns(target), topic=of_pipeline.topic, hidden=target.table.hidden,
+                record_columns=self._record_columns(target), topic=of_pipeline.topic,
+                hidden=target.table.hidden, folder=target.table.folder,
                 closed_until=closed.get(target.number) if closes(target.settings, target.bucketer) else None,
                 number=target.number, may_refuse=name not in held,
-                held=f"{log}/{held_files.folder(target.number)}" if name in held else "",
+                held=log.path(held_files.folder(target.number)) if name in held else "",
             )
             for name, target in self._targets.items()
         }  # fmt: skip

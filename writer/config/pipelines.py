@@ -56,7 +56,7 @@ from writer.config.topic_selection import TopicSelection
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError
 from writer.core.units import Duration, show_duration
-from writer.storage.nesting import Parts, parts
+from writer.storage.nesting import Parts, lies_inside, parts
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 _LATE = "_late"  # behind the location of a table: that of its late rows
@@ -330,6 +330,7 @@ class Config(Strict):
     @model_validator(mode="after")
     def _names_in_the_catalog(self) -> "Config":
         owners: dict[str, str] = {}
+        log = parts(self.catalog.log_location) if self.catalog and self.catalog.log_location else None
         for name, pipeline in self.pipelines.items():
             if not pipeline.needs_catalog:
                 continue
@@ -340,6 +341,10 @@ class Config(Strict):
                 )
             for location in pipeline.locations:
                 table = self.catalog_place(name, location)
+                if log and (lies_inside(log, parts(location)) or lies_inside(parts(location), log)):
+                    raise ValueError(
+                        f"catalog.log_location: give it a folder beside the table at {location}, not in it"
+                    )
                 if table and (other := owners.setdefault(table.key, location)) != location:
                     raise ValueError(
                         f"{other} and {location} would both be table {table}; set table.name, or the name of a target"

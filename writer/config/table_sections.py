@@ -97,6 +97,11 @@ class Catalog(Strict):
         description="further settings of pyiceberg's client, such as oauth2-server-uri, scope, rest.sigv4-enabled, "
         "glue.region; no secrets",
     )
+    log_location: Place | None = Field(
+        None,
+        description="location below which the logs of its tables lie, by the tables' names, where the catalog allows "
+        "nothing but `data` and `metadata` below a table; default: in the tables' own folders (docs/ICEBERG.md)",
+    )
     retry_timeout: Duration = Field(
         RETRY_TIMEOUT, description="how long a request that fails in passing is made again, at the pace it asks for"
     )
@@ -151,7 +156,8 @@ class Catalog(Strict):
         found |= {key: value for key, value in texts.items() if value is not None} | self.options
         table = own if is_main and own else safe_name(location.rpartition("/")[2])
         settings = tuple(sorted(found.items()))
-        return CatalogTable(self.name, tuple(namespace.split(".")), table, settings, self.retry_timeout)
+        log = self.log_location and "/".join([self.log_location, *namespace.split("."), table])
+        return CatalogTable(self.name, tuple(namespace.split(".")), table, settings, self.retry_timeout, log)
 
 
 def safe_name(text: str) -> str:

@@ -13,6 +13,7 @@ from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config, Pipeline
 from writer.config.table_sections import layout
 from writer.core import logging
+from writer.core.catalog_table import written
 from writer.offsets import start_offsets
 from writer.offsets.spark_checkpoint import NewRun, Resume
 from writer.offsets.start_offsets import StartPosition
@@ -34,7 +35,8 @@ def probe_places(name: str, config: Config) -> None:
     """
     known = known_targets(name, config)
     for place in [place for place in config.pipelines[name].locations if place not in known]:
-        probe(store_at(place, config.s3.settings), exclusive=True)
+        for at, has_log in written(place, config.catalog_place(name, place)):
+            probe(store_at(at, config.s3.settings), exclusive=has_log)
 
 
 def make_tables(settings: Pipeline, tables: Tables, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:

@@ -163,7 +163,7 @@ class Tasks:
             settings, self._s3, self._schemas.plan, found.wire, found.unit, now=frozen.now,
             record_columns=self._schemas.record_columns, prefix=f"{frozen.epoch:06d}",
             incarnations=frozen.incarnations, frontier=frozen.starts,
-            topic=settings.topics.only, hidden=self._tables[0].hidden,
+            topic=settings.topics.only, hidden=self._tables[0].hidden, folder=self._tables[0].folder,
             closed_until=frozen.closed_until if closes(settings, self._bucketer) else None,
         )  # fmt: skip
         return plan if self._targets is None else routed(plan, self._targets, frozen.closed_targets)

@@ -108,7 +108,7 @@ class Outbox:
     def __init__(self, store: Store, name: str) -> None:
         """Take the store of the table."""
         self._store, self._folder = store, f"{FOLDER}/{name}"
-        self.location = f"{store.location}/{self._folder}"
+        self.location = store.path(self._folder)
 
     def read(self) -> OutboxContent | None:
         """Return the newest box; None for a hook that never got anything of this table. Raises OSError."""

@@ -218,7 +218,7 @@ class Compactor:
         return Job(
             self._table.location, piece.files[0].bucket, names, columns, sources, settings.roll.target_file_size,
             settings.memory.buffer, settings.event_time.rule(unit), piece.sort_by, piece.dedupe,
-            settings.table.entropy_bits, self._table.hidden, self._s3,
+            settings.table.entropy_bits, self._table.hidden, self._table.folder, self._s3,
         )  # fmt: skip
 
 

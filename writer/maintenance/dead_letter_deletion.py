@@ -60,7 +60,8 @@ def delete(
         if not found.meant:
             return found
         try:
-            with without(side.store, side.bucket_files(snapshot), found.places, hidden=side.hidden) as left:
+            files, places = side.bucket_files(snapshot), found.places
+            with without(side.store, files, places, hidden=side.hidden, folder=side.folder) as left:
                 facts = {"at": now.isoformat(), "request": request, "fields": keys.fields, "keys": keys.count}
                 swap = Rewrite(uuid4().hex, left.removed, left.rest, Takeover(WHY, found.meant), facts)
                 found.version = side.rewrite(snapshot, swap)

@@ -88,7 +88,7 @@ def _opened(store: Store, file: BucketFile) -> Iterator[TableFile]:
             yield found
     except FileNotFoundError as error:
         raise DeadLettersGone(
-            f"{store.location}/{file.path} is gone, and the table names it. Restore it; without it the "
+            f"{store.path(file.path)} is gone, and the table names it. Restore it; without it the "
             "dead letters that it held are lost."
         ) from error
 

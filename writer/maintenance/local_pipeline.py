@@ -85,6 +85,7 @@ class LocalPipeline:
     unit: str  # of the event time; as configured, or as the table's commits have found it
     wire: Wire | None  # likewise; None until records show it
     hidden: bool  # files of its table wait for their commit where readers do not look
+    folder: str  # of its table's files
     key_wire: Wire | None = None  # as `wire`, of keys that are Avro
     targets: Targets | None = None  # of a route
     _decoders: Decoders = field(default_factory=dict)
@@ -120,7 +121,7 @@ class LocalPipeline:
 
         def plan(_: Piece | None) -> TaskPlan:
             found = self.task_plan(now, "sample", incarnations)
-            return replace(found, table=table, dead_letters=dead_letters, entropy_bits=0, hidden=False)
+            return replace(found, table=table, dead_letters=dead_letters, entropy_bits=0, hidden=False, folder="")
 
         return self.run(lambda _: [Piece(records)], plan)
 
@@ -129,6 +130,7 @@ class LocalPipeline:
         plan = build_task_plan(
             self.config.pipelines[self.name], self.config.s3.settings, self.plan, self.wire or CONFLUENT, self.unit,
             now=now, prefix=prefix, incarnations=incarnations, hidden=self.hidden,
+            folder=self.folder,
             record_columns=self.schemas.record_columns,
         )  # fmt: skip
         return plan if self.targets is None else routed(plan, self.targets, {})
@@ -251,7 +253,7 @@ def opened(
     targets = None if tables is None or not is_routed else Targets(name, config, tables, known)
     if targets is not None:
         targets.begin(None)
-    return LocalPipeline(name, config, known, unit, wire, table.hidden, key_wire, targets)
+    return LocalPipeline(name, config, known, unit, wire, table.hidden, table.folder, key_wire, targets)
 
 
 def record_places(records: pa.Table) -> list[tuple[str, int, int]]:

@@ -67,6 +67,7 @@ class Job:
     dedupe: Dedupe | None = None
     entropy_bits: int = 0
     hidden: bool = False
+    folder: str = ""  # of the table's files
     s3: S3Settings | None = None
 
 
@@ -217,7 +218,8 @@ class _Times:
 
 
 def _written(job: Job, store: Store, rows: Iterator[pa.RecordBatch], count: int, times: _Times) -> list[StagedFile]:
-    to = Destination(store, job.bucket_columns, PREFIX, job.target_file_size, job.entropy_bits, job.hidden)
+    size, entropy = job.target_file_size, job.entropy_bits
+    to = Destination(store, job.bucket_columns, PREFIX, size, entropy, job.hidden, job.folder)
     files = _Files(to, job, count)
     try:
         with naming_full_disk({job.table: TABLE, scratch(): SCRATCH}):  # before what was written is removed

@@ -131,7 +131,8 @@ class RowDeletion:
     def _erase(
         self, snapshot: PipelineSnapshot, bucket: BucketKey, hits: Sequence[Hit], now: datetime
     ) -> DeletionResult:
-        to = Destination(self._table.store, self._columns, _PREFIX, self._size, hidden=self._table.hidden)
+        table = self._table
+        to = Destination(table.store, self._columns, _PREFIX, self._size, hidden=table.hidden, below=table.folder)
         rows = sum(hit.rows for hit in hits)
         try:
             rest = [left for hit in hits if (left := self._rest(to, hit)) is not None]

@@ -23,6 +23,7 @@ from writer.maintenance.vacuum_plan import Needed, Stored, Waste, of_checkpoints
 from writer.storage.base import Store
 from writer.storage.locations import on_s3, store_at
 from writer.storage.nesting import ancestors, is_below, table_folders
+from writer.storage.split import OWN
 from writer.table import held_files
 from writer.table.factory import all_tables
 from writer.table.log import file_lists
@@ -40,10 +41,15 @@ _UNITS = {"week": "weeks", "day": "days", "hour": "hours", "minute": "minutes", 
 class Place:
     """A location, and its unneeded objects."""
 
-    location: str
+    store: Store
     waste: tuple[Waste, ...]
     left_alone: tuple[str, ...] = ()  # folders in it that are tables of their own, or links
     expire: Callable[[], None] = lambda: None  # makes the table forget the versions that need what is removed
+
+    @property
+    def location(self) -> str:
+        """The location."""
+        return self.store.location
 
 
 def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: datetime) -> list[Place]:
@@ -68,41 +74,40 @@ def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: 
             at = min(cutoff, now - _log_retention(table))
             needed = _needed(table, _held(main) if table is main else awaited.files(table), at)
             waste = tuple(of_table(stored, needed, at, hidden=table.hidden))
-            places.append(Place(location, waste, apart, partial(table.expire, at)))
+            places.append(Place(table.store, waste, apart, partial(table.expire, at)))
     checkpoints = store_at(f"{config.checkpoints.rstrip('/')}/{name}", config.s3.settings)
     stored, apart = _own(checkpoints, itself=False)
     kept_apart = frozenset(path.partition("/")[0] for path in apart)  # a run goes as a whole, or not at all
     runs = (one for one in stored if one.path.partition("/")[0] not in kept_apart)
-    places.append(Place(checkpoints.location, tuple(of_checkpoints(runs, cutoff)), apart))
-    places += [Place(folder, tuple(_scratch(folder, cutoff))) for folder in _scratch_folders()]
+    places.append(Place(checkpoints, tuple(of_checkpoints(runs, cutoff)), apart))
+    places += [Place(store_at(folder), tuple(_scratch(folder, cutoff))) for folder in _scratch_folders()]
     return [place for place in places if place.waste or place.left_alone]
 
 
-def remove(config: Config, places: Iterable[Place]) -> None:
+def remove(places: Iterable[Place]) -> None:
     """Remove these objects. If it is interrupted, run it again. Raises HeadraceError."""
     for place in places:
-        store = store_at(place.location, config.s3.settings)
         if any(waste.why == "removed" for waste in place.waste):
             place.expire()
         try:
             with ThreadPoolExecutor(_AT_ONCE) as threads:
-                list(threads.map(lambda waste, store=store: _remove(store, waste), place.waste))
+                list(threads.map(partial(_remove, place.store), place.waste))
         except OSError as error:
             raise HeadraceError(f"not all could be removed from {place.location}: {error}. Run it again.") from error
 
 
 def everything(store: Store) -> Iterator[Stored]:
     """Yield all objects below a store's location, at any depth; none where it is not there. Raises HeadraceError."""
-    filesystem, root = store.files()
-    try:
-        listed = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
-    except OSError as error:
-        raise HeadraceError(
-            f"cannot list {store.location}: {error}. Look at the storage, then run it again."
-        ) from error
-    for found in listed:
-        if found.is_file:
-            yield Stored(found.path.removeprefix(f"{root}/"), found.size, found.mtime.astimezone(UTC))
+    for root, filesystem in {root: filesystem for filesystem, root in map(store.files, ("", OWN))}.items():
+        try:
+            listed = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
+        except OSError as error:
+            raise HeadraceError(
+                f"cannot list {store.location}: {error}. Look at the storage, then run it again."
+            ) from error
+        for found in listed:
+            if found.is_file:
+                yield Stored(found.path.removeprefix(f"{root}/"), found.size, found.mtime.astimezone(UTC))
 
 
 def _own(store: Store, *, itself: bool) -> tuple[list[Stored], tuple[str, ...]]:

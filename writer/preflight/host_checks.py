@@ -4,7 +4,8 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from writer.clients.driver_endpoint import announcement, ask_driver
 from writer.config.connections import Http
 from writer.config.pipelines import Config, Pipeline
 from writer.config.table_sections import Catalog, layout
-from writer.core.catalog_table import CatalogTable
+from writer.core.catalog_table import CatalogTable, written
 from writer.core.errors import HeadraceError
 from writer.core.text import instant, plural
 from writer.core.units import show_size
@@ -231,7 +232,9 @@ def tables(name: str, pipeline: Pipeline, places: Places, *, offline: bool = Fal
             yield skipped(check, places.no_catalog)
             continue
         table = table_at(settings.format, settings.location, name, s3=places.s3, catalog=in_catalog)
-        yield skipped(check, "--offline") if away else _table(check, name, table, by, words, places)
+        same = partial(table.check_identity, by, words)
+        to = written(settings.location, in_catalog)
+        yield skipped(check, "--offline") if away else _table(check, name, table, same, to, places)
     if not on_s3(pipeline.table.location) and not places.reported(pipeline.table.location):
         yield _disk(pipeline)
 
@@ -262,16 +265,17 @@ def nesting(name: str, config: Config, *, offline: bool = False, no_catalog: str
 
 
 def _table(
-    check: str, name: str, table: PipelineTable, columns: tuple[str, ...], words: str, places: Places
-) -> Finding:
+    check: str, name: str, table: PipelineTable, check_identity: Callable[[], None],
+    to: Sequence[tuple[str, bool]], places: Places,
+) -> Finding:  # fmt: skip
     location = table.location
     if not on_s3(location) and not (place := standing(location)).is_dir():
         return wrong(check, f"{place} is a file, so {location} cannot be a table", "Choose another location.")
     try:
-        can = places.probed(check, location, exclusive=True)
+        can, *_ = [places.probed(check, at, exclusive=has_log) for at, has_log in to]
         exists = table.exists()
         if exists:
-            table.check_identity(columns, words)
+            check_identity()
             places.probed(check, table.log_location, exclusive=True)
         else:
             table.check_place()

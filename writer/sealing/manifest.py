@@ -164,7 +164,7 @@ class Manifests:
         found = self._store.read(name)
         if found is None:
             return None
-        where = f"{self._store.location}/{name}"
+        where = self._store.path(name)
         try:
             raw = json.loads(found.content)
         except ValueError as error:

@@ -295,7 +295,7 @@ class Sealer:
             fault_points.point("after_manifest")
             if wanted:
                 folder = bucket_folder(self.columns, manifest.bucket, hive=self.table.hidden)
-                self.table.store.put(f"{folder}/_SUCCESS", b"")
+                self.table.store.put(f"{self.table.folder}/{folder}/_SUCCESS".lstrip("/"), b"")
                 fault_points.point("after_success")
         return True
 

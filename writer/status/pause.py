@@ -54,7 +54,7 @@ def standing(store: Store) -> Pause | None:
         document = json.loads(found.content)["paused"]
         return Pause(str(document["at"]), str(document["by"]), str(document["reason"]))
     except (ValueError, KeyError, TypeError):
-        return Pause("a time", "an unknown person", f"{store.location}/{CONTROL} is not what this headrace writes")
+        return Pause("a time", "an unknown person", f"{store.path(CONTROL)} is not what this headrace writes")
 
 
 def pause(store: Store, by: str, reason: str, now: datetime) -> tuple[Pause, bool]:

@@ -94,7 +94,7 @@ def standing(store: Store, otherwise: RateLimit) -> InForce:
     try:
         override = _parsed(json.loads(found.content))
     except (ValueError, KeyError, TypeError):
-        place = f"{store.location}/{OVERRIDE}"
+        place = store.path(OVERRIDE)
         return InForce(
             otherwise,
             error=f"{place} is not what this headrace writes, so the configuration's limit counts; "

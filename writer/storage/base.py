@@ -77,6 +77,9 @@ class Store(Protocol):
 
     location: str  # where this store's objects lie, as a person writes it; no slash at its end
 
+    def path(self, name: str) -> str:
+        """Return where an object lies, as a person writes it."""
+
     def read(self, name: str) -> StoredObject | None:
         """Return the object, or None where there is none."""
 
@@ -113,8 +116,11 @@ class Store(Protocol):
         `before`: when it was last touched, in seconds since 1970.
         """
 
-    def files(self) -> tuple[fs.FileSystem, str]:
-        """Return a file system for large files, and the path of this location in it."""
+    def files(self, name: str = "") -> tuple[fs.FileSystem, str]:
+        """Return a file system for large files, and the path of this location in it.
+
+        `name`: of what is asked for, where a table's own folder lies in another store than its files.
+        """
 
 
 def below(store: Store, folder: str) -> Iterator[str]:

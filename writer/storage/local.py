@@ -28,9 +28,13 @@ class LocalStore:
     def __init__(self, location: str) -> None:
         self.location = location.rstrip("/")
 
+    def path(self, name: str) -> str:
+        """Return where an object lies."""
+        return f"{self.location}/{name}" if name else self.location
+
     def read(self, name: str) -> StoredObject | None:
         """Return the file, or None where there is none."""
-        path = self._path(name)
+        path = self.path(name)
         with _as_store_error("read", path):
             try:
                 with open(path, "rb") as file:  # noqa: PTH123 - a commit counts its microseconds
@@ -40,7 +44,7 @@ class LocalStore:
 
     def mark(self, name: str) -> Mark | None:
         """Return inode, size and time of the file, or None where there is none."""
-        path = self._path(name)
+        path = self.path(name)
         with _as_store_error("look at", path):
             try:
                 return _mark_of(os.stat(path))  # noqa: PTH116 - as above
@@ -49,14 +53,14 @@ class LocalStore:
 
     def put(self, name: str, content: bytes) -> None:
         """Write the file under another name, then rename it."""
-        path = self._path(name)
+        path = self.path(name)
         with _as_store_error("write", path), _draft(path) as draft:
             _write(draft, content)
             os.replace(draft, path)  # noqa: PTH105
 
     def put_if_absent(self, name: str, content: bytes, still: Callable[[], bool] = always) -> bool:
         """Write the file under another name, then link it to its own: unlike a rename it fails where something is."""
-        path = self._path(name)
+        path = self.path(name)
         if not os.path.isdir(os.path.dirname(path)) and not still():  # noqa: PTH112, PTH120
             return False  # a directory that was removed stays so
         with _draft(path) as draft:
@@ -66,7 +70,7 @@ class LocalStore:
 
     def list(self, folder: str = "") -> Iterator[str]:
         """Yield the names in a directory; nothing if it does not exist."""
-        path = self._path(folder)
+        path = self.path(folder)
         with _as_store_error("list", path), suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as found:
             for entry in found:
                 if not _is_draft(entry.name):
@@ -74,44 +78,41 @@ class LocalStore:
 
     def copy(self, source: str, target: str) -> None:
         """Copy a file."""
-        path = self._path(target)
+        path = self.path(target)
         with _as_store_error("copy", path), _draft(path) as draft:
-            shutil.copyfile(self._path(source), draft)
+            shutil.copyfile(self.path(source), draft)
             with open(draft, "rb") as file:  # noqa: PTH123
                 os.fsync(file.fileno())
             os.replace(draft, path)  # noqa: PTH105
 
     def move(self, source: str, target: str) -> bool:
         """Rename a file."""
-        path = self._path(target)
+        path = self.path(target)
         with _as_store_error("write", path):
             os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
-        with _as_store_error("move", self._path(source)), suppress(FileNotFoundError):
-            os.replace(self._path(source), path)  # noqa: PTH105
+        with _as_store_error("move", self.path(source)), suppress(FileNotFoundError):
+            os.replace(self.path(source), path)  # noqa: PTH105
             return True
         return False
 
     def delete(self, name: str) -> None:
         """Remove a file, or an empty directory, if it is there."""
-        path = self._path(name)
+        path = self.path(name)
         with _as_store_error("delete", path), suppress(FileNotFoundError):
             os.rmdir(path) if path.endswith("/") else os.unlink(path)  # noqa: PTH106, PTH108
 
     def sweep(self, folder: str, before: float) -> None:
         """Remove drafts that were not touched since."""
-        path = self._path(folder)
+        path = self.path(folder)
         with _as_store_error("sweep", path), suppress(FileNotFoundError), os.scandir(path) as found:
             for entry in found:
                 with suppress(FileNotFoundError):  # its writer lives, and was done with it
                     if _is_draft(entry.name) and entry.stat().st_mtime < before:
                         os.unlink(entry.path)  # noqa: PTH108
 
-    def files(self) -> tuple[fs.FileSystem, str]:
+    def files(self, name: str = "") -> tuple[fs.FileSystem, str]:  # noqa: ARG002 - of the protocol
         """Return the local file system."""
         return fs.LocalFileSystem(), self.location
-
-    def _path(self, name: str) -> str:
-        return f"{self.location}/{name}" if name else self.location
 
 
 @contextmanager

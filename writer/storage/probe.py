@@ -24,7 +24,7 @@ def probe(store: Store, *, exclusive: bool) -> None:
     `exclusive`: also put it where one is, and several at once where none is. All but one of them must be refused, or
     two writers would both believe that theirs is the commit.
     """
-    fresh, entry = names = [f".headrace-probe-{secrets.token_hex(6)}" for _ in range(2)]
+    fresh, entry = names = [f"_headrace-probe-{secrets.token_hex(6)}" for _ in range(2)]
     try:
         store.put(fresh, b"headrace\n")
         found = store.read(fresh)

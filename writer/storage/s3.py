@@ -73,6 +73,10 @@ class S3Store:
         self._prefix = f"{prefix}/" if prefix else ""
         self._settings = resolved(settings)
 
+    def path(self, name: str) -> str:
+        """Return where an object lies."""
+        return f"{self.location}/{name}" if name else self.location
+
     def read(self, name: str) -> StoredObject | None:
         """Get the object, or None where there is none."""
 
@@ -157,7 +161,7 @@ class S3Store:
     def sweep(self, folder: str, before: float) -> None:
         """Do nothing: a PUT that was broken off leaves nothing behind."""
 
-    def files(self) -> tuple[fs.FileSystem, str]:
+    def files(self, name: str = "") -> tuple[fs.FileSystem, str]:  # noqa: ARG002 - of the protocol
         """Return Arrow's own client of S3, which writes large files in parts, in the background."""
         settings = self._settings
         where = urlsplit(settings.endpoint or "")
@@ -192,7 +196,7 @@ class S3Store:
         found = self._head(name)
         if found is None:
             raise OutcomeUnknown(
-                "write", self._path(name), "a try of it had no answer, and nothing is there",
+                "write", self.path(name), "a try of it had no answer, and nothing is there",
                 "It may yet come: look again before it is written again.",
             )  # fmt: skip
         return bool(found["Metadata"].get(_PUT) == token)
@@ -215,23 +219,20 @@ class S3Store:
             except (ClientError, BotoCoreError) as error:
                 reason, fix = _message(error), _fix(error)
                 if not _passing(error):
-                    raise StoreError(operation, self._path(name), reason, fix) from error
+                    raise StoreError(operation, self.path(name), reason, fix) from error
                 wait = _BACKOFF.random_delay_s(tries - 1)
                 if time.monotonic() + wait > deadline:
                     many = "try" if tries == 1 else "tries"
                     text = f"{reason}, after {tries} {many} in {retry_timeout:g} s (s3.retry_timeout)"
-                    raise Unanswered(operation, self._path(name), text, fix) from error
+                    raise Unanswered(operation, self.path(name), text, fix) from error
             time.sleep(wait)
             tries += 1
 
     def _not_exclusive(self, name: str, error: Exception) -> NotExclusive:
         return NotExclusive(
-            "write", self._path(name), f"{_message(error)}: it knows no conditional PUT (If-None-Match)",
+            "write", self.path(name), f"{_message(error)}: it knows no conditional PUT (If-None-Match)",
             "Choose a store that does: without it two writers lose each other's commits.",
         )  # fmt: skip
-
-    def _path(self, name: str) -> str:
-        return f"{self.location}/{name}" if name else self.location
 
 
 def resolved(settings: S3Settings) -> S3Settings:

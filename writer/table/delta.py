@@ -27,6 +27,7 @@ class Delta:
     """A Delta table: readers see a file from the entry on that adds it."""
 
     in_catalog = hidden = False
+    folder = ""
 
     def __init__(self, location: str, checkpoint_interval: int, s3: S3Settings | None = None) -> None:
         """Take the location; other clients that write to the table are told the interval, in versions."""

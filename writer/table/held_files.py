@@ -48,19 +48,21 @@ def bring(log: Store, table: PipelineTable, entry: SideEntry) -> None:
     number = int(entry.held.removeprefix(f"{FOLDER}/").removesuffix(HELD_LATE))
     if (columns := kept_columns(log, number)) is not None:
         table.grow(list(columns))
-    (here, root), (there, to) = log.files(), table.store.files()
+    (here, root), (there, to) = log.files(FOLDER), table.store.files()
     for file in entry.files:
         source, target = names(entry.held, file, hidden=table.hidden)
         if any(_bytes(there, f"{to}/{name}") == file.bytes for name in (target, file.path)):
             continue
-        folder_, _, name = target.rpartition("/")
-        draft = f"{folder_}/.{name}.{uuid4().hex}.tmp".lstrip("/")  # another process may copy the same
+        copied = target  # an object is there whole or not at all
         if isinstance(there, fs.LocalFileSystem):
+            folder_, _, name = target.rpartition("/")
             there.create_dir(f"{to}/{folder_}", recursive=True)
-        fs.copy_files(f"{root}/{source}", f"{to}/{draft}", source_filesystem=here, destination_filesystem=there)
-        if _bytes(there, f"{to}/{draft}") != file.bytes:
-            raise CommitFailed(f"{log.location}/{source} was not copied whole to {table.location}; it is tried again")
-        table.store.move(draft, target)
+            copied = f"{folder_}/.{name}.{uuid4().hex}.tmp".lstrip("/")  # another process may copy the same
+        fs.copy_files(f"{root}/{source}", f"{to}/{copied}", source_filesystem=here, destination_filesystem=there)
+        if _bytes(there, f"{to}/{copied}") != file.bytes:
+            raise CommitFailed(f"{log.path(source)} was not copied whole to {table.location}; it is tried again")
+        if copied != target:
+            table.store.move(copied, target)
 
 
 def check_there(table: PipelineTable, entry: SideEntry) -> None:

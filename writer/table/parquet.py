@@ -40,7 +40,7 @@ _MOVES_AT_ONCE = 16  # S3 copies some hundred MB a second for each request
 class Parquet:
     """A table of Parquet files: readers see a file from the moment on that it is in its place."""
 
-    in_catalog, hidden = False, True
+    in_catalog, hidden, folder = False, True, ""
 
     def __init__(self, store: Store, log: Store) -> None:
         """Take the store of the table, and the one of its log."""

@@ -43,15 +43,15 @@ class RemovalResult:
 @contextmanager
 def without(
     store: Store, files: Sequence[BucketFile], offsets: Offsets, *, columns: Sequence[str] = (),
-    hidden: bool = False, prefix: str = _PREFIX,
+    hidden: bool = False, folder: str = "", prefix: str = _PREFIX,
 ) -> Iterator[RemovalResult]:  # fmt: skip
     """Stage what is left of the files that hold rows at these offsets.
 
     `columns`: of the table's buckets. If the block is left by an exception, what was staged is removed. `hidden`: stage
-    where readers do not look.
+    where readers do not look. `folder`: of the table's files.
     """
     found = RemovalResult(columns=columns)
-    to = Destination(store, tuple(columns), prefix, 0, hidden=hidden)
+    to = Destination(store, tuple(columns), prefix, 0, hidden=hidden, below=folder)
     try:
         for file in files:
             if going := count(store, file, offsets):

@@ -52,6 +52,7 @@ class PipelineTable(Appender):
         super().__init__(form, pipeline, retry_timeout)
         self.store, self.log_location = form.store, form.log.location
         self.hidden = form.hidden  # files are to be staged where readers do not look
+        self.folder = form.folder  # of the files, below the location
         self._interval = checkpoint_interval
         self._listing = threading.Lock()  # one at a time reads the list of files, which a format may keep
         self._tidied = -1  # version at which it was last tried
@@ -207,7 +208,13 @@ class PipelineTable(Appender):
         try:
             columns = snapshot.state.metadata["partitionColumns"]
             with without(
-                self.store, self.bucket_files(snapshot), offsets, columns=columns, hidden=self.hidden, prefix=prefix
+                self.store,
+                self.bucket_files(snapshot),
+                offsets,
+                columns=columns,
+                hidden=self.hidden,
+                folder=self.folder,
+                prefix=prefix,
             ) as found:
                 yield found
         except FileNotFoundError as error:

@@ -106,6 +106,7 @@ class Destination:
     target_file_size: int  # bytes
     entropy_bits: int = 0  # of the folder in front of a file's path
     hidden: bool = False  # write files where readers do not look; their paths say where they will be seen
+    below: str = ""  # folder of all files, below the store's location
     opened: list[str] = field(default_factory=list)
 
     def open(self, key: BucketKey) -> tuple[str, Any]:
@@ -115,7 +116,7 @@ class Destination:
         name = uuid4()
         entropy = [f"{name.int:0128b}"[: self.entropy_bits]] if self.entropy_bits else []
         folders = [*entropy, *(folder(column, value) for column, value in zip(self.columns, key, strict=True))]
-        path = "/".join([*folders, f"{self.prefix}-{name.hex}.parquet"])
+        path = "/".join([*filter(None, [self.below]), *folders, f"{self.prefix}-{name.hex}.parquet"])
         at = staged_name(path) if self.hidden else path
         if isinstance(filesystem, fs.LocalFileSystem):  # elsewhere a directory would be an empty object of its own
             filesystem.create_dir(f"{root}/{at}".rpartition("/")[0], recursive=True)
@@ -330,7 +331,7 @@ def staged_name(path: str) -> str:
 
 def open_file(store: Store, path: str) -> Any:
     """Open a file of a table to read it, where it lies: in its place, or still staged. Raises OSError."""
-    filesystem, root = store.files()
+    filesystem, root = store.files(path)
     for at in (path, staged_name(path)):
         with suppress(FileNotFoundError):
             return filesystem.open_input_file(f"{root}/{at}")

@@ -31,7 +31,7 @@ def run_vacuum(name: str, config: Config, older_than: str | None, *, write: bool
         raise ConfigError(f"--older-than {error}") from error
     found = find_unneeded(config, name, age, now)
     if write:
-        remove(config, found)
+        remove(found)
     objects = sum(len(place.waste) for place in found)
     if as_json:
         emit_whole(_to_dict(name, found, deleted=write))

@@ -63,6 +63,8 @@ class Conversion:
 
     def obstacles(self) -> list[str]:
         """Return what keeps the table from being converted, each as a sentence with its fix. Raises CommitFailed."""
+        if self._new.place.log_location:
+            return ["Its log stays where it is: take catalog.log_location away, or keep the format."]
         with reading(self.old.location):
             state = self._log.state()
             follows = self._new.log.entry(state.version + 1) is not None

@@ -10,9 +10,10 @@ from pyiceberg.table import Table
 
 from writer.core.catalog_table import CatalogTable
 from writer.core.files import BucketFile, BucketKey
-from writer.storage.base import S3Settings
+from writer.storage.base import S3Settings, Store
 from writer.storage.locations import store_at
 from writer.storage.nesting import METADATA, is_iceberg
+from writer.storage.split import SplitStore
 from writer.table.iceberg.catalog.catalog_client import CatalogClient
 from writer.table.iceberg.expiry import expire, referenced
 from writer.table.iceberg.journal import Journal
@@ -34,9 +35,11 @@ class Iceberg:
 
     def __init__(self, location: str, place: CatalogTable, s3: S3Settings | None = None) -> None:
         """Take the location, and the table's name in a catalog."""
-        self.location, self.store, self.place = location, store_at(location, s3), place
+        self.location, self.place, self.folder = location, place, place.folder
+        files, log = store_at(location, s3), place.log_location
+        self.store: Store = SplitStore(files, store_at(log, s3)) if log else files
         self._client = CatalogClient(place, location, s3)
-        self.log_store = store_at(f"{location}/{LOG}", s3)
+        self.log_store = store_at(self.store.path(LOG), s3)
         self._journal = Journal(self.log_store, self._client)
         self.log: Log = self._journal
         self._listing: file_listing.Listing | None = None

@@ -23,7 +23,15 @@ from writer.table.iceberg.catalog.catalog_client import CatalogClient
 from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, CommitRefused
 from writer.table.iceberg.metadata.offset_bounds import OFFSET
 from writer.table.iceberg.metadata.schema import columns_of, schema_of, spec_of
-from writer.table.iceberg.metadata.snapshots import DRAFT, SNAPSHOT, VERSION, PreparedCommit, prepare, takeover
+from writer.table.iceberg.metadata.snapshots import (
+    DRAFT,
+    LOG_LOCATION,
+    SNAPSHOT,
+    VERSION,
+    PreparedCommit,
+    prepare,
+    takeover,
+)
 from writer.table.log import file_listing
 from writer.table.log.entries import answers, parse_commit_info, redescribed
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
@@ -86,7 +94,7 @@ class Journal(Log):
         False when another commit came before. Raises OSError where nobody knows whether it was committed.
         """
         draft = self._put_draft(actions)
-        properties = {**_PROPERTIES, **_OF_OFFSETS}
+        properties = {**self._properties(), **_OF_OFFSETS}
         del properties["format-version"]  # it is of this one
         prepared = takeover(table, actions, draft, properties)
         fault_points.point("before_catalog")
@@ -132,7 +140,7 @@ class Journal(Log):
         fault_points.point("before_catalog")
         schema = schema_of(first.columns())
         spec = spec_of(schema, first.metadata["partitionColumns"])
-        self._client.create(schema, spec, {**_properties(schema), VERSION: "0", DRAFT: draft})
+        self._client.create(schema, spec, {**self._properties(schema), VERSION: "0", DRAFT: draft})
         fault_points.point("after_catalog")
         is_ours = self.table().properties[DRAFT] == draft
         if not is_ours:
@@ -152,7 +160,7 @@ class Journal(Log):
             return prepare(table, actions, self._client.location, state.version, _CONVERTED).updates
 
         fault_points.point("before_catalog")
-        self._client.create_filled(schema, spec, _properties(schema), filled)
+        self._client.create_filled(schema, spec, self._properties(schema), filled)
         fault_points.point("after_catalog")
 
     def append(self, after: State, actions: Sequence[Action]) -> bool:
@@ -301,7 +309,8 @@ class Journal(Log):
             "Change them back, then start again."
         )
 
-
-def _properties(schema: Schema) -> dict[str, str]:
-    """Return the properties of a new table; a catalog may refuse one that names a column that is not there."""
-    return {**_PROPERTIES, **(_OF_OFFSETS if any(field.name == OFFSET for field in schema.fields) else {})}
+    def _properties(self, schema: Schema | None = None) -> dict[str, str]:
+        """Return the properties of a new table; a catalog may refuse one that names a column that is not there."""
+        log, fields = self._client.place.log_location, schema.fields if schema else ()
+        of_offsets = _OF_OFFSETS if any(field.name == OFFSET for field in fields) else {}
+        return {**_PROPERTIES, **of_offsets, **({LOG_LOCATION: log} if log else {})}

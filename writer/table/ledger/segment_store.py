@@ -47,7 +47,7 @@ class LedgerStore:
 
     def _page(self, name: str) -> LedgerSegment:
         found = self._store.read(f"{self._folder}/{name}")
-        where = f"{self._store.location}/{self._folder}/{name}"
+        where = self._store.path(f"{self._folder}/{name}")
         try:
             raw = json.loads(found.content if found else b"")
         except ValueError as error:

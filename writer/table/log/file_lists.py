@@ -36,11 +36,11 @@ def side_files(store: Store, about: Mapping[str, Any]) -> Mapping[str, list[Any]
     try:
         read = store.read(_name(digest))
     except OSError as error:
-        raise CommitFailed(f"the list {store.location}/{_name(digest)} cannot be read: {error}") from error
+        raise CommitFailed(f"the list {store.path(_name(digest))} cannot be read: {error}") from error
     if read is None or hashlib.sha256(read.content).hexdigest() != digest:
         what = "is not there" if read is None else "is not what was written"
         raise CommitFailed(
-            f"the list of files {store.location}/{_name(digest)} {what}, and a commit of the log needs it. Restore "
+            f"the list of files {store.path(_name(digest))} {what}, and a commit of the log needs it. Restore "
             "the object."
         )
     whole: Mapping[str, list[Any]] = json.loads(read.content)

@@ -21,6 +21,7 @@ class Format(Protocol):
     store: Store  # of what lies below the location
     in_catalog: bool  # a catalog names its newest entry
     hidden: bool  # files wait for their commit where readers do not look
+    folder: str  # of the files, below the location; empty: the location
     log: Log
 
     def obstacle(self) -> str:

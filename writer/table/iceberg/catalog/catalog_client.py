@@ -30,14 +30,16 @@ from pyiceberg.table.update import (
 )
 from requests.exceptions import RequestException
 
-from writer.core.catalog_table import CatalogTable
+from writer.core.catalog_table import DATA, CatalogTable
 from writer.core.errors import ConfigError, HeadraceError
 from writer.storage.base import S3Settings
 from writer.storage.locations import on_s3
 from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, Retries, described, refused
 from writer.table.iceberg.catalog.rest_client import rest_client
 from writer.table.iceberg.metadata.data_files import without_scheme
+from writer.table.iceberg.metadata.manifests import METADATA_PATH
 from writer.table.iceberg.metadata.schema import MAPPING, mapping_of
+from writer.table.iceberg.metadata.snapshots import LOCATION, LOG_LOCATION, VERSION
 
 _T = TypeVar("_T")
 
@@ -53,13 +55,20 @@ class CatalogClient:
         self._settings = client_settings(place, location, s3)
 
     def load(self) -> Table | None:
-        """Read the newest metadata; None where there is no such table. Raises ConfigError for another location's."""
+        """Read the newest metadata; None where there is no such table. Raises ConfigError for other locations."""
         table = self._tried(self._load)
-        if table is not None and without_scheme(table.location()).rstrip("/") != self.location:
+        if table is not None and not self._lies_there(table):
             raise ConfigError(
                 f"table {self.place} of catalog {self.place.catalog!r} lies at {table.location()}, and the "
                 f"configuration says {self.location}. Correct table.location, or table.name."
             )
+        if table is not None and VERSION in table.properties:
+            known = table.properties.get(LOG_LOCATION)
+            if known != self.place.log_location:
+                raise ConfigError(
+                    f"the log of table {self.place} lies at {known or self.location}, and the configuration says "
+                    f"{self.place.log_location or self.location}. Correct catalog.log_location."
+                )
         return table
 
     def create(self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
@@ -84,7 +93,7 @@ class CatalogClient:
         with self._asking():
             catalog = self._with_namespace()
             made = catalog.create_table_transaction(
-                self.place.identifier, schema, self.location, spec, properties=dict(properties)
+                self.place.identifier, schema, self.location, spec, properties={**properties, **self._whereabouts()}
             )
             table = made._table  # noqa: SLF001 - its commit is what commits here, too
             mapping = SetPropertiesUpdate(updates={MAPPING: mapping_of(table.schema())})
@@ -137,7 +146,7 @@ class CatalogClient:
         try:
             table = catalog.create_table(
                 self.place.identifier, schema, self.location, spec,
-                properties={**properties, MAPPING: mapping_of(schema)},
+                properties={**properties, **self._whereabouts(), MAPPING: mapping_of(schema)},
             )  # fmt: skip
         except TableAlreadyExistsError:
             table = catalog.load_table(self.place.identifier)
@@ -146,6 +155,16 @@ class CatalogClient:
         if (mapping := mapping_of(table.schema())) != table.properties.get(MAPPING):  # it gave out ids of its own
             update = SetPropertiesUpdate(updates={MAPPING: mapping})
             catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
+
+    def _lies_there(self, table: Table) -> bool:
+        return without_scheme(table.properties.get(LOCATION) or table.location()).rstrip("/") == self.location
+
+    def _whereabouts(self) -> dict[str, str]:
+        """Return properties that name the location of the files: a REST catalog may give the table another one."""
+        place = self.location
+        if self._settings["type"] != "rest":
+            return {}
+        return {LOCATION: place, "write.data.path": f"{place}/{DATA}", METADATA_PATH: f"{place}/metadata"}
 
     def _with_namespace(self) -> Catalog:
         """Return the catalog, with the table's namespace in it."""

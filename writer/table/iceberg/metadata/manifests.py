@@ -22,6 +22,7 @@ from pyiceberg.table import Table
 from writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles
 
 MERGE_FROM = 50  # manifests of one size class
+METADATA_PATH = "write.metadata.path"  # property of a table whose metadata lies apart
 _ENTRIES_MAX = 20_000  # of a manifest; more are planned by several threads of a reader
 _MERGE_BYTES_MAX = 8 * 2**20  # of a manifest that is still merged
 _COMPRESSION: Literal["deflate"] = "deflate"
@@ -33,7 +34,8 @@ class ManifestWriter:
 
     def __init__(self, table: Table, merge_from: int = MERGE_FROM) -> None:
         self._table, self._io, self._metadata, self._merge_from = table, table.io, table.metadata, merge_from
-        self._folder, self._name = f"{table.location().rstrip('/')}/metadata", uuid4().hex
+        self._folder = table.properties.get(METADATA_PATH) or f"{table.location().rstrip('/')}/metadata"
+        self._name = uuid4().hex
         self.snapshot_id = self._metadata.new_snapshot_id()
         self._parent = self._metadata.current_snapshot()
         self.written: list[str] = []  # paths

@@ -32,6 +32,8 @@ from writer.table.log.log import Action, State
 
 TAG = "headrace"  # reference to our newest snapshot: no expiry removes it, whoever runs it
 VERSION, DRAFT, SNAPSHOT = "headrace.version", "headrace.entry", "headrace.snapshot"  # properties of the table
+LOCATION = "headrace.location"  # property: where the files lie, whatever location the catalog gave the table
+LOG_LOCATION = "headrace.log-location"  # property of a table whose log does not lie in its own folder
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ def prepare(
         *of_columns[0],
     )
     properties = {VERSION: str(version), DRAFT: draft, SNAPSHOT: str(manifests.snapshot_id)}
-    if MAPPING not in table.properties and not of_columns[1]:
+    is_first = manifests.parent_id is None  # whoever made the table may have died before it knew the columns' ids
+    if (is_first or MAPPING not in table.properties) and not of_columns[1]:
         properties[MAPPING] = mapping_of(schema)  # another client took it away: readers go by positions then
     updates = (
         *of_columns[1],

@@ -1,0 +1,112 @@
+"""The log of an Iceberg table elsewhere: some catalogs allow nothing but `data` and `metadata` below a table."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import oracle
+from tests.carried import Driver, configured, log
+from tests.contract.test_compact import carry, close, compacted, filled, offsets
+from tests.contract.test_iceberg_routes import applied, started
+from tests.contract.test_vacuum import later
+from tests.looking import NOW, event
+from tests.unit.test_targets import hold
+from writer.audit.audit import audit
+from writer.cli.write import delete_rows
+from writer.core.errors import ConfigError
+from writer.driver.pipeline_start import probe_places
+from writer.driver.sealing.steps import seal_due
+from writer.maintenance.row_keys import where
+from writer.maintenance.vacuum import everything, find_unneeded, remove
+from writer.output.tables import console
+from writer.sealing.sealer import Sealer
+from writer.storage.locations import store_at
+from writer.table.factory import conversion, main_table
+
+
+def catalog(root: Path, log_location: str | None = None) -> dict[str, Any]:
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{root}/catalog.db",
+        **({"log_location": log_location} if log_location else {}),
+    }
+
+
+def apart(root: Path, commits: int = 6) -> Driver:
+    return filled(
+        root, "iceberg", commits, sections={"catalog": catalog(root, f"{root}/logs")}, seal={"late": "reopen"}
+    )
+
+
+def live(driver: Driver) -> None:
+    """Let a table have rows, dead letters, a bucket that is sealed, rewritten files, and rows that were deleted."""
+    driver.carry([log({60: b"broken", 61: event(61, at=NOW)})], {0: 62})
+    close(driver)
+    seal_due(Sealer("clicks", driver.config), later())
+    compacted(driver)
+    delete_rows.run_delete(
+        driver.config, "clicks", where("id = 61"), driver.schemas, now=NOW, out=console(), with_dead_letters=True,
+        write=True, as_json=True,
+    )  # fmt: skip
+    carry(driver, 7)
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+
+
+def folders(driver: Driver, location: str) -> set[str]:
+    """Return the folders directly below a location that hold something."""
+    store = store_at(location, driver.config.s3.settings)
+    return {one.path.partition("/")[0] for one in everything(store)}
+
+
+def test_a_table_has_only_data_and_metadata_below_it(tmp_path: Path) -> None:
+    driver = apart(tmp_path)
+    probe_places("clicks", driver.config)
+    live(driver)
+    for location in (driver.lake, driver.dead_letters):
+        assert folders(driver, location) == {"data", "metadata"}
+    logs = tmp_path / "logs" / "headrace"
+    assert {path.name for path in logs.iterdir()} == {"clicks", "clicks_dead_letters"}
+    assert {path.name for path in (logs / "clicks").iterdir()} == {"_headrace"}
+    assert {"log", "sealed"} <= {path.name for path in (logs / "clicks" / "_headrace").iterdir()}
+    before = offsets(driver)
+    waste = find_unneeded(driver.config, "clicks", None, later())
+    remove(waste)
+    assert any(one.waste for one in waste)
+    assert offsets(driver) == before
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+def test_rows_that_wait_for_a_table_of_a_route_wait_beside_the_log(tmp_path: Path) -> None:
+    one = started(tmp_path, ("a",), catalog={"log_location": f"{tmp_path}/logs"})
+    hold(one, str(tmp_path / "a"), 1)
+    assert (tmp_path / "logs" / "headrace" / "log" / "_headrace" / "held" / "1").is_dir()
+    assert applied(one) == {}
+    assert oracle.count(tmp_path / "a") == 1
+    assert not (tmp_path / "a" / "_headrace").exists()
+
+
+def test_another_log_location_than_the_table_s_is_refused(tmp_path: Path) -> None:
+    driver = apart(tmp_path, 1)
+    moved = configured(tmp_path, "iceberg", sections={"catalog": catalog(tmp_path, f"{tmp_path}/others")})
+    without = configured(tmp_path, "iceberg")
+    for config, said in ((moved, f"{tmp_path}/others/headrace/clicks"), (without, driver.lake)):
+        with pytest.raises(
+            ConfigError, match=f"lies at {tmp_path}/logs/headrace/clicks, and the configuration says {said}"
+        ):
+            main_table("clicks", config).exists()
+
+
+def test_logs_inside_a_table_are_refused(tmp_path: Path) -> None:
+    for place in (f"{tmp_path}/lake/clicks/logs", f"{tmp_path}/lake"):
+        with pytest.raises(ValueError, match=r"catalog\.log_location: give it a folder beside the table"):
+            configured(tmp_path, "iceberg", sections={"catalog": catalog(tmp_path, place)})
+
+
+def test_a_table_whose_log_has_a_place_keeps_it_when_its_format_changes(tmp_path: Path) -> None:
+    filled(tmp_path, "parquet", 1)
+    config = configured(tmp_path, "iceberg", sections={"catalog": catalog(tmp_path, f"{tmp_path}/logs")})
+    work = conversion("clicks", config, str(tmp_path / "lake" / "clicks"))
+    assert work is not None
+    assert work.obstacles() == ["Its log stays where it is: take catalog.log_location away, or keep the format."]
