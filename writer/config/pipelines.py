@@ -201,7 +201,7 @@ class Pipeline(Strict):
     def compacts_at_seal(self) -> bool:
         """Rewrite a bucket before it is sealed: by default where readers see all files of a commit at once."""
         wanted = self.compact.at_seal
-        return self.table.format == "delta" if wanted is None else wanted
+        return self.table.format != "parquet" if wanted is None else wanted
 
     @property
     def column_rules(self) -> ColumnRules:
