@@ -18,7 +18,7 @@ from writer.driver.spark import WORKER_ENVIRONMENT
 from writer.table.factory import main_table
 
 PIPELINE = "bench"
-HEADRACE = "aefj"  # contenders that are the writer itself, and say of their steps in commits
+HEADRACE = "aefjk"  # contenders that are the writer itself, and say of their steps in commits
 _EVER = "36500 d"  # the events are of a fixed day
 
 
@@ -99,12 +99,14 @@ def _file(job: Job) -> Path:
     return Path(job.directory) / "headrace.yaml"
 
 
-def _headrace(*, is_iceberg: bool = False, **kafka: str) -> Callable[[Job], list[str]]:
+def _headrace(*, is_iceberg: bool = False, raw: bool = False, **kafka: str) -> Callable[[Job], list[str]]:
     def command(job: Job) -> list[str]:
         settings = yaml.safe_load(configuration(job, **kafka))
         if is_iceberg:
             settings["catalog"] = {"type": "sql", "uri": f"sqlite:///{job.directory}/catalog.db"}
             settings["pipelines"][PIPELINE]["table"]["format"] = "iceberg"
+        if raw:
+            settings["pipelines"][PIPELINE]["table"]["raw"] = f"{job.directory}/raw"
         _file(job).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         return [sys.executable, "-m", "writer.cli", "run", str(_file(job)), "--once"]
 
@@ -178,5 +180,6 @@ CONTENDERS = {
             "j", "iceberg", "headrace with table.format: iceberg, an SQLite catalog",
             _headrace(is_iceberg=True), _in_iceberg,
         ),
+        Contender("k", "raw", "headrace with a raw table", _headrace(raw=True), _in_delta),
     )
 }  # fmt: skip

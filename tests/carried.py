@@ -19,6 +19,7 @@ from writer.commit import builder
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core.offsets import TopicPartition
+from writer.driver.pipeline_start import make_raw_table
 from writer.maintenance.local_pipeline import opened
 from writer.table.factory import all_tables
 from writer.table.log.operations import Batch
@@ -74,11 +75,15 @@ class Driver:
         self.side(self.dead_letters).create(DEAD_LETTERS, [])
         if self.settings.late_table:
             self.side(self.settings.late_table).create(pa.schema(columns), self.columns, layout(self.settings.bucket))
+        if self.settings.raw_place:
+            make_raw_table(self.settings.raw_place, self.tables)
 
     def start(self, parts: int = 1, at: int = 0) -> None:
         self.epoch = self.table.begin(
             {TopicPartition("clicks", 1, p): at for p in range(parts)}, {"clicks": ["uuid-1"]}
         )
+        if self.settings.raw_place:
+            self.table.enter_raw(self.epoch, self.settings.raw_place)
         self.tables.apply_side_files()
 
     def needed(self) -> pa.Schema:
@@ -127,6 +132,7 @@ class Driver:
             plan = replace(
                 walk.task_plan(now, "000001", {"clicks": 1}),
                 frontier=frontier, closed_until=closed, budget=2**20, target_file_size=2**20,
+                raw=self.settings.raw_place,
             )  # fmt: skip
             (out,) = task.run(iter(records), plan)
             report = builder.merged([Report.from_json(out["report"][0].as_py())])

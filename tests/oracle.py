@@ -106,24 +106,31 @@ def by_part(table: Path) -> dict[tuple[str, int, int], list[int]]:
 def check(lake: Path, pipeline: str, ends: Mapping[Source, int] | None = None) -> dict[Source, int]:
     """Assert that every offset below the frontier is in the table, a table beside it or a gap exactly once, none above.
 
-    Beside it are dead letters and late rows.
+    Beside it are dead letters and late rows. A raw table has all of them but those in gaps, each once.
 
     With `ends`: that the frontier has reached them. Returns the frontier.
     """
     good, bad, late = (offsets(lake.with_name(lake.name + beside)) for beside in ("", "_dead_letters", "_late"))
     frontier, lost = frontier_of(lake, pipeline), gaps(lake)
+    raw = lake.with_name(lake.name + "_raw")
+    for source, end in frontier.items() if raw.exists() else ():
+        _check_once(source, end, [*offsets(raw).get(source, []), *lost.get(source, [])])
     for source, end in frontier.items():
-        found = sorted([*good.get(source, []), *bad.get(source, []), *late.get(source, []), *lost.get(source, [])])
-        tally.checks += 1
-        tally.records += end
-        tally.lost += len(set(range(end)) - set(found))
-        tally.twice += len(found) - len(set(found) & set(range(end)))
-        assert found == list(range(end)), f"{source}: frontier {end}; {_difference(found, end)}"
+        _check_once(source, end, [each for there in (good, bad, late, lost) for each in there.get(source, [])])
     for source in {*good, *bad, *late}:
         assert source in frontier, f"{source} has rows and no frontier"
     if ends is not None:
         assert frontier == dict(ends)
     return frontier
+
+
+def _check_once(source: Source, end: int, there: Iterable[int]) -> None:
+    found = sorted(there)
+    tally.checks += 1
+    tally.records += end
+    tally.lost += len(set(range(end)) - set(found))
+    tally.twice += len(found) - len(set(found) & set(range(end)))
+    assert found == list(range(end)), f"{source}: frontier {end}; {_difference(found, end)}"
 
 
 def check_exactly(table: Path, expected: Mapping[tuple[str, int, int], Sequence[int]]) -> None:
@@ -169,7 +176,8 @@ def check_rows(lake: Path, pipeline: str) -> None:
 
     The rows are read first: beside a writer at work, the frontier may have moved since, never back.
     """
-    found = [(table.name, by_part(table)) for table in (lake, lake.with_name(lake.name + "_dead_letters"))]
+    beside = [lake.with_name(lake.name + name) for name in ("_dead_letters", "_raw")]
+    found = [(table.name, by_part(table)) for table in (lake, *beside)]
     frontier = replay(lake).frontier
     tally.looks += 1
     for name, parts in found:

@@ -39,12 +39,17 @@ class Site:
     overrides: dict[str, Any] = field(default_factory=dict)
     reader: str = READER
 
-    def pipeline(self, name: str, topics: list[str] | dict[str, Any], *, form: str = "delta", **settings: Any) -> Path:
-        """Add a pipeline with small files and a generous time window. Returns its table's location."""
+    def pipeline(
+        self, name: str, topics: list[str] | dict[str, Any], *, form: str = "delta", raw: bool = False, **settings: Any
+    ) -> Path:
+        """Add a pipeline with small files and a generous time window. Returns its table's location.
+
+        `raw`: with a raw table beside it.
+        """
         lake = self.root / "lake" / name
         self.pipelines[name] = {
             "topics": topics,
-            "table": {"location": str(lake), "format": form},
+            "table": {"location": str(lake), "format": form, **({"raw": f"{lake}_raw"} if raw else {})},
             "event_time": {"field": "event_time", "max_age": "36500 d", "max_ahead": "36500 d"},
             "roll": {"target_file_size": "4 MiB"},
             "schemas": {"unknown_id_timeout": "2 s"},

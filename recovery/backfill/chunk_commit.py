@@ -76,6 +76,12 @@ class Filling:
         self._walk = self._walk or opened(self.name, self.config, self._schemas, tables=self._tables)
         return self._walk
 
+    @property
+    def raw(self) -> str | None:
+        """Location of the raw table, where the pipeline keeps records in one."""
+        place = self.settings.raw_place
+        return place if place in self.table.snapshot().raw_places else None
+
     def look(self) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
         """Apply pending side files, then read the gap records. Raises CommitFailed, LedgerUnreadable."""
         now = self.table.snapshot()
@@ -113,7 +119,7 @@ class Filling:
         assert len(incarnations) == len({(p.topic, p.incarnation) for p in chunk.spans}), "one incarnation a chunk"
 
         def plan(first: Piece | None) -> TaskPlan:
-            found = self._plan(incarnations)
+            found = replace(self._plan(incarnations), raw=self.raw if chunk.raw else None)
             older = _age(first, found.now)
             targets = {
                 name: replace(one, time_rule=_believing(one.time_rule, older)) for name, one in found.targets.items()

@@ -27,19 +27,21 @@ _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa:
 
 
 def fetched(
-    kafka: Kafka, wanted: Mapping[Source, Span], *, headers: bool, topic_ids: Mapping[str, str] = _ANY
-) -> Iterator[pa.RecordBatch]:
+    kafka: Kafka, wanted: Mapping[Source, Span], *, headers: bool, raw: bool = False,
+    topic_ids: Mapping[str, str] = _ANY,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Yield the records of these ranges, in order within each partition. Offsets without a record give none.
 
-    `topic_ids`: of the incarnations that the ranges are of, as Kafka writes them; others are then not read. Raises
-    SourceFailed for offsets that the log no longer holds, BrokerUnreachable, ReadFailed.
+    `raw`: with all that a record has. `topic_ids`: of the incarnations that the ranges are of, as Kafka writes them;
+    others are then not read. Raises SourceFailed for offsets that the log no longer holds, BrokerUnreachable,
+    ReadFailed.
     """
     read = _by_tasks_reader if kafka.reader == "native" else _by_consumer
-    return read(kafka, wanted, headers, topic_ids)
+    return read(kafka, wanted, ColumnChoice(headers=headers, raw=raw), topic_ids)
 
 
 def _by_tasks_reader(
-    kafka: Kafka, wanted: Mapping[Source, Span], headers: bool, topic_ids: Mapping[str, str]
+    kafka: Kafka, wanted: Mapping[Source, Span], choice: ColumnChoice, topic_ids: Mapping[str, str]
 ) -> Iterator[pa.RecordBatch]:
     ranges = [
         OffsetRange(TopicPartition(topic, 0, partition), *span) for (topic, partition), span in sorted(wanted.items())
@@ -47,7 +49,7 @@ def _by_tasks_reader(
     with native_kafka.address(kafka).opened() as cluster:
         try:
             yield from RangeReader(
-                cluster, ranges, ColumnChoice(headers=headers), topic_ids=native_kafka.topic_ids(topic_ids),
+                cluster, ranges, choice, topic_ids=native_kafka.topic_ids(topic_ids),
                 limits=native_kafka.limits(kafka, _ROWS), rack=kafka.options.get("client.rack", ""),
             )  # fmt: skip
         except LostRecords as error:
@@ -55,7 +57,7 @@ def _by_tasks_reader(
 
 
 def _by_consumer(
-    kafka: Kafka, wanted: Mapping[Source, Span], headers: bool, _topic_ids: Mapping[str, str]
+    kafka: Kafka, wanted: Mapping[Source, Span], choice: ColumnChoice, _topic_ids: Mapping[str, str]
 ) -> Iterator[pa.RecordBatch]:
     address, timeout = kafka.address, kafka.request_timeout
     with consumer(address, "headrace-backfill", _SETTINGS) as opened:
@@ -75,7 +77,7 @@ def _by_consumer(
                 if messages:
                     deadline = time.monotonic() + timeout.total_seconds()
                 if found:
-                    yield _batch(topic, partition, found, headers=headers)
+                    yield _batch(topic, partition, found, choice)
                 if ended:
                     break
 
@@ -109,7 +111,7 @@ def _lost(where: str, offset: int | None) -> str:
     )
 
 
-def _batch(topic: str, partition: int, messages: list[Message], *, headers: bool) -> pa.RecordBatch:
+def _batch(topic: str, partition: int, messages: list[Message], choice: ColumnChoice) -> pa.RecordBatch:
     count = len(messages)
     times = [ms if kind else NO_TIME_MS for kind, ms in (m.timestamp() for m in messages)]
     columns: dict[str, Any] = {
@@ -120,7 +122,10 @@ def _batch(topic: str, partition: int, messages: list[Message], *, headers: bool
         "key": pa.array([m.key() for m in messages], pa.binary()),
         "value": pa.array([m.value() for m in messages], pa.binary()),
     }
-    if headers:
+    if choice.raw:
+        kinds = [kind - 1 if kind else None for kind, _ in (m.timestamp() for m in messages)]
+        columns["timestampType"] = pa.array(kinds, pa.int32())
+    if choice.headers or choice.raw:
         beside = [[{"key": k, "value": v} for k, v in m.headers() or []] or None for m in messages]
         columns["headers"] = pa.array(beside, HEADERS)
     return pa.RecordBatch.from_pydict(columns)

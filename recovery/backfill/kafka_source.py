@@ -41,13 +41,16 @@ class Topic:
     """The gap's own topic, as far as Kafka still holds it; or a mirror, where segments say which offsets are which."""
 
     def __init__(
-        self, kafka: Kafka, *, headers: bool, ids: Mapping[str, Sequence[str]],
+        self, kafka: Kafka, *, headers: bool, raw: bool = False, ids: Mapping[str, Sequence[str]],
         segments: Sequence[Segment] | None = None, name: str = "kafka",
         same: Callable[[Segment], bool | None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """`ids`: incarnations of each topic, as the table knows them. `same`: compares what lies around a segment."""
+        """`ids`: incarnations of each topic, as the table knows them. `same`: compares what lies around a segment.
+
+        `raw`: the records are kept in the raw table, too.
+        """
         self.name = name
-        self._kafka, self._headers = kafka, headers
+        self._kafka, self._headers, self._raw = kafka, headers, raw
         self._cluster = Cluster(kafka.address, kafka.request_timeout)
         self._ids, self._given, self._same = ids, segments, same
         self._now_ids: dict[str, str] = {}  # of the topics whose offsets were asked for
@@ -75,7 +78,7 @@ class Topic:
             spans: dict[TopicPartition, list[Span]] = {}
             for cut in mine:
                 spans.setdefault(cut.part, []).append((cut.start, cut.end))
-            yield Chunk(spans, partial(self._read, mine), partial(self._confirm, mine))
+            yield Chunk(spans, partial(self._read, mine), partial(self._confirm, mine), raw=self._raw)
 
     def _segments(self, wanted: Sequence[OffsetRange]) -> list[Segment]:
         """Return the wanted offsets that exist, in the other log's offsets."""
@@ -137,7 +140,7 @@ class Topic:
     def _read(self, segments: Sequence[Segment], _: SchemaPlan) -> Iterator[Piece]:
         for s in segments:
             wanted = {s.source: (s.start + s.shift, s.end + s.shift)}
-            for batch in fetched(self._kafka, wanted, headers=self._headers, topic_ids=self._now_ids):
+            for batch in fetched(self._kafka, wanted, headers=self._headers, raw=self._raw, topic_ids=self._now_ids):
                 yield Piece(_renamed(batch, s))
 
     def _confirm(self, segments: Sequence[Segment], without_records: Sequence[MissingOffsets]) -> None:

@@ -30,6 +30,7 @@ class Chunk:
     ]  # raises SourceFailed when an offset without a record may be a loss
     keys: Sequence[str] = ()  # columns that tell one event from another, where rows have no offset: by event time
     through: str = ""  # partition of the archive that is whole with it
+    raw: bool = False  # its records are as Kafka has them, and are to be kept in the raw table
     last: bool = False  # the source has no more for this gap; the rest stays unproven
 
     @property

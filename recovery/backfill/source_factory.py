@@ -5,11 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from recovery.backfill.chunk_commit import Filling
 from recovery.backfill.kafka_source import Segment, Topic
+from recovery.backfill.raw_source import RawTable
 from writer.cli.write.topic_adopt import times_at
 from writer.clients import kafka_sample
 from writer.config.connections import Kafka
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
+from writer.table.factory import side_table
 from writer.table.ledger.gap_record import GapRecord
 
 _MIRROR = re.compile(r"^(?P<bootstrap>[^/]+)/(?P<topic>[A-Za-z0-9._-]+)$")
@@ -20,7 +22,14 @@ _COMPARED = 5  # rows on each side of a gap
 def kafka(filling: Filling) -> Topic:
     """The gap's own topic."""
     ids = filling.table.snapshot().incarnations()
-    return Topic(filling.config.kafka, headers=filling.walk.needs_headers, ids=ids)
+    return Topic(filling.config.kafka, headers=filling.walk.needs_headers, raw=filling.raw is not None, ids=ids)
+
+
+def raw(filling: Filling, location: str) -> RawTable:
+    """A raw table: of a pipeline that had the same topics. Raises ConfigError where there is none."""
+    place = location.rstrip("/")
+    own = place in filling.table.snapshot().raw_places
+    return RawTable(side_table(filling.name, filling.config, place), own=own)
 
 
 def mirror(filling: Filling, gap_record: GapRecord, where: str, mapped: Sequence[str]) -> Topic:
@@ -31,8 +40,8 @@ def mirror(filling: Filling, gap_record: GapRecord, where: str, mapped: Sequence
     segments = segmented(gap_record.opened.ranges if gap_record.opened else (), mapped, found["topic"])
     settings = filling.config.kafka.model_copy(update={"bootstrap_servers": found["bootstrap"]})
     return Topic(
-        settings, headers=filling.walk.needs_headers, ids={}, segments=segments, name=f"mirror {where}",
-        same=_comparing(filling, settings),
+        settings, headers=filling.walk.needs_headers, raw=filling.raw is not None, ids={}, segments=segments,
+        name=f"mirror {where}", same=_comparing(filling, settings),
     )  # fmt: skip
 
 

@@ -133,13 +133,16 @@ def missing(snapshot: PipelineSnapshot, rows: Mapping[TopicPartition, int]) -> l
 
 
 def proven(config: Config, name: str) -> dict[TopicPartition, int]:
-    """Return the offset behind the last row, dead letter or late row of each partition. Raises CommitFailed.
+    """Return the offset behind the last row, dead letter, late row or raw record of each partition.
+
+    Raises CommitFailed.
 
     Those of all tables of a route count. Reads every file.
     """
     settings, tables = config.pipelines[name], all_tables(name, config)
-    targets = tables.main.snapshot().target_places
-    side = [tables.side(place) for place in (settings.dead_letters, settings.late_place, *targets)]
+    snapshot = tables.main.snapshot()
+    places = (settings.dead_letters, settings.late_place, *snapshot.target_places, *snapshot.raw_places)
+    side = [tables.side(place) for place in places]
     found: dict[TopicPartition, int] = {}
     for table in [tables.main, *(one for one in side if one.exists())]:
         for part, last in _last(table):

@@ -91,7 +91,8 @@ def ended(name: str, outcomes: Sequence[Outcome], *, as_json: bool, out: Console
             tables.sentence(
                 out,
                 f"{gap} got {plural(one.rows, 'row')}; {plural(left, 'offset')} are not in this source: "
-                f"{_listed(one.absent)}. Try --from-mirror or --from-archive; `headrace gaps close` gives up.",
+                f"{_listed(one.absent)}. Try --from-mirror, --from-raw or --from-archive; `headrace gaps close` gives "
+                "up.",
                 "yellow",
             )
         else:
@@ -175,6 +176,10 @@ _Mapped = Annotated[
         "one of the partition; may be repeated. TOPIC/PARTITION:OFFSET=OFFSET where the gap has several topics.",
     ),
 ]
+_Raw = Annotated[
+    str | None,
+    typer.Option("--from-raw", metavar="LOCATION", help="From a raw table (table.raw), of the pipeline's format."),
+]
 _Archives = Annotated[
     list[str] | None,
     typer.Option("--from-archive", metavar="LOCATION", help="From Parquet, Avro or Delta files; may be repeated."),
@@ -210,6 +215,7 @@ def backfill(
     gap: _Gaps = None,
     mirror: _Mirror = None,
     mapped: _Mapped = None,
+    raw: _Raw = None,
     archive: _Archives = None,
     columns: _Columns = None,
     by_time: _ByTime = None,
@@ -221,7 +227,7 @@ def backfill(
     by: By = None,
     as_json: Annotated[bool, json_option("a line for each chunk, and one at the end")] = False,
 ) -> None:
-    """Bring the records of gaps: from Kafka as far as it holds them, from a mirror, or from an archive.
+    """Bring the records of gaps: from Kafka as far as it holds them, a mirror, a raw table, or an archive.
 
     Oldest first, in chunks that are one commit each, while the live writer goes on. If the command is interrupted, run
     it again: each offset is settled once. It waits while the live writer is behind.
@@ -230,7 +236,7 @@ def backfill(
     5 too many failed records.
     """
     settings = load(config)
-    made = _sources(mirror, mapped or [], archive or [], columns, by_time)
+    made = _sources(mirror, mapped or [], raw, archive or [], columns, by_time)
     wish = BackfillRequest(tuple(gap or ()), chunk_rows, rate, _limit(lag_max), by or "")
     fillings = [Filling(name, settings, registry.source(settings.registry)) for name in settings.chosen(pipeline)]
 
@@ -259,7 +265,12 @@ def _limit(lag_max: str | None) -> timedelta | None:
 
 
 def _sources(
-    mirror: str | None, mapped: Sequence[str], archive: Sequence[str], columns: str | None, by_time: str | None
+    mirror: str | None,
+    mapped: Sequence[str],
+    raw: str | None,
+    archive: Sequence[str],
+    columns: str | None,
+    by_time: str | None,
 ) -> Callable[[Filling, GapRecord], Sequence[Source]]:
     """Return what makes the sources of a gap record. Raises ConfigError for options that do not go together."""
     if mapped and not mirror:
@@ -270,9 +281,9 @@ def _sources(
         raise ConfigError("--from-mirror needs --map: a mirror's offsets are other offsets")
 
     def made(filling: Filling, gap_record: GapRecord) -> Sequence[Source]:
-        if not mirror and not archive:
+        if not mirror and not archive and not raw:
             return [source_factory.kafka(filling)]
-        found: list[Source] = []
+        found: list[Source] = [source_factory.raw(filling, raw)] if raw else []
         if mirror:
             found.append(source_factory.mirror(filling, gap_record, mirror, mapped))
         if archive:

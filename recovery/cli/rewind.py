@@ -93,7 +93,8 @@ def to_dict(name: str, look: RewindPreview, version: int | None, refused: list[s
         "table_version": look.snapshot.version, "version": version, "refused": refused,
         "offsets": plan.offsets, "rows": look.rows, "files": look.files,
         "dead_letter_table_rows": look.dead_letters,
-        "late_table_rows": look.late, "gaps": list(plan.gaps), "taken_since": dict(look.since.taken),
+        "late_table_rows": look.late, "raw_records": look.raw_records,
+        "gaps": list(plan.gaps), "taken_since": dict(look.since.taken),
         "undone": [vars(change) for change in look.since.foreign],
         "partitions": [
             {
@@ -134,7 +135,8 @@ def show(
         out,
         f"{name}: from version {look.snapshot.version} back to {plan.to}{when}: {plan.offsets:,} offsets, "
         f"{plural(look.rows, 'row')} in {plural(look.files, 'file')}, {plural(look.dead_letters, 'row')} of the "
-        f"dead-letter table, {plural(look.late, 'row')} of the late table.",
+        f"dead-letter table, {plural(look.late, 'row')} of the late table"
+        f"{f', {look.raw_records:,} of the raw table' if look.raw else ''}.",
     )
     if plan.ranges:
         _partitions(out, look)

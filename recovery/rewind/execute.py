@@ -86,6 +86,12 @@ class RewindPreview:
     pending: int  # commits whose dead letters wait for redo, which comes first
     undo: Undone | None = None  # what other clients did, and is taken back first
     targets: tuple[TargetPreview, ...] = ()  # tables of a route
+    raw: tuple[tuple[str, int], ...] = ()  # locations of raw tables, and how many records of them go
+
+    @property
+    def raw_records(self) -> int:
+        """Raw records that go."""
+        return sum(records for _, records in self.raw)
 
     @property
     def base(self) -> PipelineSnapshot:
@@ -159,7 +165,7 @@ class Rewinding:
             raise HeadraceError(f"tables of the route do not take what is committed; nothing was rewound: {refused}")
         look = self.look(look.plan.to) if look.pending else look
         places = [(self._settings.dead_letters, look.dead_letters), (self._settings.late_place, look.late)]
-        places += [place for target in look.targets for place in target.places]
+        places += [place for target in look.targets for place in target.places] + list(look.raw)
         earlier, offsets = self._main.at(look.plan.to), look.offsets
         try:
             with self._main.without(look.base, offsets, prefix="rewind") as left:
@@ -246,8 +252,9 @@ class Rewinding:
         targets = self._targets(snapshot, found.to, offsets) if offsets else ()
         files += sum(target.files for target in targets)
         late += sum(target.late for target in targets)
+        raw = tuple((place, self._aside(place, offsets)) for place in snapshot.raw_places)
         return RewindPreview(
-            found, then, after, snapshot, held, files, tuple(buckets), dead_letters, late, pending, undo, targets
+            found, then, after, snapshot, held, files, tuple(buckets), dead_letters, late, pending, undo, targets, raw
         )
 
     def _targets(self, snapshot: PipelineSnapshot, to: int, offsets: Offsets) -> tuple[TargetPreview, ...]:

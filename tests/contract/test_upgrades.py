@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.carried import Driver, log
-from tests.looking import EVENT, Schemas, event
+from tests.looking import EVENT, NOW, Schemas, event
 from tests.unit.test_standing import Cluster
 from writer.audit.audit import audit
 from writer.clients.kafka import Topic
@@ -17,6 +18,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, SchemaChanged
 from writer.core.offsets import TopicPartition
 from writer.maintenance.local_pipeline import opened
+from writer.maintenance.retention import works
 from writer.offsets import start_offsets
 from writer.preflight import host_checks
 from writer.schemas.registry import source
@@ -205,6 +207,7 @@ def dead_letters(driver: Driver) -> None:
 def inside(driver: Driver) -> None:
     for table in (
         {"location": driver.lake, "dead_letters": f"{driver.lake}/letters"},
+        {"location": driver.lake, "raw": f"{driver.lake}/raw"},
         {"location": f"{driver.lake}/new"},
         {"location": str(Path(driver.lake).parent), "dead_letters": driver.dead_letters},
     ):
@@ -305,10 +308,48 @@ def route_added(driver: Driver) -> None:
         driver.table.check(())
 
 
+def with_raw(driver: Driver, **raw: Any) -> Driver:
+    table = {"location": driver.lake, "raw": {"location": f"{driver.lake}_raw"} | raw}
+    again = Driver(Path(driver.lake).parents[1], table=table)
+    again.start()
+    return again
+
+
+def raw_added(driver: Driver) -> Driver:
+    again = with_raw(driver)
+    assert again.table.snapshot().format == 7
+    again.carry([log({5: None})], {0: 6})
+    found = audit(again.config, "clicks", since=None, deep=True)
+    assert (found.adds_up, found.reconciliation.raw) == (True, 1)
+    return again
+
+
+def raw_removed(driver: Driver) -> None:
+    raw_added(driver)
+    for stopped in (with_raw(driver, enabled=False, retention="1 d"), Driver(Path(driver.lake).parents[1])):
+        stopped.start()
+        end = (stopped.table.snapshot().frontier(P0) or 0) + 1
+        stopped.carry([log({end - 1: event(end)})], {0: end})
+        found = audit(stopped.config, "clicks", since=None, deep=True)
+        assert (found.adds_up, found.reconciliation.raw) == (True, 1)
+    at_raw = with_raw(driver, enabled=False, retention="1 d").config.at_raw("clicks")
+    assert [len(one.due(NOW + timedelta(days=9))) for one in works("clicks", at_raw)] == [1, 0]
+
+
+def raw_moved(driver: Driver) -> None:
+    raw_added(driver)
+    again = with_raw(driver, location=f"{driver.lake}_raw_2")
+    again.carry([log({6: event(6)})], {0: 7})
+    found = audit(again.config, "clicks", since=None, deep=True)
+    assert (found.adds_up, found.reconciliation.raw) == (True, 2)
+
+
 CHANGES: dict[str, Callable[[Driver], None]] = {
     "bucket width": bucket_width, "bucket zone": bucket_zone, "bucket column or bucketer": bucket_column,
     "pipeline renamed": renamed, "`table.format`": other_format, "`table.location`": location,
     "`table.dead_letters`": dead_letters,
+    "`table.raw` added": raw_added, "`table.raw` removed, or `enabled: false`": raw_removed,
+    "`table.raw.location`": raw_moved,
     "any location, to one inside another table or around it": inside,
     "`route` added or removed": route_added, "topic added": topic_added, "topic removed": topic_removed,
     "topic removed, later added again": topic_back, "partitions added to a topic": partitions_added,

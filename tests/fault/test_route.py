@@ -60,7 +60,7 @@ def test_a_topic_fills_two_tables_and_no_record_is_lost_or_twice(
     name = topic(1)
     lake = site.root / "lake"
     route = {"targets": {CLICK: str(lake / "clicks"), "*": str(lake / "{namespace}" / "{name}")}}
-    log = site.pipeline("events", [name], form=form, commit={"max_records": 200}, route=route)
+    log = site.pipeline("events", [name], form=form, raw=True, commit={"max_records": 200}, route=route)
     fill(site, name, 150, 100)
     if fault:
         site.once(env={"HEADRACE_FAULT": fault}, code=-9)
@@ -73,7 +73,7 @@ def test_a_topic_fills_two_tables_and_no_record_is_lost_or_twice(
         offsets(Path(f"{log}_dead_letters")),
     )
     assert (len(clicks), len(installs), len(dead)) == (170, 130, 6), said
-    assert clicks | installs | dead == set(range(306))
+    assert clicks | installs | dead == offsets(Path(f"{log}_raw")) == set(range(306))
     assert oracle.rows(log, "count(*)") == [], "the log has no rows"
     assert oracle.frontier_of(log, "events") == {(name, 0): 306}
     assert "306 read = 300 rows + 6 dead letters. It adds up." in say("audit", str(site.config), "--deep")
@@ -150,13 +150,13 @@ def test_what_went_wrong_is_taken_back_replayed_and_filled_in_every_table(
     """A type without a table is replayed once it has one; a rewind and a skip concern all tables."""
     name, lake = topic(1), site.root / "lake"
     targets = {CLICK: str(lake / "clicks")}
-    site.pipeline("events", [name], form=form, commit={"max_records": 100}, route={"targets": targets})
+    site.pipeline("events", [name], form=form, raw=True, commit={"max_records": 100}, route={"targets": targets})
     fill(site, name, 60, 60)
     site.once()
     assert (len(offsets(lake / "clicks")), (lake / "installs").exists()) == (60, False)
     seals = {"after": None}
     both = {**targets, INSTALL: str(lake / "installs")}
-    log = site.pipeline("events", [name], form=form, seal=seals, route={"targets": both})
+    log = site.pipeline("events", [name], form=form, raw=True, seal=seals, route={"targets": both})
     say("dlq", "replay", str(site.config), "--yes")
     assert len(offsets(lake / "installs")) == 60
     assert "123 read = 120 rows + 3 dead letters. It adds up." in say("audit", str(site.config), "--deep")
@@ -182,6 +182,8 @@ def test_what_went_wrong_is_taken_back_replayed_and_filled_in_every_table(
     say("gaps", "open", str(site.config), "--reason", "a test", "--yes")
     say("backfill", str(site.config), "--yes")
     assert (len(offsets(lake / "clicks")), len(offsets(lake / "installs"))) == (115, 115)
+    ends = oracle.frontier_of(log, "events")
+    assert offsets(Path(f"{log}_raw")) == set(range(ends[name, 0]))
     assert "It adds up." in say("audit", str(site.config), "--deep")
 
 

@@ -28,6 +28,7 @@ from writer.batch.bucketing import TimeRule
 from writer.batch.plan import TaskPlan
 from writer.batch.range_task import FrameReader
 from writer.batch.record_steps import RecordSteps
+from writer.batch.staging.raw_records import as_raw
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.columns import ColumnChoice, DecodedRecords, columns
 from writer.kafka_reader.errors import Corrupt
@@ -36,7 +37,7 @@ from writer.kafka_reader.record_buffer import RecordBuffer
 
 ID = 7  # of the schema, as the values of Case have it
 SCHEMAS = {"flat": FLAT, "nested": NESTED}
-CHOICE = ColumnChoice()
+CHOICE = ColumnChoice(raw=True)
 PARTS = [TopicPartition("clicks", 1, 0), TopicPartition("views", 3, 5)]
 
 
@@ -61,6 +62,7 @@ class Outcome:
 
     rows: dict[tuple[str, int, int], dict[str, Any]] = field(default_factory=dict)
     refused: dict[tuple[str, int, int], tuple[Any, ...]] = field(default_factory=dict)
+    raw: dict[tuple[str, int, int], dict[str, Any]] = field(default_factory=dict)  # as the raw table has them
     counts: dict[Any, Any] = field(default_factory=dict)
     value_bytes: int = 0
 
@@ -76,7 +78,12 @@ def outcome(plan: TaskPlan, pieces: Sequence[pa.RecordBatch | DecodedRecords]) -
             assert place not in found.refused
             found.refused[place] = (one["timestamp"], one["key"], one["value"], schema_id, reason(at), outcome)
 
-    steps = RecordSteps(plan, refuse)
+    def keep(records: pa.Table) -> None:
+        places = records.select(["topic", "partition", "offset", "timestamp"]).to_pylist()
+        for one, kept in zip(places, as_raw(records).to_pylist(), strict=True):
+            found.raw[one["topic"], one["partition"], one["offset"]] = {**one, **kept}
+
+    steps = RecordSteps(plan, refuse, keep=keep)
     for piece in pieces:
         decoded = isinstance(piece, DecodedRecords)
         for group in [steps.conform(steps.count_decoded(piece))] if decoded else steps.decode(piece):
@@ -114,7 +121,8 @@ def both(plan: TaskPlan, log: Sequence[tuple[OffsetRange, Raw, bytes]]) -> tuple
 
 
 def text_of(found: Outcome) -> str:  # NaN is not itself
-    return repr((sorted(found.rows.items()), sorted(found.refused.items()), found.counts, found.value_bytes))
+    return repr((sorted(found.rows.items()), sorted(found.refused.items()), sorted(found.raw.items()), found.counts,
+                 found.value_bytes))  # fmt: skip
 
 
 @st.composite
@@ -151,6 +159,7 @@ def test_records_that_are_alike_are_decoded_with_their_frames_and_become_the_sam
     assert decoded
     assert text_of(by_frames) == text_of(general)
     assert len(general.rows) + len(general.refused) == sum(count.read for count in general.counts.values())
+    assert len(general.raw) == sum(count.read for count in general.counts.values())
 
 
 def unlike(rng: random.Random, records: list[Rec], *, keyed: bool) -> None:

@@ -8,8 +8,8 @@ from datetime import datetime
 import pyarrow.parquet as pq
 
 from writer.audit.offset_count import WITHOUT_OFFSET, FileOffsets, FileSet, count
-from writer.audit.reconciliation import Problem, Reconciliation, compared, state, totals
-from writer.audit.table_history import Lake, TableHistory, Waiting, read, waiting
+from writer.audit.reconciliation import Problem, Reconciliation, compared, compared_raw, state, totals
+from writer.audit.table_history import Lake, PendingChanges, TableHistory, Waiting, read, waiting
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.staging.parquet_files import open_file, staged_name
 from writer.config.pipelines import Config
@@ -30,6 +30,7 @@ class Account:
     rows_taken: Mapping[str, int]  # on purpose: retention, delete, dedupe; by other clients: DELETE
     dead_letters_taken: Mapping[str, int]
     late_taken: Mapping[str, int]  # out of the table of late rows
+    raw_taken: Mapping[str, int]  # out of the raw table
 
     @property
     def unplaced(self) -> int:
@@ -118,7 +119,10 @@ def _drawn_up(lake: Lake, since: int | datetime | None) -> Account:
     return Account(
         reconciliation, floor < 0, pending, _by_operation(taken, rewound(*lake.targets)),
         _by_operation(lake.dead_letters.removals, rewound(lake.dead_letters)),
-        _by_operation([removal for one in lake.late for removal in one.removals], rewound(*lake.late)),
+        *(
+            _by_operation([removal for one in tables for removal in one.removals], rewound(*tables))
+            for tables in (lake.late, lake.raw)
+        ),
     )  # fmt: skip
 
 
@@ -169,11 +173,13 @@ def _in_sum(lake: Lake, account: Account) -> list[Problem]:
         + reconciliation.total("quarantined")
         - sum(account.dead_letters_taken.values())
     )
+    raw = reconciliation.raw - sum(account.raw_taken.values())
     in_targets, going = _with_pending(lake.targets, pending)
     return [
         *totals("rows of the late table", *_with_pending(lake.late, pending), late),
         *totals("rows", [*lake.rows.files, *in_targets], going, rows),
         *totals("rows of the dead-letter table", *_with_pending([lake.dead_letters], pending), dead_letters),
+        *totals("raw records", *_with_pending(lake.raw, pending), raw),
     ]
 
 
@@ -189,12 +195,9 @@ def _in_files(lake: Lake, account: Account) -> tuple[dict[TopicPartition, FileOf
     """Count what the files hold, and hold it against the account. Reads every file."""
     reconciliation, pending, problems = account.reconciliation, account.pending, list[Problem]()
     file_sets = [FileSet(lake.rows.table.store, _seen(lake.rows.table, lake.rows.files))]
-    for one in lake.beside:
-        changes, dead_letters = pending.tables[one.place], one is lake.dead_letters
-        there = FileSet(
-            one.table.store, _seen(one.table, one.files), dead_letters=dead_letters, without=changes.without
-        )  # fmt: skip
-        file_sets += [there, FileSet(one.table.store, changes.files, dead_letters=dead_letters)]
+    for one in lake.outcomes_beside:
+        changes = pending.tables[one.place]
+        file_sets += _file_sets(one, changes, dead_letters=one is lake.dead_letters)
         file_sets += [FileSet(lake.rows.table.store, changes.held)] if changes.held else []
     found = _counted(file_sets, reconciliation, below_is_known=not account.whole)
     without_offset = found.pop(WITHOUT_OFFSET, FileOffsets()).rows
@@ -209,7 +212,16 @@ def _in_files(lake: Lake, account: Account) -> tuple[dict[TopicPartition, FileOf
         problems.append(Problem(f"{adopted - removed:,} rows {what} are not there"))
     known = {line.part: line for line in reconciliation.lines}
     rows = removed - max(adopted, 0) + sum(account.late_taken.values())
-    return found, problems + compared(known, found, rows, sum(account.dead_letters_taken.values()), exact=account.whole)
+    problems += compared(known, found, rows, sum(account.dead_letters_taken.values()), exact=account.whole)
+    raw_sets = [files for one in lake.raw for files in _file_sets(one, pending.tables[one.place])]
+    raw = _counted(raw_sets, reconciliation, below_is_known=not account.whole) if raw_sets else {}
+    return found, problems + compared_raw(known, raw, sum(account.raw_taken.values()), exact=account.whole)
+
+
+def _file_sets(one: TableHistory, changes: PendingChanges, *, dead_letters: bool = False) -> list[FileSet]:
+    """Return the files of a table beside the main one, and those that it does not have yet."""
+    there = FileSet(one.table.store, _seen(one.table, one.files), dead_letters=dead_letters, without=changes.without)
+    return [there, FileSet(one.table.store, changes.files, dead_letters=dead_letters)]
 
 
 def _seen(table: PipelineTable, named: Sequence[BucketFile]) -> list[BucketFile]:

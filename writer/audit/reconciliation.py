@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from writer.audit.offset_count import FileOffsets
-from writer.batch.task_report import EXITS
+from writer.batch.task_report import EXITS, RAW
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition, joined, without
 from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, together
@@ -33,6 +33,7 @@ class PartitionSummary:
     gaps: tuple[Span, ...] = ()
     replayed: int = 0  # rows that were dead letters once
     back: int = 0  # offsets that rewinds took back: they count among the outcomes each time that they were read
+    raw: int = 0  # records that were kept in the raw table, too
 
     @property
     def dead_letters(self) -> int:
@@ -62,6 +63,11 @@ class Reconciliation:
     def total(self, name: str) -> int:
         """Add an outcome up over all parts."""
         return sum(line.outcomes[name] for line in self.lines)
+
+    @property
+    def raw(self) -> int:
+        """Records that were kept in the raw table, of all parts."""
+        return sum(line.raw for line in self.lines)
 
 
 def state(
@@ -125,8 +131,9 @@ def _filled(line: PartitionSummary, carried: BackfilledOffsets) -> PartitionSumm
     outcomes = {name: count + carried.outcomes.get(name, 0) for name, count in line.outcomes.items()}
     left = sum(end - start for start, end in gaps)
     return replace(
-        line, outcomes=outcomes, without_records=line.without_records + carried.without_records, gap=left, gaps=gaps
-    )
+        line, outcomes=outcomes, without_records=line.without_records + carried.without_records, gap=left, gaps=gaps,
+        raw=line.raw + carried.outcomes.get(RAW, 0),
+    )  # fmt: skip
 
 
 def _unsound_fills(part: TopicPartition, carried: BackfilledOffsets, gaps: Sequence[CommittedRange]) -> list[Problem]:
@@ -199,6 +206,7 @@ def _line(
     return PartitionSummary(
         part, start, at, outcomes, sum(s.without_records for s in committed_ranges), sum(end - first for first,
         end in skipped), skipped, back=sum(one.end - one.start for one in steps if isinstance(one, RewoundRange)),
+        raw=sum(one.outcomes.get(RAW, 0) for one in committed_ranges),
     ), problems  # fmt: skip
 
 
@@ -272,6 +280,25 @@ def compared(
     if not exact:
         explained = rows_short <= rows_removed and dead_letters_short <= dead_letters_removed
     return problems if explained and not problems else [*problems, *short]
+
+
+def compared_raw(
+    lines: Mapping[TopicPartition, PartitionSummary], found: Mapping[TopicPartition, FileOffsets], removed: int, *,
+    exact: bool,
+) -> list[Problem]:  # fmt: skip
+    """Compare the offsets counted in raw tables with the records that were kept; removed ones are known in sum."""
+    problems: list[Problem] = []
+    short = {part: line.raw - (found[part].rows if part in found else 0) for part, line in lines.items()}
+    for part, there in found.items():
+        if there.twice:
+            problems.append(Problem("raw records are there more than once", part, tuple(there.twice)))
+        if there.astray:
+            problems.append(Problem("raw records that no commit accounts for", part, tuple(there.astray)))
+    problems += [Problem(f"there are {-n:,} raw records more than expected", p) for p, n in short.items() if n < 0]
+    missing = sum(short.values())
+    if missing == removed if exact else missing <= removed:
+        return problems
+    return problems + [Problem(f"{count:,} raw records are not there", p) for p, count in short.items() if count > 0]
 
 
 def _missing(line: PartitionSummary, there: FileOffsets, rows: int, dead_letters: int) -> str:

@@ -48,11 +48,17 @@ class Lake:
     frontier: Mapping[TopicPartition, int]
     targets: Sequence[TableHistory] = ()
     target_places: Mapping[str, TargetRecord] = field(default_factory=dict)  # of these and of their late rows
+    raw: Sequence[TableHistory] = ()  # raw tables, which hold each record once more
+
+    @property
+    def outcomes_beside(self) -> list[TableHistory]:
+        """The tables but the main one that hold what became of records."""
+        return [self.dead_letters, *self.late, *self.targets]
 
     @property
     def beside(self) -> list[TableHistory]:
         """All tables but the main one."""
-        return [self.dead_letters, *self.late, *self.targets]
+        return [*self.outcomes_beside, *self.raw]
 
 
 def read(config: Config, pipeline: str) -> Lake:
@@ -66,11 +72,13 @@ def read(config: Config, pipeline: str) -> Lake:
     late_places = [settings.late_place, *(one.late for one in known if one.late)]
     dead_letters, late = _beside(tables.side(settings.dead_letters)), [_beside(tables.side(p)) for p in late_places]
     targets = [_beside(tables.side(one.location)) for one in known if _is_there(tables.side(one.location), one)]
+    raw = [_beside(tables.side(place)) for place in main.snapshot().raw_places]
     snapshot, segments = history(main, pipeline, main.rows_at)
     rows = TableHistory(main, settings.table.location, since_adoption(segments), main.bucket_files(snapshot))
     return Lake(
-        rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts(), targets, snapshot.target_places
-    )
+        rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts(), targets, snapshot.target_places,
+        raw,
+    )  # fmt: skip
 
 
 def _is_there(table: PipelineTable, target: TargetRecord) -> bool:

@@ -41,6 +41,7 @@ class TaskPlan:
     closed_until: datetime | None = None  # rows of buckets that end by then are late; None: no row is
     late: LatePolicy = "reopen"
     late_table: str | None = None  # location
+    raw: str | None = None  # location of the raw table; None: records are not kept as Kafka has them
     record_columns: RecordColumns = field(default_factory=RecordColumns)
     route: Route | None = None  # to several tables; then `schemas` only decodes, and the table gets no rows
     targets: Mapping[str, "TaskPlan"] = field(default_factory=dict)  # plans of these, by the names that the route knows

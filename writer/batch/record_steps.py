@@ -18,7 +18,7 @@ from writer.avro.wire_format import refusals, split
 from writer.batch.bucketing import BucketAssignment, assign
 from writer.batch.plan import TaskPlan
 from writer.batch.schema_reader import DecodedKeys, Decoders, KeyReader, SchemaReader
-from writer.batch.skip import skip
+from writer.batch.skip import skip, with_values
 from writer.batch.task_report import Counts, Report
 from writer.core import fault_points
 from writer.core.offsets import Source
@@ -71,13 +71,13 @@ class RecordSteps:
 
     def __init__(
         self, plan: TaskPlan, refuse: Refuse, decoders: Decoders | None = None, key_decoders: Decoders | None = None,
-        counts: defaultdict[Source, Counts] | None = None,
+        counts: defaultdict[Source, Counts] | None = None, keep: Callable[[pa.Table], None] | None = None,
     ) -> None:  # fmt: skip
         """`decoders`, `key_decoders`: of earlier steps with the same wire formats, by schema id.
 
-        `counts`: of steps that take other records of the same task.
+        `counts`: of steps that take other records of the same task. `keep` takes all records as Kafka has them.
         """
-        self._plan, self._refuse = plan, refuse
+        self._plan, self._refuse, self._keep = plan, refuse, keep
         self.bucketer = bucketers.build(plan.bucket)
         self.report, self.counts = Report(), defaultdict(Counts) if counts is None else counts
         self._values = SchemaReader(plan.schemas, plan.wire, scratch(), decoders)
@@ -104,8 +104,11 @@ class RecordSteps:
         lacks a table is decoded to the end, so that the driver learns of all such names at once.
         """
         with self.clock("skip"):
-            records = skip(self._with_topic(batch), self._plan.frontier, self.counts)
+            new = skip(self._with_topic(batch), self._plan.frontier, self.counts)
+            records = with_values(new)
             self._weigh(pc.sum(pc.binary_length(records.column("value"))).as_py() or 0, records.num_rows)
+        if self._keep is not None:
+            self._keep(new)
         for schema_id, group in split(records, self._plan.wire):
             known = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
             if schema_id is None:
@@ -124,6 +127,8 @@ class RecordSteps:
             kept = skip(records, self._plan.frontier, self.counts)
             assert kept.num_rows == decoded.rows.num_rows, "the table has none of these records"
             self._weigh(decoded.value_bytes, kept.num_rows)
+        if self._keep is not None:
+            self._keep(decoded.with_values(kept))
         self.report.schemas.add(decoded.schema_id)
         return Group(decoded.schema_id, kept, decoded.rows, decoded=decoded)
 

@@ -1,4 +1,4 @@
-"""Drops records that the table already has, and tombstones, and counts what is read, by partition."""
+"""Drops records that the table already has, and then tombstones; counts what is read, by partition."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from writer.core.offsets import Source, Span
 
 
 def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[Source, Counts]) -> pa.Table:
-    """Drop what the table already has, and tombstones; count the rest as read, by partition.
+    """Drop what the table already has; count the rest as read, and its tombstones, by partition.
 
     Records without a column of values have none that is null.
     """
@@ -32,10 +32,18 @@ def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[
         count.read += new.num_rows
         if count.spans_whole:
             count.add_read([(first, last + 1)] if last - first + 1 == new.num_rows else _spans(new.column("offset")))
-        tombstones = new.column("value").null_count if "value" in new.column_names else 0
-        count.tombstones += tombstones
-        kept.append(new.filter(pc.is_valid(new.column("value"))) if tombstones else new)
+        count.tombstones += _tombstones(new)
+        kept.append(new)
     return pa.concat_tables(kept) if kept else records.slice(0, 0)
+
+
+def with_values(records: pa.Table) -> pa.Table:
+    """Drop tombstones."""
+    return records.filter(pc.is_valid(records.column("value"))) if _tombstones(records) else records
+
+
+def _tombstones(records: pa.Table) -> int:
+    return int(records.column("value").null_count) if "value" in records.column_names else 0
 
 
 def _spans(offsets: pa.ChunkedArray) -> list[Span]:

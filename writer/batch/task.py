@@ -1,8 +1,8 @@
 """Runs one task of a micro-batch without Spark: Arrow batches of Kafka records in, staged files and counts out.
 
-The steps in order: skip, split by schema, decode, route, conform, assign, stage, columnar, report. What a task must
-decide the same way when it is retried (now, frontier, schema plan, what is closed) comes with the plan, frozen by the
-driver.
+The steps in order: skip, keep the raw record, split by schema, decode, route, conform, assign, stage, columnar, report.
+What a task must decide the same way when it is tried again (now, frontier, schema plan, what is closed) comes with the
+plan, frozen by the driver.
 """
 
 import os
@@ -26,6 +26,7 @@ from writer.batch.plan import TaskPlan
 from writer.batch.record_steps import Group, RecordSteps
 from writer.batch.route import NoTarget, Route, Share
 from writer.batch.skip import skip
+from writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RawRecords, as_raw
 from writer.batch.staging.spill_buffer import Stage
 from writer.batch.task_report import Counts, Report
 from writer.core import fault_points
@@ -62,12 +63,14 @@ def run(
 
 
 class Task:
-    """State of one task: the steps of its records, the rows of each table, its dead letters."""
+    """State of one task: the steps of its records, the rows of each table, its dead letters, its raw records."""
 
     def __init__(self, plan: TaskPlan) -> None:
         self._plan, self._counts = plan, defaultdict[Source, Counts](Counts)
         self._dead = DeadLetterFile(plan.destination(plan.dead_letters), plan.incarnations, plan.now)
-        self._steps = RecordSteps(plan, self._dead.add, counts=self._counts)
+        self._raw = None if plan.raw is None else _raw_records(plan, plan.raw)
+        keep = None if self._raw is None else partial(self._keep, self._raw)
+        self._steps = RecordSteps(plan, self._dead.add, counts=self._counts, keep=keep)
         self._report = self._steps.report
         self._targets = dict[str, TableRows]()  # by name, those that got a record
         if plan.route is None:
@@ -81,7 +84,7 @@ class Task:
     def run(self, pieces: Iterable[_T], take: Callable[[_T], None]) -> Report:
         """Take each piece, then finish. What was staged is removed if that fails. Raises StoreError for a full disk."""
         plans = [self._plan, *self._plan.targets.values()]
-        tables = {place for plan in plans for place in (plan.table, plan.dead_letters, plan.late_table) if place}
+        tables = {at for plan in plans for at in (plan.table, plan.dead_letters, plan.late_table, plan.raw) if at}
         try:
             with naming_full_disk({scratch(): SCRATCH, **dict.fromkeys(tables, TABLE)}):  # before all of it is removed
                 for piece in pieces:
@@ -130,11 +133,17 @@ class Task:
                 if target.steps is not self._steps:
                     report.add_seconds(target.steps.report)
             report.dead_letter_files = self._dead.finish()
+        if self._raw is not None:
+            with self._steps.clock("raw"):
+                report.raw_files = self._raw.finish()
+            for source, records in (one for file in report.raw_files for one in file.rows_by_source.items()):
+                self._counts[source].raw += records
         for (source, outcome), rows in self._dead.counts.items():
             setattr(self._counts[source], outcome, getattr(self._counts[source], outcome) + rows)
         report.failed_records = self._dead.failed_records()
         for source, counts in self._counts.items():
             assert counts.balanced(), f"records of {source} are unaccounted for: {counts}"
+            assert self._raw is None or counts.raw == counts.read, f"raw records of {source} are missing: {counts}"
         report.counts = dict(self._counts)
         return report
 
@@ -143,6 +152,14 @@ class Task:
         for target in self._targets.values():
             target.abandon()
         self._dead.abandon()
+        if self._raw is not None:
+            self._raw.abandon()
+
+    def _keep(self, raw: RawRecords, records: pa.Table) -> None:
+        """Stage records as Kafka has them, unless they are to be read again."""
+        if not self._lacks_schemas:
+            with self._steps.clock("raw"):
+                raw.add(_with_provenance(as_raw(records), records, self._plan))
 
     @property
     def _lacks_schemas(self) -> bool:
@@ -279,6 +296,11 @@ class TableRows:
             to = plan.destination(plan.late_table, self.steps.bucketer.columns)
             self._late_stage = Stage(to, budget=plan.budget // 4, scratch=self._scratch)
         return self._late_stage
+
+
+def _raw_records(plan: TaskPlan, location: str) -> RawRecords:
+    to = plan.destination(location, RAW_BUCKET_COLUMNS)
+    return RawRecords(to, plan.time_rule.window(plan.now), plan.now, budget=plan.budget // 4, scratch=scratch())
 
 
 def _reason(route: Route, share: Share, at: int) -> str:

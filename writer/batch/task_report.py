@@ -13,7 +13,8 @@ from writer.core.files import StagedFile
 from writer.core.offsets import Source, Span, joined
 
 EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined")  # what a record that was read may become
-_FILES = ("files", "dead_letter_files", "late_files")  # of a report
+RAW = "raw"  # records that are in the raw table beside: a count of its own, for each of them has an exit, too
+_FILES = ("files", "dead_letter_files", "late_files", "raw_files")  # of a report
 _SETS = ("unknown_schemas", "unknown_names", "schemas", "unknown_key_schemas", "key_schemas")
 ROW = pa.schema([pa.field("report", pa.string())])
 SPANS_MAX = 2048  # of a partition in one task that are remembered; more only where a log is full of missing offsets
@@ -32,13 +33,14 @@ class Counts:
     offset_min: int | None = None
     offset_max: int | None = None
     late: int = 0  # rows of closed buckets that went to the late table
+    raw: int = 0  # records that went to the raw table
     seen: int | None = field(default=None, compare=False)  # how far its rows came, as microseconds since 1970
     spans: list[Span] = field(default_factory=list, compare=False)  # where the records read stand
     spans_whole: bool = field(default=True, compare=False)  # False: there are more than SPANS_MAX
 
     def plus(self, other: "Counts") -> "Counts":
         """Add the counts of another task for the same partition."""
-        added = {name: getattr(self, name) + getattr(other, name) for name in ("read", "skipped", *EXITS)}
+        added = {name: getattr(self, name) + getattr(other, name) for name in ("read", "skipped", *EXITS, RAW)}
         offsets = [o for c in (self, other) for o in (c.offset_min, c.offset_max) if o is not None]
         seen = max((c.seen for c in (self, other) if c.seen is not None), default=None)
         return Counts(
@@ -59,11 +61,17 @@ class Counts:
 
     def outcomes(self) -> dict[str, int]:
         """Read and its outcomes, as the commit carries them."""
-        return {name: getattr(self, name) for name in ("read", *EXITS)}
+        return outcomes(vars(self))
 
     def balanced(self) -> bool:
         """Every record read has one outcome."""
         return bool(self.read == sum(getattr(self, name) for name in EXITS))
+
+
+def outcomes(account: Mapping[str, Any]) -> dict[str, int]:
+    """Return what an account says of records: how many were read, their exits, and how many are in a raw table."""
+    found = {name: int(account.get(name, 0)) for name in ("read", *EXITS)}
+    return {**found, RAW: account[RAW]} if account.get(RAW) else found
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,7 @@ class Report:
     files: list[StagedFile] = field(default_factory=list)
     dead_letter_files: list[StagedFile] = field(default_factory=list)
     late_files: list[StagedFile] = field(default_factory=list)  # of the late table
+    raw_files: list[StagedFile] = field(default_factory=list)  # of the raw table
     late: Lateness = field(default_factory=Lateness)
     targets: dict[str, "Report"] = field(default_factory=dict)  # of a route, by name: what is of one table alone
     counts: dict[Source, Counts] = field(default_factory=dict)

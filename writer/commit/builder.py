@@ -37,6 +37,7 @@ def merged(reports: Iterable[Report]) -> Report:
         total.files += report.files
         total.dead_letter_files += report.dead_letter_files
         total.late_files += report.late_files
+        total.raw_files += report.raw_files
         total.late = total.late.plus(report.late)
         total.unknown_schemas |= report.unknown_schemas
         total.unknown_names |= report.unknown_names
@@ -174,6 +175,7 @@ def batch(
         "late_files": len(late_files),
         "late_bytes": sum(file.bytes for file in late_files),
         "closed_until": to_iso(closed[0]),
+        **({"raw": sums(report.raw_files)} if report.raw_files else {}),
     }
     found = {r.part: report.counts.get((r.part.topic, r.part.partition), Counts()).seen for r in committing}
     moved = risen(seen, {part: at for part, at in found.items() if at is not None})
@@ -189,8 +191,11 @@ def row_files(report: Report) -> list[StagedFile]:
 
 def side_files(settings: Pipeline, report: Report) -> dict[str, list[StagedFile]]:
     """Files that tasks staged for side tables, by the locations of these."""
-    sides = ((settings.dead_letters, report.dead_letter_files), (settings.late_place, report.late_files))
-    return {place: files for place, files in sides if files}
+    sides = (
+        (settings.dead_letters, report.dead_letter_files), (settings.late_place, report.late_files),
+        (settings.raw_place, report.raw_files),
+    )  # fmt: skip
+    return {place: files for place, files in sides if place and files}
 
 
 def sums(files: Sequence[StagedFile]) -> dict[str, int]:

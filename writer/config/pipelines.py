@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 import bucketers
 from writer.avro.resolution import Widening
 from writer.avro.schema_plan import ColumnRules
+from writer.batch.staging.raw_records import RAW_BUCKET
 from writer.config.base import Strict, did_you_mean, with_defaults
 from writer.config.connections import (
     S3,
@@ -147,7 +148,8 @@ class Pipeline(Strict):
         in_catalog = target.catalog_name_of(name)
         if in_catalog is None and form == "iceberg" and self.table.name is not None:  # the same namespace
             in_catalog = f"{self.table.name.rpartition('.')[0]}.{safe_name(location.rpartition('/')[2])}"
-        place = {"location": location, "format": form, "name": in_catalog, "dead_letters": self.dead_letters}
+        place = {"location": location, "format": form, "name": in_catalog, "dead_letters": self.dead_letters,
+                 "raw": None}  # fmt: skip
         table = self.table.model_copy(update=place)
         seal = self.seal.model_copy(update={"late_table": None})  # each has its own, beside it
         hooks = [of_table(hook, name, filled) for hook in (self.hooks if target.hooks is None else target.hooks)]
@@ -225,7 +227,31 @@ class Pipeline(Strict):
         """Locations of all tables that it writes, but those that a route makes by names."""
         fixed = self.route.fixed if self.route else {}
         late = [self.of_target(rule, rule).late_table for rule in fixed] if self.route else [self.late_table]
-        return [self.table.location, self.dead_letters, *fixed.values(), *filter(None, late)]
+        raw = [self.table.raw.location] if self.table.raw else []
+        return [self.table.location, self.dead_letters, *raw, *fixed.values(), *filter(None, late)]
+
+    @property
+    def raw_place(self) -> str | None:
+        """Location of the raw table; None where records are not kept."""
+        return self.table.raw.location if self.table.raw and self.table.raw.enabled else None
+
+    @property
+    def of_raw(self) -> "Pipeline | None":
+        """The settings of the raw table, as of a table with buckets of its own; None: there is none."""
+        if (raw := self.table.raw) is None:
+            return None
+        namespace, _, named = (self.table.name or "").rpartition(".")
+        name = f"{namespace}.{safe_name(raw.location.rpartition('/')[2])}" if named else None
+        own = {
+            "table": self.table.model_copy(update={"location": raw.location, "name": name, "raw": None}),
+            "event_time": self.event_time.model_copy(
+                update={"field": "_kafka_time", "unit": "logical", "clocks": []}
+            ),
+            "bucket": RAW_BUCKET, "retention": raw.retention or self.retention, "route": None, "hooks": [],
+            "seal": Seal.model_validate({"enabled": False}), "columns": Columns.model_validate({}),
+            "compact": Compact.model_validate({"open_files_max": raw.open_files_max, "share": self.compact.share}),
+        }  # fmt: skip
+        return self.model_copy(update=own)
 
     @property
     def late_table(self) -> str | None:
@@ -405,6 +431,13 @@ class Config(Strict):
                 f"pipeline {name!r} has a route, and this command does not know the tables of one yet; nothing was done"
             )
         return self.pipelines[name]
+
+    def at_raw(self, name: str) -> "Config":
+        """Return the configuration where a pipeline has its raw table in place of its own. Raises ConfigError."""
+        raw = self.pipelines[name].of_raw
+        if raw is None:
+            raise ConfigError(f"pipeline {name!r} has no raw table; set table.raw, or leave --raw out")
+        return self.model_copy(update={"pipelines": {**self.pipelines, name: raw}})
 
     def at_target(self, name: str, target: str | None) -> "Config":
         """Return the configuration where a pipeline has the table of a target in place of its own. Raises ConfigError.

@@ -2,14 +2,14 @@
 
 import re
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import quote, urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 import bucketers
 from writer.batch.bucketing import TimeRule
-from writer.config.base import Strict
+from writer.config.base import ShortForm, Strict
 from writer.config.pipeline_sections import ClockRule, Place
 from writer.core.catalog_table import RETRY_TIMEOUT, CatalogTable
 from writer.core.units import Duration, Size, duration, show_duration
@@ -168,6 +168,28 @@ def safe_name(text: str) -> str:
 CATALOG_NAME = r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+$"  # namespace and table
 
 
+class Raw(ShortForm):
+    """The raw table: every record as Kafka has it, beside the table (docs/RAW.md)."""
+
+    short: ClassVar[str] = "location"
+    location: Place = Field(description="absolute path of the raw table's directory, or s3://bucket/folder")
+    enabled: bool = Field(
+        True, description="keep the records that come; false: what is there stays as long as its `retention` says"
+    )
+    retention: Duration | None = Field(
+        None, description="days of Kafka's timestamps that ended longer ago are dropped; "
+        "default: the pipeline's `retention`",
+    )  # fmt: skip
+    open_files_max: int | None = Field(100, ge=2, description="a day with more small files is merged; null: none is")
+
+    @field_validator("retention")
+    @classmethod
+    def _whole_days(cls, value: timedelta | None) -> timedelta | None:
+        if value is not None and value < timedelta(days=1):
+            raise ValueError(f"days are dropped whole, so it is a day or more, not {show_duration(value)}")
+        return value
+
+
 class Table(Strict):
     """The table of a pipeline. A table belongs to exactly one pipeline."""
 
@@ -183,6 +205,9 @@ class Table(Strict):
     )  # fmt: skip
     dead_letters: Place | None = Field(
         None, description="location of the dead-letter table; default: location + '_dead_letters'"
+    )
+    raw: Raw | None = Field(
+        None, description="raw table, of the same format; default: records are not kept as Kafka has them"
     )
     checkpoint_interval: int = Field(50, ge=1, description="commits between two checkpoints of the table's log")
     orphan_retention: Duration = Field(

@@ -116,6 +116,8 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
             return f"a person let stand what another client did: {changes}"
         case "targets":
             return f"tables of the route were entered: {', '.join(one['location'] for one in facts['added'])}"
+        case "raw":
+            return f"a raw table was entered: from here on records may be kept at {facts['location']}"
         case "convert":
             return "the table became an Iceberg table: from here on the catalog says what belongs to it"
         case "take":

@@ -141,6 +141,7 @@ class PipelineRun:
             logging.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
         if self._targets is not None:
             self._targets.begin(self.epoch)
+        self._table.enter_raw(self.epoch, self.config.raw_place)
         self._apply_side_files()
         self._tasks.learn(recent)
         self._throttle.begin(recent)
@@ -198,7 +199,8 @@ class PipelineRun:
 
     def needs_headers(self) -> bool:
         """Return whether Spark must hand over the headers of records."""
-        return self._found.needs_headers() or (self._targets is not None and self._targets.needs_headers)
+        of_route = self._targets is not None and self._targets.needs_headers
+        return self._found.needs_headers() or of_route or self.config.raw_place is not None
 
     def drain(self) -> bool:
         """Stop after the batch that is running. True when none is."""

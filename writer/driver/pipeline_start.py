@@ -8,12 +8,14 @@ import pyarrow as pa
 
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.dead_letters import DEAD_LETTERS
+from writer.batch.staging.raw_records import RAW_BUCKET, RAW_BUCKET_COLUMNS, RAW_COLUMNS
 from writer.clients import notifications
 from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config, Pipeline
 from writer.config.table_sections import layout
 from writer.core import logging
 from writer.core.catalog_table import written
+from writer.core.errors import ConfigError
 from writer.offsets import start_offsets
 from writer.offsets.spark_checkpoint import NewRun, Resume
 from writer.offsets.start_offsets import StartPosition
@@ -51,9 +53,23 @@ def make_tables(settings: Pipeline, tables: Tables, columns: pa.Schema, bucket_c
         tables.main.create(whole, bucket_columns, layout(settings.bucket))
         if settings.late_table is not None:
             tables.side(settings.late_table).create(whole, bucket_columns, layout(settings.bucket))
+    if settings.raw_place is not None:
+        make_raw_table(settings.raw_place, tables)
     dead_letters = tables.side(settings.dead_letters)
     dead_letters.create(DEAD_LETTERS, [])
     dead_letters.grow(list(DEAD_LETTERS))  # of a table that an older writer made
+
+
+def make_raw_table(place: str, tables: Tables) -> None:
+    """Create the raw table if needed. Raises ConfigError where it is another pipeline's, or of another table's log."""
+    table, columns = tables.side(place), [*RAW_COLUMNS, *(pa.field(name, pa.string()) for name in RAW_BUCKET_COLUMNS)]
+    table.create(pa.schema(columns), RAW_BUCKET_COLUMNS, layout(RAW_BUCKET))
+    if place not in tables.main.snapshot().raw_places and table.snapshot().applied >= 0:
+        raise ConfigError(
+            f"the raw table at {place} has the records of another table, whose log counts its own versions: what comes "
+            f"now would be taken for records that it has. Give table.raw another location; `headrace backfill "
+            f"--from-raw {place}` reads the one that is there."
+        )
 
 
 def record_gap(

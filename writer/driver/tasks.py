@@ -58,11 +58,12 @@ class Reader(Protocol):
     cost_by_partition: bool  # each partition costs a task the same, however few its records are
 
     def tasks_of(
-        self, frame: Any, committing: Sequence[OffsetRange], count: int, *, headers: bool
+        self, frame: Any, committing: Sequence[OffsetRange], count: int, *, headers: bool, raw: bool
     ) -> Callable[[TaskPlan], Report]:
         """Prepare the tasks of a batch. Returns what runs them by a plan, adds their reports up and checks the sum.
 
         `frame`: the batch as Spark's source has it. `count`: of tasks. `headers`: the tasks need them.
+        `raw`: they need all that a record has.
         """
 
 
@@ -118,7 +119,8 @@ class Tasks:
         partitions = sum(r.end > r.start for r in committing) if self._reader.cost_by_partition else 0
         usable = usable_slots(before, self._pipelines())
         count = task_count(expected * self.bytes_per_row, size, usable, partitions=partitions, behind=behind)
-        tasks = self._reader.tasks_of(frame, committing, count, headers=self._reads_headers)
+        raw = self._settings.raw_place is not None
+        tasks = self._reader.tasks_of(frame, committing, count, headers=self._reads_headers, raw=raw)
         while True:
             with self._turn(before, partial(self._progress.entered, "queue")) as took:
                 self._progress.entered("tasks")
@@ -164,6 +166,7 @@ class Tasks:
             record_columns=self._schemas.record_columns, prefix=f"{frozen.epoch:06d}",
             incarnations=frozen.incarnations, frontier=frozen.starts,
             topic=settings.topics.only, hidden=self._tables[0].hidden, folder=self._tables[0].folder,
+            raw=settings.raw_place,
             closed_until=frozen.closed_until if closes(settings, self._bucketer) else None,
         )  # fmt: skip
         return plan if self._targets is None else routed(plan, self._targets, frozen.closed_targets)

@@ -36,12 +36,15 @@ class ColumnChoice:
     topic: bool = True
     timestamp_type: bool = False
     headers: bool = False
+    raw: bool = False  # all that a record has; no column of headers where none of the records has some
 
     @property
     def schema(self) -> pa.Schema:
         """The columns, in the order of Spark's source where a task takes them."""
-        unwanted = {"topic": not self.topic, "timestampType": not self.timestamp_type, "headers": not self.headers}
-        return pa.schema([(name, kind) for name, kind in _FULL.items() if not unwanted.get(name, False)])
+        wanted = {
+            "topic": self.topic, "timestampType": self.timestamp_type or self.raw, "headers": self.headers or self.raw,
+        }  # fmt: skip
+        return pa.schema([(name, kind) for name, kind in _FULL.items() if wanted.get(name, True)])
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from writer.maintenance.row_deletion import WHY
 from writer.maintenance.row_keys import Finder, Keys
 from writer.table.log.foreign_writes import FilesGone
 from writer.table.log.operations import Rewrite, Takeover
-from writer.table.row_removal import without
+from writer.table.row_removal import Offsets, without
 from writer.table.table import PipelineTable
 
 _TRIES = 5
@@ -51,14 +51,19 @@ def find(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schem
 
 
 def delete(
-    side: PipelineTable, find: Callable[[], DeadLetters], keys: Keys, now: datetime, request: str
-) -> DeadLetters:
-    """Take the dead letters out that `find` finds, in one entry. Raises what a commit raises."""
+    side: PipelineTable, find: Callable[[], DeadLetters], keys: Keys, now: datetime, request: str,
+    first: Callable[[Offsets], None] = lambda _: None,
+) -> DeadLetters:  # fmt: skip
+    """Take the dead letters out that `find` finds, in one entry. `first` gets their offsets before.
+
+    Raises what a commit raises.
+    """
     for tries in range(_TRIES):
         snapshot = side.snapshot()
         found = find()
         if not found.meant:
             return found
+        first(found.places)
         try:
             files, places = side.bucket_files(snapshot), found.places
             with without(side.store, files, places, hidden=side.hidden, folder=side.folder) as left:

@@ -77,8 +77,8 @@ class Retention:
     """Retention of one table."""
 
     def __init__(self, table: PipelineTable, bucketer: bucketers.Bucketer, kept_for: timedelta) -> None:
-        self._table, self._bucketer, self._kept_for = table, bucketer, kept_for
-        self.location = table.location
+        self._table, self._bucketer, self.kept_for = table, bucketer, kept_for
+        self.location, self.columns = table.location, bucketer.columns
 
     def due(self, now: datetime) -> list[ExpiredBucket]:
         """List what is due; nothing where there is no table. Raises CommitFailed."""
@@ -103,7 +103,7 @@ class Retention:
         """List what is due, with the version that it was listed at."""
         snapshot = self._table.snapshot()
         files = self._table.bucket_files(snapshot)
-        return snapshot, due(files, lambda bucket: bucketers.interval(self._bucketer, bucket), self._kept_for, now)
+        return snapshot, due(files, lambda bucket: bucketers.interval(self._bucketer, bucket), self.kept_for, now)
 
     def _drop(self, snapshot: PipelineSnapshot, old: Sequence[ExpiredBucket], now: datetime) -> DroppedBucket:
         table = self._table
@@ -121,7 +121,10 @@ class Retention:
 
 
 def works(pipeline: str, config: Config) -> list[Retention]:
-    """Return the retention of a pipeline's table and of its table of late rows; none where none is set."""
+    """Return the retention of a pipeline's table and of its table of late rows; none where none is set.
+
+    That of its raw table is the first of `config.at_raw(pipeline)`, whose settings are those of a table.
+    """
     settings = config.pipelines[pipeline]
     if settings.retention is None or settings.route is not None:
         return []

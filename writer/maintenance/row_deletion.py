@@ -1,8 +1,8 @@
-"""Deletes rows by key: rewrites the files that hold matching rows, bucket by bucket.
+"""Deletes rows by key: rewrites the files that hold matching rows, bucket by bucket; and their raw records by offset.
 
 A file is a candidate by the statistics in its footer, and is read in its key columns before it is written. Each
-bucket's files are swapped in one entry, fenced by the log, which says how many rows went and not whose. Broken off, it
-is run again: what is gone is not found.
+bucket's files are swapped in one entry, fenced by the log, which says how many rows went and not whose. Raw records go
+before the rows that say their offsets. Broken off, it is run again: what is gone is not found.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,10 +21,12 @@ from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.maintenance.row_keys import Finder, Keys
 from writer.storage.base import OutcomeUnknown
 from writer.storage.locations import on_s3
+from writer.table.factory import Tables
+from writer.table.log.appender import LostRace
 from writer.table.log.foreign_writes import FilesGone
 from writer.table.log.operations import Rewrite, Takeover
 from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import left_of
+from writer.table.row_removal import PLACE, Offsets, count, left_of, places, together
 from writer.table.table import PipelineTable
 
 WHY = "delete"
@@ -50,6 +52,50 @@ class DeletionResult:
     bucket: BucketKey
     rows: int
     files: int
+
+
+class RawDeletion:
+    """Removes raw records at the offsets of rows and dead letters that are to go, never by their values."""
+
+    def __init__(self, tables: Tables, now: datetime, request: str) -> None:
+        """`tables`: of the pipeline. `request`: what the entries name."""
+        self._tables, self._facts = tables, {"at": now.isoformat(), "request": request}
+        found = (tables.side(place) for place in tables.main.snapshot().raw_places)
+        self._raw = [table for table in found if table.exists()]
+        self.records = 0  # that were removed
+        self.versions: list[int] = []
+
+    def __bool__(self) -> bool:
+        """Whether there is a raw table."""
+        return bool(self._raw)
+
+    def look(self, offsets: Offsets) -> int:
+        """Count the raw records at these offsets. Raises CommitFailed, OSError."""
+        files = ((table.store, file) for table in self._raw for file in table.bucket_files(table.snapshot()))
+        return sum(count(store, file, offsets) for store, file in files)
+
+    def remove(self, offsets: Offsets) -> None:
+        """Remove them. The rows at these offsets are still there: if it is interrupted, they are found again."""
+        if self._raw and offsets:
+            self._tables.apply_side_files()  # raw records of rows that were just committed are there by then
+        for table in self._raw if offsets else ():
+            self._remove(table, offsets)
+
+    def _remove(self, table: PipelineTable, offsets: Offsets) -> None:
+        for tries in range(_TRIES):
+            snapshot = table.snapshot()
+            try:
+                with table.without(snapshot, offsets, _PREFIX) as left:
+                    if left.rows:
+                        taken = Takeover(WHY, left.rows)
+                        swap = Rewrite(uuid4().hex, left.removed, left.rest, taken, self._facts)
+                        self.versions.append(table.rewrite(snapshot, swap))
+                        self.records += left.rows
+            except (FilesGone, FileNotFoundError, LostRace):  # another process rewrote files meanwhile
+                if tries == _TRIES - 1:
+                    raise
+            else:
+                return
 
 
 @dataclass
@@ -79,9 +125,13 @@ class RowDeletion:
 
     def __init__(
         self, table: PipelineTable, keys: Keys, columns: Sequence[str], rule: TimeRule, target_file_size: int,
-        *, request: str,
+        *, request: str, raw: RawDeletion | None = None,
     ) -> None:  # fmt: skip
-        """`columns`: bucket columns of the table. `request`: what the entries name. Raises ConfigError."""
+        """`columns`: bucket columns of the table. `request`: what the entries name. `raw` takes their raw records.
+
+        Raises ConfigError.
+        """
+        self._raw = raw
         self._table, self._keys, self._columns = table, keys, tuple(columns)
         self._rule, self._size, self._request = rule, target_file_size, request
         self._finder = Finder(keys, table.snapshot().columns())
@@ -98,6 +148,8 @@ class RowDeletion:
             if not looked.hits:
                 return
             try:
+                if self._raw:
+                    self._raw.remove(self.places(looked))
                 for bucket, hits in looked.buckets.items():
                     yield self._erase(snapshot, bucket, hits, now)
                     tries = 0
@@ -105,6 +157,18 @@ class RowDeletion:
                 tries += 1
                 if tries == _TRIES:
                     raise
+
+    def places(self, looked: DeletionScan) -> Offsets:
+        """Return the offsets of the rows that were found. Raises OSError."""
+        return together(places(rows) for hit in looked.hits for rows in self._rows(hit.file))
+
+    def _rows(self, file: BucketFile) -> Iterator[pa.Table]:
+        """Yield the rows of a file that are meant, if they say their offsets."""
+        with table_file.opened(self._table.store, file.path) as source:
+            if {*PLACE} <= {*source.names}:
+                names = [name for name in source.names if name in (*PLACE, *self._keys.columns)]
+                for batch in source.iter_batches(_ROWS_AT_ONCE, names, self._finder.groups(source.metadata)):
+                    yield pa.Table.from_batches([batch.filter(pa.array(self._finder.among(batch)))])
 
     def _looked(self) -> tuple[PipelineSnapshot, DeletionScan]:
         snapshot = self._table.snapshot()

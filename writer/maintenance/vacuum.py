@@ -138,11 +138,12 @@ def _remove(store: Store, waste: Waste) -> None:
 
 
 def _side_tables(main: PipelineTable, dead_letters: str) -> Sequence[str]:
-    """Return the locations of the dead letters, of a route's targets, and of tables that recent commits list files for.
+    """Return the locations of the dead letters, of targets, of raw tables, and of tables in recent commits' lists.
 
     Targets come from the state of the log: one that is behind by many commits may be in none of the last.
     """
-    targets = dict.fromkeys(main.snapshot().target_places)
+    snapshot = main.snapshot()
+    targets = dict.fromkeys([*snapshot.target_places, *snapshot.raw_places])
     listed = {place: None for about in main.recent(1000) for place in about.get("side_files", {})}
     return list({dead_letters: None, **targets, **listed})
 

@@ -34,6 +34,8 @@ OneTarget = Annotated[
     str | None, typer.Option("--target", help="Which table of a pipeline with a route: the name that goes there.")
 ]
 
+OfRaw = Annotated[bool, typer.Option("--raw", help="The raw table of the pipeline, in place of its table.")]
+
 
 def json_option(form: str = "one document") -> Any:
     """Return the option for output that a program reads. docs/json_keys.yaml has its keys."""
@@ -50,10 +52,17 @@ def opened(path: Path, pipeline: str | None) -> tuple[Config, str]:
     return config, config.one(pipeline)
 
 
-def opened_table(path: Path, pipeline: str | None, target: str | None) -> tuple[Config, str]:
-    """Read the configuration as `Config.at_target` has it, and name the pipeline that is meant. Raises ConfigError."""
+def opened_table(path: Path, pipeline: str | None, target: str | None, *, raw: bool = False) -> tuple[Config, str]:
+    """Read the configuration as `at_target` or `at_raw` has it, and name the pipeline. Raises ConfigError."""
     config, name = opened(path, pipeline)
-    return config.at_target(name, target), name
+    return at_table(config, name, target, raw=raw), name
+
+
+def at_table(config: Config, name: str, target: str | None, *, raw: bool) -> Config:
+    """Return the configuration where the table that is meant is the pipeline's own. Raises ConfigError."""
+    if raw and target is not None:
+        raise ConfigError("the raw table is the pipeline's, not a target's; leave --target or --raw out")
+    return config.at_raw(name) if raw else config.at_target(name, target)
 
 
 def options_of(choose: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -218,10 +218,11 @@ def running(config: Config, name: str, *, offline: bool) -> Finding:
 
 
 def tables(name: str, pipeline: Pipeline, places: Places, *, offline: bool = False) -> Iterator[Finding]:
-    """Check the tables and the dead-letter table: their owner, and whether commits are exclusive there."""
+    """Check the tables and those beside them: their owner, and whether commits are exclusive there."""
     own = [("table", pipeline)] if pipeline.route is None else [
         ("target", pipeline.of_target(rule, rule)) for rule in pipeline.route.fixed
     ]  # fmt: skip
+    own += [("raw_table", raw)] if (raw := pipeline.of_raw) is not None else []
     checked = [(check, one.table, bucketers.build(one.bucket).columns, layout(one.bucket)) for check, one in own]
     log = [] if pipeline.route is None else [("table", pipeline.table, (), "")]
     dead_letters = pipeline.table.model_copy(update={"location": pipeline.dead_letters})

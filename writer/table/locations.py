@@ -104,6 +104,8 @@ def _others(name: str, config: Config) -> Iterator[Location]:
 def _tables(settings: Pipeline) -> Iterator[tuple[str, str]]:
     yield "table", settings.table.location
     yield "dead-letter table", settings.dead_letters
+    if settings.table.raw is not None:
+        yield "raw table", settings.table.raw.location
     if settings.late_table is not None:
         yield "late table", settings.late_table
     for name, location in (settings.route.fixed if settings.route else {}).items():

@@ -1,6 +1,6 @@
 """Rewrites the files that hold given rows without them; selects rows of a table by their offsets."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from writer.table.log.log import Action
 
 _ROWS_AT_ONCE = 65_536
 _PREFIX = "replay"
-_PLACE = ["_topic", "_incarnation", "_partition", "_offset"]
+PLACE = ["_topic", "_incarnation", "_partition", "_offset"]
 Offsets = Mapping[TopicPartition, Sequence[Span]]
 
 
@@ -54,10 +54,10 @@ def without(
     to = Destination(store, tuple(columns), prefix, 0, hidden=hidden, below=folder)
     try:
         for file in files:
-            if going := count(store, file, offsets):
+            if gone := count(store, file, offsets):
                 found.removed.append(file)
-                found.rows += going
-                if (left := left_of(to, file, going, partial(_going, offsets=offsets))) is not None:
+                found.rows += gone
+                if (left := left_of(to, file, gone, partial(at_offsets, offsets=offsets))) is not None:
                     found.rest.append(left)
         yield found
     except OutcomeUnknown:
@@ -72,18 +72,18 @@ def count(store: Store, file: BucketFile, offsets: Offsets) -> int:
     if not any(file.reaches(start, end) for spans in offsets.values() for start, end in spans):
         return 0
     with table_file.opened(store, file.path) as source:
-        if not {*_PLACE} <= {*source.names}:
+        if not {*PLACE} <= {*source.names}:
             return 0  # of a table that was taken over: its rows say no offset
-        return sum(int(_going(batch, offsets).sum()) for batch in source.iter_batches(_ROWS_AT_ONCE, _PLACE))
+        return sum(int(at_offsets(batch, offsets).sum()) for batch in source.iter_batches(_ROWS_AT_ONCE, PLACE))
 
 
 def left_of(
-    to: Destination, file: BucketFile, gone: int, going: Callable[[pa.RecordBatch], np.ndarray],
+    to: Destination, file: BucketFile, gone: int, goes: Callable[[pa.RecordBatch], np.ndarray],
     stays: Callable[[pa.Table], None] = lambda _: None,
 ) -> StagedFile | None:  # fmt: skip
     """Write the rows of a file that stay, in the order that they have; None when none does.
 
-    `going` tells of each row whether it goes, `gone` how many do. `stays` sees the others. Event times are those that
+    `goes` tells of each row whether it goes, `gone` how many do. `stays` sees the others. Event times are those that
     the log has of the file, else the present.
     """
     now, counted = datetime.now(UTC), 0
@@ -93,7 +93,7 @@ def left_of(
         written: OpenFile | None = None
         try:
             for batch in source.iter_batches(_ROWS_AT_ONCE):
-                out = going(batch)
+                out = goes(batch)
                 counted += int(out.sum())
                 left = pa.Table.from_batches([batch.filter(pa.array(~out))])
                 written = written or OpenFile(to, file.bucket, left)
@@ -109,8 +109,8 @@ def left_of(
     return written.staged(file.event_time_min or now, file.event_time_max or now)
 
 
-def _going(batch: pa.RecordBatch, offsets: Offsets) -> np.ndarray:
-    """Return for each row whether it goes."""
+def at_offsets(batch: pa.RecordBatch, offsets: Offsets) -> np.ndarray:
+    """Return for each row whether it is at one of these offsets."""
     found = [among(batch, part, spans) for part, spans in offsets.items()]
     return np.asarray(np.logical_or.reduce(found)) if found else np.zeros(batch.num_rows, bool)
 
@@ -123,6 +123,26 @@ def spans_of(offsets: np.ndarray) -> list[Span]:
     return [(int(ordered[a]), int(ordered[b - 1]) + 1) for a, b in zip(starts, ends, strict=True) if a < b]
 
 
+def places(rows: pa.Table) -> dict[TopicPartition, list[Span]]:
+    """Return the offsets of rows by partition. Rows that say none are left out: they came from another writer."""
+    known = pc.and_(*(pc.is_valid(rows.column(name)) for name in (PLACE[0], PLACE[3])))
+    grouped = rows.filter(known).group_by(PLACE[:3], use_threads=False).aggregate([("_offset", "list")])
+    found = {}
+    for i in range(grouped.num_rows):  # one turn a part
+        part = TopicPartition(*(grouped.column(name)[i].as_py() for name in PLACE[:3]))
+        found[part] = spans_of(grouped.column("_offset_list")[i].values.to_numpy(zero_copy_only=False))
+    return found
+
+
+def together(each: Iterable[Offsets]) -> dict[TopicPartition, list[Span]]:
+    """Put offsets by partition together."""
+    found: dict[TopicPartition, list[Span]] = {}
+    for offsets in each:
+        for part, spans in offsets.items():
+            found[part] = joined([*found.get(part, ()), *spans])
+    return found
+
+
 def inside(offsets: np.ndarray, among: Sequence[Span]) -> np.ndarray:
     """Return for each offset whether it lies in one of the spans."""
     starts, ends = (np.array(bounds, np.int64) for bounds in zip(*joined(among), strict=True))
@@ -132,7 +152,7 @@ def inside(offsets: np.ndarray, among: Sequence[Span]) -> np.ndarray:
 
 def among(dead_letters: pa.RecordBatch, part: TopicPartition, spans: Sequence[Span]) -> np.ndarray:
     """Return, for each dead letter, whether its offset is one of these."""
-    place = zip(_PLACE[:3], (part.topic, part.incarnation, part.partition), strict=True)
+    place = zip(PLACE[:3], (part.topic, part.incarnation, part.partition), strict=True)
     here = [pc.equal(dead_letters.column(name), value).to_numpy(zero_copy_only=False) for name, value in place]
     inner = inside(dead_letters.column("_offset").to_numpy(zero_copy_only=False), spans)
     return np.asarray(np.logical_and.reduce([*here, inner]))

@@ -145,7 +145,7 @@ class PipelineTable(Appender):
     rewrite, rewind = data_commits.rewrite, data_commits.rewind
     record_gap, fill, give_up = control_commits.record_gap, control_commits.fill, control_commits.give_up
     close, seal = control_commits.close, control_commits.seal
-    add_targets, convert = control_commits.add_targets, control_commits.convert
+    add_targets, enter_raw, convert = control_commits.add_targets, control_commits.enter_raw, control_commits.convert
     accept, accept_schema_ids = control_commits.accept, schema_ids.accept
 
     def grow(self, columns: Sequence[pa.Field], epoch: int | None = None) -> None:

@@ -74,6 +74,8 @@ def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
         "dead_letter_table_rows_removed": one.dead_letters_removed,
         "dead_letter_table_rows_removed_by": dict(one.dead_letters_taken),
         "late_table_rows_removed_by": dict(one.late_taken),
+        "raw_records": reconciliation.raw,
+        "raw_records_removed_by": dict(one.raw_taken),
         "commits_waiting_for_side_files": one.waiting,
         "files_without_row_counts": one.uncounted,
         "topic_partitions": [_part(line, one, deep=deep) for line in reconciliation.lines],
@@ -90,7 +92,7 @@ def _part(line: PartitionSummary, one: Audit, *, deep: bool) -> dict[str, Any]:
         **vars(line.part), "start": line.start, "end": line.end,
         **{_KEYS.get(name, name): count for name, count in line.outcomes.items()}, "replayed": line.replayed,
         "offsets_without_records": line.without_records, "offsets_in_gaps": line.gap,
-        "offsets_rewound": line.back,
+        "offsets_rewound": line.back, "raw": line.raw,
     }  # fmt: skip
     if deep:
         there = one.found[line.part]
@@ -108,6 +110,7 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
         head.append(", every file read", style="dim")
     tables = {
         "": one.rows_taken, " of the dead-letter table": one.dead_letters_taken, " of the late table": one.late_taken,
+        " of the raw table": one.raw_taken,
     }  # fmt: skip
     taken = [(table, why, count) for table, counts in tables.items() for why, count in counts.items()]
     notes = [
@@ -175,6 +178,7 @@ def _columns(one: Audit, *, deep: bool) -> Mapping[str, list[int]]:
         "gaps": [line.gap for line in lines],
         "replayed": [line.replayed for line in lines],
         "rewound": [line.back for line in lines],
+        "raw": [line.raw for line in lines],
     }
     if deep:
         there = [one.found[line.part] for line in lines]

@@ -24,7 +24,8 @@ from writer.status.model import OUTCOMES, Totals
 from writer.table.factory import existing_table
 from writer.table.log.entries import Entry
 
-_STEPS = ("fetch", "skip", "split", "decode", "conform", "assign", "stage", "columnar")  # in the order of the line
+# In the order of the line.
+_STEPS = ("fetch", "skip", "raw", "split", "decode", "conform", "assign", "stage", "columnar")
 _PHASES = {
     "wait": "between the batch before and this one",
     "look": "topics, table, redo, range",

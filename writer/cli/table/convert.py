@@ -99,6 +99,7 @@ def _works(config: Config, name: str) -> dict[str, "Conversion"]:
         main.old.check_identity(columns, "" if is_log else layout(settings.bucket))
     beside = {settings.dead_letters: settings.table}
     beside |= {settings.late_table: settings.table} if settings.late_table else {}
+    beside |= dict.fromkeys(main.old.snapshot().raw_places, settings.table)
     for record, table in _targets(config, name, main.old.snapshot()).values():
         beside |= {place: table for place in (record.location, record.late) if place}
     works = {place: conversion(name, config, place, table) for place, table in beside.items()}

@@ -16,7 +16,7 @@ from writer.core.units import show_size
 from writer.maintenance.compaction import CompactionResult, Compactor, here
 from writer.maintenance.compaction_plan import Piece
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, opened_table
+from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OnePipeline, OneTarget, opened_table
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import Column, TextTable, console, emit_whole, numbers
 from writer.sealing.manifest import bucket_path
@@ -114,6 +114,7 @@ def compact(
     config: ConfigFile,
     pipeline: OnePipeline = None,
     target: OneTarget = None,
+    raw: OfRaw = False,
     bucket: Annotated[
         list[str] | None,
         typer.Option("--bucket", help="Only this bucket, as 2026-11-20T05, or hour=2026-11-20T05; may be repeated."),
@@ -129,6 +130,6 @@ def compact(
 
     Exit codes: 0 done or shown, 1 a file is gone or the storage does not answer, 2 configuration.
     """
-    settings, name = opened_table(config, pipeline, target)
+    settings, name = opened_table(config, pipeline, target, raw=raw)
     work = partial(run_compact, name, settings, bucket, as_json=as_json)
     confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)

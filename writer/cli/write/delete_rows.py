@@ -18,7 +18,7 @@ from writer.core.text import plural
 from writer.maintenance import dead_letter_deletion
 from writer.maintenance.dead_letter_deletion import DeadLetters
 from writer.maintenance.local_pipeline import opened
-from writer.maintenance.row_deletion import DeletionResult, DeletionScan, RowDeletion
+from writer.maintenance.row_deletion import DeletionResult, DeletionScan, RawDeletion, RowDeletion
 from writer.maintenance.row_keys import Keys, from_file, where as condition
 from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget
@@ -28,6 +28,12 @@ from writer.schemas.registry import SchemaSource, source
 from writer.sealing.manifest import bucket_path
 from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import CommitFailed, one_line
+from writer.table.row_removal import together
+
+_RAW_LEFT = (
+    "Records of which no row is left (by dedupe, retention or another client's DELETE), tombstones, and those that "
+    "cannot be decoded are not found by offset; they stay until table.raw.retention is over."
+)
 
 
 def run_delete(
@@ -46,8 +52,10 @@ def run_delete(
     rule = settings.event_time.rule(settings.event_time.unit)
     tables = [main, *(table for table in [side(settings.late_place)] if table.exists())]
     columns = bucketers.build(settings.bucket).columns
+    raw = RawDeletion(whole, now, request)
     works = [
-        RowDeletion(table, keys, columns, rule, settings.roll.target_file_size, request=request) for table in tables
+        RowDeletion(table, keys, columns, rule, settings.roll.target_file_size, request=request, raw=raw)
+        for table in tables
     ]
     apart = whole.side(settings.dead_letters)
     try:
@@ -61,7 +69,9 @@ def run_delete(
         if with_dead_letters and apart.exists():
             walk = opened(name, config, source)
             find = partial(dead_letter_deletion.find, apart, walk, keys, main.snapshot().columns())
-            found = dead_letter_deletion.delete(apart, find, keys, now, request) if write else find()
+            found = dead_letter_deletion.delete(apart, find, keys, now, request, raw.remove) if write else find()
+        meant = [work.places(look) for work, look in zip(works, looks, strict=True) if raw and not write]
+        raw_records = raw.look(together([*meant, *([found.places] if found else [])])) if meant else raw.records
     except OSError as error:
         raise CommitFailed(f"cannot read {main.location}: {one_line(error)}") from error
     if as_json:
@@ -69,12 +79,15 @@ def run_delete(
         document = {
             "late_table": late[0] if late else None,
             "dead_letters": None if found is None else dead_letter_deletion.to_dict(found),
-        }
+            "raw_records": raw_records if raw else None, "raw_versions": raw.versions,
+        }  # fmt: skip
         lines.emit_whole({"pipeline": name, "dry_run": not write, "request": request, **rows, **document})
     else:
         for what, looked, gone in zip((name, f"{name}, late table"), looks, done, strict=False):
             _show(out, what, keys, columns, looked, gone)
         _show_dead_letters(out, found)
+        if raw:
+            lines.sentence(out, f"Raw table: {plural(raw_records, 'record')} at their offsets. {_RAW_LEFT}")
         _left(out, name, delta=not main.hidden)
     return any(looked.rows for looked in looks) or bool(found and found.meant)
 

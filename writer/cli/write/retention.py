@@ -7,14 +7,13 @@ from typing import Any
 
 from rich.console import Console
 
-import bucketers
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.text import instant, plural
 from writer.core.units import show_duration, show_size
-from writer.maintenance.retention import DroppedBucket, ExpiredBucket, works
+from writer.maintenance.retention import DroppedBucket, ExpiredBucket, Retention, works
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OneTarget, Pipelines
+from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OneTarget, Pipelines, at_table
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.sealing.manifest import bucket_path
@@ -68,6 +67,7 @@ def retention(
     config: ConfigFile,
     pipeline: Pipelines = None,
     target: OneTarget = None,
+    raw: OfRaw = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -81,38 +81,44 @@ def retention(
     settings = load(config)
     names = settings.chosen(pipeline)
     for name in names:
-        settings = settings.at_target(name, target)
+        settings = at_table(settings, name, target, raw=raw)
     work = partial(run_retention, settings, names, now=datetime.now(UTC), as_json=as_json)
     confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _works(config: Config, name: str) -> dict[str, Retention]:
+    """Return what is to be looked at: the table, and by their names those beside it."""
+    found = dict(zip(("", "late table"), works(name, config), strict=False))
+    if config.pipelines[name].table.raw is not None:
+        found |= dict(zip(("raw table",), works(name, config.at_raw(name)), strict=False))
+    return found
 
 
 def run_retention(config: Config, names: Sequence[str], *, write: bool, now: datetime, as_json: bool) -> bool:
     """Show what is due, and drop it if asked. Returns whether anything is. Raises HeadraceError."""
     out, documents, due = console(), dict[str, Any](), False
     for name in names:
-        kept_for = config.pipelines[name].retention
-        if kept_for is None:
+        settings = config.pipelines[name]
+        if settings.retention is None:
             documents[name] = None
             if not as_json:
                 tables.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
-            continue
-        existing_table(name, config)
-        main, late = works(name, config)
-        columns = bucketers.build(config.pipelines[name].bucket).columns
-        documents[name] = {"before": (now - kept_for).isoformat()}
-        for what, work in (("", main), ("late table", late)):
+        else:
+            existing_table(name, config)
+            documents[name] = {"before": (now - settings.retention).isoformat()}
+        for what, work in _works(config, name).items():
             old = work.due(now)
             if what and not old:
                 continue
             done = list(work.run(now)) if write else []
             due = due or bool(old)
             found = {"due": [_to_dict(one) for one in old], **_result_to_dict(done)}
-            documents[name] |= {what.replace(" ", "_"): found} if what else found
+            documents[name] = (documents[name] or {}) | ({what.replace(" ", "_"): found} if what else found)
             if not as_json:
-                which = f"ended by {instant(now - kept_for)} (retention {show_duration(kept_for)})"
-                _show(out, f"{name}, {what}" if what else name, columns, old, which)
+                which = f"ended by {instant(now - work.kept_for)} (retention {show_duration(work.kept_for)})"
+                _show(out, f"{name}, {what}" if what else name, work.columns, old, which)
                 if done:
-                    _verdict(out, done, delta=config.pipelines[name].table.format == "delta")
+                    _verdict(out, done, delta=settings.table.format == "delta")
     if as_json:
         tables.emit_whole({"dry_run": not write, "pipelines": documents})
     return due

@@ -36,7 +36,7 @@ class NativeReader:
         self._topic_ids, self._with_topic = topic_ids, with_topic
 
     def tasks_of(
-        self, frame: Any, committing: Sequence[OffsetRange], count: int, *, headers: bool
+        self, frame: Any, committing: Sequence[OffsetRange], count: int, *, headers: bool, raw: bool
     ) -> Callable[[TaskPlan], Report]:
         """Prepare the tasks of a batch. Raises Unavailable, AccessDenied where no broker says who leads."""
         wanted = [r for r in committing if r.start < r.end]
@@ -45,7 +45,7 @@ class NativeReader:
         shares = range_shares.cut(sorted(wanted, key=partial(_place, leaders)), count)
         reading = ReadPlan(
             self._cluster, leaders, native_kafka.topic_ids(self._topic_ids()),
-            ColumnChoice(topic=self._with_topic, headers=headers), self._limits, shares,
+            ColumnChoice(topic=self._with_topic, headers=headers, raw=raw), self._limits, shares,
         )  # fmt: skip
         numbers = frame.sparkSession.range(0, len(shares), 1, len(shares))
         return partial(_run, numbers, reading, committing)

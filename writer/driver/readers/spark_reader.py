@@ -79,13 +79,13 @@ class SparkReader:
         self._record_bytes_max = 0.0  # mean of the heaviest Arrow batch since the start
 
     def tasks_of(
-        self, frame: Any, _committing: Sequence[OffsetRange], count: int, *, headers: bool
+        self, frame: Any, _committing: Sequence[OffsetRange], count: int, *, headers: bool, raw: bool
     ) -> Callable[[TaskPlan], Report]:
         """Prepare the tasks of a batch. Returns what runs them by a plan, and adds their reports up."""
         limits = arrow_limits(self._records_max, self._record_bytes, self._record_bytes_max)
         for setting, value in limits.items():
             frame.sparkSession.conf.set(setting, value)  # the query's own session
-        beside = ["headers"] if headers else []
+        beside = [*(["timestampType"] if raw else []), *(["headers"] if headers or raw else [])]
         records = frame.select(*self._topic, "partition", "offset", "timestamp", "key", "value", *beside)
         return partial(self._run, records.coalesce(count))
 

@@ -10,19 +10,19 @@ from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.driver.pipeline import PipelineRun
-from writer.driver.sealing.rounds import Rounds, Seals, Trouble
+from writer.driver.sealing.rounds import Attempts, Rounds, Seals, Trouble
 from writer.driver.sealing.steps import Closer, Step, seal_due
 from writer.hooks.dispatcher import HookDispatcher, deliveries
 from writer.hooks.outbox import Health
 from writer.maintenance import retention
-from writer.maintenance.compaction import Run, beside_seals, here, in_spark
+from writer.maintenance.compaction import Compactor, Run, beside_seals, here, in_spark
 from writer.maintenance.compaction_plan import Pace
 from writer.maintenance.retention import Regularly
 from writer.sealing.bucket_states import BucketCounts, together
 from writer.sealing.idleness import Listener
 from writer.sealing.sealer import BucketSnapshot, Sealer, sealed_targets
 from writer.status.progress import Progress
-from writer.table.factory import all_tables
+from writer.table.factory import all_tables, main_table
 
 _LOOKS_PER_S = 4  # at tables of a route, while no commit comes: what they cost does not grow with their number
 _YOUNG_S = 1.0  # an answer of Kafka, for the next table
@@ -35,6 +35,10 @@ def start(spark: Any, config: Config, pipeline: PipelineRun, cluster: Cluster, s
     """
     name, progress = pipeline.name, pipeline.progress
     run = here if once else in_spark(spark, f"rewrites of {name}", Pace(pipeline.config.compact.share))
+    if pipeline.config.table.raw is not None:
+        upkeep = Seals(_raw_upkeep(name, config.at_raw(name), progress, run), progress)
+        upkeep.start()
+        shown.callback(upkeep.close, last=once)
     closer = Closer(Listener(cluster, list(pipeline.topic_ids)), lambda: pipeline.numbers)
     if pipeline.config.route is not None:
         closer.listener.young_s = _YOUNG_S
@@ -62,6 +66,19 @@ def _steps(sealer: Sealer, config: Config, closer: Closer, run: Run, hooks: Step
         "retention": Regularly(sealer.pipeline, retention.works(sealer.pipeline, config)),
         "hooks": hooks,
     }
+
+
+def _raw_upkeep(name: str, config: Config, progress: Progress, run: Run) -> Attempts:
+    """Return what merges and drops days of a raw table. `config`: where it is the pipeline's own."""
+    table = main_table(name, config)
+    compactor = Compactor(name, config.pipelines[name], table, config.s3.settings)
+
+    def merge(_: datetime) -> None:
+        if table.exists():  # not where records were never kept
+            compactor.merge_open(run)
+
+    drop = partial(Regularly(name, retention.works(name, config)), None)
+    return Attempts({"pipeline": name}, {"raw merge": merge, "raw retention": drop}, progress)
 
 
 class TargetRounds:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Protocol
 
 from writer.core import logging
@@ -41,37 +42,36 @@ def reported(progress: Progress, sealer: Sealer) -> Report:
     return report
 
 
-class Rounds:
-    """Runs the steps one after the other, again and again; each that fails rests, longer each time."""
+class Attempts:
+    """Runs steps one after the other, again and again; each that fails rests, longer each time."""
+
+    interval_s = 0.0  # one table is looked at with each tick
 
     def __init__(
-        self, sealer: Sealer, steps: Mapping[str, Step], progress: Progress, report: Report | None = None,
+        self, about: Mapping[str, str], steps: Mapping[str, Callable[[datetime], None]], progress: Progress,
         *, now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:  # fmt: skip
-        """`report`: shows the buckets; None: as those of a pipeline that has one table."""
-        self.sealer, self._steps, self._progress, self._now = sealer, dict(steps), progress, now
+        """`about`: names the table, for the log."""
+        self._about, self._steps, self._progress, self._now = about, steps, progress, now
         self._trouble: dict[str, str] = {}  # step → why it failed last
         self._rests: dict[str, tuple[int, datetime]] = {}  # step → failures in a row, and until when it rests
-        self._report = report or reported(progress, sealer)
 
     @property
-    def interval_s(self) -> float:
-        """One table is looked at with each tick."""
-        return 0.0
+    def trouble(self) -> Trouble:
+        """Steps that fail, and why."""
+        return list(self._trouble.items())
 
     def once(self) -> None:
-        """Run every step that is due, and report the buckets. A paused pipeline commits nothing here."""
+        """Run every step that is due. A paused pipeline commits nothing here."""
         paused = self._progress.view().pause is not None
         for name, step in () if paused else self._steps.items():
             if name not in self._rests or self._rests[name][1] <= self._now():
                 self._attempt(name, step)
-        with suppress(HeadraceError, OSError):  # it was said by a step
-            self._report(self.sealer, self.sealer.follow(keep=False), self._now(), list(self._trouble.items()))
 
-    def _attempt(self, name: str, step: Step) -> None:
-        about = self.sealer.about
+    def _attempt(self, name: str, step: Callable[[datetime], None]) -> None:
+        about = self._about
         try:
-            step(self.sealer, self._now())
+            step(self._now())
         except Exception as error:  # noqa: BLE001 - the stream must not notice
             words = sentence(error)
             failures, _ = self._rests.get(name, (0, None))
@@ -83,6 +83,31 @@ class Rounds:
         self._rests.pop(name, None)
         if self._trouble.pop(name, None):
             logging.event("sealing_recovered", **about, step=name)
+
+
+class Rounds:
+    """Runs the steps of a table that has buckets, and reports them."""
+
+    def __init__(
+        self, sealer: Sealer, steps: Mapping[str, Step], progress: Progress, report: Report | None = None,
+        *, now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:  # fmt: skip
+        """`report`: shows the buckets; None: as those of a pipeline that has one table."""
+        self.sealer, self._now = sealer, now
+        bound = {name: partial(step, sealer) for name, step in steps.items()}
+        self._attempts = Attempts(sealer.about, bound, progress, now=now)
+        self._report = report or reported(progress, sealer)
+
+    @property
+    def interval_s(self) -> float:
+        """One table is looked at with each tick."""
+        return self._attempts.interval_s
+
+    def once(self) -> None:
+        """Run every step that is due, and report the buckets."""
+        self._attempts.once()
+        with suppress(HeadraceError, OSError):  # it was said by a step
+            self._report(self.sealer, self.sealer.follow(keep=False), self._now(), self._attempts.trouble)
 
 
 class Repeated(Protocol):

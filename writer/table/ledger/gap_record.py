@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from writer.batch.task_report import EXITS
+from writer.batch.task_report import EXITS, RAW, outcomes
 from writer.core.offsets import OffsetRange, Span, TopicPartition, joined, without
 from writer.core.units import from_iso, to_iso
 
@@ -72,11 +72,11 @@ class BackfilledOffsets:
 
     def plus(self, other: "BackfilledOffsets") -> "BackfilledOffsets":
         """Add what another backfill brought."""
-        names = ("read", *EXITS)
-        outcomes = {name: self.outcomes.get(name, 0) + other.outcomes.get(name, 0) for name in names}
+        names = (*outcomes(self.outcomes), *outcomes(other.outcomes))
+        sums = {name: self.outcomes.get(name, 0) + other.outcomes.get(name, 0) for name in names}
         spans = tuple(joined([*self.spans, *other.spans]))
         return BackfilledOffsets(
-            spans, self.offsets + other.offsets, outcomes, self.without_records + other.without_records
+            spans, self.offsets + other.offsets, sums, self.without_records + other.without_records
         )
 
 
@@ -214,7 +214,7 @@ def from_json(raw: Mapping[str, Any]) -> GapRecord:
     known = opened and parse_gap(opened["version"], {**opened, "kind": "gap", "id": raw["id"]})
     carried = {
         part_of(c): BackfilledOffsets(
-            _spans(c["spans"]), c["offsets"], {n: c[n] for n in ("read", *EXITS) if n in c}, c["holes"]
+            _spans(c["spans"]), c["offsets"], {n: c[n] for n in ("read", *EXITS, RAW) if n in c}, c["holes"]
         )
         for c in raw["carried"]
     }
@@ -227,9 +227,8 @@ def from_json(raw: Mapping[str, Any]) -> GapRecord:
 
 def _carried(raw: Mapping[str, Any]) -> BackfilledOffsets:
     spans = _spans(raw["spans"])
-    outcomes = {name: raw.get(name, 0) for name in ("read", *EXITS)}
     offsets = sum(end - start for start, end in spans)
-    return BackfilledOffsets(tuple(joined(spans)), offsets, outcomes, raw.get("holes", {}).get("offsets", 0))
+    return BackfilledOffsets(tuple(joined(spans)), offsets, outcomes(raw), raw.get("holes", {}).get("offsets", 0))
 
 
 def _spans(raw: Sequence[Sequence[int]]) -> tuple[Span, ...]:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
-from writer.batch.task_report import EXITS
+from writer.batch.task_report import EXITS, outcomes
 from writer.core.errors import HeadraceError
 from writer.core.offsets import TopicPartition
 from writer.core.units import from_iso
@@ -40,7 +40,7 @@ class CommittedRange:
     end: int
     first: int  # versions of the table that hold it
     last: int
-    outcomes: Mapping[str, int] = field(default_factory=dict)  # read, and EXITS
+    outcomes: Mapping[str, int] = field(default_factory=dict)  # as task_report.outcomes has them
     without_records: int = 0  # offsets without a record, as the log held none there
     unexplained: int = 0  # offsets without a record, for an unchecked reason
     gap: bool = False  # skipped on purpose: a recorded gap
@@ -258,11 +258,11 @@ def _moved(actions: Sequence[Action], pipeline: str) -> dict[TopicPartition, int
 
 
 def _carried(account: Mapping[str, Any], version: int) -> CommittedRange:
-    outcomes = {name: account.get(name, 0) for name in ("read", *EXITS)}
-    missing = account["end"] - account["start"] - outcomes["read"]
+    found = outcomes(account)
+    missing = account["end"] - account["start"] - found["read"]
     explained = account.get("holes", {}).get("offsets", 0)
     return CommittedRange(
-        part_of(account), account["start"], account["end"], version, version, outcomes,
+        part_of(account), account["start"], account["end"], version, version, found,
         without_records=explained, unexplained=0 if explained else max(0, missing),
     )  # fmt: skip
 

@@ -23,7 +23,9 @@ from writer.table.log.snapshot import (
     CONVERTED,
     FORMAT,
     INCARNATIONS,
+    RAW,
     ROUTED,
+    WITH_RAW,
     PipelineSnapshot,
     TargetRecord,
     app_id,
@@ -127,6 +129,24 @@ def add_targets(end: Appender, epoch: int | None, wanted: Sequence[TargetRecord]
     return end.retried(add)
 
 
+def enter_raw(end: Appender, epoch: int, location: str | None) -> None:
+    """Enter a raw table, before records are kept in it. A second time does nothing. Raises Fenced.
+
+    `epoch`: of the start that asks. `location`: None where it keeps none.
+    """
+
+    def enter(snapshot: PipelineSnapshot) -> None:
+        end.check_owner(snapshot, epoch)
+        if location not in snapshot.raw_places:
+            about = {"kind": "raw", "epoch": epoch, "location": location}
+            values = {f"{end.pipeline}/format": max(snapshot.format, WITH_RAW)}
+            properties = {RAW: json.dumps([*snapshot.raw_places, location])}
+            end.write(snapshot, [], values, about, properties)
+
+    if location is not None:
+        end.retried(enter)
+
+
 def convert(end: Appender, about: Mapping[str, Any], properties: Mapping[str, str], rules: Sequence[Action]) -> int:
     """Append the last entry of a log: the table goes on in another format. A second time does nothing.
 
@@ -139,7 +159,8 @@ def convert(end: Appender, about: Mapping[str, Any], properties: Mapping[str, st
             if snapshot.epoch:  # no answer to another client's change could follow; side tables have no starts
                 end.commits_since(snapshot.settled)
             version = snapshot.version + 1
-            values = {f"{end.pipeline}/format": CONVERTED, f"{end.pipeline}/converted": version}
+            format_ = max(snapshot.format, CONVERTED)
+            values = {f"{end.pipeline}/format": format_, f"{end.pipeline}/converted": version}
             end.put(snapshot, [*ours(snapshot.state, [], values, {"kind": "convert", **about}, properties), *rules])
             return version
         return snapshot.converted

@@ -20,11 +20,13 @@ KINDS: Mapping[int, tuple[str, ...]] = {
     4: ("accept",),
     5: ("targets",),
     6: ("convert",),
+    7: ("raw",),
 }
 FORMAT = 3  # that a start gives a table
 ANSWERED = 4  # that an entry gives a table which answers what another client did: `accept`, and `rewind` that undoes it
 ROUTED = 5  # that a route gives the log of its pipeline, and each of its targets
 CONVERTED = 6  # that its last entry gives the log of a table which goes on in another format
+WITH_RAW = 7  # that the log of a table has which has a raw table beside it
 NEWEST = max(KINDS)
 # Kinds that need no format: a version that does not know them skips them, as they concern neither rows nor offsets.
 PASSED_OVER = ("schema",)
@@ -46,7 +48,8 @@ def check_format(transactions: Mapping[str, int], pipeline: str, location: str) 
 
 GAP_SUMS = ("gaps", "gap_offsets", "gaps_ended", "gap_offsets_ended")
 NEVER = -(2**62)  # what stands for no instant where a `txn` had one and goes back
-INCARNATIONS, TARGETS = "headrace.incarnations", "headrace.targets"  # properties of the table
+# Properties of the table.
+INCARNATIONS, TARGETS, RAW = "headrace.incarnations", "headrace.targets", "headrace.raw"
 
 
 class TargetRecord(NamedTuple):
@@ -169,6 +172,11 @@ class PipelineSnapshot:
     def incarnations(self) -> dict[str, list[str]]:
         """Topic → ids of its incarnations, in order."""
         return dict(json.loads(self.state.configuration.get(INCARNATIONS, "{}")))
+
+    @property
+    def raw_places(self) -> list[str]:
+        """Locations of the raw tables that records of the pipeline were ever kept in, oldest first."""
+        return list(json.loads(self.state.configuration.get(RAW, "[]")))
 
     @property
     def target_places(self) -> dict[str, TargetRecord]:

@@ -1,0 +1,103 @@
+"""Reads a gap's records from a raw table: those that its files hold at the gap's offsets, day by day."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recovery.backfill.source import Chunk, SourceFailed, in_full
+from writer.avro.schema_plan import SchemaPlan
+from writer.batch.staging import table_file
+from writer.core.errors import ConfigError
+from writer.core.files import BucketFile, by_bucket
+from writer.core.offsets import OffsetRange, Span, TopicPartition, joined, without
+from writer.maintenance.local_pipeline import Piece
+from writer.table.row_removal import PLACE, Offsets, at_offsets, places, together
+from writer.table.table import PipelineTable
+
+_ROWS_AT_ONCE = 25_000
+_AS_KAFKA = {
+    "_topic": "topic", "_partition": "partition", "_offset": "offset", "_kafka_time": "timestamp",
+    "timestamp_type": "timestampType", "key": "key", "value": "value", "headers": "headers",
+}  # fmt: skip
+
+
+class RawTable:
+    """A raw table as a source. An offset that it does not have stays open."""
+
+    def __init__(self, table: PipelineTable, *, own: bool) -> None:
+        """`own`: it is the raw table of the pipeline that is filled. Raises ConfigError where there is none."""
+        self.name, self._table, self._own = f"raw {table.location}", table, own
+        if not table.exists():
+            raise ConfigError(
+                f"--from-raw {table.location}: there is no table in the format of the pipeline's (table.format)."
+            )
+
+    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return which of these offsets it has. Reads their places alone. Raises SourceFailed."""
+        found = together(self._held(file, wanted) for file in self._files(wanted))
+        return [OffsetRange(part, start, end) for part, spans in sorted(found.items()) for start, end in spans]
+
+    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
+        """Yield chunks of the days, oldest first; none reaches over two."""
+        days = by_bucket(self._files(left()))
+        for day in sorted(days, key=str):
+            held = together(self._held(file, left()) for file in days[day])
+            for spans in _cut(held, rows_max):
+                yield Chunk(spans, partial(self._read, days[day], spans), in_full, raw=not self._own)
+
+    def _files(self, wanted: Sequence[OffsetRange]) -> list[BucketFile]:
+        files = self._table.bucket_files(self._table.snapshot())
+        return [file for file in files if any(file.reaches(r.start, r.end) for r in wanted)]
+
+    def _held(self, file: BucketFile, wanted: Sequence[OffsetRange]) -> dict[TopicPartition, list[Span]]:
+        """Return the wanted offsets that a file has. Raises SourceFailed where it is not known whose they are."""
+        with table_file.opened(self._table.store, file.path) as source:
+            batches = source.iter_batches(_ROWS_AT_ONCE, PLACE)
+            there = together(places(pa.Table.from_batches([batch])) for batch in batches)
+        topics = {r.part.topic for r in wanted}
+        found: dict[TopicPartition, list[Span]] = {}
+        for part, spans in there.items():
+            asked = [(r.start, r.end) for r in wanted if r.part == part]
+            mine = without(spans, without(spans, asked))
+            others = {r.part.incarnation for r in wanted if r.part.topic == part.topic} - {part.incarnation}
+            if part.topic in topics and others and not self._own:
+                raise SourceFailed(
+                    f"{self.name} has records of incarnation {part.incarnation} of topic {part.topic!r}, the gap is of "
+                    f"incarnation {min(others)}: whether these are the same records is not known. Bring them from an "
+                    "archive of those that are."
+                )
+            if mine:
+                found[part] = joined(mine)
+        return found
+
+    def _read(self, files: Sequence[BucketFile], spans: Offsets, _: SchemaPlan) -> Iterator[Piece]:
+        for file in files:
+            if not any(file.reaches(start, end) for each in spans.values() for start, end in each):
+                continue
+            with table_file.opened(self._table.store, file.path) as source:
+                for batch in source.iter_batches(_ROWS_AT_ONCE, [*_AS_KAFKA, "_incarnation"]):
+                    mine = batch.filter(pa.array(at_offsets(batch, spans)))
+                    if mine.num_rows:
+                        ordered = mine.take(pc.sort_indices(mine, [(name, "ascending") for name in PLACE]))
+                        yield Piece(ordered.select(list(_AS_KAFKA)).rename_columns(list(_AS_KAFKA.values())))
+
+
+def _cut(held: Offsets, rows_max: int) -> Iterator[dict[TopicPartition, list[Span]]]:
+    """Cut offsets into pieces of so many at most."""
+    piece: dict[TopicPartition, list[Span]] = {}
+    room = rows_max
+    for part, spans in sorted(held.items()):
+        for first, last in spans:
+            start = first
+            while start < last:
+                end = min(last, start + room)
+                piece.setdefault(part, []).append((start, end))
+                room -= end - start
+                start = end
+                if not room:
+                    yield piece
+                    piece, room = {}, rows_max
+    if piece:
+        yield piece

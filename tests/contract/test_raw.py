@@ -1,0 +1,377 @@
+"""The raw table keeps every record as Kafka has it, exactly once, and loses those of rows that are deleted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recovery.backfill import source_factory
+from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.loop import BackfillRequest, Outcome, fill
+from recovery.backfill.source import SourceFailed
+from recovery.rewind.execute import Rewinding
+from tests import oracle
+from tests.carried import Died, Driver, configured, log
+from tests.contract.audits import OLD, audited, said
+from tests.contract.test_rewind import Cluster
+from tests.looking import NOW, event
+from tests.skipped import Silent, skipped
+from writer.cli.table.convert import run_convert
+from writer.cli.write import delete_rows
+from writer.cli.write.retention import run_retention
+from writer.core.errors import ConfigError
+from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.row_keys import where
+from writer.maintenance.vacuum import find_unneeded
+from writer.output.tables import console
+from writer.table.log.operations import Closing
+from writer.table.log.snapshot import NEWEST
+
+DAY = timedelta(days=1)
+VALUES: dict[int, bytes | None] = {
+    0: event(0), 1: event(1), 2: None, 3: b"\0\0\0\0\1cut", 4: event(4, at=OLD), 5: b"", 6: event(6), 7: event(1),
+}  # fmt: skip
+KEYS = {at: None if at == 6 else f"k{at}".encode() for at in VALUES}
+HEADERS = {1: {"trace": b"\xff\0", "empty": b""}, 2: {"why": b"gone"}}
+
+
+def made(root: Path, form: str, **settings: Any) -> Driver:
+    table = {"raw": {"location": str(root / "lake" / "clicks_raw"), **settings.pop("raw", {})}}
+    driver = Driver(root, form, table=table, **settings)
+    driver.start()
+    return driver
+
+
+@pytest.fixture
+def driver(tmp_path: Path, form: str) -> Driver:
+    return made(tmp_path, form)
+
+
+def kept(driver: Driver) -> dict[int, dict[str, Any]]:
+    """Return the raw records that readers see, by offset."""
+    place = driver.settings.table.raw.location
+    rows = driver.side(place).rows().to_table().to_pylist()
+    found = {row["_offset"]: row for row in rows}
+    assert len(found) == len(rows), "an offset is there twice"
+    return found
+
+
+def carried(driver: Driver, values: Mapping[int, bytes | None], **beside: Any) -> None:
+    came = beside.pop("came", NOW)
+    driver.carry([log(values, came=came, **beside)], {0: max(values) + 1})
+
+
+def test_every_record_is_kept_as_it_came_and_the_audit_adds_up(driver: Driver) -> None:
+    carried(driver, VALUES, headers=HEADERS, keys=KEYS)
+    found = kept(driver)
+    assert {at: row["value"] for at, row in found.items()} == VALUES
+    assert {at: row["key"] for at, row in found.items()} == KEYS
+    assert {at: row["headers"] for at, row in found.items()} == {
+        at: [{"key": k, "value": v} for k, v in HEADERS[at].items()] if at in HEADERS else None for at in VALUES
+    }
+    assert {(row["_topic"], row["_incarnation"], row["_kafka_time"], row["day"]) for row in found.values()} == {
+        ("clicks", 1, NOW, NOW.date().isoformat())
+    }
+    seen = audited(driver)
+    assert seen.adds_up, said(seen)
+    assert (seen.reconciliation.raw, seen.raw_taken) == (len(VALUES), {})
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_a_timestamp_that_is_not_believable_is_kept_under_the_day_at_which_it_was_read(driver: Driver) -> None:
+    carried(driver, {0: event(0)}, came=NOW - 3 * DAY)
+    carried(driver, {1: event(1)}, came=NOW.replace(year=9000))
+    days = {at: (row["_kafka_time"].year, row["day"]) for at, row in kept(driver).items()}
+    assert days == {0: (2026, (NOW - 3 * DAY).date().isoformat()), 1: (9000, NOW.date().isoformat())}
+
+
+def test_what_a_writer_that_died_did_not_apply_is_applied_once(tmp_path: Path, form: str) -> None:
+    driver = made(tmp_path, form)
+    with pytest.raises(Died):
+        driver.carry([log(VALUES)], {0: 8}, die="after_commit")
+    assert audited(driver).adds_up, "what waits is counted"
+    for _ in range(2):
+        made(tmp_path, form)
+    again = made(tmp_path, form)
+    carried(again, VALUES | {8: event(8)})
+    assert sorted(kept(again)) == list(range(9))
+    assert audited(again).adds_up
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.contract.test_raw import VALUES, carried, made
+carried(made(Path(sys.argv[1]), sys.argv[2]), VALUES)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("form", "point"),
+    [
+        *(("delta", point) for point in ("after_commit:1", "before_apply:1", "after_apply:1")),
+        *((form, "before_apply:2") for form in ("delta", "iceberg")),  # the second is the raw table
+    ],
+)
+def test_killed_between_commit_and_application_it_loses_and_doubles_no_raw_record(
+    tmp_path: Path, form: str, point: str
+) -> None:
+    root = Path(__file__).parents[2]
+    env = {**os.environ, "HEADRACE_FAULT": point, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), form], env=env, cwd=root, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    again = made(tmp_path, form)
+    assert sorted(kept(again)) in ([], sorted(VALUES))
+    for _ in range(2):
+        carried(again, VALUES)
+    assert {at: row["value"] for at, row in kept(again).items()} == VALUES
+    seen = audited(again)
+    assert (seen.adds_up, seen.waiting) == (True, 0), said(seen)
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_records_of_a_batch_that_was_not_committed_are_not_there(tmp_path: Path, form: str) -> None:
+    driver = made(tmp_path, form)
+    with pytest.raises(Died):
+        driver.carry([log(VALUES)], {0: 8}, die="after_stage")
+    again = made(tmp_path, form)
+    assert kept(again) == {}
+    carried(again, VALUES)
+    assert sorted(kept(again)) == sorted(VALUES)
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_the_audit_names_a_raw_record_that_is_missing_and_one_that_is_twice(driver: Driver) -> None:
+    carried(driver, VALUES)
+    raw = driver.side(driver.settings.table.raw.location)
+    (file,) = raw.bucket_files(raw.snapshot())
+    carried(driver, {8: event(8)})
+    one, two = raw.bucket_files(raw.snapshot())
+    path = Path(raw.location) / file.path
+    other = next(f for f in (one, two) if f.path != file.path)
+    (Path(raw.location) / other.path).write_bytes(path.read_bytes())
+    found = said(audited(driver))
+    assert "raw records are there more than once" in found
+    assert "raw records more than expected" in found
+
+
+def test_deleted_rows_take_their_raw_records_and_those_of_dead_letters_with_them(tmp_path: Path, capsys) -> None:
+    driver = made(tmp_path, "delta", seal={"late": "late_table"})
+    carried(driver, VALUES)  # id 1 at offsets 1 and 7
+    driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    carried(driver, {8: event(1), 9: event(9), 10: event(1, at=OLD)})  # late, late, quarantined
+
+    def delete(*, write: bool) -> dict[str, Any]:
+        delete_rows.run_delete(
+            driver.config, "clicks", where("id = 1"), driver.schemas, with_dead_letters=True, write=write, now=NOW,
+            as_json=True, out=console(),
+        )  # fmt: skip
+        return dict(json.loads(capsys.readouterr().out))
+
+    assert delete(write=False)["raw_records"] == 4
+    assert sorted(kept(driver)) == list(range(11))
+    found = delete(write=True)
+    assert (found["raw_records"], len(found["raw_versions"])) == (4, 3)
+    assert sorted(kept(driver)) == [0, 2, 3, 4, 5, 6, 9]
+    seen = audited(driver)
+    assert seen.adds_up, said(seen)
+    assert seen.raw_taken == {"delete": 4}
+    assert delete(write=True)["raw_records"] == 0
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_a_delete_that_dies_before_the_rows_went_finds_them_again(driver: Driver, monkeypatch) -> None:
+    carried(driver, {n: event(n % 3) for n in range(9)})
+
+    def run() -> None:
+        delete_rows.run_delete(
+            driver.config, "clicks", where("id = 1"), driver.schemas, with_dead_letters=True, write=True, now=NOW,
+            as_json=False, out=console(),
+        )  # fmt: skip
+
+    with monkeypatch.context() as patched:
+
+        def die(*_: object) -> None:
+            raise Died
+
+        patched.setattr("writer.maintenance.row_deletion.RowDeletion._erase", die)
+        with pytest.raises(Died):
+            run()
+    assert sorted(kept(driver)) == [0, 2, 3, 5, 6, 8]
+    assert audited(driver).adds_up
+    run()
+    assert sorted(driver.table.rows().to_table(columns=["_offset"]).column(0).to_pylist()) == [0, 2, 3, 5, 6, 8]
+    assert audited(driver).adds_up
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_a_rewind_takes_the_raw_records_back_and_they_come_again(driver: Driver) -> None:
+    carried(driver, {n: event(n) for n in range(4)})
+    good = driver.table.snapshot().version
+    carried(driver, {n: None if n == 5 else event(n) for n in range(4, 8)})
+    doing = Rewinding(driver.config, "clicks", Cluster(8))
+    look = doing.look(good)
+    assert look.raw_records == 4
+    doing.write(look, NOW)
+    assert sorted(kept(driver)) == [0, 1, 2, 3]
+    seen = audited(driver)
+    assert seen.adds_up, said(seen)
+    assert seen.raw_taken == {"rewind": 4}
+    driver.start()
+    carried(driver, {n: event(n) for n in range(4, 8)})
+    assert sorted(kept(driver)) == list(range(8))
+    seen = audited(driver)
+    assert seen.adds_up, said(seen)
+
+
+def test_days_are_dropped_by_their_own_retention(tmp_path: Path, form: str, capsys) -> None:
+    driver = made(tmp_path, form, raw={"retention": "7 d"})
+    carried(driver, {n: event(n) for n in range(4)}, came=NOW - 9 * DAY)
+    carried(driver, {n: event(n) for n in range(4, 6)})
+    assert run_retention(driver.config, ["clicks"], write=True, now=NOW, as_json=True)
+    found = json.loads(capsys.readouterr().out)["pipelines"]["clicks"]["raw_table"]
+    assert (found["rows_dropped"], [one["bucket"] for one in found["due"]]) == (4, [["2026-11-11"]])
+    assert sorted(kept(driver)) == [4, 5]
+    seen = audited(driver)
+    assert seen.adds_up, said(seen)
+    assert (seen.raw_taken, seen.rows_taken) == ({"retention": 4}, {})
+
+
+def test_small_files_of_a_day_are_merged(tmp_path: Path, form: str) -> None:
+    driver = made(tmp_path, form, raw={"open_files_max": 3})
+    for at in range(6):
+        carried(driver, {at: event(at)}, headers={at: {"n": b"1"}})
+    config = driver.config.at_raw("clicks")
+    raw = driver.side(driver.settings.table.raw.location)
+    assert len(raw.bucket_files(raw.snapshot())) == 6
+    Compactor("clicks", config.pipelines["clicks"], raw, None).merge_open(here)
+    assert len(raw.bucket_files(raw.snapshot())) == 1
+    assert {at: row["headers"] for at, row in kept(driver).items()} == {
+        at: [{"key": "n", "value": b"1"}] for at in range(6)
+    }
+    seen = audited(driver)
+    assert seen.adds_up, said(seen)
+
+
+def test_vacuum_knows_the_raw_table_when_the_configuration_does_not_any_more(tmp_path: Path) -> None:
+    driver = made(tmp_path, "delta")
+    carried(driver, VALUES)
+    orphan = Path(driver.settings.table.raw.location) / "day=2026-11-20" / "old.parquet"
+    orphan.write_bytes(b"x")
+    without = Driver(tmp_path, "delta")
+    found = find_unneeded(without.config, "clicks", None, NOW + 400 * DAY)
+    assert [w.path for place in found if place.location.endswith("_raw") for w in place.waste] == [
+        "day=2026-11-20/old.parquet"
+    ]
+
+
+def test_a_pipeline_that_keeps_no_records_any_more_is_still_audited_and_deleted_from(tmp_path: Path) -> None:
+    carried(made(tmp_path, "delta"), VALUES)
+    driver = Driver(tmp_path, "delta")
+    driver.start()
+    carried(driver, VALUES | {8: event(8)})
+    seen = audited(driver)
+    assert seen.adds_up, said(seen)
+    assert seen.reconciliation.raw == len(VALUES)
+
+
+def test_the_raw_table_of_another_tables_log_is_refused(tmp_path: Path) -> None:
+    carried(made(tmp_path, "delta"), VALUES)
+    with pytest.raises(ConfigError, match="has the records of another table"):
+        Driver(tmp_path, "delta", table={
+            "location": str(tmp_path / "lake" / "anew"), "raw": str(tmp_path / "lake" / "clicks_raw"),
+        })  # fmt: skip
+
+
+def test_without_a_raw_table_nothing_is_other_than_it_was(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, "delta")
+    driver.start()
+    carried(driver, VALUES)
+    (facts,) = driver.table.recent(1)
+    assert not [key for key in ("raw", *facts["ranges"][0]) if key == "raw" and key in facts]
+    assert driver.table.snapshot().format < 7
+    assert oracle.rows(Path(driver.lake), "count(*)") == [(4,)]
+
+
+def brought(driver: Driver, place: str, rows_max: int = 500_000) -> list[Outcome]:
+    """Fill the gaps of a table from a raw table."""
+    filling = Filling("clicks", driver.config, driver.schemas)
+    wish = BackfillRequest(rows_max=rows_max, by="ann")
+    return fill(filling, lambda _: [source_factory.raw(filling, place)], wish, Silent())
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_a_gap_is_filled_from_the_raw_table_of_an_earlier_table(tmp_path: Path, form: str) -> None:
+    before = made(tmp_path / "before", form)
+    carried(before, VALUES, headers=HEADERS, keys=KEYS)
+    carried(before, {n: event(n) for n in range(8, 12)}, came=NOW + DAY)
+    carried(before, {n: event(n) for n in range(12, 15)})
+    delete_rows.run_delete(
+        before.config, "clicks", where("id = 9"), before.schemas, with_dead_letters=True, write=True, now=NOW,
+        as_json=False, out=console(),
+    )  # fmt: skip
+    table = {"location": str(tmp_path / "lake" / "clicks"), "raw": str(tmp_path / "lake" / "clicks_raw")}
+    driver = Driver(tmp_path, form, table=table, limits={"failed_ratio_max": 1})
+    driver.start()
+    skipped(driver, 14)
+    driver.start()
+    driver.carry([log({14: event(14)})], {0: 15})
+    (found,) = brought(driver, before.settings.table.raw.location, rows_max=3)
+    assert [(r.start, r.end) for r in found.absent] == [(9, 10)], "what was deleted does not come back"
+    assert sorted(kept(driver)) == [n for n in range(15) if n != 9]
+    theirs = kept(before)
+    assert {at: {**row, "day": ""} for at, row in kept(driver).items()} == {
+        at: {**row, "day": ""} for at, row in theirs.items()
+    }
+    seen = audited(driver)
+    assert seen.adds_up, said(seen)
+    assert (seen.reconciliation.total("tombstones"), seen.reconciliation.total("dead_letters")) == (1, 2)
+    version = driver.table.snapshot().version
+    (again,) = brought(driver, before.settings.table.raw.location)
+    assert (again.chunks, driver.table.snapshot().version) == ([], version)
+
+
+def test_a_raw_table_of_another_incarnation_and_none_at_all_are_refused(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, "delta")
+    driver.start()
+    skipped(driver, 8)
+    driver.start()
+    with pytest.raises(ConfigError, match="there is no table in the format"):
+        brought(driver, str(tmp_path / "nowhere"))
+    other = made(tmp_path / "other", "delta")
+    carried(other, VALUES)
+    raw = other.side(other.settings.table.raw.location)
+    (file,) = raw.bucket_files(raw.snapshot())
+    path = Path(raw.location) / file.path
+    rows = pq.ParquetFile(path).read()
+    at = rows.column_names.index("_incarnation")
+    twos = pa.repeat(pa.scalar(2, pa.int32()), rows.num_rows)
+    pq.write_table(rows.set_column(at, "_incarnation", twos), path)
+    with pytest.raises(SourceFailed, match="incarnation 2 of topic 'clicks', the gap is of incarnation 1"):
+        brought(driver, raw.location)
+
+
+def test_it_becomes_an_iceberg_table_with_the_others(tmp_path: Path) -> None:
+    carried(made(tmp_path, "delta"), VALUES)
+    table = {"raw": {"location": str(tmp_path / "lake" / "clicks_raw")}}
+    settings = configured(tmp_path, "iceberg", table=table)
+    assert run_convert(settings, "clicks", write=True, now=NOW, as_json=True, out=console())
+    driver = made(tmp_path, "iceberg")
+    assert driver.table.snapshot().format == NEWEST
+    carried(driver, VALUES | {8: None})
+    assert sorted(kept(driver)) == list(range(9))
+    seen = audited(driver)
+    assert seen.adds_up, said(seen)

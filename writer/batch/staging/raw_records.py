@@ -1,0 +1,67 @@
+"""Stages every record of a task as Kafka has it, for the raw table, by the day of its Kafka timestamp."""
+
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import bucketers
+from bucketers.arrow import contiguous
+from writer.avro.schema_plan import PROVENANCE
+from writer.avro.wire_format import HEADERS
+from writer.batch.staging.parquet_files import Destination
+from writer.batch.staging.spill_buffer import Stage
+from writer.core.files import StagedFile
+
+RAW_BUCKET = {"type": "event_time", "width": timedelta(days=1), "zone": "UTC"}
+RAW_BUCKET_COLUMNS = bucketers.build(RAW_BUCKET).columns
+_RECORD = pa.schema(
+    [
+        pa.field("timestamp_type", pa.int32()),  # as Kafka numbers them: 0 CreateTime, 1 LogAppendTime
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+    ]
+)
+RAW_COLUMNS = pa.schema([*_RECORD, *PROVENANCE])  # those of buckets apart
+
+
+def as_raw(records: pa.Table) -> pa.Table:
+    """Return the columns of records that the raw table has beside their provenance; null for what is not there."""
+    named = {"timestamp_type": "timestampType"}
+    columns = [
+        records.column(name).cast(field.type) if name in records.column_names else pa.nulls(len(records), field.type)
+        for field in _RECORD
+        for name in [named.get(field.name, field.name)]
+    ]
+    return pa.table(columns, schema=_RECORD)
+
+
+class RawRecords:
+    """The raw records of one task. `add` them, then `finish` once, or `abandon`."""
+
+    def __init__(
+        self, destination: Destination, window: tuple[datetime, datetime], now: datetime, *, budget: int,
+        scratch: str | None = None,
+    ) -> None:  # fmt: skip
+        """`window`: first and last timestamp that is believed; of another record the day of `now` is the bucket."""
+        self._stage = Stage(destination, budget=budget, scratch=scratch)
+        self._bucketer = bucketers.build(RAW_BUCKET)
+        self._window, self._now = window, now
+
+    def add(self, rows: pa.Table) -> None:
+        """Take records with the columns RAW_COLUMNS."""
+        times = contiguous(rows.column("_kafka_time"))
+        first, last, now = (pa.scalar(at, times.type) for at in (*self._window, self._now))
+        believed = pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last))
+        if not pc.all(believed).as_py():
+            times = pc.if_else(believed, times, now)
+        self._stage.add(rows, times, self._bucketer.assign(rows, times))
+
+    def finish(self) -> list[StagedFile]:
+        """Complete the files."""
+        return self._stage.finish()
+
+    def abandon(self) -> None:
+        """Remove what was staged."""
+        self._stage.abandon()
