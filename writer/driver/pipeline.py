@@ -141,8 +141,7 @@ class PipelineRun:
             logging.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
         if self._targets is not None:
             self._targets.begin(self.epoch)
-        if self.config.raw_place is not None:
-            self._table.enter_raw(self.epoch, self.config.raw_place)
+        self._table.enter_raw(self.epoch, self.config.raw_place)
         self._apply_side_files()
         self._tasks.learn(recent)
         self._throttle.begin(recent)

@@ -129,10 +129,10 @@ def add_targets(end: Appender, epoch: int | None, wanted: Sequence[TargetRecord]
     return end.retried(add)
 
 
-def enter_raw(end: Appender, epoch: int, location: str) -> None:
+def enter_raw(end: Appender, epoch: int, location: str | None) -> None:
     """Enter a raw table, before records are kept in it. A second time does nothing. Raises Fenced.
 
-    `epoch`: of the start that asks.
+    `epoch`: of the start that asks. `location`: None where it keeps none.
     """
 
     def enter(snapshot: PipelineSnapshot) -> None:
@@ -143,7 +143,8 @@ def enter_raw(end: Appender, epoch: int, location: str) -> None:
             properties = {RAW: json.dumps([*snapshot.raw_places, location])}
             end.write(snapshot, [], values, about, properties)
 
-    end.retried(enter)
+    if location is not None:
+        end.retried(enter)
 
 
 def convert(end: Appender, about: Mapping[str, Any], properties: Mapping[str, str], rules: Sequence[Action]) -> int:
