@@ -94,7 +94,7 @@ to use instead.
   register within `start_max` count as a quota.
 - **Large batches** are split into three offset ranges for each slot of `executors_max`, so executors beyond the number
   of partitions help with a backlog. If more than `commit.max_records` wait, each slot gets a task, and files may be as
-  small as an eighth of `roll.target_file_size`. Where `compact.at_seal` is on, the default for Delta tables,
+  small as an eighth of `roll.target_file_size`. Where `compact.at_seal` is on, the default except for Parquet tables,
   [compaction](MAINTENANCE.md#compaction) merges them when their bucket is sealed.
 
 ## How it decides

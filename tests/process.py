@@ -1,6 +1,7 @@
 """A process of headrace's that a test has started: waited for, ended, and nothing that it started may stay."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -68,3 +69,14 @@ def say(*words: str, code: int = 0, **environment: str) -> str:
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
+
+
+def run_killed(code: str, *arguments: str, point: str) -> None:
+    """Run Python code that dies at a fault point."""
+    root = Path(__file__).parents[1]
+    env = {**os.environ, "HEADRACE_FAULT": point, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=env, cwd=root, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr

@@ -1,10 +1,6 @@
 """The raw table keeps every record as Kafka has it, exactly once, and loses those of rows that are deleted."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +20,7 @@ from tests.carried import Died, Driver, configured, log
 from tests.contract.audits import OLD, audited, said
 from tests.contract.test_rewind import Cluster
 from tests.looking import NOW, event
+from tests.process import run_killed
 from tests.skipped import Silent, skipped
 from writer.cli.table.convert import run_convert
 from writer.cli.write import delete_rows
@@ -126,13 +123,7 @@ carried(made(Path(sys.argv[1]), sys.argv[2]), VALUES)
 def test_killed_between_commit_and_application_it_loses_and_doubles_no_raw_record(
     tmp_path: Path, form: str, point: str
 ) -> None:
-    root = Path(__file__).parents[2]
-    env = {**os.environ, "HEADRACE_FAULT": point, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), form], env=env, cwd=root, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    run_killed(KILLED, str(tmp_path), form, point=point)
     again = made(tmp_path, form)
     assert sorted(kept(again)) in ([], sorted(VALUES))
     for _ in range(2):

@@ -1,10 +1,6 @@
 """Dead letters go through the steps once more: exactly once, whatever dies, whoever else writes."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +13,7 @@ from typer.testing import CliRunner
 from tests import oracle
 from tests.carried import Died, Driver, log
 from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, value
+from tests.process import run_killed
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.core.errors import HeadraceError
@@ -229,13 +226,7 @@ Replaying("clicks", Driver(Path(sys.argv[1]), sys.argv[2]).config, KNOWING).run(
 @pytest.mark.parametrize("point", ["before_commit:1", "after_commit:1"])
 @pytest.mark.slow
 def test_killed_at_either_side_of_its_commit_it_loses_and_doubles_nothing(driver, form, tmp_path, point):
-    root = Path(__file__).parents[2]
-    env = {**os.environ, "HEADRACE_FAULT": point, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), form], env=env, cwd=root, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    run_killed(KILLED, str(tmp_path), form, point=point)
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert (found.adds_up, found.waiting) == (True, int(point.startswith("after"))), found.problems
     replayed(driver)

@@ -231,7 +231,7 @@ class Compact(Strict):
     """Files of a bucket that are merged, put in order, and freed of rows that came twice (docs/MAINTENANCE.md)."""
 
     at_seal: bool | None = Field(
-        None, description="rewrite a bucket's files before it is sealed; default: but for tables in Parquet format"
+        None, description="rewrite a bucket's files before it is sealed; default: except for tables in Parquet format"
     )
     open_files_max: int | None = Field(
         100, ge=2, description="an open bucket with more small files is merged before it is closed; null: none is"
