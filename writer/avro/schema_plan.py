@@ -153,6 +153,10 @@ class SchemaPlan:
         known = [one for one in self.schemas.values() if isinstance(one, WriterSchema)]
         return [*([self.columns] if not shaped or any(not one.shaped for one in known) else []), *shaped]
 
+    def input_of(self, known: WriterSchema) -> pa.Schema:
+        """Columns from which event times of a schema's records are read."""
+        return self.shaped[known.shaped].input.columns if known.shaped else self.columns
+
     def decode_only(self, schema_id: int, text: str) -> "SchemaPlan":
         """Admit a schema whose values are decoded and then given to other plans: it is held against no column."""
         alone = SchemaPlan(pa.schema([]), self.reserved).extend(schema_id, text)

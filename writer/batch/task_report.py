@@ -12,11 +12,18 @@ from writer.batch.lateness import Lateness
 from writer.core.files import StagedFile
 from writer.core.offsets import Source, Span, joined
 
-EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined")  # what a record that was read may become
+# What a record that was read may become. `filtered` came with specs: where none is used, nothing is stored of it.
+EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined", "filtered")
 _FILES = ("files", "dead_letter_files", "late_files")  # of a report
 _SETS = ("unknown_schemas", "unknown_names", "schemas", "unknown_key_schemas", "key_schemas")
 ROW = pa.schema([pa.field("report", pa.string())])
 SPANS_MAX = 2048  # of a partition in one task that are remembered; more only where a log is full of missing offsets
+
+
+def stored_outcomes(found: Mapping[str, Any]) -> dict[str, int]:
+    """Return read and its outcomes as they are stored: `filtered` only where there is some."""
+    every = {name: found.get(name, 0) for name in ("read", *EXITS)}
+    return {name: count for name, count in every.items() if count or name != "filtered"}
 
 
 @dataclass
@@ -32,6 +39,7 @@ class Counts:
     offset_min: int | None = None
     offset_max: int | None = None
     late: int = 0  # rows of closed buckets that went to the late table
+    filtered: int = 0  # left out by a spec
     seen: int | None = field(default=None, compare=False)  # how far its rows came, as microseconds since 1970
     spans: list[Span] = field(default_factory=list, compare=False)  # where the records read stand
     spans_whole: bool = field(default=True, compare=False)  # False: there are more than SPANS_MAX
@@ -59,7 +67,7 @@ class Counts:
 
     def outcomes(self) -> dict[str, int]:
         """Read and its outcomes, as the commit carries them."""
-        return {name: getattr(self, name) for name in ("read", *EXITS)}
+        return stored_outcomes(vars(self))
 
     def balanced(self) -> bool:
         """Every record read has one outcome."""
@@ -124,6 +132,7 @@ class Report:
     ranges_read: list[RangeRead] = field(default_factory=list)  # none where Spark fetches
     read_failures: list[ReadFailure] = field(default_factory=list)
     took_s: list[float] = field(default_factory=list)  # wall seconds of the task; of each, once added up
+    filtered: dict[str, dict[str, int]] = field(default_factory=dict)  # records left out, by spec and rule
     tasks: int = 0  # whose reports were added up; the driver counts
     ranges: int = 0  # pieces in which the batch was read; the driver counts
     slots: int = 0  # tasks that could run at once, mean of begin and end; the driver counts
@@ -133,6 +142,12 @@ class Report:
         """The plan lacked schemas or targets, or one refused: nothing was staged, the records are to be read again."""
         lacks = bool(self.unknown_schemas or self.unknown_key_schemas or self.unknown_names or self.refused)
         return lacks or any(target.lacks_schemas for target in self.targets.values())
+
+    def add_filtered(self, found: Mapping[str, Mapping[str, int]]) -> None:
+        """Add records that specs left out, by spec and rule."""
+        for spec, rules in found.items():
+            mine = self.filtered.setdefault(spec, {})
+            mine.update({rule: mine.get(rule, 0) + records for rule, records in rules.items()})
 
     def add_seconds(self, other: "Report") -> None:
         """Add the processor seconds of another report, by step."""

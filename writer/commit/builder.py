@@ -52,6 +52,7 @@ def merged(reports: Iterable[Report]) -> Report:
         total.spilled_bytes += report.spilled_bytes
         total.time_unit = report.time_unit or total.time_unit
         total.failed_records += report.failed_records
+        total.add_filtered(report.filtered)
         total.ranges_read += report.ranges_read
         total.read_failures += report.read_failures
         total.took_s += report.took_s
@@ -65,6 +66,7 @@ def merged(reports: Iterable[Report]) -> Report:
     for target in total.targets.values():  # keys are read by the steps of the table, values before
         total.unknown_key_schemas |= target.unknown_key_schemas
         total.key_schemas |= target.key_schemas
+        total.add_filtered(target.filtered)
     return total
 
 
@@ -204,6 +206,11 @@ def target_facts(report: Report) -> dict[str, Any]:
     """Return what a commit says of each table, as JSON values; empty without a route."""
     found = {name: _facts_of(one) for name, one in report.targets.items() if one.files or one.late_files}
     return {"targets": found} if found else {}
+
+
+def spec_facts(report: Report, version: int) -> dict[str, Any]:
+    """Return by which version of the specs rows were made, and what these left out; empty where there never was one."""
+    return {"specs": {"version": version, "filtered": report.filtered}} if version else {}
 
 
 def _facts_of(report: Report) -> dict[str, Any]:

@@ -116,6 +116,11 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
             return f"a person let stand what another client did: {changes}"
         case "targets":
             return f"tables of the route were entered: {', '.join(one['location'] for one in facts['added'])}"
+        case "specs" if not facts["specs"]:
+            return f"the pipeline has no event specs from here on: version {facts['specs_version']}"
+        case "specs":
+            names = ", ".join(facts["specs"])
+            return f"event specs of {names} became version {facts['specs_version']}: batches from here on go by it"
         case "convert":
             return "the table became an Iceberg table: from here on the catalog says what belongs to it"
         case "take":

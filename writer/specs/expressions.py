@@ -100,7 +100,7 @@ class Expressions:
             return
         try:
             yield rows.num_rows, self._run(rows, self._parsed)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - all others are raised
             _raise_unless_of_datafusion(error)
             if rows.num_rows == 1:
                 failed[at] = self._reason(rows, error)
@@ -119,7 +119,7 @@ class Expressions:
         for one in self._parsed:
             try:
                 self._run(row, [one])
-            except BaseException as found:
+            except BaseException as found:  # noqa: BLE001 - all others are raised
                 _raise_unless_of_datafusion(found)
                 return f"{one.label}: {_words(found)}"
         return _words(error)
@@ -233,7 +233,7 @@ def table_type(kind: pa.DataType) -> pa.DataType | None:
         case _ if pa.types.is_boolean(kind) or pa.types.is_date32(kind) or pa.types.is_decimal128(kind):
             return kind
         case _ if pa.types.is_integer(kind):
-            is_short = kind.bit_width <= (16 if pa.types.is_unsigned_integer(kind) else 32)  # noqa: PLR2004 - bits
+            is_short = kind.bit_width <= (16 if pa.types.is_unsigned_integer(kind) else 32)
             return pa.int32() if is_short else pa.int64()
         case _ if pa.types.is_floating(kind):
             return pa.float64() if pa.types.is_float64(kind) else pa.float32()
@@ -267,4 +267,3 @@ def _joined(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
     if len(parts) == 1:
         return parts[0]
     return pa.concat_arrays(parts) if parts else pa.array([], kind)
-

@@ -1,8 +1,8 @@
-"""The SQL functions that a spec may use: each gives the same answer for the same record, today and when it is read
-again, on every machine. (docs/SPECS.md lists them.)
+"""Lists the SQL functions that a spec may use. (docs/SPECS.md)
 
-Left out are functions of the clock, of chance and of the session (now, random, uuid, version), and those whose last
-digits depend on the machine's mathematical library (exp, ln, sin, power).
+Each gives the same answer for the same record, today and when it is read again, on every machine. Left out are
+functions of the clock, of chance and of the session (now, random, uuid, version), and those whose last digits depend
+on the machine's mathematical library (exp, ln, sin, power).
 """
 
 FUNCTIONS: dict[str, tuple[str, ...]] = {

@@ -54,7 +54,7 @@ class Step:
         derived = dict(spec.derive)
         left = [column for column in narrowed(columns, spec.include, spec.exclude) if column.name not in derived]
         self._kept = pa.schema(left)
-        self._casts = {name: _type(name, kind) for name, kind in spec.cast}
+        self._casts = {name: cast_type(name, kind) for name, kind in spec.cast}
         self._check_keys(columns, derived)
         self._filter = Expressions(columns, _filters(spec, columns))
         if spec.where and self._filter.kinds[0] != pa.bool_():
@@ -147,7 +147,9 @@ class Step:
                 if name in derived:
                     raise SpecError(f"{key}: {name!r} is derived; say it in its expression")
                 if name not in columns.names:
-                    raise SpecError(f"{key}: no schema of its records has a column {name!r}; {fix(name, columns.names)}")
+                    raise SpecError(
+                        f"{key}: no schema of its records has a column {name!r}; {fix(name, columns.names)}"
+                    )
                 if name not in self._kept.names:
                     raise SpecError(f"{key}: {name!r} is not among the columns that stay; take the key out")
         for name in spec.flatten:
@@ -194,7 +196,7 @@ def _sql_type(kind: pa.DataType) -> str:
     return names.get(kind) or f"DECIMAL({kind.precision}, {kind.scale})"
 
 
-def _type(name: str, kind: str) -> pa.DataType:
+def cast_type(name: str, kind: str) -> pa.DataType:
     """Return the type that a cast names. Raises SpecError."""
     head, _, rest = kind.partition("(")
     if head.strip() == "decimal" and rest.endswith(")"):

@@ -144,7 +144,7 @@ class PipelineTable(Appender):
     rewrite, rewind = data_commits.rewrite, data_commits.rewind
     record_gap, fill, give_up = control_commits.record_gap, control_commits.fill, control_commits.give_up
     close, seal = control_commits.close, control_commits.seal
-    add_targets, convert = control_commits.add_targets, control_commits.convert
+    add_targets, set_specs, convert = control_commits.add_targets, control_commits.set_specs, control_commits.convert
     accept, accept_schema_ids = control_commits.accept, schema_ids.accept
 
     def grow(self, columns: Sequence[pa.Field], epoch: int | None = None) -> None:

@@ -24,7 +24,17 @@ from writer.status.model import OUTCOMES, Totals
 from writer.table.factory import existing_table
 from writer.table.log.entries import Entry
 
-_STEPS = ("fetch", "skip", "split", "decode", "conform", "assign", "stage", "columnar")  # in the order of the line
+_STEPS = (
+    "fetch",
+    "skip",
+    "split",
+    "decode",
+    "shape",
+    "conform",
+    "assign",
+    "stage",
+    "columnar",
+)  # in the order of the line
 _PHASES = {
     "wait": "between the batch before and this one",
     "look": "topics, table, redo, range",
@@ -102,6 +112,7 @@ def to_dict(one: Explanation) -> dict[str, Any]:
         **{name: facts.get(name) for name in kept},
         **{name: iso(facts[name]) for name in _TIMES if facts.get(name)},
         "records": {name: sums.records[name] for name in OUTCOMES},
+        "specs": facts.get("specs"),
         "late_rows": sums.late_rows,
         "offsets_without_records": sums.offsets_without_records,
         "step_cpu_seconds": facts.get("seconds", {}),
@@ -189,6 +200,9 @@ def _records(facts: Mapping[str, Any]) -> Table:
         style = "yellow" if count and outcome in ("dead_letters", "quarantined") else ""
         table.add_row(outcome.replace("_", " "), f"{count:,}", _share(count, read), style=style)
     table.add_row("read", f"{read:,}", "", style="bold")
+    for spec, rules in sums.filtered.items():
+        for rule, count in rules.items():
+            table.add_row(f"filtered by {rule} of spec {spec}", f"{count:,}", _share(count, read))
     if sums.late_rows:
         table.add_row("late rows, wherever they went", f"{sums.late_rows:,}", _share(sums.late_rows, read))
     if sums.offsets_without_records:
@@ -240,6 +254,8 @@ def _files(facts: Mapping[str, Any]) -> Table:
         dead_letters = plural(facts["dead_letter_files"], "file")
         rows.append(("dead letters", f"{dead_letters}, {show_size(facts['dead_letter_bytes'])}"))
     rows.append(("spilled", show_size(facts.get("spilled_bytes", 0))))
+    if facts.get("specs"):
+        rows.append(("event specs", f"version {facts['specs']['version']}"))
     if facts["event_time_min"] is not None:
         rows.append(("event times", f"from {instant(facts['event_time_min'])} to {instant(facts['event_time_max'])}"))
     return labelled(rows, 3)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from writer.batch.task_report import EXITS
+from writer.batch.task_report import EXITS, stored_outcomes
 from writer.core.offsets import OffsetRange, Span, TopicPartition, joined, without
 from writer.core.units import from_iso, to_iso
 
@@ -73,10 +73,10 @@ class BackfilledOffsets:
     def plus(self, other: "BackfilledOffsets") -> "BackfilledOffsets":
         """Add what another backfill brought."""
         names = ("read", *EXITS)
-        outcomes = {name: self.outcomes.get(name, 0) + other.outcomes.get(name, 0) for name in names}
+        both = {name: self.outcomes.get(name, 0) + other.outcomes.get(name, 0) for name in names}
         spans = tuple(joined([*self.spans, *other.spans]))
         return BackfilledOffsets(
-            spans, self.offsets + other.offsets, outcomes, self.without_records + other.without_records
+            spans, self.offsets + other.offsets, stored_outcomes(both), self.without_records + other.without_records
         )
 
 
@@ -227,7 +227,7 @@ def from_json(raw: Mapping[str, Any]) -> GapRecord:
 
 def _carried(raw: Mapping[str, Any]) -> BackfilledOffsets:
     spans = _spans(raw["spans"])
-    outcomes = {name: raw.get(name, 0) for name in ("read", *EXITS)}
+    outcomes = stored_outcomes(raw)
     offsets = sum(end - start for start, end in spans)
     return BackfilledOffsets(tuple(joined(spans)), offsets, outcomes, raw.get("holes", {}).get("offsets", 0))
 

@@ -24,6 +24,7 @@ from writer.table.log.snapshot import (
     FORMAT,
     INCARNATIONS,
     ROUTED,
+    SPECS,
     PipelineSnapshot,
     TargetRecord,
     app_id,
@@ -127,6 +128,28 @@ def add_targets(end: Appender, epoch: int | None, wanted: Sequence[TargetRecord]
     return end.retried(add)
 
 
+def set_specs(end: Appender, epoch: int, specs: Mapping[str, Any], fingerprint: int) -> int:
+    """Enter event specs where they are others than those of the log. Returns their version. Raises Fenced.
+
+    `fingerprint`: 0 for none. A start does it, after it has fenced older writers: so a batch knows one version only.
+    """
+
+    def change(snapshot: PipelineSnapshot) -> int:
+        end.check_owner(snapshot, epoch)
+        if snapshot.specs_fingerprint == fingerprint:
+            return snapshot.specs
+        version = snapshot.specs + 1
+        about = {"kind": "specs", "epoch": epoch, "specs_version": version, "specs": specs}
+        values = {
+            f"{end.pipeline}/specs": version, f"{end.pipeline}/specs_fingerprint": fingerprint,
+            f"{end.pipeline}/format": max(snapshot.format, SPECS),
+        }  # fmt: skip
+        end.write(snapshot, [], values, about)
+        return version
+
+    return end.retried(change)
+
+
 def convert(end: Appender, about: Mapping[str, Any], properties: Mapping[str, str], rules: Sequence[Action]) -> int:
     """Append the last entry of a log: the table goes on in another format. A second time does nothing.
 
@@ -139,7 +162,7 @@ def convert(end: Appender, about: Mapping[str, Any], properties: Mapping[str, st
             if snapshot.epoch:  # no answer to another client's change could follow; side tables have no starts
                 end.commits_since(snapshot.settled)
             version = snapshot.version + 1
-            values = {f"{end.pipeline}/format": CONVERTED, f"{end.pipeline}/converted": version}
+            values = {f"{end.pipeline}/format": max(snapshot.format, CONVERTED), f"{end.pipeline}/converted": version}
             end.put(snapshot, [*ours(snapshot.state, [], values, {"kind": "convert", **about}, properties), *rules])
             return version
         return snapshot.converted
