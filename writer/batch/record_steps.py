@@ -210,12 +210,14 @@ class RecordSteps:
             records.group_by(["topic", "partition"], use_threads=False).aggregate([([], "count_all")]).to_pylist()
         ):
             self.counts[row["topic"], row["partition"]].filtered += row["count_all"]  # one turn a partition
-        self.report.add_filtered({spec: {rule: records.num_rows}})
+        latest = None
         if times is not None:
             good = believable(times := times.filter(out), plan.time_rule, plan.now)
+            latest = pc.max(times.filter(good)).cast(pa.int64()).as_py()
             for source, newest in reached(records.filter(good), times.filter(good), plan.now).items():
                 counts = self.counts[source]
                 counts.seen = newest if counts.seen is None else max(counts.seen, newest)
+        self.report.add_filtered({spec: {rule: records.num_rows}}, latest)
         if self._leave_out is not None:
             self._leave_out(records, group.schema_id, spec, rule)
 

@@ -133,6 +133,7 @@ class Report:
     read_failures: list[ReadFailure] = field(default_factory=list)
     took_s: list[float] = field(default_factory=list)  # wall seconds of the task; of each, once added up
     filtered: dict[str, dict[str, int]] = field(default_factory=dict)  # records left out, by spec and rule
+    filtered_newest: int | None = None  # newest believable event time of them, in microseconds since 1970
     tasks: int = 0  # whose reports were added up; the driver counts
     ranges: int = 0  # pieces in which the batch was read; the driver counts
     slots: int = 0  # tasks that could run at once, mean of begin and end; the driver counts
@@ -143,8 +144,10 @@ class Report:
         lacks = bool(self.unknown_schemas or self.unknown_key_schemas or self.unknown_names or self.refused)
         return lacks or any(target.lacks_schemas for target in self.targets.values())
 
-    def add_filtered(self, found: Mapping[str, Mapping[str, int]]) -> None:
-        """Add records that specs left out, by spec and rule."""
+    def add_filtered(self, found: Mapping[str, Mapping[str, int]], newest: int | None) -> None:
+        """Add records that specs left out, by spec and rule, and their newest event time."""
+        known = [at for at in (self.filtered_newest, newest) if at is not None]
+        self.filtered_newest = max(known, default=None)
         for spec, rules in found.items():
             mine = self.filtered.setdefault(spec, {})
             mine.update({rule: mine.get(rule, 0) + records for rule, records in rules.items()})

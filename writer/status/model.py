@@ -213,9 +213,9 @@ def assembled(facts: Mapping[str, Any]) -> datetime:
 
 
 def event_time_newest(facts: Mapping[str, Any]) -> datetime | None:
-    """Newest event time in a commit; None when it has no rows."""
-    found = facts.get("event_time_max")
-    return None if found is None else datetime.fromisoformat(found)
+    """Newest event time in a commit, of rows and of what specs left out; None when it has neither."""
+    found = (facts.get("event_time_max"), facts.get("specs", {}).get("newest"))
+    return max((datetime.fromisoformat(at) for at in found if at is not None), default=None)
 
 
 def without_records(facts: Mapping[str, Any]) -> int:
