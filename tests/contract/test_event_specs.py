@@ -6,19 +6,27 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
 from tests.carried import Died, Driver, log
-from tests.looking import EVENT, NOW, WIDER, Schemas, event, value
+from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, value
 from writer.audit.audit import audit
+from writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from writer.batch.dead_letters import DEAD_LETTERS
 from writer.cli.main import app
+from writer.commit import builder
+from writer.commit.event_specs import check_specs
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, Fenced
-from writer.core.offsets import TopicPartition
+from writer.core.offsets import OffsetRange, TopicPartition
+from writer.driver.pipeline_start import enter_specs
 from writer.maintenance.dead_letters import Selection
+from writer.maintenance.local_pipeline import Piece, opened
 from writer.maintenance.replay import Replaying
 from writer.status.model import Totals, event_time_newest
+from writer.table.factory import all_tables
 from writer.table.ledger.segment import segments
 from writer.table.log.snapshot import FORMAT, SPECS
 
@@ -86,22 +94,22 @@ def test_the_format_rises_for_tables_with_specs_alone(tmp_path: Path) -> None:
 
 def test_a_change_of_a_spec_is_an_entry_and_ranges_keep_their_version(tmp_path: Path) -> None:
     driver = carried(tmp_path, interval=4)
-    config = driver.config
+    settings = driver.config
     for version, spec in ((2, {"where": "id < 70"}), (2, {"where": "id < 70"}), (3, None)):
         again = Driver(tmp_path, interval=4, **({} if spec is None else {"specs": {"Event": spec}}))
         again.start()
         assert again.table.snapshot().specs == version
         end = again.table.snapshot().frontier(P0) or 0
         again.carry([log({at: event(at, at=NOW) for at in range(end, end + 20)})], {0: end + 20})
-        config = again.config
-    found = audited(config)
+        settings = again.config
+    found = audited(settings)
     assert found.total("read") == 120
     assert found.filtered["Event"]["where"] == 20 + 10 + 20
     kinds = [entry.facts for entry in again.table.history() if entry.kind == "specs"]
     assert [facts["specs_version"] for facts in kinds] == [3, 2, 1][: len(kinds)]
     from writer.audit.table_history import read
 
-    stretches = [one for page in read(config, "clicks").rows.history for one in page.committed_ranges]
+    stretches = [one for page in read(settings, "clicks").rows.history for one in page.committed_ranges]
     assert {(one.start, one.specs) for one in stretches} == {(0, 1), (60, 2), (100, 3)}
 
 
@@ -209,3 +217,38 @@ def test_a_crash_before_a_change_of_the_spec_mixes_no_versions(tmp_path: Path, d
     }
     assert by_version == ({2: 50} if die == "after_stage" else {1: 40, 2: 10})
     assert found.total("read") == 50
+
+
+OTHER = {**EVENT, "name": "Other"}
+
+
+def test_a_spec_shapes_the_records_of_one_target_of_a_route(tmp_path: Path) -> None:
+    targets = {name: str(tmp_path / name) for name in ("Event", "Other")}
+    settings = config(tmp_path, route={"by": "record", "targets": targets}, specs={"Event": SPEC})
+    tables, schemas = all_tables("clicks", settings), Schemas({1: EVENT, 2: OTHER}, [1, 2])
+    tables.main.create(PROVENANCE, [])
+    tables.side(settings.pipelines["clicks"].dead_letters).create(DEAD_LETTERS, [])
+    epoch = tables.main.begin({P0: 0}, {"clicks": ["uuid-1"]})
+    plan = SchemaPlan(pa.schema([])).extend(1, json.dumps(EVENT)).extend(2, json.dumps(OTHER))
+    check_specs("clicks", settings.pipelines["clicks"], plan)
+    version = enter_specs(tables.main, epoch, settings.pipelines["clicks"], plan)
+    walk = opened("clicks", settings, schemas, tables=tables)
+    other = {at: value(2, OTHER, {"id": at, "at": NOW, "note": "x"}) for at in range(60, 100)}
+    records = log({**{at: event(at) for at in range(60)}, **other})
+    report = walk.run(lambda _: [Piece(records)], lambda _: walk.task_plan(NOW, "000001", {"clicks": 1}))
+    snapshot, report = tables.main.snapshot(), builder.merged([report])
+    walk.grow(tables.main)
+    batch = builder.batch(
+        report, [OffsetRange(P0, 0, 100)], epoch=epoch, settled=tables.settled, side=walk.side_files(report), seen={},
+        closed=(None, {}), facts={"started": NOW.isoformat(), **builder.spec_facts(report, version),
+                                  **builder.target_facts(report)},
+    )  # fmt: skip
+    tables.main.commit(snapshot, batch)
+    tables.apply_side_files()
+    found = audited(settings)
+    assert found.filtered["Event"]["where"] == 20
+    assert found.total("rows") == 100 - found.total("filtered") - found.total("dead_letters")
+    columns = {name: set(tables.side(place).rows().to_table().column_names) for name, place in targets.items()}
+    assert {"note", "at", "ratio"} & columns["Event"] == {"ratio"}
+    assert {"note", "at", "ratio"} & columns["Other"] == {"note", "at"}
+    assert tables.side(targets["Other"]).rows().count_rows() == 40

@@ -45,9 +45,7 @@ def expected(record: dict[str, Any]) -> str:
 
 def test_a_spec_decides_what_lands_and_the_audit_adds_up(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
-    lake = site.pipeline(
-        "events", [name], specs={"headrace.demo.*": SPEC}, bucket={"type": "event_time", "width": "1 h"}
-    )
+    lake = site.pipeline("events", [name], specs={"headrace.demo.*": SPEC})
     count = site.fill(name, 2_000, broken=5)
     assert count == 2_005
     site.once()

@@ -11,12 +11,15 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from tests.looking import TIME, config
+from tests.looking import EVENT, NOW, TIME, Schemas, config, event, records
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
 from writer.cli.main import app
 from writer.config.event_specs import EventSpec
 from writer.config.loader import checked
 from writer.core.errors import ConfigError
+from writer.maintenance.local_pipeline import opened
+from writer.preflight import source_checks
+from writer.preflight.preview import decoded
 from writer.specs.functions import ALLOWED
 from writer.specs.sampling import threshold
 from writer.specs.spec import Spec, SpecError, fingerprint, spec_of, to_json
@@ -309,3 +312,29 @@ def test_schema_plan_says_what_a_schema_does_to_the_spec(tmp_path: Path) -> None
     assert code == 1
     assert "spec 'Click': two columns would be called 'Half'" in said
     assert "Keep what the spec names, or change the spec before the schema is registered" in said
+
+
+def validated(tmp_path: Path, values: int = 9, **specs: Any) -> dict[str, str]:
+    """What `validate` says of the schema and of a sample, by check."""
+    settings, schemas = config(tmp_path, specs=specs), Schemas({1: EVENT}, [1])
+    walk = opened("clicks", settings, schemas)
+    found = [*source_checks._specs("clicks", settings.pipelines["clicks"], walk.plan)]
+    found += source_checks.sampled(walk, records([event(n) for n in range(values)]), NOW)
+    return {one.check: f"{one.status} {one.message}" for one in found}
+
+
+def test_validate_says_what_a_start_would_say_of_specs(tmp_path: Path) -> None:
+    found = validated(tmp_path, Event={"columns": {"exclude": ["at"]}, "where": "id > 2"})
+    assert found["specs"] == "ok Event: the registered schemas fit"
+    assert found["event_time"].startswith("ok at, timestamp: 2026-11-20 11:52:00 UTC to"), "of what stays"
+    assert found["decode"] == "ok 9 of 9 values with a header are decoded"
+    assert validated(tmp_path, Evnt={"where": "id > 2"})["specs"] == "warning no known schema is of Evnt"
+    wrong = validated(tmp_path, Event={"where": "idd > 2"})["specs"]
+    assert wrong.startswith("failed pipelines.clicks.specs.Event: where: no schema of its records has a column 'idd'")
+    assert validated(tmp_path, Event={"where": "id < 0"})["event_time"].endswith("event specs leave out every record")
+
+
+def test_preview_shows_what_is_filtered_and_why(tmp_path: Path) -> None:
+    walk = opened("clicks", config(tmp_path, specs={"Event": {"where": "id <> 1"}}), Schemas({1: EVENT}, [1]))
+    shown = [(one["outcome"], one.get("reason")) for one in decoded(walk, records([event(n) for n in range(3)]))]
+    assert shown == [("row", None), ("filtered", "where of spec 'Event'"), ("row", None)]

@@ -66,7 +66,6 @@ def merged(reports: Iterable[Report]) -> Report:
     for target in total.targets.values():  # keys are read by the steps of the table, values before
         total.unknown_key_schemas |= target.unknown_key_schemas
         total.key_schemas |= target.key_schemas
-        total.add_filtered(target.filtered, target.filtered_newest)
     return total
 
 

@@ -72,8 +72,8 @@ class Place(NamedTuple):
 
 
 def run_explain(
-    config: Config, names: list[str], *, batch: int | None, version: int | None, offset: Place | None, as_json: bool,
-    console: Console,
+    config: Config, names: list[str], *, batch: int | None, version: int | None, as_json: bool, console: Console,
+    offset: Place | None = None,
 ) -> None:  # fmt: skip
     """Show the chosen or the last commit of each pipeline. Raises HeadraceError when one has none, after the others."""
     found, missing = dict[str, Explanation](), list[HeadraceError]()
