@@ -14,8 +14,8 @@ from autoscaler.decision.policy import DEFAULTS, assigned
 from autoscaler.runtime import state_store
 from autoscaler.runtime.main import asked, policy_of, run as scale
 from writer.config.loader import ReloadableConfig
-from writer.config.location import SHOWN, default_config
 from writer.core import logging
+from writer.core.config_location import SHOWN, default_config
 from writer.core.errors import ConfigError
 from writer.core.signals import on_hangup
 from writer.output.cli_options import AsJson, WatchConfig, config_argument

@@ -16,10 +16,11 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.task_report import Report
 from writer.clients.kafka_sample import RECORDS
 from writer.commit import builder
+from writer.commit.event_specs import check_specs
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core.offsets import TopicPartition
-from writer.driver.pipeline_start import make_raw_table
+from writer.driver.pipeline_start import enter_specs, make_raw_table
 from writer.maintenance.local_pipeline import opened
 from writer.table.factory import all_tables
 from writer.table.log.operations import Batch
@@ -85,6 +86,8 @@ class Driver:
         if self.settings.raw_place:
             self.table.enter_raw(self.epoch, self.settings.raw_place)
         self.tables.apply_side_files()
+        check_specs("clicks", self.settings, self._walk.plan)
+        self.specs = enter_specs(self.table, self.epoch, self.settings, self._walk.plan)
 
     def needed(self) -> pa.Schema:
         """Columns that rows have by now, those of buckets apart."""
@@ -114,6 +117,7 @@ class Driver:
             facts={
                 "run": 1, "batch": 0, "started": now.isoformat(), "wire": self._walk.wire and self._walk.wire.facts(),
                 "key_wire": self._walk.key_wire and self._walk.key_wire.facts(),
+                **builder.spec_facts(report, self.specs),
             },
             meanings=self._walk.schemas.meant(report),
         )  # fmt: skip

@@ -168,6 +168,7 @@ class Filling:
         facts = {
             "at": datetime.now(UTC).isoformat(), "by": by, "source": source, "ranges": done.accounts,
             **builder.sums(builder.row_files(report)), **builder.target_facts(report),
+            **builder.spec_facts(report, self.walk.specs),
             "unplaced": done.unplaced, "left_out": done.left_out,
             "through": chunk.through or None,
             "seconds": {step: round(spent, 3) for step, spent in report.seconds.items()},

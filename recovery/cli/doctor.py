@@ -16,7 +16,7 @@ from recovery.escalation.levels import RecoveryLevel
 from writer.clients import kafka_sample
 from writer.clients.kafka import answering
 from writer.config.loader import load
-from writer.config.location import SHOWN, default_config
+from writer.core.config_location import SHOWN, default_config
 from writer.core.errors import ConfigError
 from writer.output.cli_options import Pipelines, json_option
 from writer.output.tables import console, emit_whole

@@ -48,7 +48,7 @@ def drawn(show) -> str:
 
 
 def test_late_rows_and_dead_letters_are_the_same_everywhere(driver: Driver, policy: str) -> None:
-    expected = {"read": 40, **WHERE[policy], "quarantined": 4, "tombstones": 4}
+    expected = {"read": 40, **WHERE[policy], "quarantined": 4, "tombstones": 4, "filtered": 0}
     progress = Progress("clicks", now=lambda: NOON, seconds=lambda: 0.0)
     progress.started(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
     for number, facts in enumerate(reversed(driver.table.recent(9))):

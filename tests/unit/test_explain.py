@@ -160,7 +160,8 @@ def written_kinds() -> set[str]:
 
 FACTS = {
     "gap": "3f2a9c4100", "offsets": 500, "left": 0, "moves": [{"rows": 2}, {"rows": -1}], "changes": {"os": "string"},
-    "added": [{"location": "/lake/a"}], "location": "/lake/a_raw",
+    "added": [{"location": "/lake/a"}], "location": "/lake/a_raw", "specs": {"shop.Click": {"where": "n > 1"}},
+    "specs_version": 2,
     "answers": [{"operation": "DELETE", "version": 4}], "main_version": 7, "operation": "DELETE",
 }  # fmt: skip
 

@@ -75,7 +75,7 @@ def test_every_label_is_of_the_catalogue_and_none_is_a_bucket_or_an_offset(board
             assert set(sample.labels) - {"le"} == labels[name], sample
     assert {label for names in labels.values() for label in names} == {
         "pipeline", "topic", "partition", "outcome", "reason", "step", "phase", "decoder", "cause", "version", "state",
-        "python", "kind", "hook", "receiver", "target",
+        "python", "kind", "hook", "receiver", "target", "spec", "rule",
     }  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def test_values_are_those_of_the_pipeline(board):
 def test_outcomes_are_there_from_the_beginning_so_that_a_rate_can_be_taken():
     found = scraped({"clicks": Progress("clicks")})
     assert [key[1] for key in found if key[0] == "headrace_records_total"] == [
-        "rows", "late_table", "dead_letters", "quarantined", "tombstones",
+        "rows", "late_table", "dead_letters", "quarantined", "tombstones", "filtered",
     ]  # fmt: skip
     assert sum(value for key, value in found.items() if key[0] == "headrace_records_total") == 0
 

@@ -131,6 +131,7 @@ def test_a_commit_moves_the_frontier_the_totals_and_the_buckets(progress, clock)
         "dead_letters": 4,
         "quarantined": 2,
         "tombstones": 0,
+        "filtered": 0,
     }
     assert view.totals.steps == {"decode": 1.0, "stage": 0.5}
     assert (view.totals.files, view.totals.bytes, view.totals.offsets_without_records) == (4, 1200, 2)

@@ -14,7 +14,7 @@ from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import Wire
 from writer.cli.read.validate import Findings, run_validate
 from writer.config.connections import Registry
-from writer.config.location import MISSING
+from writer.core.config_location import MISSING
 from writer.maintenance import local_pipeline
 from writer.preflight import source_checks
 from writer.preflight.finding import failure

@@ -44,6 +44,7 @@ class Account:
         counts = Counter(
             {
                 "tombstones": self.reconciliation.total("tombstones"),
+                "filtered": self.reconciliation.total("filtered"),
                 "without a record": sum(line.without_records for line in lines),
                 "in gaps": sum(line.gap for line in lines),
                 "taken by rewind": -sum(line.back for line in lines),

@@ -8,7 +8,7 @@ from writer.batch.task_report import EXITS, RAW
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition, joined, without
 from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, together
-from writer.table.ledger.segment import Answer, CommittedRange, LedgerSegment, Removal, RewoundRange, begun
+from writer.table.ledger.segment import Answer, CommittedRange, LedgerSegment, Removal, RewoundRange, begun, filtered_in
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Reconciliation:
     gap_records: Mapping[str, GapRecord] = field(default_factory=dict)  # of gaps
     unplaced: int = 0  # rows without an offset, which backfills brought by event time
     answers: tuple[Answer, ...] = ()  # to what other clients did
+    filtered: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # left out by specs, by spec and rule
 
     @property
     def accepted(self) -> Answer | None:
@@ -101,7 +102,7 @@ def state(
         moved = moves.pop(part, {})
         if sum(moved.values()):
             wrong = [*wrong, Problem(f"replays changed its outcomes by {moved}, which is not nothing in sum", part)]
-        outcomes = {name: count + moved.get(name, 0) for name, count in line.outcomes.items()}
+        outcomes = {name: line.outcomes.get(name, 0) + moved.get(name, 0) for name in ("read", *EXITS)}
         lines.append(replace(line, outcomes=outcomes, replayed=moved.get("rows", 0)))
         problems += wrong
     if since < 0:
@@ -111,9 +112,19 @@ def state(
     removals = tuple(removal for one in segments for removal in one.removals)
     adopted = sum(one.adopted or 0 for one in segments)
     unplaced = sum(one.unplaced for one in gap_records.values())
+    filtered = filtered_in(segments)
+    problems += _uneven(filtered, sum(line.outcomes.get("filtered", 0) for line in lines))
     return Reconciliation(
-        since + 1, version, tuple(lines), removals, tuple(problems), adopted, gap_records, unplaced, answers
+        since + 1, version, tuple(lines), removals, tuple(problems), adopted, gap_records, unplaced, answers, filtered
     )
+
+
+def _uneven(filtered: Mapping[str, Mapping[str, int]], records: int) -> list[Problem]:
+    """Compare what specs left out by their rules with the records that were filtered."""
+    by_rule = sum(sum(rules.values()) for rules in filtered.values())
+    if by_rule == records:
+        return []
+    return [Problem(f"specs left out {by_rule:,} records by their rules, the account has {records:,} filtered")]
 
 
 def _brought(gap_records: Mapping[str, GapRecord], *, whole: bool) -> dict[TopicPartition, BackfilledOffsets]:
@@ -128,7 +139,7 @@ def _brought(gap_records: Mapping[str, GapRecord], *, whole: bool) -> dict[Topic
 def _filled(line: PartitionSummary, carried: BackfilledOffsets) -> PartitionSummary:
     """Add what backfills brought to a line: fewer of its offsets lie in gaps."""
     gaps = tuple(without(line.gaps, carried.spans))
-    outcomes = {name: count + carried.outcomes.get(name, 0) for name, count in line.outcomes.items()}
+    outcomes = {name: line.outcomes[name] + carried.outcomes.get(name, 0) for name in ("read", *EXITS)}
     left = sum(end - start for start, end in gaps)
     return replace(
         line, outcomes=outcomes, without_records=line.without_records + carried.without_records, gap=left, gaps=gaps,
@@ -307,6 +318,6 @@ def _missing(line: PartitionSummary, there: FileOffsets, rows: int, dead_letters
         for noun, count in (("rows", rows), ("rows of the dead-letter table", dead_letters))
         if count > 0
     ]
-    unheld = line.without_records + line.outcomes["tombstones"]
-    among = f", among them {unheld:,} that were tombstones or held no record" if unheld else ""
+    unheld = line.without_records + line.outcomes["tombstones"] + line.outcomes.get("filtered", 0)
+    among = f", among them {unheld:,} that were tombstones, were filtered or held no record" if unheld else ""
     return f"{' and '.join(parts)}; {there.nowhere_offsets:,} offsets are in neither table{among}"

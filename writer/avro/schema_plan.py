@@ -14,7 +14,10 @@ from bucketers.arrow import contiguous
 from writer.avro import schema
 from writer.avro.column_cast import SEAMLESS, Seams, absent, fitted
 from writer.avro.decode import is_native
-from writer.avro.resolution import Reader, Widening, resolve
+from writer.avro.resolution import Reader, Resolved, Widening, resolve
+from writer.specs.avro_schema import avro_schema
+from writer.specs.spec import Spec, SpecError, spec_of
+from writer.specs.step import Step, compiled
 
 # What every row carries besides its own fields: the lake proves itself, and the frontier can be rebuilt from the files.
 PROVENANCE = pa.schema(
@@ -36,6 +39,7 @@ class WriterSchema:
     native: bool
     columns: Mapping[str, str]  # field of the record → column of the table
     seams: Seams = SEAMLESS
+    shaped: str = ""  # full name of the record, where a spec shapes its rows; then `columns` are of the spec's input
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,24 @@ class ColumnRules:
 
 
 @dataclass(frozen=True)
+class ShapedRecord:
+    """One record type that a spec shapes: the columns that its schemas have together, and how the spec's fill a table.
+
+    The spec sees the rows as a table of this type alone would hold them, so it reads older and newer schemas alike.
+    """
+
+    spec: Spec
+    input: "SchemaPlan"
+    output: WriterSchema | None = None  # how the columns of the spec fill those of the table; None: `problem` says why
+    problem: str = ""  # what no schema so far gives the spec
+
+    @property
+    def step(self) -> Step:
+        """The spec, compiled for the columns of the record."""
+        return compiled(self.spec, self.input.columns)
+
+
+@dataclass(frozen=True)
 class SchemaPlan:
     """Columns of the table (without provenance and bucket columns), and what is known of each schema id."""
 
@@ -63,6 +85,8 @@ class SchemaPlan:
     reader: Reader = field(default_factory=Reader)
     widen: Widening = "any"  # which columns may get a wider type
     since: Mapping[int, datetime] = field(default_factory=dict)  # ids that meant other schemas for older records
+    specs: tuple[Spec, ...] = ()
+    shaped: Mapping[str, ShapedRecord] = field(default_factory=dict)  # by the full name of the record
 
     def reject(self, schema_id: int, reason: str) -> "SchemaPlan":
         """Park the records of this schema id."""
@@ -70,8 +94,11 @@ class SchemaPlan:
 
     def without(self, ids: Collection[int]) -> "SchemaPlan":
         """Forget what is known of these ids; their columns stay."""
+        if not ids:
+            return self
         kept = {schema_id: known for schema_id, known in self.schemas.items() if schema_id not in ids}
-        return replace(self, schemas=kept) if ids else self
+        shaped = {name: replace(one, input=one.input.without(ids)) for name, one in self.shaped.items()}
+        return replace(self, schemas=kept, shaped=shaped)
 
     def extend(self, schema_id: int, text: str) -> "SchemaPlan":
         """Admit a schema: what is new in it grows the columns, what is known fills them by Avro's rules.
@@ -80,12 +107,55 @@ class SchemaPlan:
         """
         try:
             record = schema.parse(text)
-            found = resolve(record, self.columns, self.reader, self.reserved, widen=self.widen)
+            if (spec := spec_of(self.specs, name := record.root["name"])) is not None:
+                return self._extend_shaped(name, spec, schema_id, text)
+            found = self._resolved(record)
         except schema.UnsupportedSchema as error:
             return self.reject(schema_id, f"schema id {schema_id}: {error}")
         known = WriterSchema(text, _probed(text), found.mapping, found.seams)
         schemas = {**self.schemas, schema_id: known}
         return replace(self, columns=found.columns, schemas=schemas, reader=found.reader)
+
+    def _resolved(self, record: schema.Record) -> Resolved:
+        return resolve(record, self.columns, self.reader, self.reserved, widen=self.widen)
+
+    def _extend_shaped(self, name: str, spec: Spec, schema_id: int, text: str) -> "SchemaPlan":
+        """Admit a schema of a record that a spec shapes.
+
+        While no schema gives the spec what it names, all of the record are rejected; once one does, a further one that
+        the spec does not fit is rejected alone.
+        """
+        before = self.shaped.get(name) or ShapedRecord(spec, SchemaPlan(pa.schema([]), self.reserved, widen=self.widen))
+        grown = before.input.extend(schema_id, text)
+        if isinstance(rejected := grown.schemas[schema_id], Rejected):
+            return self.reject(schema_id, rejected.reason)
+        admitted = {n: replace(one, shaped=name) for n, one in grown.schemas.items() if isinstance(one, WriterSchema)}
+        try:
+            output = avro_schema(compiled(spec, grown.columns).columns)
+            found = self._resolved(schema.parse(output))
+        except (SpecError, schema.UnsupportedSchema) as error:
+            why = f"schema id {schema_id}: spec {spec.name!r}: {error}"
+            if before.output is not None:
+                return self.reject(schema_id, why)
+            waiting = replace(before, input=grown, problem=str(error))
+            schemas = {**self.schemas, **{n: Rejected(why) for n in admitted}}
+            return replace(self, schemas=schemas, shaped={**self.shaped, name: waiting})
+        ready = ShapedRecord(spec, grown, WriterSchema(output, native=False, columns=found.mapping, seams=found.seams))
+        return replace(
+            self, columns=found.columns, reader=found.reader, schemas={**self.schemas, **admitted},
+            shaped={**self.shaped, name: ready},
+        )  # fmt: skip
+
+    @property
+    def inputs(self) -> list[pa.Schema]:
+        """Columns from which event times are read: of the table, and of each record that a spec shapes."""
+        shaped = [one.input.columns for one in self.shaped.values()]
+        known = [one for one in self.schemas.values() if isinstance(one, WriterSchema)]
+        return [*([self.columns] if not shaped or any(not one.shaped for one in known) else []), *shaped]
+
+    def input_of(self, known: WriterSchema) -> pa.Schema:
+        """Columns from which event times of a schema's records are read."""
+        return self.shaped[known.shaped].input.columns if known.shaped else self.columns
 
     def decode_only(self, schema_id: int, text: str) -> "SchemaPlan":
         """Admit a schema whose values are decoded and then given to other plans: it is held against no column."""

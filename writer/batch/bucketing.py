@@ -106,13 +106,23 @@ def times_of(rows: pa.Table, rule: TimeRule, topics: pa.ChunkedArray | pa.Array)
     return (within_years(corrected(times, rows, topics, rule.clocks)) if rule.clocks else times), unit
 
 
-def assign(
-    rows: pa.Table, rule: TimeRule, bucketer: Bucketer, now: datetime, topics: pa.ChunkedArray | pa.Array
-) -> BucketAssignment:
-    """Split off unbelievable times and map the rest to buckets. Raises ValueError as `times_of` does."""
-    times, unit = times_of(rows, rule, topics)
+def believable(times: pa.TimestampArray, rule: TimeRule, now: datetime) -> pa.BooleanArray:
+    """Return which times lie in the accepted window."""
     first, last = (pa.scalar(bound, times.type) for bound in rule.window(now))
-    good = pc.fill_null(pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last)), False)
+    return pc.fill_null(pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last)), False)
+
+
+def assign(
+    rows: pa.Table, rule: TimeRule, bucketer: Bucketer, now: datetime, topics: pa.ChunkedArray | pa.Array,
+    known: tuple[pa.TimestampArray, str] | None = None,
+) -> BucketAssignment:  # fmt: skip
+    """Split off unbelievable times and map the rest to buckets. Raises ValueError as `times_of` does.
+
+    `known`: times and unit, where the rows may not have the field any more.
+    """
+    times, unit = known or times_of(rows, rule, topics)
+    first, last = (pa.scalar(bound, times.type) for bound in rule.window(now))
+    good = believable(times, rule, now)
     if pc.all(good).as_py() in (True, None):
         return BucketAssignment(rows, times, bucketer.assign(rows, times), None, {}, unit)
     at = pc.indices_nonzero(pc.invert(good))

@@ -92,19 +92,37 @@ def follow(rows: pa.Table, event_time: pa.Array, now: datetime, lateness: Latene
 
     That is the newest event time, each bounded by the broker's time of the record, all by `now`.
     """
-    event_us, kafka_us = _micros(event_time), _micros(contiguous(rows.column("_kafka_time")))
+    event_us, kafka_us = _micros(event_time), _kafka_micros(rows.column("_kafka_time"), event_time)
     if len(event_us) == 0:
         return {}
-    if kafka_us.min() < 0:  # a producer older than Kafka 0.10 wrote no time
-        kafka_us = np.where(kafka_us < 0, event_us, kafka_us)
     lateness.see(kafka_us - event_us)
-    reached, now_us = np.minimum(event_us, kafka_us), microseconds(now)
-    return {source: min(newest, now_us) for source, newest in _newest(rows, reached).items()}
+    return _reached(rows.column("_topic"), rows.column("_partition"), np.minimum(event_us, kafka_us), now)
 
 
-def _newest(rows: pa.Table, reached: Any) -> dict[Source, int]:
+def reached(records: pa.Table, event_time: pa.Array, now: datetime) -> dict[Source, int]:
+    """Return the same of records that become no rows, and count nothing."""
+    if len(event_time) == 0:
+        return {}
+    kafka_us = _kafka_micros(records.column("timestamp"), event_time)
+    newest = np.minimum(_micros(event_time), kafka_us)
+    return _reached(records.column("topic"), records.column("partition"), newest, now)
+
+
+def _kafka_micros(times: pa.ChunkedArray, event_time: pa.Array) -> Any:
+    """Return the broker's times; where a producer older than Kafka 0.10 wrote none, those of the events."""
+    kafka_us = _micros(contiguous(times))
+    if len(kafka_us) and kafka_us.min() < 0:
+        return np.where(kafka_us < 0, _micros(event_time), kafka_us)
+    return kafka_us
+
+
+def _reached(topics: Any, partitions: Any, micros: Any, now: datetime) -> dict[Source, int]:
+    now_us = microseconds(now)
+    return {source: min(newest, now_us) for source, newest in _newest(topics, partitions, micros).items()}
+
+
+def _newest(topics: Any, partitions: Any, reached: Any) -> dict[Source, int]:
     """Return the greatest for each source of the rows: one, mostly."""
-    topics, partitions = rows.column("_topic"), rows.column("_partition")
     low, high = pc.min_max(partitions).as_py().values()
     if low == high and pc.all(pc.equal(topics, topics[0])).as_py():
         return {(topics[0].as_py(), low): int(reached.max())}

@@ -1,4 +1,4 @@
-"""The steps of a record up to its bucket: skip, split by schema, decode, conform, assign. They write nothing."""
+"""The steps of a record up to its bucket: skip, split by schema, decode, shape, conform, assign. They write nothing."""
 
 import time
 from collections import defaultdict
@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 
 import bucketers
 from bucketers.arrow import contiguous
-from writer.avro.schema_plan import Rejected, WriterSchema, conform
+from writer.avro.schema_plan import Rejected, ShapedRecord, WriterSchema, conform
 from writer.avro.wire_format import refusals, split
-from writer.batch.bucketing import BucketAssignment, assign
+from writer.batch.bucketing import BucketAssignment, assign, believable, times_of
+from writer.batch.lateness import reached
 from writer.batch.plan import TaskPlan
 from writer.batch.schema_reader import DecodedKeys, Decoders, KeyReader, SchemaReader
 from writer.batch.skip import skip, with_values
@@ -35,6 +36,13 @@ class Refuse(Protocol):
         """Take them; `outcome`: dead_letter, quarantined."""
 
 
+class LeaveOut(Protocol):
+    """Is told of records that a rule of a spec leaves out, once they are counted."""
+
+    def __call__(self, records: pa.Table, schema_id: int | None, spec: str, rule: str) -> None:
+        """Take them, without their values."""
+
+
 @dataclass(frozen=True)
 class Group:
     """Records that were read by one schema, and their rows, one to one."""
@@ -44,6 +52,7 @@ class Group:
     rows: pa.Table
     assigned: BucketAssignment | None = None
     decoded: DecodedRecords | None = None  # where the records come without their values
+    times: tuple[pa.TimestampArray, str] | None = None  # event times and their unit, of rows that a spec shaped
 
     def at(self, positions: Mapping[int, str]) -> pa.Table:
         """Return the records at some positions, with their values."""
@@ -63,21 +72,23 @@ class Group:
         """Return some of the records with their rows; None: all."""
         if mask is None:
             return self
-        return replace(self, records=self.records.filter(mask), rows=self.rows.filter(mask))
+        times = self.times and (self.times[0].filter(mask), self.times[1])
+        return replace(self, records=self.records.filter(mask), rows=self.rows.filter(mask), times=times)
 
 
 class RecordSteps:
-    """The steps of a record up to its bucket: skip, split, decode, conform, assign. They write nothing."""
+    """The steps of a record up to its bucket: skip, split, decode, shape, conform, assign. They write nothing."""
 
     def __init__(
         self, plan: TaskPlan, refuse: Refuse, decoders: Decoders | None = None, key_decoders: Decoders | None = None,
         counts: defaultdict[Source, Counts] | None = None, keep: Callable[[pa.Table], None] | None = None,
+        leave_out: LeaveOut | None = None,
     ) -> None:  # fmt: skip
         """`decoders`, `key_decoders`: of earlier steps with the same wire formats, by schema id.
 
         `counts`: of steps that take other records of the same task. `keep` takes all records as Kafka has them.
         """
-        self._plan, self._refuse, self._keep = plan, refuse, keep
+        self._plan, self._refuse, self._keep, self._leave_out = plan, refuse, keep, leave_out
         self.bucketer = bucketers.build(plan.bucket)
         self.report, self.counts = Report(), defaultdict(Counts) if counts is None else counts
         self._values = SchemaReader(plan.schemas, plan.wire, scratch(), decoders)
@@ -142,6 +153,8 @@ class RecordSteps:
         if isinstance(known, Rejected):
             self._refuse(group.whole(), group.schema_id, lambda _: known.reason)
             return None
+        if known.shaped:
+            return self.with_record_columns(self._shaped(group, known, self._plan.schemas.shaped[known.shaped]))
         with self.clock("conform"):
             rows = conform(group.rows, known, self._plan.schemas)
         return self.with_record_columns(replace(group, rows=rows))
@@ -150,7 +163,8 @@ class RecordSteps:
         """Give the rows event times and buckets. Raises ValueError when the event-time field is no time."""
         records, plan = group.records, self._plan
         with self.clock("assign"):
-            assigned = assign(group.rows, plan.time_rule, self.bucketer, plan.now, records.column("topic"))
+            topics = records.column("topic")
+            assigned = assign(group.rows, plan.time_rule, self.bucketer, plan.now, topics, group.times)
             self.report.time_unit = assigned.unit
         if assigned.kept is not None:
             reasons = assigned.quarantined
@@ -166,6 +180,52 @@ class RecordSteps:
         fault_points.point(f"in_{step}")
         seconds = self.report.seconds
         seconds[step] = seconds.get(step, 0) + time.process_time() - start
+
+    def _shaped(self, group: Group, known: WriterSchema, record: ShapedRecord) -> Group:
+        """Let a spec decide which rows stay, and with which columns. The event times are those before it."""
+        assert record.output is not None, "a spec that does not fit rejects its schemas"
+        with self.clock("shape"):
+            rows = conform(group.rows, known, record.input)
+            times = self._times(rows, group.records.column("topic"))
+            found = record.step.apply(rows)
+            shaped = conform(found.rows, record.output, self._plan.schemas)
+        for rule, out in found.filtered.items():
+            self._filter(group, pa.array(out), times and times[0], record.spec.name, rule)
+        if found.failed:
+            reasons = {at: f"spec {record.spec.name!r}: {why}" for at, why in found.failed.items()}
+            self._refuse(group.at(reasons), group.schema_id, _reasons(reasons))
+        if found.kept is None:
+            return replace(group, rows=shaped, times=times)
+        kept = pa.array(found.kept)
+        left = times and (times[0].filter(kept), times[1])
+        return replace(group, records=group.records.filter(kept), rows=shaped, times=left)
+
+    def _times(self, rows: pa.Table, topics: pa.ChunkedArray) -> tuple[pa.TimestampArray, str] | None:
+        """Return event times and their unit; None where there are none, which `assign` says."""
+        try:
+            return times_of(rows, self._plan.time_rule, topics)
+        except ValueError:
+            return None
+
+    def _filter(
+        self, group: Group, out: pa.BooleanArray, times: pa.TimestampArray | None, spec: str, rule: str
+    ) -> None:
+        """Count records that a rule leaves out. They show how far their partitions have come, as rows do."""
+        records, plan = group.records.filter(out), self._plan
+        for row in (
+            records.group_by(["topic", "partition"], use_threads=False).aggregate([([], "count_all")]).to_pylist()
+        ):
+            self.counts[row["topic"], row["partition"]].filtered += row["count_all"]  # one turn a partition
+        latest = None
+        if times is not None:
+            good = believable(times := times.filter(out), plan.time_rule, plan.now)
+            latest = pc.max(times.filter(good)).cast(pa.int64()).as_py()
+            for source, newest in reached(records.filter(good), times.filter(good), plan.now).items():
+                counts = self.counts[source]
+                counts.seen = newest if counts.seen is None else max(counts.seen, newest)
+        self.report.add_filtered({spec: {rule: records.num_rows}}, latest)
+        if self._leave_out is not None:
+            self._leave_out(records, group.schema_id, spec, rule)
 
     @property
     def _lacks_ids(self) -> bool:
@@ -210,7 +270,7 @@ class RecordSteps:
             keep = np.ones(rows.num_rows, dtype=bool)
             keep[list(reasons)] = False
             self._refuse(group.at(reasons), group.schema_id, _reasons(reasons))
-            return replace(group, records=group.records.filter(keep), rows=rows.filter(keep))
+            return replace(group, rows=rows).part(pa.array(keep))
 
     def _read_keys(self, records: pa.Table) -> DecodedKeys:
         found = self._keys.read(records)

@@ -1,8 +1,8 @@
 """Runs one task of a micro-batch without Spark: Arrow batches of Kafka records in, staged files and counts out.
 
-The steps in order: skip, keep the raw record, split by schema, decode, route, conform, assign, stage, columnar, report.
-What a task must decide the same way when it is tried again (now, frontier, schema plan, what is closed) comes with the
-plan, frozen by the driver.
+The steps in order: skip, keep the raw record, split by schema, decode, route, shape, conform, assign, stage, columnar,
+report. What a task must decide the same way when it is tried again (now, frontier, schema plan, what is closed) comes
+with the plan, frozen by the driver.
 """
 
 import os
@@ -132,6 +132,7 @@ class Task:
                     return report
                 if target.steps is not self._steps:
                     report.add_seconds(target.steps.report)
+                    report.add_filtered(target.steps.report.filtered, target.steps.report.filtered_newest)
             report.dead_letter_files = self._dead.finish()
         if self._raw is not None:
             with self._steps.clock("raw"):

@@ -12,8 +12,10 @@ from writer.batch.lateness import Lateness
 from writer.core.files import StagedFile
 from writer.core.offsets import Source, Span, joined
 
-EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined")  # what a record that was read may become
+# What a record that was read may become. `filtered` came with specs.
+EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined", "filtered")
 RAW = "raw"  # records that are in the raw table beside: a count of its own, for each of them has an exit, too
+_ONLY_IF_ANY = {"filtered", RAW}  # where a pipeline has no specs and no raw table, nothing is stored of them
 _FILES = ("files", "dead_letter_files", "late_files", "raw_files")  # of a report
 _SETS = ("unknown_schemas", "unknown_names", "schemas", "unknown_key_schemas", "key_schemas")
 ROW = pa.schema([pa.field("report", pa.string())])
@@ -34,6 +36,7 @@ class Counts:
     offset_max: int | None = None
     late: int = 0  # rows of closed buckets that went to the late table
     raw: int = 0  # records that went to the raw table
+    filtered: int = 0  # left out by a spec
     seen: int | None = field(default=None, compare=False)  # how far its rows came, as microseconds since 1970
     spans: list[Span] = field(default_factory=list, compare=False)  # where the records read stand
     spans_whole: bool = field(default=True, compare=False)  # False: there are more than SPANS_MAX
@@ -70,8 +73,8 @@ class Counts:
 
 def outcomes(account: Mapping[str, Any]) -> dict[str, int]:
     """Return what an account says of records: how many were read, their exits, and how many are in a raw table."""
-    found = {name: int(account.get(name, 0)) for name in ("read", *EXITS)}
-    return {**found, RAW: account[RAW]} if account.get(RAW) else found
+    found = {name: int(account.get(name, 0)) for name in ("read", *EXITS, RAW)}
+    return {name: records for name, records in found.items() if records or name not in _ONLY_IF_ANY}
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,8 @@ class Report:
     ranges_read: list[RangeRead] = field(default_factory=list)  # none where Spark fetches
     read_failures: list[ReadFailure] = field(default_factory=list)
     took_s: list[float] = field(default_factory=list)  # wall seconds of the task; of each, once added up
+    filtered: dict[str, dict[str, int]] = field(default_factory=dict)  # records left out, by spec and rule
+    filtered_newest: int | None = None  # newest believable event time of them, in microseconds since 1970
     tasks: int = 0  # whose reports were added up; the driver counts
     ranges: int = 0  # pieces in which the batch was read; the driver counts
     slots: int = 0  # tasks that could run at once, mean of begin and end; the driver counts
@@ -142,6 +147,14 @@ class Report:
         """The plan lacked schemas or targets, or one refused: nothing was staged, the records are to be read again."""
         lacks = bool(self.unknown_schemas or self.unknown_key_schemas or self.unknown_names or self.refused)
         return lacks or any(target.lacks_schemas for target in self.targets.values())
+
+    def add_filtered(self, found: Mapping[str, Mapping[str, int]], newest: int | None) -> None:
+        """Add records that specs left out, by spec and rule, and their newest event time."""
+        known = [at for at in (self.filtered_newest, newest) if at is not None]
+        self.filtered_newest = max(known, default=None)
+        for spec, rules in found.items():
+            mine = self.filtered.setdefault(spec, {})
+            mine.update({rule: mine.get(rule, 0) + records for rule, records in rules.items()})
 
     def add_seconds(self, other: "Report") -> None:
         """Add the processor seconds of another report, by step."""

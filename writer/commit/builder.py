@@ -16,7 +16,7 @@ from writer.config.pipelines import Pipeline
 from writer.core.errors import CheckpointUnusable, HeadraceError
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, Source, Span, TopicPartition, joined
-from writer.core.units import show_duration, to_iso
+from writer.core.units import instant, show_duration, to_iso
 from writer.offsets.spark_checkpoint import Offsets
 from writer.sealing.watermark import risen
 from writer.table import held_files
@@ -53,6 +53,7 @@ def merged(reports: Iterable[Report]) -> Report:
         total.spilled_bytes += report.spilled_bytes
         total.time_unit = report.time_unit or total.time_unit
         total.failed_records += report.failed_records
+        total.add_filtered(report.filtered, report.filtered_newest)
         total.ranges_read += report.ranges_read
         total.read_failures += report.read_failures
         total.took_s += report.took_s
@@ -209,6 +210,13 @@ def target_facts(report: Report) -> dict[str, Any]:
     """Return what a commit says of each table, as JSON values; empty without a route."""
     found = {name: _facts_of(one) for name, one in report.targets.items() if one.files or one.late_files}
     return {"targets": found} if found else {}
+
+
+def spec_facts(report: Report, version: int) -> dict[str, Any]:
+    """Return by which version of the specs rows were made, and what these left out; empty where there never was one."""
+    newest = None if report.filtered_newest is None else instant(report.filtered_newest)
+    found = {"version": version, "filtered": report.filtered, "newest": to_iso(newest)}
+    return {"specs": found} if version else {}
 
 
 def _facts_of(report: Report) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def open_target(
         known, why = kept, str(error)
     reserved = frozenset(column.lower() for column in (*PROVENANCE.names, *buckets, *own.names))
     there = [field for field in known if field.name.lower() not in reserved]
-    plan = SchemaPlan(pa.schema(there), reserved, widen=settings.column_rules.widen)
+    plan = SchemaPlan(pa.schema(there), reserved, widen=settings.column_rules.widen, specs=settings.record_specs)
     return Target(record.name, record.number, settings, table, late, plan, unit), why
 
 

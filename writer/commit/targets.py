@@ -345,11 +345,13 @@ class Targets:
         assert isinstance(known, WriterSchema), "what is not decoded is not routed"
         target.texts[schema_id] = known.text
         before, target.plan = target.plan, target.plan.extend(schema_id, known.text)
-        what, rule, rows = "event_time", target.settings.event_time.rule(target.unit), _empty(target.plan)
+        what, rule = "event_time", target.settings.event_time.rule(target.unit)
+        admitted = target.plan.schemas[schema_id]
         try:
-            times, _ = times_of(rows, rule, pa.array([], pa.string()))
-            what = "bucket"
-            target.bucketer.assign(rows, times)
+            if isinstance(admitted, WriterSchema):
+                times, _ = times_of(target.plan.input_of(admitted).empty_table(), rule, pa.array([], pa.string()))
+                what = "bucket"
+                target.bucketer.assign(target.plan.columns.empty_table(), times)
         except ValueError as error:
             target.plan = before.reject(schema_id, f"schema id {schema_id}: {what}: {error}")
         about = {"pipeline": self._pipeline, "target": target.name, "schema_id": schema_id}
@@ -357,10 +359,6 @@ class Targets:
             logging.warning("schema_rejected", reason=found.reason, **about)
         else:
             logging.event("schema_admitted", decoder="native" if known.native else "fastavro", **about)
-
-
-def _empty(plan: SchemaPlan) -> pa.Table:
-    return plan.columns.empty_table()
 
 
 def record_names(plan: SchemaPlan) -> dict[int, str]:

@@ -19,10 +19,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from writer.config.base import laid_over
 from writer.config.connections import S3, Http, Supervisor
-from writer.config.location import MISSING
 from writer.config.pipeline_sections import Place
 from writer.config.pipelines import Config
 from writer.core import logging, retired
+from writer.core.config_location import MISSING
 from writer.core.errors import ConfigError
 from writer.core.text import iso
 

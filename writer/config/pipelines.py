@@ -28,6 +28,7 @@ from writer.config.connections import (
     Spark,
     Supervisor,
 )  # fmt: skip
+from writer.config.event_specs import EventSpec, specs_of
 from writer.config.hooks import NAME, Hooks, check_fit_iceberg, of_table, place_of
 from writer.config.pipeline_sections import (
     Columns,
@@ -57,6 +58,7 @@ from writer.config.topic_selection import TopicSelection
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError
 from writer.core.units import Duration, show_duration
+from writer.specs.spec import Spec
 from writer.storage.nesting import Parts, lies_inside, parts
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
@@ -83,6 +85,11 @@ class Pipeline(Strict):
     route: RouteSection | None = Field(
         None,
         description="tables that the records go to (docs/ROUTING.md); `table` then holds the pipeline's log, no rows",
+    )
+    specs: dict[str, EventSpec] = Field(
+        default_factory=dict,
+        description="what becomes of records (docs/SPECS.md), by the full name of the Avro record, or by a pattern "
+        "with *, ? and […]. A name itself goes before patterns, of which the first counts",
     )
     wire: Wire = Wire.model_validate({})
     columns: Columns = Columns.model_validate({})
@@ -211,6 +218,11 @@ class Pipeline(Strict):
         is_iceberg = self.table.format == "iceberg"
         widen: Widening = "none" if self.schemas.widen == "reject" else "iceberg" if is_iceberg else "any"
         return ColumnRules(widen, ICEBERG_RESERVED if is_iceberg else frozenset())
+
+    @property
+    def record_specs(self) -> tuple[Spec, ...]:
+        """The event specs, as tasks get them."""
+        return specs_of(self.specs)
 
     @property
     def arrow_batch_records(self) -> int:

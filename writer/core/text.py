@@ -118,6 +118,11 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
             return f"tables of the route were entered: {', '.join(one['location'] for one in facts['added'])}"
         case "raw":
             return f"a raw table was entered: from here on records may be kept at {facts['location']}"
+        case "specs" if not facts["specs"]:
+            return f"the pipeline has no event specs from here on: version {facts['specs_version']}"
+        case "specs":
+            names = ", ".join(facts["specs"])
+            return f"event specs of {names} became version {facts['specs_version']}: batches from here on go by it"
         case "convert":
             return "the table became an Iceberg table: from here on the catalog says what belongs to it"
         case "take":

@@ -15,6 +15,7 @@ from writer.clients import notifications
 from writer.clients.kafka import BrokerUnreachable, Cluster, next_records
 from writer.commit import batch_limits, builder
 from writer.commit.batch_limits import Endings
+from writer.commit.event_specs import check_specs
 from writer.commit.failed_records_limit import check as check_failed_records
 from writer.commit.missing_offsets import RecordsMissed, check as check_without_records, questions
 from writer.commit.targets import Targets
@@ -27,7 +28,7 @@ from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.driver import topic_choice
 from writer.driver.batch_queue import BatchQueue
 from writer.driver.commit_report import CommitReport, rounded
-from writer.driver.pipeline_start import make_tables, probe_places, record_gap, run_of, why_anew
+from writer.driver.pipeline_start import enter_specs, make_tables, probe_places, record_gap, run_of, why_anew
 from writer.driver.tasks import BatchDecision, Tasks, reader_of
 from writer.offsets import start_decision, start_offsets
 from writer.offsets.run_record import RunRecorder
@@ -82,6 +83,7 @@ class PipelineRun:
             bucket_columns=() if is_routed else self._bucket_columns,
             record_columns=self.config.columns.record_columns,
             rules=self.config.column_rules, unknown_id_timeout=self.config.schemas.unknown_id_timeout,
+            specs=self.config.record_specs,
             stopping=self._draining, wire=self._found.wire, key_wire=self._found.key_wire,
         )  # fmt: skip
         self._targets = Targets(name, config, self._tables, self._schemas) if is_routed else None
@@ -112,9 +114,10 @@ class PipelineRun:
             self.config.topics, self.cluster, self._table, self.progress, self._notifier.send
         )
         self._schemas.begin(self._topics)
+        check_specs(self.name, self.config, self._schemas.plan)
         probe_places(self.name, self._whole)
         if self._targets is None:
-            self._found.check_time(self._schemas.plan.columns)
+            self._found.check_time(self._schemas.plan)
             self._table.check(self._bucket_columns, layout(self.config.bucket))
         else:
             self._table.check(())
@@ -129,6 +132,7 @@ class PipelineRun:
         make_tables(self.config, self._tables, self._schemas.columns(), self._bucket_columns)
         snapshot = self._table.snapshot()
         self._schemas.follow(snapshot.columns())
+        check_specs(self.name, self.config, self._schemas.plan)
         now = self._standing = start_offsets.find(self.config, self.cluster, topics, snapshot, self._draining.wait)
         recent = self._table.recent(10)
         self._find_wire(recent)
@@ -139,6 +143,7 @@ class PipelineRun:
         self.epoch = self._table.begin(now.fresh, now.incarnations, closed, lease)
         if snapshot.epoch and snapshot.format < FORMAT:
             logging.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
+        self._specs = enter_specs(self._table, self.epoch, self.config, self._schemas.plan)
         if self._targets is not None:
             self._targets.begin(self.epoch)
         self._table.enter_raw(self.epoch, self.config.raw_place)
@@ -281,14 +286,8 @@ class PipelineRun:
         closed = snapshot.closed_until, snapshot.closed_targets
         frozen = BatchDecision(now, self.epoch, starts, self._standing.numbers, *closed)
         held = {} if self._lease is None else {"lease": self._lease}
-        about = {
-            "run": self._run_id,
-            "batch": batch_id,
-            "started": now.isoformat(),
-            **held,
-            **why,
-            **self._throttle.facts(),
-        }
+        started = now.isoformat()
+        about = {"run": self._run_id, "batch": batch_id, "started": started, **held, **why, **self._throttle.facts()}
         version, planned = self._carry(frame, snapshot, frozen, committing, about)
         self.progress.entered("redo")
         fault_points.point("before_redo")
@@ -321,7 +320,7 @@ class PipelineRun:
             facts = {
                 **about, "tasks": report.tasks, "phases": phases, "former": self._report.former,
                 "assembled": datetime.now(UTC).isoformat(),
-                **self._found.facts(), **builder.target_facts(report),
+                **self._found.facts(), **builder.target_facts(report), **builder.spec_facts(report, self._specs),
             }  # fmt: skip
             seen = {r.part: at for r in committing if (at := snapshot.seen(r.part)) is not None}
             planned = builder.batch(

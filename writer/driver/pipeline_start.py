@@ -6,11 +6,12 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from writer.avro.schema_plan import PROVENANCE
+from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.staging.raw_records import RAW_BUCKET, RAW_BUCKET_COLUMNS, RAW_COLUMNS
 from writer.clients import notifications
 from writer.clients.kafka import Cluster
+from writer.commit.event_specs import unused
 from writer.config.pipelines import Config, Pipeline
 from writer.config.table_sections import layout
 from writer.core import logging
@@ -19,6 +20,7 @@ from writer.core.errors import ConfigError
 from writer.offsets import start_offsets
 from writer.offsets.spark_checkpoint import NewRun, Resume
 from writer.offsets.start_offsets import StartPosition
+from writer.specs.spec import fingerprint, to_json
 from writer.storage.locations import store_at
 from writer.storage.probe import probe
 from writer.table.factory import Tables
@@ -70,6 +72,22 @@ def make_raw_table(place: str, tables: Tables) -> None:
             f"now would be taken for records that it has. Give table.raw another location; `headrace backfill "
             f"--from-raw {place}` reads the one that is there."
         )
+
+
+def enter_specs(table: PipelineTable, epoch: int, settings: Pipeline, plan: SchemaPlan) -> int:
+    """Enter the event specs in the table's log, where they changed. Returns their version; 0 without any.
+
+    Raises Fenced.     `plan`: with the schemas that are known; a spec that is of none of them is logged.
+    """
+    specs, before = to_json(settings.record_specs), table.snapshot().specs
+    if not specs and not before:
+        return 0
+    version = table.set_specs(epoch, specs, fingerprint(specs))
+    if version != before:
+        logging.event("specs_changed", pipeline=table.pipeline, version=version, specs=list(specs))
+    if names := unused(settings.record_specs, plan):
+        logging.warning("specs_unused", pipeline=table.pipeline, specs=names, reason="no known schema has such a name")
+    return version
 
 
 def record_gap(

@@ -20,6 +20,7 @@ from writer.batch.schema_reader import Decoders
 from writer.batch.task import Task
 from writer.batch.task_report import Report
 from writer.commit import builder
+from writer.commit.event_specs import check_version
 from writer.commit.targets import Targets, routed
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config
@@ -49,7 +50,7 @@ class DeadLetter:
     place: tuple[str, int, int]  # topic, partition, offset
     schema_id: int | None
     value: bytes
-    outcome: str  # dead_letter, quarantined
+    outcome: str  # dead_letter, quarantined, filtered
     reason: str
 
 
@@ -59,6 +60,7 @@ class Sample:
 
     groups: list[Group] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
+    filtered: list[DeadLetter] = field(default_factory=list)  # what specs leave out, and by which rule
 
     @property
     def rows(self) -> int:
@@ -74,6 +76,11 @@ class Sample:
         ):
             self.dead_letters.append(DeadLetter(place, schema_id, value, outcome, reason(at)))
 
+    def leave_out(self, records: pa.Table, schema_id: int | None, spec: str, rule: str) -> None:
+        """Take records that a spec leaves out."""
+        why = f"{rule} of spec {spec!r}"
+        self.filtered += [DeadLetter(place, schema_id, b"", "filtered", why) for place in record_places(records)]
+
 
 @dataclass
 class LocalPipeline:
@@ -88,6 +95,7 @@ class LocalPipeline:
     folder: str  # of its table's files
     key_wire: Wire | None = None  # as `wire`, of keys that are Avro
     targets: Targets | None = None  # of a route
+    specs: int = 0  # version of the event specs, as the table's log has it
     _decoders: Decoders = field(default_factory=dict)
     _key_decoders: Decoders = field(default_factory=dict)
 
@@ -205,7 +213,9 @@ class LocalPipeline:
         while True:
             sample = Sample()
             plan = self.task_plan(now, "sample", {})
-            steps = RecordSteps(plan, sample.refuse, self._decoders, self._key_decoders)
+            steps = RecordSteps(
+                plan, sample.refuse, self._decoders, self._key_decoders, leave_out=sample.leave_out
+            )  # fmt: skip
             is_routed = self.config.pipelines[self.name].route is not None  # it has no columns of its own
             groups = steps.values(records) if is_routed else steps.decode(records)
             sample.groups = [group for group in groups if group.records.num_rows]
@@ -235,6 +245,7 @@ def opened(
     buckets = () if is_routed else bucketers.build(pipeline.bucket).columns
     table, columns, seen = main_table(name, config), pa.schema([]), dict[str, list[str]]()
     unit, wire, key = str(pipeline.event_time.unit), pipeline.wire.fixed, pipeline.columns.avro_key
+    specs = 0
     key_wire = None if key is None else key.wire.fixed
     meanings = Meanings(name, config.registry, table.transactions if with_table and checked else dict[str, int])
     if with_table and table.exists():
@@ -243,17 +254,20 @@ def opened(
         columns, seen = snapshot.columns(), snapshot.incarnations()
         unit, wire = unit_of(unit, recent), wire or wire_of(recent)
         key_wire = key_wire or wire_of(recent, "key")
+        specs = snapshot.specs
+        if tables is not None:
+            check_version(name, pipeline, snapshot.specs_fingerprint)
     known = Schemas(
         name, schemas, meanings, decode_only=is_routed, bucket_columns=buckets,
         record_columns=pipeline.columns.record_columns, rules=pipeline.column_rules,
-        wire=wire or CONFLUENT, key_wire=key_wire or CONFLUENT,
+        wire=wire or CONFLUENT, key_wire=key_wire or CONFLUENT, specs=pipeline.record_specs,
     )  # fmt: skip
     known.read_topics(pipeline.topics.among(seen) if topics is None else topics)
     known.follow(columns)
     targets = None if tables is None or not is_routed else Targets(name, config, tables, known)
     if targets is not None:
         targets.begin(None)
-    return LocalPipeline(name, config, known, unit, wire, table.hidden, table.folder, key_wire, targets)
+    return LocalPipeline(name, config, known, unit, wire, table.hidden, table.folder, key_wire, targets, specs)
 
 
 def record_places(records: pa.Table) -> list[tuple[str, int, int]]:

@@ -42,6 +42,7 @@ class ReplayResult:
 
     chosen: int = 0
     rows: int = 0
+    filtered: int = 0  # that a spec leaves out by now
     failed: dict[tuple[str, int | None, str], int] = field(default_factory=dict)  # (outcome, schema id, reason)
     versions: list[int] = field(default_factory=list)  # of the main table
 
@@ -111,15 +112,19 @@ class Replaying:
     def _replay(
         self, walk: LocalPipeline, dead_letters: pa.Table, generation: int, now: datetime, done: ReplayResult
     ) -> None:
-        reports = []
+        reports, filtered = list[Report](), dict[TopicPartition, int]()
         try:
             for incarnation in pc.unique(dead_letters.column("_incarnation")).to_pylist():
                 mine = dead_letters.filter(pc.equal(dead_letters.column("_incarnation"), incarnation))
                 reports.append(self._run_task(walk, mine, incarnation, now))
+                for (topic, partition), counts in reports[-1].counts.items():
+                    filtered |= (
+                        {TopicPartition(topic, incarnation, partition): counts.filtered} if counts.filtered else {}
+                    )
             report = builder.merged(reports)
             failed, rows = self._read(report.dead_letter_files), sum(file.rows for file in builder.row_files(report))
-            if rows or _differ(dead_letters, failed):
-                done.versions.append(self._commit(walk, dead_letters, failed, report, generation, now))
+            if rows or filtered or _differ(dead_letters, failed):
+                done.versions.append(self._commit(walk, dead_letters, failed, report, filtered, generation, now))
                 self._tables.apply_side_files()
             else:
                 self._discard(report)
@@ -127,7 +132,7 @@ class Replaying:
             self._discard(builder.merged(reports))
             raise
         done.chosen += dead_letters.num_rows
-        done.rows += rows
+        done.rows, done.filtered = done.rows + rows, done.filtered + sum(filtered.values())
         for one in failed.group_by(["outcome", "schema_id", "error"]).aggregate([([], "count_all")]).to_pylist():
             kind = (one["outcome"], one["schema_id"], one["error"])
             done.failed[kind] = done.failed.get(kind, 0) + one["count_all"]
@@ -147,13 +152,15 @@ class Replaying:
         dead_letters: pa.Table,
         failed: pa.Table,
         report: Report,
+        filtered: Mapping[TopicPartition, int],
         generation: int,
         now: datetime,
     ) -> int:
         walk.grow(self._main)  # before any file has them
         files = builder.row_files(report)
         facts = {
-            "started": now.isoformat(), "moves": _moves(dead_letters, failed, files),
+            "started": now.isoformat(), "moves": _moves(dead_letters, failed, filtered, files),
+            **builder.spec_facts(report, walk.specs),
             "letters": dead_letters.num_rows, **builder.sums(files), **builder.target_facts(report),
         }  # fmt: skip
         planned = Replay(
@@ -176,13 +183,17 @@ class Replaying:
         self._tables.discard(report.files, self._walk.side_files(report))
 
 
-def _moves(dead_letters: pa.Table, failed: pa.Table, files: Sequence[StagedFile]) -> list[dict[str, Any]]:
+def _moves(
+    dead_letters: pa.Table, failed: pa.Table, filtered: Mapping[TopicPartition, int], files: Sequence[StagedFile]
+) -> list[dict[str, Any]]:
     """Return what the replay changes of each part's outcomes: in sum nothing, from what was read and written."""
     found: dict[TopicPartition, dict[str, int]] = {}
     for table, sign in ((dead_letters, -1), (failed, 1)):
         for part, outcome, count in _outcomes(table):
             mine = found.setdefault(part, {"rows": 0, "dead_letters": 0, "quarantined": 0})
             mine["quarantined" if outcome == "quarantined" else "dead_letters"] += sign * count
+    for part, count in filtered.items():
+        found[part]["filtered"] = count
     for mine in found.values():
         mine["rows"] = -sum(mine.values())
     assert sum(mine["rows"] for mine in found.values()) == sum(file.rows for file in files), f"{found}, {files}"

@@ -205,11 +205,11 @@ class _Times:
         self._found: list[datetime] = []
 
     def take(self, source: Source, batch: pa.RecordBatch) -> None:
-        if source.times is None:
+        if source.times is None and self._job.times.field.partition(".")[0] in batch.schema.names:
             found, _ = times_of(pa.Table.from_batches([batch]), self._job.times, batch.column("_topic"))
             self._found += [t for t in pc.min_max(found).as_py().values() if t is not None]
         else:
-            self._found += source.times
+            self._found += source.times or ()
         self._found = [min(self._found), max(self._found)] if self._found else []
 
     def bounds(self) -> Times:

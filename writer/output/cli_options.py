@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from writer.config.loader import load
-from writer.config.location import SHOWN, default_config
 from writer.config.pipelines import Config
+from writer.core.config_location import SHOWN, default_config
 from writer.core.errors import ConfigError
 from writer.core.units import duration
 

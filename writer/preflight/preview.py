@@ -37,7 +37,7 @@ _NARROW = 96  # columns; below them, hex digits and milliseconds would leave no 
 _HEX_BYTES = 4  # of them, as hex digits too
 _NAME = 24  # columns for the name of a decoded value, at most
 _CELL = 20  # for the value itself, at least
-_TROUBLE = {"dead_letter": "red", "quarantined": "yellow", "tombstone": "dim"}
+_TROUBLE = {"dead_letter": "red", "quarantined": "yellow", "tombstone": "dim", "filtered": "dim"}
 
 
 def preview(
@@ -247,7 +247,7 @@ def _records(batch: pa.RecordBatch, sample: Sample, walk: LocalPipeline) -> list
         found |= {place: {**about, **rest} for place, rest in zip(record_places(group.records), more, strict=True)}
     found |= {
         one.place: {"schema_id": one.schema_id, "outcome": one.outcome, "reason": one.reason}
-        for one in sample.dead_letters
+        for one in (*sample.dead_letters, *sample.filtered)
     }
     tombstone = {"schema_id": None, "outcome": "tombstone"}
     return [{**about, **found.get(place, tombstone)} for place, about in _about(pa.Table.from_batches([batch]))]
@@ -346,7 +346,9 @@ def _read_as(unit: str) -> str:
 
 
 def _times(outcome: str, number: int) -> str:
-    return f"{number:,} {outcome}" if outcome == "quarantined" else plural(number, outcome.replace("_", " "))
+    return (
+        f"{number:,} {outcome}" if outcome in ("quarantined", "filtered") else plural(number, outcome.replace("_", " "))
+    )
 
 
 def _transposed(out: Console, rows: list[Record], walk: LocalPipeline) -> None:

@@ -52,9 +52,10 @@ def sampled(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> Iterat
         yield from (skipped(check, "no value has a header") for check in SAMPLED[1:])
         return
     strangers = {group.schema_id for group in sample.groups} - registered
-    yield _decode(sample.rows, _reasons(sample.dead_letters), strangers)
+    yield _decode(sample.rows + len(sample.filtered), _reasons(sample.dead_letters), strangers)
     if not sample.rows:
-        yield from (skipped(check, "no record can be decoded") for check in SAMPLED[2:])
+        why = "event specs leave out every record" if sample.filtered else "no record can be decoded"
+        yield from (skipped(check, why) for check in SAMPLED[2:])
         return
     timed = _event_time(walk, sample, now)
     yield timed
@@ -204,8 +205,8 @@ def times_in(sample: Sample, rule: TimeRule, now: datetime) -> Times:
     """Read the event times of a sample. Raises ValueError as `times_of` does."""
     found, window = Times(), rule.window(now)
     for group in sample.groups:
-        times, unit = times_of(group.rows, rule, group.records.column("topic"))
-        kind = short_type(column(group.rows, rule.field).type)
+        times, unit = group.times or times_of(group.rows, rule, group.records.column("topic"))
+        kind = "timestamp" if group.times else short_type(column(group.rows, rule.field).type)
         found.add(times, kind if unit == "logical" else f"{kind} in {unit}", window)
     return found
 

@@ -18,12 +18,19 @@ from writer.maintenance.local_pipeline import opened
 from writer.output import tables
 from writer.output.tables import plain
 from writer.schemas.registry import SchemaSource, source
+from writer.schemas.subjects import full_name
+from writer.specs.spec import Spec, spec_of
 
 _NOT_REGISTERED = 0  # no registry gives this id
 _FIXES = {
     "dead_letter": "Give the field a type that fits, or another name; docs/SCHEMAS.md has the rules.",
+    "spec": "Keep what the spec names, or change the spec before the schema is registered; docs/SPECS.md.",
     "quarantined": "Keep the field, or set event_time.field to one that every schema has.",
 }
+_EVERY, _SPECCED = (
+    "Every record of it becomes a row.",
+    "Every record of it becomes a row, unless the spec says otherwise.",
+)
 _HEAD = 9  # columns for what happens
 _NAME_MIN = 16  # columns for a column's name
 
@@ -53,13 +60,39 @@ def plan(config: Config, name: str | None, *, schema_id: int | None, file: Path 
     before = opened(name, config, Without(known, number), checked=False).plan
     after = before.extend(number, text)
     found = after.schemas[number]
-    effects = [] if isinstance(found, Rejected) else list(effects_of(before, after, found))
-    verdict = Verdict(name, shown, before, found, effects, config.pipelines[name].event_time.field)
+    effects = [] if isinstance(found, Rejected) else list(_effects(before, after, found))
+    spec = SpecEffect.of(spec_of(before.specs, full_name(text)), before, after, found)
+    verdict = Verdict(name, shown, before, found, effects, config.pipelines[name].event_time.field, spec)
     if as_json:
         tables.emit_whole(_document(verdict))
     else:
         _show(verdict, config.pipelines[name].table.location)
     return 0 if verdict.reason is None else 1
+
+
+@dataclass(frozen=True)
+class SpecEffect:
+    """What the spec of its record makes of a schema."""
+
+    name: str
+    adds: list[str]  # columns of the table that it adds or widens, with their types
+    leaves_out: list[str]  # columns of the record that do not come to the table under their names
+
+    @classmethod
+    def of(
+        cls, spec: Spec | None, before: SchemaPlan, after: SchemaPlan, found: WriterSchema | Rejected
+    ) -> "SpecEffect | None":
+        """Compare the columns of the table before and after; None where no spec is of the record."""
+        if spec is None:
+            return None
+        if isinstance(found, Rejected):
+            return cls(spec.name, [], [])
+        grown = _grown((), pa.struct(list(before.columns)), pa.struct(list(after.columns)), {})
+        made = after.shaped[found.shaped].step.columns.names
+        return cls(
+            spec.name, [f"{one.column} ({one.now})" for one in grown],
+            [name for name in after.shaped[found.shaped].input.columns.names if name not in made],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,6 +105,7 @@ class Verdict:
     found: WriterSchema | Rejected
     effects: list[Effect]
     event_time: str  # its field
+    spec: SpecEffect | None = None  # None: its record has none
 
     @property
     def reason(self) -> str | None:
@@ -113,6 +147,15 @@ class Without:
     def known(self, topic: str) -> Mapping[int, str]:
         """List the others."""
         return {number: text for number, text in self.schemas.known(topic).items() if number != self.schema_id}
+
+
+def _effects(before: SchemaPlan, after: SchemaPlan, schema: WriterSchema) -> Iterator[Effect]:
+    """Yield the effects on the table; where a spec shapes the record, those on the columns that the spec sees."""
+    if not schema.shaped:
+        return effects_of(before, after, schema)
+    known = before.shaped.get(schema.shaped)
+    given = SchemaPlan(pa.schema([])) if known is None else known.input
+    return effects_of(given, after.shaped[schema.shaped].input, schema)
 
 
 def effects_of(before: SchemaPlan, after: SchemaPlan, schema: WriterSchema) -> Iterator[Effect]:
@@ -206,6 +249,7 @@ def _document(verdict: Verdict) -> dict[str, Any]:
         "pipeline": verdict.pipeline, "schema": verdict.shown, "columns": len(verdict.before.columns),
         "registered": len(verdict.before.schemas), "compatible": verdict.reason is None, "outcome": verdict.outcome,
         "reason": verdict.reason, "decoder": verdict.decoder,
+        "spec": verdict.spec and asdict(verdict.spec),
         "effects": [{key: plain(value) for key, value in asdict(effect).items()} for effect in verdict.effects],
     }  # fmt: skip
 
@@ -221,18 +265,26 @@ def _show(verdict: Verdict, location: str) -> None:
         tables.hanging(out, f"  {effect.effect:<{_HEAD}}{effect.column:<{width}}  ", _words(effect))
     if not verdict.effects and verdict.decoder is not None:
         tables.sentence(out, "  It fills the columns as they are.")
+    if verdict.spec is not None and verdict.decoder is not None:
+        tables.hanging(out, f"  {'spec':<{_HEAD}}{verdict.spec.name:<{width}}  ", _shaping(verdict.spec))
     if verdict.decoder is not None:
         slow = (
             "" if verdict.decoder == "native" else ", one record at a time, at a fraction of the speed (docs/TYPES.md)"
         )
         tables.hanging(out, f"  {'decoder':<{_HEAD}}", f"{verdict.decoder}{slow}", "yellow" if slow else "")
     if verdict.reason is None:
-        tables.sentence(out, "Every record of it becomes a row.", "green")
+        tables.sentence(out, _EVERY if verdict.spec is None else _SPECCED, "green")
         return
     fate = "become dead letters" if verdict.outcome == "dead_letter" else "are quarantined"
     message = f"{verdict.reason}. Its records {fate}; all others go on."
     tables.hanging(out, f"  {'parked':<{_HEAD}}", message, "red")
-    tables.hanging(out, f"  {'':<{_HEAD}}", _FIXES[verdict.outcome])
+    by_spec = verdict.spec is not None and f"spec {verdict.spec.name!r}:" in verdict.reason
+    tables.hanging(out, f"  {'':<{_HEAD}}", _FIXES["spec" if by_spec else verdict.outcome])
+
+
+def _shaping(spec: SpecEffect) -> str:
+    adds = f"the table gets {', '.join(spec.adds)}" if spec.adds else "the table's columns stay as they are"
+    return adds + (f"; left out or renamed: {', '.join(spec.leaves_out)}" if spec.leaves_out else "")
 
 
 def _words(effect: Effect) -> str:

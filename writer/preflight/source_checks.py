@@ -9,7 +9,8 @@ import pyarrow as pa
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
-from writer.config.pipelines import Config
+from writer.commit.event_specs import check_specs, unused
+from writer.config.pipelines import Config, Pipeline
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import ConfigError, HeadraceError, SchemaChanged
 from writer.core.text import listed, plural
@@ -58,6 +59,7 @@ def pipeline(name: str, config: Config, reach: Reach, records: int, now: datetim
             names = subjects(config.registry)
             yield from _schemas(walk.plan, names.words(topics))
             yield from _keys(walk.schemas.keys, names.of_keys().words(topics))
+            yield from _specs(name, settings, walk.plan)
             if settings.route is None:
                 yield readers(settings, pa.schema([*walk.plan.columns, *walk.schemas.record_columns.schema]))
     why = _no_sample(found, reach, walk, records)
@@ -163,6 +165,25 @@ def _keys(keys: Schemas | None, subjects: str) -> Iterator[Finding]:
     yield from _decoders(keys.plan, "keys")
     for one in keys.plan.columns:
         yield good("keys", f"column {one.name} {short_type(one.type)}")
+
+
+def _specs(name: str, settings: Pipeline, plan: SchemaPlan) -> Iterator[Finding]:
+    """Say whether the event specs fit the schemas of their records, as a start does."""
+    if not settings.specs:
+        return
+    try:
+        check_specs(name, settings, plan)
+    except ConfigError as error:
+        yield failure("specs", error)
+        return
+    beyond = unused(settings.record_specs, plan)
+    if fitting := [spec for spec in settings.specs if spec not in beyond]:
+        yield good("specs", f"{', '.join(fitting)}: the registered schemas fit")
+    if beyond:
+        yield doubtful(
+            "specs", f"no known schema is of {', '.join(beyond)}",
+            "Compare the name with the schema's, namespace included; until one is known, the spec does nothing.",
+        )  # fmt: skip
 
 
 def _decoders(plan: SchemaPlan, check: str = "schemas") -> Iterator[Finding]:

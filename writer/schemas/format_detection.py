@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import CONFLUENT, Part, Wire, each, keys_as_values, recognised
 from writer.batch.bucketing import times_of
 from writer.clients import kafka_sample
@@ -193,13 +194,12 @@ class DetectedFormat:
         wanted = self._settings.columns.record_columns.has_headers
         return wanted or self.wire.header is not None or self.key_wire.header is not None
 
-    def check_time(self, columns: pa.Schema) -> None:
+    def check_time(self, plan: SchemaPlan) -> None:
         """Raise ConfigError when the event-time field is no time by the schemas that are known so far."""
-        if not columns.names:
-            return
         rule = self._settings.event_time
         try:
-            times_of(columns.empty_table(), rule.rule(rule.unit), pa.array([], pa.string()))
+            for columns in filter(len, plan.inputs):
+                times_of(columns.empty_table(), rule.rule(rule.unit), pa.array([], pa.string()))
         except ValueError as error:
             raise ConfigError(f"pipelines.{self._pipeline}.event_time: {error}") from error
 

@@ -22,6 +22,7 @@ from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError, Draining
 from writer.schemas.registry import RegistryUnreachable, SchemaNotFound, SchemaSource, by, of_keys
 from writer.schemas.schema_id_check import Meanings
+from writer.specs.spec import Spec
 
 ASK_AGAIN = timedelta(minutes=5)  # before a refused schema is requested again: as long as the default timeout
 _BACKOFF = Backoff(1, 30)  # between two questions to a registry that does not answer
@@ -65,6 +66,7 @@ class Schemas:
         wire: Wire = CONFLUENT,
         key_wire: Wire = CONFLUENT,
         decode_only: bool = False,
+        specs: tuple[Spec, ...] = (),
     ) -> None:
         """Let columns grow by `rules`. `record_columns`: of the records' keys and headers.
 
@@ -81,7 +83,8 @@ class Schemas:
         self._record_columns = record_columns
         self.keys: _KeySchemas | None = None
         self._stopping = stopping or threading.Event()
-        self.plan = SchemaPlan(pa.schema([]), self._reserved, widen=rules.widen)
+        self._specs = () if decode_only else specs  # of a route, those of its tables
+        self.plan = SchemaPlan(pa.schema([]), self._reserved, widen=rules.widen, specs=self._specs)
         self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
         if record_columns.avro_key is not None:
             self.keys = _KeySchemas(
@@ -125,7 +128,7 @@ class Schemas:
 
     def _anew(self, columns: pa.Schema) -> None:
         since = self.meanings.since(self._wire.ids)
-        plan = SchemaPlan(columns, self._reserved, widen=self.plan.widen, since=since)
+        plan = SchemaPlan(columns, self._reserved, widen=self.plan.widen, since=since, specs=self._specs)
         self.plan = self._registered(plan)
 
     def _registered(self, plan: SchemaPlan) -> SchemaPlan:

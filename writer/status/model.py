@@ -17,7 +17,7 @@ from writer.status.lag_sample import Appended
 from writer.status.pause import Pause
 from writer.status.rate_limit import LimitState
 
-OUTCOMES = ("read", "rows", "late_table", "dead_letters", "quarantined", "tombstones")
+OUTCOMES = ("read", "rows", "late_table", "dead_letters", "quarantined", "tombstones", "filtered")
 _STORED = {"late_table": "late"}  # what the log calls an outcome, where it is not the same
 GAP_CAUSES = ("retention", "latest")
 SAMPLES_KEPT_FOR = timedelta(hours=1)  # what waits longer is dated by asking Kafka
@@ -67,6 +67,7 @@ class Totals:
     late: Lateness = field(default_factory=Lateness)
     gaps: Counter[str] = field(default_factory=Counter)  # by cause
     gap_offsets: Counter[str] = field(default_factory=Counter)
+    filtered: dict[str, Counter[str]] = field(default_factory=dict)  # records that specs left out: by spec, by rule
     targets: dict[str, Counter[str]] = field(default_factory=dict)  # rows, bytes and files of a route's tables, by name
 
     def add_gap(self, facts: Mapping[str, Any]) -> None:
@@ -87,6 +88,8 @@ class Totals:
         self.dead_letter_bytes += facts.get("dead_letter_bytes", 0)
         self.spilled_bytes += facts.get("spilled_bytes", 0)
         self.offsets_without_records += without_records(facts)
+        for spec, rules in facts.get("specs", {}).get("filtered", {}).items():
+            self.filtered.setdefault(spec, Counter()).update(rules)
         for name, about in facts.get("targets", {}).items():
             self.targets.setdefault(name, Counter()).update({key: about[key] for key in ("rows", "bytes", "files")})
         if "late" in facts:
@@ -210,9 +213,9 @@ def assembled(facts: Mapping[str, Any]) -> datetime:
 
 
 def event_time_newest(facts: Mapping[str, Any]) -> datetime | None:
-    """Newest event time in a commit; None when it has no rows."""
-    found = facts.get("event_time_max")
-    return None if found is None else datetime.fromisoformat(found)
+    """Newest event time in a commit, of rows and of what specs left out; None when it has neither."""
+    found = (facts.get("event_time_max"), facts.get("specs", {}).get("newest"))
+    return max((datetime.fromisoformat(at) for at in found if at is not None), default=None)
 
 
 def without_records(facts: Mapping[str, Any]) -> int:

@@ -23,6 +23,11 @@ def _target_rows(reading: Reading) -> dict[str, float]:
     return {name: sums[name]["rows"] if name in sums else 0 for name in reading.view.targets}
 
 
+def _filtered(reading: Reading) -> list[Value]:
+    found = reading.view.totals.filtered
+    return [((spec, rule), records) for spec, rules in found.items() for rule, records in rules.items()]
+
+
 def _target_behind(reading: Reading) -> dict[str, float]:
     view = reading.view
     behind = {name: (reading.now - one.since).total_seconds() for name, one in view.behind.items()}
@@ -193,9 +198,16 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_records_total",
-        "Committed records by outcome: rows, late_table (rows of that table), dead_letters, quarantined, tombstones.",
+        "Committed records by outcome: rows, late_table (rows of that table), dead_letters, quarantined, tombstones, "
+        "filtered.",
         named(lambda r: {name: n for name, n in r.view.totals.records.items() if name != "read"}, OUTCOMES[1:]),
         ("pipeline", "outcome"),
+    ),
+    Metric(
+        "headrace_filtered_records_total",
+        "Committed records that event specs left out, by spec and rule: where, sample.",
+        _filtered,
+        ("pipeline", "spec", "rule"),
     ),
     Metric(
         "headrace_offsets_without_records_total",

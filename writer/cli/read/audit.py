@@ -23,7 +23,7 @@ from writer.table.ledger.segment import Answer
 
 _WORDS = {
     "rows": "rows", "late": "rows of the late table", "tombstones": "tombstones", "dead_letters": "dead letters",
-    "quarantined": "quarantined",
+    "quarantined": "quarantined", "filtered": "filtered",
 }  # fmt: skip
 _ONE = re.compile(r"s\b")  # what a noun loses when there is one
 _KEYS = {"late": "late_table"}  # of JSON, where the log has another
@@ -62,6 +62,7 @@ def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
         "adds_up": one.adds_up,
         "versions": [reconciliation.first, reconciliation.last],
         "records": {_KEYS.get(name, name): reconciliation.total(name) for name in ("read", *EXITS)},
+        "filtered_by": {spec: dict(rules) for spec, rules in reconciliation.filtered.items()},
         "replayed": sum(line.replayed for line in reconciliation.lines),
         "offsets_without_records": sum(line.without_records for line in reconciliation.lines),
         "offsets_in_gaps": sum(line.gap for line in reconciliation.lines),
@@ -130,6 +131,11 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
         if one.uncounted and not deep
         else "",
         _accepted(one.accepted, deep=deep) if one.accepted else "",
+        *(
+            f"{plural(count, 'record')} {'was' if count == 1 else 'were'} filtered by {rule} of spec {spec}"
+            for spec, rules in reconciliation.filtered.items()
+            for rule, count in rules.items()
+        ),
         *(f"{plural(count, 'row')}{table} {_taken(why, count)}" for table, why, count in taken if count),
     ]
     return [head, "", _table(one, deep=deep), "", *filter(None, notes), _verdict(one)]

@@ -84,7 +84,7 @@ def _heads(found: list[Kind]) -> list[list[str]]:
 
 def _to_dict(found: ReplayResult) -> dict[str, Any]:
     return {
-        "chosen": found.chosen, "rows": found.rows, "versions": found.versions,
+        "chosen": found.chosen, "rows": found.rows, "filtered": found.filtered, "versions": found.versions,
         "failed": [
             {"outcome": outcome, "schema_id": schema_id, "reason": why, "records": count}
             for (outcome, schema_id, why), count in found.failed.items()
@@ -273,6 +273,8 @@ def _run_replay(name: str, config: Config, chosen: Selection, *, write: bool, as
     tables.sentence(
         out, f"{name}: of {plural(found.chosen, 'dead letter')} {found.rows:,} became rows{commits}", "bold"
     )
+    if found.filtered:
+        tables.sentence(out, f"{plural(found.filtered, 'dead letter')} went, which event specs leave out.")
     if failed:
         tables.sentence(out, f"{plural(failed, 'dead letter')} failed again and stay:")
     for (_, _, why), count in sorted(found.failed.items(), key=lambda item: -item[1])[:10]:

@@ -3,15 +3,17 @@
 From the commit's own facts in the table's log: no driver need run, now or ever again.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from writer.audit.table_history import read
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
@@ -25,7 +27,7 @@ from writer.table.factory import existing_table
 from writer.table.log.entries import Entry
 
 # In the order of the line.
-_STEPS = ("fetch", "skip", "raw", "split", "decode", "conform", "assign", "stage", "columnar")
+_STEPS = ("fetch", "skip", "raw", "split", "decode", "shape", "conform", "assign", "stage", "columnar")
 _PHASES = {
     "wait": "between the batch before and this one",
     "look": "topics, table, redo, range",
@@ -34,6 +36,7 @@ _PHASES = {
     "commit": "the table's commit",
     "redo": "the dead-letter table",
 }
+_PLACE = re.compile(r"([^/]+)/(\d+):(\d+)")
 _TIMES = ("started", "assembled", "event_time_min", "event_time_max")
 _LATER = ("commit", "redo")  # a commit cannot say what it will cost itself
 _SMALL_SHARE = 0.001  # that would read 0.0 %, and what is left of it 100.0 %
@@ -48,14 +51,26 @@ class Explanation:
     phases: Mapping[str, float]  # wall seconds on the driver
 
 
+class Place(NamedTuple):
+    """One offset of Kafka."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}:{self.offset}"
+
+
 def run_explain(
-    config: Config, names: list[str], *, batch: int | None, version: int | None, as_json: bool, console: Console
-) -> None:
+    config: Config, names: list[str], *, batch: int | None, version: int | None, as_json: bool, console: Console,
+    offset: Place | None = None,
+) -> None:  # fmt: skip
     """Show the chosen or the last commit of each pipeline. Raises HeadraceError when one has none, after the others."""
     found, missing = dict[str, Explanation](), list[HeadraceError]()
     for name in names:
         try:
-            found[name] = _find(config, name, batch, version)
+            found[name] = _find(config, name, batch, version, offset)
         except HeadraceError as error:
             missing.append(error)
     if as_json and found:
@@ -67,11 +82,17 @@ def run_explain(
         raise HeadraceError("\nheadrace: ".join(map(str, missing)))
 
 
-def choose(entries: Sequence[Entry], *, batch: int | None, version: int | None) -> Explanation | None:
-    """Pick a commit of the log (newest first): by version, by the newest batch of that number, or the last."""
+def choose(
+    entries: Sequence[Entry], *, batch: int | None, version: int | None, offset: Place | None = None
+) -> Explanation | None:
+    """Pick a commit of the log (newest first): by version, by the newest batch of that number, or the last.
+
+    `offset`: that it has to hold.
+    """
     commits = [entry for entry in entries if entry.kind in ("batch", "gap") or version is not None]
     for i, entry in enumerate(commits):
-        if (version is None or entry.version == version) and (batch is None or entry.facts.get("batch") == batch):
+        is_it = (version is None or entry.version == version) and (batch is None or entry.facts.get("batch") == batch)
+        if is_it and (offset is None or _holds(entry.facts, offset)):
             following = next((later for later in reversed(commits[:i]) if later.kind in ("batch", "gap")), None)
             after = (following.facts.get("former") or {}) if following else {}
             later = after.get("phases", {}) if after.get("version") == entry.version else {}
@@ -103,6 +124,7 @@ def to_dict(one: Explanation) -> dict[str, Any]:
         **{name: facts.get(name) for name in kept},
         **{name: iso(facts[name]) for name in _TIMES if facts.get(name)},
         "records": {name: sums.records[name] for name in OUTCOMES},
+        "specs": facts.get("specs"),
         "late_rows": sums.late_rows,
         "offsets_without_records": sums.offsets_without_records,
         "step_cpu_seconds": facts.get("seconds", {}),
@@ -110,16 +132,41 @@ def to_dict(one: Explanation) -> dict[str, Any]:
     }
 
 
-def _find(config: Config, name: str, batch: int | None, version: int | None) -> Explanation:
+def _holds(facts: Mapping[str, Any], place: Place) -> bool:
+    ranges = facts.get("ranges", ()) if facts.get("kind") in ("batch", "gap") else ()
+    mine = (r for r in ranges if (r["topic"], r["partition"]) == place[:2])
+    return any(r["start"] <= place.offset < r["end"] for r in mine)
+
+
+def _find(
+    config: Config, name: str, batch: int | None, version: int | None, offset: Place | None
+) -> Explanation:  # fmt: skip
     place = config.pipelines[name].table.location
     table = existing_table(name, config)
     entries: list[Entry] = []
     for count in (_NEWEST, None) if batch is None and version is None else (None,):
         entries = table.history(count)
-        one = choose(entries, batch=batch, version=version)
+        one = choose(entries, batch=batch, version=version, offset=offset)
         if one is not None:
             return one
+    if offset is not None:
+        raise HeadraceError(_in_ledger(config, name, offset))
     raise HeadraceError(_missing(name, place, entries, batch, version))
+
+
+def _in_ledger(config: Config, name: str, place: Place) -> str:
+    """Say what the ledger knows of an offset whose commit is no longer in the log."""
+    kept = (one for page in read(config, name).rows.history for one in page.committed_ranges)
+    mine = (one for one in kept if (one.part.topic, one.part.partition) == place[:2])
+    found = [one for one in mine if one.start <= place.offset < one.end]
+    if not found:
+        return f"the table of pipeline {name!r} has no commit with {place}. `headrace status` says how far it has come."
+    one = found[-1]
+    by = f"by version {one.specs} of the event specs" if one.specs else "without event specs"
+    return (
+        f"{place} was committed in one of versions {one.first} to {one.last} of the table, {by}; their entries are no "
+        "longer in its log, so there is nothing more to explain"
+    )
 
 
 def _missing(name: str, place: str, entries: Sequence[Entry], batch: int | None, version: int | None) -> str:
@@ -190,6 +237,9 @@ def _records(facts: Mapping[str, Any]) -> Table:
         style = "yellow" if count and outcome in ("dead_letters", "quarantined") else ""
         table.add_row(outcome.replace("_", " "), f"{count:,}", _share(count, read), style=style)
     table.add_row("read", f"{read:,}", "", style="bold")
+    for spec, rules in sums.filtered.items():
+        for rule, count in rules.items():
+            table.add_row(f"filtered by {rule} of spec {spec}", f"{count:,}", _share(count, read))
     if sums.late_rows:
         table.add_row("late rows, wherever they went", f"{sums.late_rows:,}", _share(sums.late_rows, read))
     if sums.offsets_without_records:
@@ -241,6 +291,8 @@ def _files(facts: Mapping[str, Any]) -> Table:
         dead_letters = plural(facts["dead_letter_files"], "file")
         rows.append(("dead letters", f"{dead_letters}, {show_size(facts['dead_letter_bytes'])}"))
     rows.append(("spilled", show_size(facts.get("spilled_bytes", 0))))
+    if facts.get("specs"):
+        rows.append(("event specs", f"version {facts['specs']['version']}"))
     if facts["event_time_min"] is not None:
         rows.append(("event times", f"from {instant(facts['event_time_min'])} to {instant(facts['event_time_max'])}"))
     return labelled(rows, 3)
@@ -265,6 +317,9 @@ def explain(
     version: Annotated[
         int | None, typer.Option("--version", min=0, help="The entry of this table version, whatever it is.")
     ] = None,
+    offset: Annotated[
+        str | None, typer.Option("--offset", help="The commit that holds it, such as clicks/0:1234.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain why a batch was committed when it was and what it cost, or what another entry of the log did.
@@ -274,4 +329,16 @@ def explain(
     Exit codes: 0 shown, 1 a pipeline has no such commit, 2 configuration.
     """
     settings, console = load(config), Console(highlight=False)
-    run_explain(settings, settings.chosen(pipeline), batch=batch, version=version, as_json=as_json, console=console)
+    place = _place(offset)
+    run_explain(
+        settings, settings.chosen(pipeline), batch=batch, version=version, offset=place, as_json=as_json,
+        console=console,
+    )  # fmt: skip
+
+
+def _place(given: str | None) -> Place | None:
+    if given is None:
+        return None
+    if (found := _PLACE.fullmatch(given)) is None:
+        raise typer.BadParameter(f"{given!r} is no offset; write clicks/0:1234", param_hint="--offset")
+    return Place(found[1], int(found[2]), int(found[3]))

@@ -10,7 +10,7 @@ import yaml
 
 from writer.cli.start.logins import Logins, logins
 from writer.config.loader import checked
-from writer.config.location import FILE
+from writer.core.config_location import FILE
 from writer.core.errors import ConfigError
 from writer.output.cli_options import options_of
 from writer.output.tables import console, sentence

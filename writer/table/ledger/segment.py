@@ -44,6 +44,7 @@ class CommittedRange:
     without_records: int = 0  # offsets without a record, as the log held none there
     unexplained: int = 0  # offsets without a record, for an unchecked reason
     gap: bool = False  # skipped on purpose: a recorded gap
+    specs: int = 0  # version of the specs by which its records were read; 0: there were none
 
     @property
     def sound(self) -> bool:
@@ -101,6 +102,7 @@ class LedgerSegment:
     gap_records: Mapping[str, GapRecord] = field(default_factory=dict)  # of gaps, by these entries
     backs: tuple[RewoundRange, ...] = ()  # where rewinds took the frontier back
     answers: tuple[Answer, ...] = ()
+    filtered: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # left out by specs, by spec and rule
 
     @property
     def accepts(self) -> bool:
@@ -164,7 +166,7 @@ def bound(segments: Sequence[LedgerSegment]) -> LedgerSegment:
         adopted=next((c.adopted for c in segments if c.adopted is not None), None),
         gap_records=together(c.gap_records for c in segments),
         backs=tuple(back for c in segments for back in c.backs),
-        answers=tuple(answer for c in segments for answer in c.answers),
+        answers=tuple(answer for c in segments for answer in c.answers), filtered=filtered_in(segments),
     )  # fmt: skip
 
 
@@ -180,6 +182,16 @@ def begun(segments: Iterable[LedgerSegment]) -> tuple[dict[TopicPartition, int],
     return begins, moves
 
 
+def filtered_in(segments: Iterable[LedgerSegment]) -> dict[str, dict[str, int]]:
+    """Add up what specs left out, by spec and rule."""
+    found: dict[str, dict[str, int]] = {}
+    for one in segments:
+        for spec, rules in one.filtered.items():
+            mine = found.setdefault(spec, {})
+            mine.update({rule: mine.get(rule, 0) + records for rule, records in rules.items()})
+    return found
+
+
 def _joined(committed_ranges: Iterable[CommittedRange]) -> tuple[CommittedRange, ...]:
     """Join what touches and is sound, part by part; the rest stays as it is."""
     done: list[CommittedRange] = []
@@ -187,7 +199,8 @@ def _joined(committed_ranges: Iterable[CommittedRange]) -> tuple[CommittedRange,
     for one in committed_ranges:
         at = newest.get(one.part)
         before = None if at is None else done[at]
-        if before and before.end == one.start and before.gap == one.gap and before.sound and one.sound:
+        alike = before and (before.gap, before.specs) == (one.gap, one.specs)
+        if before and alike and before.end == one.start and before.sound and one.sound:
             names = before.outcomes.keys() | one.outcomes.keys()
             assert at is not None
             done[at] = replace(
@@ -212,18 +225,19 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
         case "side":  # dead letters: their main commit has the account, but for how many a rewind took
             return replace(one, removals=_taken(version, about))
         case "batch":
-            return replace(
-                one, committed_ranges=tuple(_carried(account, version) for account in about.get("ranges", ()))
-            )
+            specs = about.get("specs", {}).get("version", 0)
+            carried = (_carried(account, version, specs) for account in about.get("ranges", ()))
+            return replace(one, committed_ranges=tuple(carried), filtered=_filtered(about))
         case "gap":
             skipped = (
                 CommittedRange(part_of(r), r["start"], r["end"], version, version, gap=True) for r in about["ranges"]
             )
             return replace(one, committed_ranges=tuple(skipped), gap_records=gap_record.records_of(version, about))
         case "fill" | "lost":
-            return replace(one, gap_records=gap_record.records_of(version, about))
+            return replace(one, gap_records=gap_record.records_of(version, about), filtered=_filtered(about))
         case "replay":
-            return replace(one, moves={part_of(m): {k: m[k] for k in EXITS if m.get(k)} for m in about["moves"]})
+            moves = {part_of(m): {k: m[k] for k in EXITS if m.get(k)} for m in about["moves"]}
+            return replace(one, moves=moves, filtered=_filtered(about))
         case "take":
             return replace(one, adopted=int(about["rows"]))
         case "rewrite":
@@ -257,13 +271,17 @@ def _moved(actions: Sequence[Action], pipeline: str) -> dict[TopicPartition, int
     return frontiers
 
 
-def _carried(account: Mapping[str, Any], version: int) -> CommittedRange:
+def _filtered(about: Mapping[str, Any]) -> Mapping[str, Mapping[str, int]]:
+    return dict(about.get("specs", {}).get("filtered", {}))
+
+
+def _carried(account: Mapping[str, Any], version: int, specs: int) -> CommittedRange:
     found = outcomes(account)
     missing = account["end"] - account["start"] - found["read"]
     explained = account.get("holes", {}).get("offsets", 0)
     return CommittedRange(
         part_of(account), account["start"], account["end"], version, version, found,
-        without_records=explained, unexplained=0 if explained else max(0, missing),
+        without_records=explained, unexplained=0 if explained else max(0, missing), specs=specs,
     )  # fmt: skip
 
 
@@ -310,7 +328,7 @@ def _fewer(actions: Sequence[Action], before: Mapping[str, int | None]) -> int |
 def _range_to_json(one: CommittedRange) -> dict[str, Any]:
     fields = {**vars(one), **vars(one.part), "part": None, "holes": one.without_records}  # its name on storage
     del fields["without_records"]
-    return fields
+    return {key: value for key, value in fields.items() if value or key != "specs"}
 
 
 def to_json(one: LedgerSegment, pipeline: str, table_id: str) -> dict[str, Any]:
@@ -329,6 +347,7 @@ def to_json(one: LedgerSegment, pipeline: str, table_id: str) -> dict[str, Any]:
         "backs": [{**vars(back.part), "version": back.version, "start": back.start, "end": back.end}
                   for back in one.backs],
         "answers": [vars(answer) for answer in one.answers],
+        **({"filtered": one.filtered} if one.filtered else {}),
     }  # fmt: skip
 
 
@@ -345,7 +364,7 @@ def from_json(raw: Mapping[str, Any], where: str) -> LedgerSegment:
             tuple(
                 CommittedRange(
                     part_of(s), s["start"], s["end"], s["first"], s["last"], s["outcomes"], s["holes"],
-                    s["unexplained"], s["gap"],
+                    s["unexplained"], s["gap"], s.get("specs", 0),
                 )
                 for s in raw["stretches"]
             ),
@@ -356,6 +375,7 @@ def from_json(raw: Mapping[str, Any], where: str) -> LedgerSegment:
             {found["id"]: gap_record.from_json(found) for found in raw.get("tickets", ())},
             tuple(RewoundRange(part_of(b), b["version"], b["start"], b["end"]) for b in raw.get("backs", ())),
             tuple(Answer(a["version"], tuple(a["changes"]), a["accepted"]) for a in raw.get("answers", ())),
+            raw.get("filtered", {}),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerUnreadable(

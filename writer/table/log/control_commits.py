@@ -26,6 +26,7 @@ from writer.table.log.snapshot import (
     RAW,
     ROUTED,
     WITH_RAW,
+    WITH_SPECS,
     PipelineSnapshot,
     TargetRecord,
     app_id,
@@ -145,6 +146,28 @@ def enter_raw(end: Appender, epoch: int, location: str | None) -> None:
 
     if location is not None:
         end.retried(enter)
+
+
+def set_specs(end: Appender, epoch: int, specs: Mapping[str, Any], fingerprint: int) -> int:
+    """Enter event specs where they are others than those of the log. Returns their version. Raises Fenced.
+
+    `fingerprint`: 0 for none. A start does it, after it has fenced older writers: so a batch knows one version only.
+    """
+
+    def change(snapshot: PipelineSnapshot) -> int:
+        end.check_owner(snapshot, epoch)
+        if snapshot.specs_fingerprint == fingerprint:
+            return snapshot.specs
+        version = snapshot.specs + 1
+        about = {"kind": "specs", "epoch": epoch, "specs_version": version, "specs": specs}
+        values = {
+            f"{end.pipeline}/specs": version, f"{end.pipeline}/specs_fingerprint": fingerprint,
+            f"{end.pipeline}/format": max(snapshot.format, WITH_SPECS),
+        }  # fmt: skip
+        end.write(snapshot, [], values, about)
+        return version
+
+    return end.retried(change)
 
 
 def convert(end: Appender, about: Mapping[str, Any], properties: Mapping[str, str], rules: Sequence[Action]) -> int:

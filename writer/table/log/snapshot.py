@@ -20,13 +20,14 @@ KINDS: Mapping[int, tuple[str, ...]] = {
     4: ("accept",),
     5: ("targets",),
     6: ("convert",),
-    7: ("raw",),
+    7: ("raw", "specs"),
 }
 FORMAT = 3  # that a start gives a table
 ANSWERED = 4  # that an entry gives a table which answers what another client did: `accept`, and `rewind` that undoes it
 ROUTED = 5  # that a route gives the log of its pipeline, and each of its targets
 CONVERTED = 6  # that its last entry gives the log of a table which goes on in another format
 WITH_RAW = 7  # that the log of a table has which has a raw table beside it
+WITH_SPECS = 7  # that the first event specs give a table: its batches may count records that these left out
 NEWEST = max(KINDS)
 # Kinds that need no format: a version that does not know them skips them, as they concern neither rows nor offsets.
 PASSED_OVER = ("schema",)
@@ -96,6 +97,8 @@ class PipelineSnapshot:
     replays = _Value("replay")  # number of replays of dead letters that the table has had
     converted = _Value("converted", -1)  # version of the last entry before it became an Iceberg table; -1: it did not
     rewinds = _Value("rewinds")  # number of rewinds that the table has had
+    specs = _Value("specs")  # version of the event specs; 0: there were never any
+    specs_fingerprint = _Value("specs_fingerprint")  # of that version; 0: it has none
 
     def __init__(self, state: State, pipeline: str) -> None:
         self.state, self.pipeline = state, pipeline

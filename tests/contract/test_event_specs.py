@@ -1,0 +1,254 @@
+"""Event specs in a pipeline's own table: each offset ends once, also as filtered, and the log says by which version."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from tests.carried import Died, Driver, log
+from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, value
+from writer.audit.audit import audit
+from writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from writer.batch.dead_letters import DEAD_LETTERS
+from writer.cli.main import app
+from writer.commit import builder
+from writer.commit.event_specs import check_specs
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError, Fenced
+from writer.core.offsets import OffsetRange, TopicPartition
+from writer.driver.pipeline_start import enter_specs
+from writer.maintenance.dead_letters import Selection
+from writer.maintenance.local_pipeline import Piece, opened
+from writer.maintenance.replay import Replaying
+from writer.status.model import Totals, event_time_newest
+from writer.table.factory import all_tables
+from writer.table.ledger.segment import segments
+from writer.table.log.snapshot import FORMAT, WITH_SPECS
+
+P0 = TopicPartition("clicks", 1, 0)
+SPEC = {
+    "where": "id % 3 <> 0", "sample": {"share": "50 %", "by": "id"}, "columns": {"exclude": ["at", "note"]},
+    "derive": {"ratio": "1000 / (id - 20)"},
+}  # fmt: skip
+FORMATS = pytest.mark.parametrize("form", ["delta", "parquet"])
+
+
+def carried(root: Path, form: str = "delta", **settings: Any) -> Driver:
+    driver = Driver(root, form, specs={"Event": SPEC}, **settings)
+    driver.start()
+    values: dict[int, bytes | None] = {at: event(at) for at in range(60)}
+    driver.carry([log({**values, 7: None, 8: b"{}"})], {0: 60})
+    return driver
+
+
+def audited(config: Config, *, deep: bool = True) -> Any:
+    found = audit(config, "clicks", since=None, deep=deep)
+    assert found.adds_up, found.problems
+    return found.reconciliation
+
+
+@FORMATS
+def test_each_offset_ends_once_and_the_rules_add_up(tmp_path: Path, form: str) -> None:
+    driver = carried(tmp_path, form)
+    found = audited(driver.config)
+    (line,) = found.lines
+    assert line.outcomes["read"] == 60 == sum(line.outcomes[name] for name in line.outcomes if name != "read")
+    assert line.outcomes["tombstones"] == 1
+    assert line.outcomes["filtered"] == sum(found.filtered["Event"].values()) > 20
+    assert found.filtered["Event"]["where"] == 20
+    assert set(driver.table.rows().to_table().column_names) & {"id", "at", "note", "ratio"} == {"id", "ratio"}
+    seen = driver.table.snapshot().seen(P0)
+    assert seen == int(NOW.timestamp() * 1e6), "the newest event is filtered, and moves the watermark"
+
+
+def test_a_failing_row_is_a_dead_letter_alone(tmp_path: Path) -> None:
+    spec = {"derive": {"ratio": "1000 / (id - 20)"}, "cast": {"note": "int"}}
+    driver = Driver(tmp_path, specs={"E*": spec})
+    driver.start()
+    driver.carry([log({at: event(at) for at in range(60)})], {0: 60})
+    letters = driver.side(driver.dead_letters).rows().to_table(columns=["_offset", "error"]).sort_by("_offset")
+    found = dict(zip(letters["_offset"].to_pylist(), letters["error"].to_pylist(), strict=True))
+    assert found.pop(20) == "spec 'E*': derive.ratio: Divide by zero error"
+    assert found == {at: f"spec 'E*': cast.note: 'note {at}' is no int" for at in range(0, 60, 3)}
+    assert driver.table.rows().count_rows() == 60 - 21
+    audited(driver.config)
+
+
+def test_the_format_rises_for_tables_with_specs_alone(tmp_path: Path) -> None:
+    plain = Driver(tmp_path / "plain")
+    plain.start()
+    plain.carry([log({at: event(at) for at in range(6)})], {0: 6})
+    assert plain.table.snapshot().format == FORMAT
+    (commit,) = (entry for entry in plain.table.history() if entry.kind == "batch")
+    assert "filtered" not in json.dumps(commit.facts)
+    assert "specs" not in commit.facts
+    entries = ((one, actions) for one, actions in plain.table.entries(-1))
+    assert not any("filtered" in one.outcomes for page in segments(entries, "clicks") for one in page.committed_ranges)
+    assert carried(tmp_path / "shaped").table.snapshot().format == WITH_SPECS
+
+
+def test_a_change_of_a_spec_is_an_entry_and_ranges_keep_their_version(tmp_path: Path) -> None:
+    driver = carried(tmp_path, interval=4)
+    settings = driver.config
+    for version, spec in ((2, {"where": "id < 70"}), (2, {"where": "id < 70"}), (3, None)):
+        again = Driver(tmp_path, interval=4, **({} if spec is None else {"specs": {"Event": spec}}))
+        again.start()
+        assert again.table.snapshot().specs == version
+        end = again.table.snapshot().frontier(P0) or 0
+        again.carry([log({at: event(at, at=NOW) for at in range(end, end + 20)})], {0: end + 20})
+        settings = again.config
+    found = audited(settings)
+    assert found.total("read") == 120
+    assert found.filtered["Event"]["where"] == 20 + 10 + 20
+    kinds = [entry.facts for entry in again.table.history() if entry.kind == "specs"]
+    assert [facts["specs_version"] for facts in kinds] == [3, 2, 1][: len(kinds)]
+    from writer.audit.table_history import read
+
+    stretches = [one for page in read(settings, "clicks").rows.history for one in page.committed_ranges]
+    assert {(one.start, one.specs) for one in stretches} == {(0, 1), (60, 2), (100, 3)}
+
+
+def test_explain_says_which_version_wrote_an_offset(tmp_path: Path) -> None:
+    driver = carried(tmp_path)
+    file = tmp_path / "pipelines.yaml"
+    file.write_text(json.dumps(driver.config.model_dump(mode="json", exclude_unset=True)))
+    done = CliRunner().invoke(app, ["explain", str(file), "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["clicks"]["specs"]["version"] == 1
+    done = CliRunner().invoke(app, ["explain", str(file), "--offset", "clicks/0:17"])
+    assert "event specs" in done.output
+    assert "version 1" in done.output
+    done = CliRunner().invoke(app, ["explain", str(file), "--offset", "clicks/0:99"])
+    assert done.exit_code == 1
+    assert "no commit with clicks/0:99" in str(done.exception)
+
+
+def test_a_dead_letter_that_a_spec_leaves_out_is_filtered_by_a_replay(tmp_path: Path) -> None:
+    schemas = Schemas({1: EVENT}, [1])
+    driver = Driver(tmp_path, schemas=schemas, specs={"Event": {"where": "id <> 3"}})
+    driver.start()
+    driver.carry(
+        [log({at: value(9, WIDER, {"id": at, "at": NOW, "note": None, "extra": 1}) for at in range(6)})], {0: 6}
+    )
+    assert audited(driver.config).total("dead_letters") == 6
+    later = Schemas({1: EVENT, 9: WIDER}, [1])
+    done = Replaying("clicks", driver.config, later).run(Selection(), NOW)
+    assert (done.chosen, done.rows, done.filtered, done.failed) == (6, 5, 1, {})
+    found = audited(driver.config)
+    assert (found.total("rows"), found.total("filtered"), found.filtered) == (5, 1, {"Event": {"where": 1}})
+    other = driver.config.model_copy(
+        update={"pipelines": {"clicks": driver.settings.model_copy(update={"specs": {}})}}
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="not those by which its writer runs"):
+        Replaying("clicks", other, later).run(Selection(), NOW)
+
+
+def test_a_new_schema_widens_what_the_spec_sees(tmp_path: Path) -> None:
+    schemas = Schemas({1: EVENT, 2: WIDER}, [1])
+    spec = {"where": "coalesce(id, 0) >= 0", "columns": {"exclude": ["at"]}}
+    driver = Driver(tmp_path, schemas=schemas, specs={"Event": spec})
+    driver.start()
+    driver.carry([log({at: event(at) for at in range(5)})], {0: 5})
+    row = {"id": 5, "at": NOW - timedelta(hours=1), "note": None, "extra": 7}
+    driver.carry([log({5: value(2, WIDER, row), 6: event(6)})], {0: 7})
+    rows = driver.table.rows().to_table(columns=["id", "extra"]).sort_by("id").to_pylist()
+    assert [one["extra"] for one in rows] == [None] * 5 + [7, None]
+    audited(driver.config)
+
+
+def test_status_adds_up_what_was_filtered(tmp_path: Path) -> None:
+    driver, sums = carried(tmp_path), Totals()
+    for facts in driver.table.recent(10):
+        sums.add(facts)
+    assert sums.records["filtered"] == sums.filtered["Event"].total()
+    assert event_time_newest(facts) == NOW, "the newest event is filtered"
+    assert sums.records["read"] == sum(sums.records[name] for name in sums.records if name != "read")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"where": "idd > 1"}, "where: no schema of its records has a column 'idd'; did you mean 'id'?"),
+        ({"where": "id > random()"}, "where: the function random is not allowed"),
+        ({"columns": {"exclude": ["nots"]}}, "no schema of its records has 'nots'; did you mean 'note'?"),
+        ({"sample": {"share": 0.5, "by": "at"}}, "sample.by: 'at' is timestamp"),
+    ],
+)  # fmt: skip
+def test_a_start_refuses_a_spec_that_no_schema_fits(tmp_path: Path, spec: dict[str, Any], message: str) -> None:
+    driver = Driver(tmp_path, specs={"Event": spec})
+    before = driver.table.snapshot()
+    with pytest.raises(ConfigError, match=r"pipelines\.clicks\.specs\.Event") as raised:
+        driver.start()
+    assert message in str(raised.value)
+    assert driver.table.snapshot().specs == before.specs == 0
+
+
+def test_an_old_bucket_of_a_filtered_record_is_not_late(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, specs={"Event": {"where": "id > 100"}})
+    driver.start()
+    driver.carry([log({0: event(0, at=NOW - timedelta(days=400)), 1: event(1)})], {0: 2})
+    found = audited(driver.config)
+    assert (found.total("filtered"), found.total("quarantined")) == (2, 0)
+    assert replace(found, lines=()).total("filtered") == 0
+
+
+@pytest.mark.parametrize("die", ["after_stage", "after_commit"])
+def test_a_crash_before_a_change_of_the_spec_mixes_no_versions(tmp_path: Path, die: str) -> None:
+    driver = Driver(tmp_path, specs={"Event": SPEC})
+    driver.start()
+    values = [log({at: event(at, at=NOW) for at in range(40)})]
+    with pytest.raises(Died):
+        driver.carry(values, {0: 40}, die=die)
+    again = Driver(tmp_path, specs={"Event": {"where": "id % 2 = 0"}})
+    again.start()
+    with pytest.raises(Fenced):
+        driver.carry([log({at: event(at, at=NOW) for at in range(60)})], {0: 60})
+    again.carry([*values, log({at: event(at, at=NOW) for at in range(40, 50)})], {0: 50})
+    found = audited(again.config)
+    by_version = {
+        entry.facts["specs"]["version"]: sum(r["end"] - r["start"] for r in entry.facts["ranges"])
+        for entry in again.table.history()
+        if entry.kind == "batch"
+    }
+    assert by_version == ({2: 50} if die == "after_stage" else {1: 40, 2: 10})
+    assert found.total("read") == 50
+
+
+OTHER = {**EVENT, "name": "Other"}
+
+
+def test_a_spec_shapes_the_records_of_one_target_of_a_route(tmp_path: Path) -> None:
+    targets = {name: str(tmp_path / name) for name in ("Event", "Other")}
+    settings = config(tmp_path, route={"by": "record", "targets": targets}, specs={"Event": SPEC})
+    tables, schemas = all_tables("clicks", settings), Schemas({1: EVENT, 2: OTHER}, [1, 2])
+    tables.main.create(PROVENANCE, [])
+    tables.side(settings.pipelines["clicks"].dead_letters).create(DEAD_LETTERS, [])
+    epoch = tables.main.begin({P0: 0}, {"clicks": ["uuid-1"]})
+    plan = SchemaPlan(pa.schema([])).extend(1, json.dumps(EVENT)).extend(2, json.dumps(OTHER))
+    check_specs("clicks", settings.pipelines["clicks"], plan)
+    version = enter_specs(tables.main, epoch, settings.pipelines["clicks"], plan)
+    walk = opened("clicks", settings, schemas, tables=tables)
+    other = {at: value(2, OTHER, {"id": at, "at": NOW, "note": "x"}) for at in range(60, 100)}
+    records = log({**{at: event(at) for at in range(60)}, **other})
+    report = walk.run(lambda _: [Piece(records)], lambda _: walk.task_plan(NOW, "000001", {"clicks": 1}))
+    snapshot, report = tables.main.snapshot(), builder.merged([report])
+    walk.grow(tables.main)
+    batch = builder.batch(
+        report, [OffsetRange(P0, 0, 100)], epoch=epoch, settled=tables.settled, side=walk.side_files(report), seen={},
+        closed=(None, {}), facts={"started": NOW.isoformat(), **builder.spec_facts(report, version),
+                                  **builder.target_facts(report)},
+    )  # fmt: skip
+    tables.main.commit(snapshot, batch)
+    tables.apply_side_files()
+    found = audited(settings)
+    assert found.filtered["Event"]["where"] == 20
+    assert found.total("rows") == 100 - found.total("filtered") - found.total("dead_letters")
+    columns = {name: set(tables.side(place).rows().to_table().column_names) for name, place in targets.items()}
+    assert {"note", "at", "ratio"} & columns["Event"] == {"ratio"}
+    assert {"note", "at", "ratio"} & columns["Other"] == {"note", "at"}
+    assert tables.side(targets["Other"]).rows().count_rows() == 40

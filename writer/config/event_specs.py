@@ -1,0 +1,111 @@
+"""What becomes of the records of one type, before they fill a table (docs/SPECS.md)."""
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from writer.config.base import Strict
+from writer.specs.spec import Sample, Spec
+from writer.specs.step import TYPE_NAMES, cast_type
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _share(value: Any) -> str:
+    """Return a share as a percentage: of `1 %`, or of a number from 0 to 1."""
+    text = str(value).strip()
+    try:
+        share = Fraction(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(0)
+    if isinstance(value, bool) or not 0 < share <= 1:
+        raise ValueError(f"{value!r} is no share; write '1 %', or a number above 0 and up to 1")
+    percent = share * 100
+    return f"{percent.numerator} %" if percent.denominator == 1 else f"{float(percent):.15g} %"
+
+
+Share = Annotated[str, BeforeValidator(_share)]
+
+
+class SampleRule(Strict):
+    """A share of the records."""
+
+    share: Share = Field(description="how many stay, such as 1 %")
+    by: str = Field(
+        min_length=1,
+        description="column by whose SHA-256 it is decided, nested with dots: all records with a value stay, or none",
+    )
+
+
+class ColumnList(Strict):
+    """Which columns stay. A path such as `user.address.city` goes into records, also inside lists and maps."""
+
+    include: list[str] = Field(default_factory=list, description="only these; default: all")
+    exclude: list[str] = Field(default_factory=list, description="without these")
+
+
+class EventSpec(Strict):
+    """What becomes of the records of a type: which of them become rows, and with which columns."""
+
+    where: str | None = Field(
+        None, min_length=1, description="SQL condition; records for which it is not true are left out, and counted"
+    )
+    sample: SampleRule | None = Field(None, description="of those, a share stays; the others are left out, and counted")
+    columns: ColumnList = ColumnList.model_validate({})
+    rename: dict[str, str] = Field(default_factory=dict, description="column of the record: its name in the table")
+    cast: dict[str, str] = Field(
+        default_factory=dict,
+        description=f"column of the record: its type in the table ({', '.join(TYPE_NAMES)}); a value that has none "
+        "there makes a dead letter",
+    )
+    flatten: bool | list[str] = Field(
+        False, description="columns whose fields become columns, joined by `_`; true: all that are records"
+    )
+    derive: dict[str, str] = Field(
+        default_factory=dict,
+        description="column of the table: SQL over the columns of the record; where it fails on a record, this becomes "
+        "a dead letter",
+    )
+
+    @field_validator("rename", "derive")
+    @classmethod
+    def _names(cls, value: dict[str, str], info: Any) -> dict[str, str]:
+        names = value.values() if info.field_name == "rename" else value
+        if wrong := next((name for name in names if not _NAME.fullmatch(name)), None):
+            raise ValueError(f"{wrong!r} is no name of a column; use letters, digits and _, and no digit first")
+        return value
+
+    @field_validator("cast")
+    @classmethod
+    def _types(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, kind in value.items():
+            cast_type(name, kind)
+        return value
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "EventSpec":
+        if not self.model_fields_set:
+            raise ValueError(
+                "it says nothing; take it out, or say where, sample, columns, rename, cast, flatten, derive"
+            )
+        return self
+
+    def spec(self, name: str) -> Spec:
+        """Return what tasks get. `name`: of the record, or a pattern."""
+        sample = None
+        if self.sample is not None:
+            sample = Sample(Fraction(self.sample.share.removesuffix("%").strip()) / 100, self.sample.by)
+        every = self.flatten is True
+        return Spec(
+            name, self.where or "", sample, tuple(self.columns.include), tuple(self.columns.exclude),
+            tuple(self.rename.items()), tuple(self.cast.items()),
+            () if isinstance(self.flatten, bool) else tuple(self.flatten), every, tuple(self.derive.items()),
+        )  # fmt: skip
+
+
+def specs_of(section: Mapping[str, EventSpec]) -> tuple[Spec, ...]:
+    """Return the specs of a pipeline, in the order of the file."""
+    return tuple(one.spec(name) for name, one in section.items())

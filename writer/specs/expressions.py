@@ -1,0 +1,277 @@
+"""Evaluates SQL expressions over the columns of a batch by DataFusion, and finds the rows on which one fails.
+
+An expression sees one row at a time: no aggregates, windows or subqueries, and no function that may answer otherwise
+when the record is read again. So a batch that fails is halved until the rows that fail stand alone.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from bucketers.arrow import contiguous, fix
+from writer.specs.functions import ALLOWED
+from writer.specs.spec import SpecError
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+_TABLE = "record"  # name of the batch in SQL
+_ALLOWED_PARTS = frozenset(
+    ("Alias", "Between", "BinaryExpr", "Case", "Cast", "Column", "InList", "IsFalse", "IsNotFalse", "IsNotNull",
+     "IsNotTrue", "IsNotUnknown", "IsNull", "IsTrue", "IsUnknown", "Like", "Literal", "Negative", "Not", "RLike",
+     "ScalarFunction", "TryCast")
+)  # fmt: skip
+_UNKNOWN_COLUMN = re.compile(r"No field named (\S+?)\.(?:\s|$)")
+_FUNCTION = re.compile(r"Invalid function '([^']*)'")
+_NOISE = re.compile(
+    r"^(DataFusion error|Arrow error|Execution error|Compute error|Cast error|External error|SQL error"
+    r"|Error during planning|Schema error|Optimizer rule '\w+' failed\s+caused by)[:\s]+"
+)
+_SETTINGS = {
+    "datafusion.sql_parser.enable_ident_normalization": "false",  # Avro's names have capitals
+    "datafusion.sql_parser.map_string_types_to_utf8view": "false",
+    "datafusion.execution.time_zone": "UTC",
+}
+_BATCH_ROWS = 1 << 18  # more than an Arrow batch of records has; larger ones cost memory for each evaluation
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The columns of expressions for the rows on which none failed, and why the others did, by position."""
+
+    columns: list[pa.Array]
+    failed: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    label: str  # where it stands, for messages
+    expression: Any
+    columns: tuple[str, ...]  # that it reads
+    kind: pa.DataType  # of the table
+
+
+class Expressions:
+    """Some expressions over columns of one schema, compiled once."""
+
+    def __init__(self, columns: pa.Schema, given: Sequence[tuple[str, str, pa.DataType | None]]) -> None:
+        """`given`: label, SQL and the type that it is cast to; None: as it comes. Raises SpecError."""
+        from datafusion import SessionConfig, SessionContext
+
+        config = SessionConfig().with_target_partitions(1).with_batch_size(_BATCH_ROWS)
+        for name, value in _SETTINGS.items():
+            config = config.set(name, value)
+        self._context, self._columns = SessionContext(config), columns
+        frame = self._frame(columns.empty_table())
+        self._parsed = [_parsed(frame, columns, *one) for one in given]
+        self._used = self._read_by(self._parsed)
+        for one in self._parsed:  # what fails without any row, fails always
+            try:
+                self._run(columns.empty_table(), [one])
+            except BaseException as error:
+                _raise_unless_of_datafusion(error)
+                raise SpecError(f"{one.label}: {_words(error)}") from error
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that they read."""
+        return self._used
+
+    @property
+    def kinds(self) -> list[pa.DataType]:
+        """Types of the results."""
+        return [one.kind for one in self._parsed]
+
+    def evaluate(self, rows: pa.Table) -> Evaluated:
+        """Evaluate all expressions on each row. Python sees no row, but for those that fail."""
+        if not self._parsed:
+            return Evaluated([], {})
+        failed, found = dict[int, str](), list[list[pa.Array]]()
+        for part, columns in self._pieces(rows.select(self._used), 0, failed):
+            assert all(len(column) == part for column in columns), "each row has one result"
+            found.append(columns)
+        joined = [_joined([part[at] for part in found], one.kind) for at, one in enumerate(self._parsed)]
+        return Evaluated(joined, failed)
+
+    def _pieces(self, rows: pa.Table, at: int, failed: dict[int, str]) -> Iterator[tuple[int, list[pa.Array]]]:
+        """Yield the results of the rows that do not fail, in their order; `at`: position of the first one."""
+        if rows.num_rows == 0:
+            return
+        try:
+            yield rows.num_rows, self._run(rows, self._parsed)
+        except BaseException as error:  # noqa: BLE001 - all others are raised
+            _raise_unless_of_datafusion(error)
+            if rows.num_rows == 1:
+                failed[at] = self._reason(rows, error)
+                return
+            half = rows.num_rows // 2
+            parts = ((rows.slice(0, half), at), (rows.slice(half), at + half))
+        else:
+            return
+        for part, start in parts:
+            yield from self._pieces(part, start, failed)
+
+    def _reason(self, row: pa.Table, error: BaseException) -> str:
+        """Say which expression fails on a row."""
+        if len(self._parsed) == 1:
+            return f"{self._parsed[0].label}: {_words(error)}"
+        for one in self._parsed:
+            try:
+                self._run(row, [one])
+            except BaseException as found:  # noqa: BLE001 - all others are raised
+                _raise_unless_of_datafusion(found)
+                return f"{one.label}: {_words(found)}"
+        return _words(error)
+
+    def _run(self, rows: pa.Table, parsed: Sequence[_Parsed]) -> list[pa.Array]:
+        frame = self._frame(rows.select(self._read_by(parsed)))
+        named = (one.expression.alias(f"_{at}") for at, one in enumerate(parsed))
+        if rows.num_rows == 0:
+            return [pa.array([], one.kind) for one in parsed if frame.select(one.expression).collect() is not None]
+        found = pa.Table.from_batches(frame.select(*named).collect())
+        return [_in_table_type(contiguous(found.column(at)), one.kind) for at, one in enumerate(parsed)]
+
+    def _read_by(self, parsed: Sequence[_Parsed]) -> list[str]:
+        names = dict.fromkeys(name for one in parsed for name in one.columns)
+        return list(names) or self._columns.names[:1]  # an expression of literals counts rows
+
+    def _frame(self, rows: pa.Table) -> Any:
+        rows = pa.table([_plain(contiguous(column)) for column in rows.columns], schema=rows.schema)
+        batches = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
+        self._context.deregister_table(_TABLE)
+        self._context.register_record_batches(_TABLE, [batches])
+        return self._context.table(_TABLE)
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """Return nested values as DataFusion needs them: from 0 on, and null inside a record that is null."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        children = [_plain(child) for child in values.flatten()]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=values.is_null())
+    if not pa.types.is_nested(kind):
+        return values
+    values = values.take(pa.arange(0, len(values))) if values.offset else values
+    if pa.types.is_map(kind):
+        items = _plain(values.items)
+        return pa.MapArray.from_arrays(values.offsets, values.keys, items, type=kind, mask=values.is_null())
+    return pa.ListArray.from_arrays(values.offsets, _plain(values.values), type=kind, mask=values.is_null())
+
+
+def quoted(path: str) -> str:
+    """Write the dotted name of a column, or of a field inside one, in SQL."""
+    column, *steps = path.split(".")
+    inside = "".join("['" + step.replace("'", "''") + "']" for step in steps)
+    return '"' + column.replace('"', '""') + '"' + inside
+
+
+def _parsed(frame: Any, columns: pa.Schema, label: str, sql: str, cast: pa.DataType | None) -> _Parsed:
+    try:
+        expression = frame.parse_sql_expr(sql)
+        used = tuple(dict.fromkeys(_columns_of(expression, frame.logical_plan(), label)))
+        if cast is not None:
+            expression = expression.cast(cast)
+        found = frame.select(expression.alias("_")).schema().field(0).type
+    except SpecError:
+        raise
+    except BaseException as error:
+        _raise_unless_of_datafusion(error)
+        raise SpecError(f"{label}: {_explained(error, columns.names)}") from error
+    kind = table_type(found)
+    if kind is None:
+        raise SpecError(f"{label}: it gives {found}, which a table does not hold; cast it")
+    return _Parsed(label, expression, used, kind)
+
+
+def _columns_of(expression: Any, plan: Any, label: str) -> Iterator[str]:
+    """Yield the columns that an expression reads. Raises SpecError for what a spec may not do."""
+    part = expression.variant_name()
+    if part not in _ALLOWED_PARTS:
+        raise SpecError(f"{label}: {part} is not for single rows; write an expression without it")
+    if part == "Column":
+        yield expression.column_name(plan)
+        return
+    if part == "Literal":
+        return
+    if part == "ScalarFunction" and (name := expression.rex_call_operator()) not in ALLOWED:
+        raise SpecError(f"{label}: {_not_allowed(name)}")
+    for operand in expression.rex_call_operands():
+        yield from _columns_of(operand, plan, label)
+
+
+def _not_allowed(name: str) -> str:
+    return (
+        f"the function {name} is not allowed, for it is not known to give the same answer when a record is read "
+        "again; docs/SPECS.md lists those that are"
+    )
+
+
+def _raise_unless_of_datafusion(error: BaseException) -> None:
+    """Raise what is no answer about the rows: interrupts, bugs of ours, and a want of memory."""
+    of_datafusion = type(error) in (Exception, RuntimeError) or type(error).__name__ == "PanicException"
+    if not (of_datafusion or isinstance(error, pa.ArrowInvalid)) or "Resources exhausted" in str(error):
+        raise error
+
+
+def _explained(error: BaseException, columns: Sequence[str]) -> str:
+    """Say what is wrong with an expression; of a name that does not exist, which one may have been meant."""
+    text = str(error)
+    if (found := _UNKNOWN_COLUMN.search(text)) is not None:
+        name = found[1].replace('"', "")
+        return f"no schema of its records has a column {name!r}; {fix(name, columns)}"
+    if (found := _FUNCTION.search(text)) is not None:
+        return f"there is no function {found[1]}; {fix(found[1], ALLOWED)}"
+    if "Unimplemented Expr type" in text:
+        return "it is not for single rows; write an expression without subqueries, aggregates and parameters"
+    return _words(error)
+
+
+def _words(error: BaseException) -> str:
+    """Return what an error of DataFusion says, without what names its inner parts."""
+    text = str(error).strip().strip('"')
+    while (shorter := _NOISE.sub("", text)) != text:
+        text = shorter
+    return text.partition("\n")[0].removeprefix('ParserError("').removesuffix('")')
+
+
+def table_type(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type of the table that holds the values of an Arrow type; None: none does."""
+    match kind:
+        case _ if pa.types.is_boolean(kind) or pa.types.is_date32(kind) or pa.types.is_decimal128(kind):
+            return kind
+        case _ if pa.types.is_integer(kind):
+            is_short = kind.bit_width <= (16 if pa.types.is_unsigned_integer(kind) else 32)
+            return pa.int32() if is_short else pa.int64()
+        case _ if pa.types.is_floating(kind):
+            return pa.float64() if pa.types.is_float64(kind) else pa.float32()
+        case _ if pa.types.is_timestamp(kind):
+            return TIMESTAMP
+        case _ if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+            return pa.string()
+        case _ if any(of(kind) for of in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)):
+            return pa.binary()
+        case _ if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            item = table_type(kind.value_type)
+            return None if item is None else pa.list_(pa.field("element", item))
+        case _ if pa.types.is_struct(kind):
+            members = [(member.name, table_type(member.type)) for member in kind]
+            return pa.struct(members) if members and all(found is not None for _, found in members) else None
+        case _ if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+            value = table_type(kind.item_type)
+            return None if value is None else pa.map_(pa.string(), value)
+    return None
+
+
+def _in_table_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast results to the type of the table. Raises ArrowInvalid for a number beyond it."""
+    if values.type == kind:
+        return values
+    is_time = pa.types.is_timestamp(kind)  # nanoseconds are cut off
+    return values.cast(kind, safe=not is_time)
+
+
+def _joined(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    if len(parts) == 1:
+        return parts[0]
+    return pa.concat_arrays(parts) if parts else pa.array([], kind)

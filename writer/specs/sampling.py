@@ -1,0 +1,40 @@
+"""Samples records by SHA-256 of one column's text: the same records wherever and whenever it is asked.
+
+A record stays where the digest, read as a number of 256 bits, is below the share of 2^256. So a smaller share keeps a
+part of what a larger one keeps, and any engine with SHA-256 can tell which (docs/SPECS.md has test vectors).
+"""
+
+from fractions import Fraction
+from math import ceil
+
+import pyarrow as pa
+
+from bucketers.arrow import fix
+from writer.specs.expressions import quoted
+from writer.specs.spec import SpecError
+
+_BITS = 256
+
+
+def threshold(share: Fraction) -> str:
+    """Return the least digest that does not stay, as 64 hexadecimal digits."""
+    return f"{min(ceil(share * 2**_BITS), 2**_BITS - 1):064x}"
+
+
+def digest_sql(by: str, columns: pa.Schema) -> str:
+    """Return SQL for the digest of a column: of bytes as they are, of anything else as text; null is the empty text.
+
+    Raises SpecError where there is no such column, or its text is not the same everywhere.
+    """
+    kind, known = pa.struct(list(columns)), ""
+    for step in by.split("."):
+        names = [member.name for member in kind] if pa.types.is_struct(kind) else []
+        if step not in names:
+            raise SpecError(f"sample.by: no schema of its records has {by!r}; {fix(by, (known + n for n in names))}")
+        kind, known = kind.field(step).type, f"{known}{step}."
+    at = quoted(by)
+    if pa.types.is_binary(kind):
+        return f"sha256(coalesce({at}, X''))"
+    if not (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        raise SpecError(f"sample.by: {by!r} is {kind}; name a column that is a text, bytes, an integer or a boolean")
+    return f"sha256(coalesce(CAST({at} AS VARCHAR), ''))"
