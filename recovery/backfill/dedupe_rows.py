@@ -13,7 +13,7 @@ from writer.batch.plan import TaskPlan
 from writer.batch.staging.parquet_files import open_file
 from writer.batch.staging.spill_buffer import Stage
 from writer.batch.task_report import Report
-from writer.config.pipelines import Pipeline
+from writer.config.pipeline import Pipeline
 from writer.core.errors import ConfigError
 from writer.core.files import BucketKey
 from writer.table.log.snapshot import PipelineSnapshot

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.property.test_frames import case_of, outcome, plan_of, text_of
 from tests.servers.secured import PLAIN_PASSWORD, PLAIN_USER, Authority, SecuredBroker, broker
 from writer.batch.range_task import FrameReader
-from writer.config.security import Security as Configured
+from writer.config.kafka_client import Security as Configured
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice, DecodedRecords

@@ -15,7 +15,7 @@ from tests.carried import Driver, log
 from tests.looking import NOW, event
 from writer.audit.audit import audit
 from writer.cli.main import app
-from writer.config.pipelines import Pipeline
+from writer.config.pipeline import Pipeline
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile
 from writer.maintenance import retention

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from writer.commit.batch_limits import Endings, Limits, limits, reason, task_count
-from writer.config import pipelines
+from writer.config.pipeline_sections import Commit
 
 A, B = ("clicks", 0), ("clicks", 1)
 WAITS = Limits(1_000, "commit.min_records", 5_000, timedelta(minutes=10))
@@ -64,7 +64,7 @@ def test_what_an_earlier_start_planned_is_read_again_whatever_its_size(given):
     ],
 )
 def test_the_minimum_is_configured_or_enough_for_one_file(settings, expected):
-    given = pipelines.Commit.model_validate(settings)
+    given = Commit.model_validate(settings)
     found = limits(given, 128 * 2**10, 64.0, once=False)
     assert (found.records_min, found.records_min_from) == expected
     assert (found.records_max, found.delay_max) == (given.max_records, timedelta(minutes=10))
@@ -72,12 +72,12 @@ def test_the_minimum_is_configured_or_enough_for_one_file(settings, expected):
 
 
 def test_a_row_larger_than_a_file_asks_for_one_record():
-    assert limits(pipelines.Commit.model_validate({}), 10, 64.0, once=False).records_min == 1
+    assert limits(Commit.model_validate({}), 10, 64.0, once=False).records_min == 1
 
 
 @pytest.mark.parametrize("once", [True, False])
 def test_a_task_has_records_for_an_eighth_of_a_file_at_least(once):
-    found = limits(pipelines.Commit.model_validate({}), 128 * 2**20, 64.0, once=once, cut=7)
+    found = limits(Commit.model_validate({}), 128 * 2**20, 64.0, once=once, cut=7)
     assert (found.records_per_task, found.records_per_range) == (2**18, 7)
 
 

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Consumer
 from pydantic import ValidationError
 
-from writer.config import kafka_options
+from writer.config import kafka_client
 from writer.config.connections import Kafka
 
 
@@ -16,7 +16,7 @@ def kafka(**options: Any) -> Kafka:
 
 def test_values_are_written_as_kafka_does_and_reach_both_clients() -> None:
     found = kafka(**{"client.rack": "a", "fetch.max.bytes": 1_000_000, "enable.metrics.push": False})
-    assert kafka_options.for_spark(found.options) == {
+    assert kafka_client.options_of_spark(found.options) == {
         "kafka.client.rack": "a", "kafka.fetch.max.bytes": "1000000", "kafka.enable.metrics.push": "false",
     }  # fmt: skip
     assert found.address.settings == {"client.rack": "a", "enable.metrics.push": "false"}
@@ -48,7 +48,7 @@ def test_librdkafka_knows_each_option_that_it_is_given() -> None:
         "client.dns.lookup": "use_all_dns_ips",
         "enable.metrics.push": "true",
     }
-    options = {name: texts.get(name, "1000") for name in kafka_options._COMMON}
+    options = {name: texts.get(name, "1000") for name in kafka_client._COMMON}
     consumer = Consumer(
         {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0, **kafka(**options).address.settings}
     )

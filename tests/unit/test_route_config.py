@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from writer.batch.route import RouteRule
-from writer.config.pipelines import Pipeline
+from writer.config.pipeline import Pipeline
 from writer.config.routing import RouteSection, Target
 
 

@@ -16,7 +16,7 @@ from tests.servers.secured import Authority, behind_login
 from writer.batch.staging.parquet_files import hive_folder, hive_value
 from writer.clients.kafka import Cluster, client
 from writer.config.connections import Http, Kafka, Registry, Spark
-from writer.config.security import Address, Security
+from writer.config.kafka_client import Address, Security
 from writer.core.errors import ConfigError
 from writer.schemas.registry import (
     ApicurioRegistry,

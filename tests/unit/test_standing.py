@@ -10,7 +10,7 @@ import pytest
 
 from tests.opened import delta_table
 from writer.clients.kafka import Topic
-from writer.config.pipelines import Pipeline
+from writer.config.pipeline import Pipeline
 from writer.core.errors import LogChanged
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.core.units import microseconds

@@ -14,7 +14,8 @@ from tests.unit.test_status_executors import EXECUTORS
 from writer.cli.read.status import _cluster, collect, exit_code, run_status
 from writer.clients.driver_endpoint import Driver, announce, me
 from writer.clients.kafka import BrokerUnreachable, Topic
-from writer.config.pipelines import Config, Pipeline
+from writer.config.pipeline import Pipeline
+from writer.config.pipelines import Config
 from writer.core.offsets import OffsetRange
 from writer.core.text import plural, span
 from writer.output.status_screen import block, line, screen

@@ -19,7 +19,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from writer.config.base import did_you_mean
-from writer.config.security import Address
+from writer.config.kafka_client import Address
 from writer.config.topic_selection import TopicChoice, TopicSelection
 from writer.core.errors import ConfigError, HeadraceError, TopicMissing
 from writer.core.offsets import Source, Span

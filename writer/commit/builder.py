@@ -12,7 +12,7 @@ from writer.batch.lateness import Lateness
 from writer.batch.task_report import Counts, Report
 from writer.commit.missing_offsets import MissingOffsets, without_records
 from writer.commit.rate_limit import spent
-from writer.config.pipelines import Pipeline
+from writer.config.pipeline import Pipeline
 from writer.core.errors import CheckpointUnusable, HeadraceError
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, Source, Span, TopicPartition, joined

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from bucketers import Bucketer, Timed, interval
-from writer.config.pipelines import Pipeline
+from writer.config.pipeline import Pipeline
 from writer.core.files import BucketKey, StagedFile
 from writer.sealing.rules import is_closed
 

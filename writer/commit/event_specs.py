@@ -7,7 +7,7 @@ import pyarrow as pa
 import bucketers
 from writer.avro.schema_plan import SchemaPlan, WriterSchema
 from writer.batch.bucketing import times_of
-from writer.config.pipelines import Pipeline
+from writer.config.pipeline import Pipeline
 from writer.core.errors import ConfigError
 from writer.schemas.subjects import full_name
 from writer.specs.spec import Spec, fingerprint, spec_of, to_json

@@ -9,7 +9,7 @@ import pyarrow as pa
 import bucketers
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.record_columns import RecordColumns
-from writer.config.pipelines import Pipeline
+from writer.config.pipeline import Pipeline
 from writer.config.table_sections import layout
 from writer.core.errors import ConfigError
 from writer.schemas.format_detection import unit_of

@@ -8,7 +8,7 @@ from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import Wire
 from writer.batch.plan import TaskPlan
 from writer.batch.record_columns import RecordColumns
-from writer.config.pipelines import Pipeline
+from writer.config.pipeline import Pipeline
 from writer.core.offsets import Source
 from writer.storage.base import S3Settings
 

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from writer.config.base import ShortForm, Strict, did_you_mean
-from writer.config.kafka_options import KafkaOptions, check_native, for_librdkafka
-from writer.config.security import Address, Security
+from writer.config.kafka_client import Address, KafkaOptions, Security, check_native, options_of_librdkafka
 from writer.config.topic_selection import TopicSelection
 from writer.core.units import Duration
 from writer.kafka_reader.connection import addresses
@@ -68,7 +67,7 @@ class Kafka(Strict):
     @property
     def address(self) -> Address:
         """The cluster, as clients get it."""
-        return Address(self.bootstrap_servers, {**for_librdkafka(self.options), **self.security.ours})
+        return Address(self.bootstrap_servers, {**options_of_librdkafka(self.options), **self.security.ours})
 
 
 class Subjects(ShortForm):

@@ -6,14 +6,10 @@ units.
 
 import re
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-import bucketers
-from writer.avro.resolution import Widening
-from writer.avro.schema_plan import ColumnRules
-from writer.batch.staging.raw_records import RAW_BUCKET
 from writer.config.base import Strict, did_you_mean, with_defaults
 from writer.config.connections import (
     S3,
@@ -28,275 +24,21 @@ from writer.config.connections import (
     Spark,
     Supervisor,
 )  # fmt: skip
-from writer.config.event_specs import EventSpec, specs_of
-from writer.config.hooks import NAME, Hooks, check_fit_iceberg, of_table, place_of
+from writer.config.pipeline import Pipeline
 from writer.config.pipeline_sections import (
-    Columns,
-    Commit,
-    Compact,
-    Limits,
-    Memory,
     Place,
     Scheduling,
-    Seal,
-    Wire,
-    start_position,
 )
-from writer.config.routing import RouteSection, filled, settings_of
 from writer.config.table_sections import (
-    ICEBERG_RESERVED,
-    BucketSpec,
     Catalog,
-    EventTime,
-    Roll,
-    Schemas,
     Table,
-    check_hive,
-    safe_name,
 )
-from writer.config.topic_selection import TopicSelection
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError
-from writer.core.units import Duration, show_duration
-from writer.specs.spec import Spec
+from writer.core.units import Duration
 from writer.storage.nesting import Parts, lies_inside, parts
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
-_LATE = "_late"  # behind the location of a table: that of its late rows
-_ROUTE_SCALE = 8  # of an Arrow batch: each of its schemas and tables costs what one of all its records would
-
-
-class Pipeline(Strict):
-    """One table and the topics that fill it."""
-
-    topics: TopicSelection = Field(description="topics to read: their names, or a pattern")
-    start: Any = Field(
-        "earliest",
-        description="where a new pipeline begins: earliest, latest, {timestamp: …}, {offsets: {topic: {0: 17}}}",
-    )
-    on_topic_recreated: Literal["start", "stop"] = Field(
-        "start", description="a topic was deleted and created again: read the new one from its beginning, or stop"
-    )
-    on_data_loss: Literal["record", "stop"] = Field(
-        "record",
-        description="Kafka no longer holds offsets that the table does not have: record them as a gap, or stop",
-    )
-    table: Table
-    route: RouteSection | None = Field(
-        None,
-        description="tables that the records go to (docs/ROUTING.md); `table` then holds the pipeline's log, no rows",
-    )
-    specs: dict[str, EventSpec] = Field(
-        default_factory=dict,
-        description="what becomes of records (docs/SPECS.md), by the full name of the Avro record, or by a pattern "
-        "with *, ? and […]. A name itself goes before patterns, of which the first counts",
-    )
-    wire: Wire = Wire.model_validate({})
-    columns: Columns = Columns.model_validate({})
-    event_time: EventTime
-    bucket: BucketSpec = Field(
-        default_factory=lambda: {"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"},
-        description="how event times map to buckets: event_time, field, composite, or your own module:Class",
-    )
-    commit: Commit = Commit.model_validate({})
-    roll: Roll = Roll.model_validate({})
-    memory: Memory = Memory.model_validate({})
-    scheduling: Scheduling = Scheduling.model_validate({})
-    schemas: Schemas = Schemas.model_validate({})
-    limits: Limits = Limits.model_validate({})
-    retention: Duration | None = Field(
-        None, description="buckets that ended longer ago are dropped from the table; default: every bucket stays"
-    )
-    seal: Seal = Seal.model_validate({})
-    compact: Compact = Compact.model_validate({})
-    hooks: Hooks = Field(default_factory=list, description="what is called when a bucket is sealed (docs/HOOKS.md)")
-    commit_offsets_to_group: str | None = Field(
-        None,
-        min_length=1,
-        description="consumer group to which the committed offsets are written, for tools that show a group's lag",
-    )
-
-    @field_validator("start")
-    @classmethod
-    def _position(cls, value: Any) -> Any:
-        return start_position(value)
-
-    @model_validator(mode="after")
-    def _clocks_of_its_topics(self) -> "Pipeline":
-        for clock in self.event_time.clocks:
-            if clock.topic is not None and not self.topics.includes(clock.topic):
-                raise ValueError(
-                    f"event_time.clocks: the pipeline reads no topic {clock.topic!r}"
-                    f"{did_you_mean(clock.topic, self.topics.names)}"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _tables_fit(self) -> "Pipeline":
-        check_table(self)
-        for rule in self.route.targets if self.route else ():
-            try:
-                check_table(self.of_target(rule, rule))
-            except ValueError as error:
-                raise ValueError(f"route.targets.{rule}: {error}") from error
-            if self.of_target(rule, rule).table.format == "iceberg" and self.route and self.route.has_one_name(rule):
-                raise ValueError(
-                    f"route.targets.{rule}: its tables would be one in the catalog; set a name such as s.{{name}}"
-                )
-            if (columns := self.of_target(rule, rule).columns).avro_key and columns != self.columns:
-                raise ValueError(f"route.targets.{rule}: columns of a key with type avro are those of the pipeline")
-        return self
-
-    def of_target(self, rule: str, name: str) -> "Pipeline":
-        """Return the settings of one table of the route: of the key `rule` of its targets, for a name."""
-        assert self.route is not None, "only a route has targets"
-        target = self.route.targets[rule]
-        location, form = target.location_of(name), target.format or self.table.format
-        in_catalog = target.catalog_name_of(name)
-        if in_catalog is None and form == "iceberg" and self.table.name is not None:  # the same namespace
-            in_catalog = f"{self.table.name.rpartition('.')[0]}.{safe_name(location.rpartition('/')[2])}"
-        place = {"location": location, "format": form, "name": in_catalog, "dead_letters": self.dead_letters,
-                 "raw": None}  # fmt: skip
-        table = self.table.model_copy(update=place)
-        seal = self.seal.model_copy(update={"late_table": None})  # each has its own, beside it
-        hooks = [of_table(hook, name, filled) for hook in (self.hooks if target.hooks is None else target.hooks)]
-        own = {"seal": seal, **settings_of(target), "hooks": hooks, "table": table, "route": None}
-        return self.model_copy(update=own)
-
-    @property
-    def needs_catalog(self) -> bool:
-        """Whether a table of it is Iceberg's."""
-        targets = self.route.targets.values() if self.route else ()
-        return "iceberg" in (self.table.format, *(target.format for target in targets))
-
-    def table_at(self, location: str) -> Table:
-        """Return the settings of the table at a location, or beside one there: of a target that the route names.
-
-        Those of the pipeline's own table for any other.
-        """
-        if self.route is not None:
-            for rule, place in self.route.fixed.items():
-                seal = self.route.targets[rule].seal
-                if location in (place, (seal and seal.late_table) or place + _LATE):
-                    return self.of_target(rule, rule).table
-        return self.table
-
-    def rule_of(self, name: str, location: str) -> str | None:
-        """Return the key of the route's targets that fills a table; None: the configuration is another by now."""
-        assert self.route is not None, "only a route has targets"
-        rule = name if name in self.route.fixed else self.route.rule_of(name)
-        return rule if rule and self.of_target(rule, name).table.location == location else None
-
-    @model_validator(mode="after")
-    def _hooks_apart(self) -> "Pipeline":
-        if self.route is None:
-            if wrong := next((hook.name for hook in self.hooks if NAME in (place_of(hook) or "")), None):
-                raise ValueError(f"hooks.{wrong}: {NAME} stands for a table of a route, and there is none")
-            return self
-        owners: dict[str, str] = {}
-        for rule, target in self.route.targets.items():
-            for hook in self.hooks if target.hooks is None else target.hooks:
-                place = place_of(hook)
-                if place is not None and NAME not in place and (rule not in self.route.fixed or place in owners):
-                    others = f"{owners[place]} and {rule}" if place in owners else f"all tables of {rule}"
-                    raise ValueError(
-                        f"hooks.{hook.name}: {place} would be that of {others}; write {NAME} in it, or give each "
-                        "target hooks of its own"
-                    )
-                owners |= {place: rule} if place is not None and NAME not in place else {}
-        return self
-
-    @property
-    def compacts_at_seal(self) -> bool:
-        """Rewrite a bucket before it is sealed: by default where readers see all files of a commit at once."""
-        wanted = self.compact.at_seal
-        return self.table.format != "parquet" if wanted is None else wanted
-
-    @property
-    def column_rules(self) -> ColumnRules:
-        """How the columns of the table may grow."""
-        is_iceberg = self.table.format == "iceberg"
-        widen: Widening = "none" if self.schemas.widen == "reject" else "iceberg" if is_iceberg else "any"
-        return ColumnRules(widen, ICEBERG_RESERVED if is_iceberg else frozenset())
-
-    @property
-    def record_specs(self) -> tuple[Spec, ...]:
-        """The event specs, as tasks get them."""
-        return specs_of(self.specs)
-
-    @property
-    def arrow_batch_records(self) -> int:
-        """Most records in one Arrow batch."""
-        return self.memory.batch_records * (1 if self.route is None else _ROUTE_SCALE)
-
-    @property
-    def dead_letters(self) -> str:
-        """Location of the dead-letter table."""
-        return self.table.dead_letters or self.table.location + "_dead_letters"
-
-    @property
-    def locations(self) -> list[str]:
-        """Locations of all tables that it writes, but those that a route makes by names."""
-        fixed = self.route.fixed if self.route else {}
-        late = [self.of_target(rule, rule).late_table for rule in fixed] if self.route else [self.late_table]
-        raw = [self.table.raw.location] if self.table.raw else []
-        return [self.table.location, self.dead_letters, *raw, *fixed.values(), *filter(None, late)]
-
-    @property
-    def raw_place(self) -> str | None:
-        """Location of the raw table; None where records are not kept."""
-        return self.table.raw.location if self.table.raw and self.table.raw.enabled else None
-
-    @property
-    def of_raw(self) -> "Pipeline | None":
-        """The settings of the raw table, as of a table with buckets of its own; None: there is none."""
-        if (raw := self.table.raw) is None:
-            return None
-        namespace, _, named = (self.table.name or "").rpartition(".")
-        name = f"{namespace}.{safe_name(raw.location.rpartition('/')[2])}" if named else None
-        own = {
-            "table": self.table.model_copy(update={"location": raw.location, "name": name, "raw": None}),
-            "event_time": self.event_time.model_copy(
-                update={"field": "_kafka_time", "unit": "logical", "clocks": []}
-            ),
-            "bucket": RAW_BUCKET, "retention": raw.retention or self.retention, "route": None, "hooks": [],
-            "seal": Seal.model_validate({"enabled": False}), "columns": Columns.model_validate({}),
-            "compact": Compact.model_validate({"open_files_max": raw.open_files_max, "share": self.compact.share}),
-        }  # fmt: skip
-        return self.model_copy(update=own)
-
-    @property
-    def late_table(self) -> str | None:
-        """Location of the table of late rows; None where late rows go elsewhere."""
-        has_one = self.route is None and self.seal.enabled and self.seal.late == "late_table"
-        return self.late_place if has_one else None
-
-    @property
-    def late_place(self) -> str:
-        """Where the table of late rows lies, if there was ever one."""
-        return self.seal.late_table or self.table.location + _LATE
-
-
-def check_table(one: Pipeline) -> None:
-    """Raise ValueError where the settings of one table contradict each other."""
-    if one.retention is not None:
-        if not bucketers.goes_by_time(bucketers.build(one.bucket)):
-            raise ValueError("retention: buckets of this bucketer do not go by time, so they never grow old")
-        if one.retention < one.event_time.max_age:
-            age = show_duration(one.event_time.max_age)
-            raise ValueError(
-                f"retention {show_duration(one.retention)} is shorter than event_time.max_age {age}: events would "
-                "come to buckets that were dropped. Set event_time.max_age to the retention or less; what is older is "
-                "quarantined then."
-            )
-    if one.compact.dedupe and not one.compacts_at_seal:
-        raise ValueError("compact.dedupe takes rows out when a bucket is sealed; set compact.at_seal: true")
-    if one.table.format == "parquet":
-        check_hive(one.table, one.roll, one.bucket)
-    if one.table.format == "iceberg":
-        check_fit_iceberg(one.hooks)
-    if one.table.name is not None and one.table.format != "iceberg":
-        raise ValueError(f"table.name is a name in a catalog, which a table of format {one.table.format} does not have")
 
 
 class Config(Strict):

@@ -12,7 +12,8 @@ from writer.batch.staging.raw_records import RAW_BUCKET, RAW_BUCKET_COLUMNS, RAW
 from writer.clients import notifications
 from writer.clients.kafka import Cluster
 from writer.commit.event_specs import unused
-from writer.config.pipelines import Config, Pipeline
+from writer.config.pipeline import Pipeline
+from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core import logging
 from writer.core.catalog_table import written

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from writer.clients import java_artifacts
-from writer.config import kafka_options
+from writer.config import kafka_client
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.driver.pipeline import PipelineRun, Start
@@ -121,7 +121,7 @@ def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, on
         "startingOffsets": json.dumps(by_topic(start.offsets)),
         "failOnDataLoss": "true",  # a loss is accepted only by a recorded gap, never by an option
         **KAFKA_OPTIONS,
-        **kafka_options.for_spark(config.kafka.options),
+        **kafka_client.options_of_spark(config.kafka.options),
         "kafka.fetch.max.wait.ms": str(config.kafka.fetch_max_wait // timedelta(milliseconds=1)),
         **kafka_timeouts(config.kafka.request_timeout),
         "maxOffsetsPerTrigger": str(pipeline.limits.records_max),

@@ -16,8 +16,8 @@ from writer.commit.batch_limits import task_count
 from writer.commit.closed_buckets import closes, newly_closed
 from writer.commit.targets import Targets, routed
 from writer.commit.task_plan import build_task_plan
-from writer.config import pipelines as config
 from writer.config.connections import Kafka
+from writer.config.pipeline import Pipeline
 from writer.core.offsets import OffsetRange, Source
 from writer.driver.readers.native_reader import NativeReader
 from writer.driver.readers.spark_reader import SparkReader
@@ -67,7 +67,7 @@ class Reader(Protocol):
         """
 
 
-def reader_of(kafka: Kafka, settings: config.Pipeline, topic_ids: Callable[[], Mapping[str, str]]) -> Reader:
+def reader_of(kafka: Kafka, settings: Pipeline, topic_ids: Callable[[], Mapping[str, str]]) -> Reader:
     """Return the reader that the configuration names. `topic_ids`: of the incarnations that are read, by topic."""
     records, with_topic = settings.arrow_batch_records, settings.topics.only is None
     if kafka.reader == "native":
@@ -87,7 +87,7 @@ class Tasks:
     """Runs the tasks of one batch after the other, and remembers how large records and rows are."""
 
     def __init__(
-        self, settings: config.Pipeline, tables: Sequence[PipelineTable], schemas: Schemas, found: DetectedFormat,
+        self, settings: Pipeline, tables: Sequence[PipelineTable], schemas: Schemas, found: DetectedFormat,
         progress: Progress, s3: S3Settings | None, reader: Reader, pipelines: Callable[[], int] = lambda: 1,
         turn: Turn | None = None,
         targets: Targets | None = None,

@@ -23,7 +23,7 @@ Exchange = Callable[[bytes], bytes]  # sends a token of the login, returns the b
 
 @dataclass(frozen=True)
 class Security:
-    """TLS and SASL by the settings of librdkafka, as `writer.config.security` gives them; none of them is plaintext."""
+    """TLS and SASL by the settings of librdkafka, as `writer.config.kafka_client` gives them; none is plaintext."""
 
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)  # a password may be in them
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import bucketers
 from writer.commit.builder import check_age
-from writer.config import pipelines
+from writer.config.pipeline import Pipeline
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey, by_bucket
@@ -58,7 +58,7 @@ class CompactionResult:
 class Compactor:
     """Rewrites buckets of one pipeline's table."""
 
-    def __init__(self, name: str, settings: pipelines.Pipeline, table: PipelineTable, s3: S3Settings | None) -> None:
+    def __init__(self, name: str, settings: Pipeline, table: PipelineTable, s3: S3Settings | None) -> None:
         self._name, self._settings, self._table, self._s3 = name, settings, table, s3
         wanted = settings.compact
         self.policy = Policy(

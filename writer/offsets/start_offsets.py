@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 from writer.clients.kafka import Cluster, Topic
-from writer.config.pipelines import Pipeline
+from writer.config.pipeline import Pipeline
 from writer.core import logging
 from writer.core.errors import FrontierLost, LogChanged, TopicMissing
 from writer.core.offsets import OffsetRange, Source, TopicPartition

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from writer.config.pipelines import Pipeline
+from writer.config.pipeline import Pipeline
 from writer.config.table_sections import Reader
 from writer.core.text import plural
 from writer.engines.types import of_records

@@ -13,7 +13,8 @@ import bucketers
 from writer.clients import java_artifacts
 from writer.clients.driver_endpoint import announcement, ask_driver
 from writer.config.connections import Http
-from writer.config.pipelines import Config, Pipeline
+from writer.config.pipeline import Pipeline
+from writer.config.pipelines import Config
 from writer.config.table_sections import Catalog, layout
 from writer.core.catalog_table import CatalogTable, written
 from writer.core.errors import HeadraceError

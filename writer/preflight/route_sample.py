@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from writer.batch.route import NoTarget, Route
 from writer.commit.targets import record_names
-from writer.config.pipelines import Config, Pipeline
+from writer.config.pipeline import Pipeline
+from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, opened, record_places
 from writer.schemas.registry import SchemaSource

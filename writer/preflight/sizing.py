@@ -10,7 +10,7 @@ from typing import Any
 
 from writer.batch.staging.parquet_files import GROUP_BYTES_MAX
 from writer.commit.batch_limits import limits, task_count
-from writer.config.pipelines import Pipeline
+from writer.config.pipeline import Pipeline
 from writer.core.text import listed, plural, span
 from writer.core.units import show_duration, show_size
 

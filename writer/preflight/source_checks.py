@@ -10,7 +10,8 @@ from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
 from writer.commit.event_specs import check_specs, unused
-from writer.config.pipelines import Config, Pipeline
+from writer.config.pipeline import Pipeline
+from writer.config.pipelines import Config
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import ConfigError, HeadraceError, SchemaChanged
 from writer.core.text import listed, plural

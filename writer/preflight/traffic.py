@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 import bucketers
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
-from writer.config.pipelines import Config, Pipeline
+from writer.config.pipeline import Pipeline
+from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, ExitCode, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural, span

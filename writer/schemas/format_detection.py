@@ -15,8 +15,8 @@ from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import CONFLUENT, Part, Wire, each, keys_as_values, recognised
 from writer.batch.bucketing import times_of
 from writer.clients import kafka_sample
-from writer.config import pipelines
 from writer.config.connections import Kafka
+from writer.config.pipeline import Pipeline
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.core.offsets import Source, Span
@@ -152,7 +152,7 @@ class DetectedWire:
 class DetectedFormat:
     """The detected values of `auto` in one pipeline's configuration."""
 
-    def __init__(self, pipeline: str, settings: pipelines.Pipeline, kafka: Kafka) -> None:
+    def __init__(self, pipeline: str, settings: Pipeline, kafka: Kafka) -> None:
         self._pipeline, self._settings, self._kafka = pipeline, settings, kafka
         self._values = DetectedWire.begun(pipeline, "value", settings.wire.fixed)
         self._keys: DetectedWire | None = None

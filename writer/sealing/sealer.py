@@ -9,7 +9,8 @@ from uuid import uuid4
 import bucketers
 from bucketers import interval
 from writer.batch.staging.parquet_files import bucket_folder
-from writer.config.pipelines import Config, Pipeline
+from writer.config.pipeline import Pipeline
+from writer.config.pipelines import Config
 from writer.core import fault_points, logging
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile, BucketKey, by_bucket

@@ -4,7 +4,8 @@ import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from writer.config.pipelines import Config, Pipeline
+from writer.config.pipeline import Pipeline
+from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.storage.base import Store, StoreError, Unanswered

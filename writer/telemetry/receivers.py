@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
 
-from writer.config.pipelines import Config, Pipeline
+from writer.config.pipeline import Pipeline
+from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.status.model import Commit
 from writer.status.progress import Progress

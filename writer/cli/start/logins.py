@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from writer.config.security import Mechanism, Protocol
+from writer.config.kafka_client import Mechanism, Protocol
 from writer.core.errors import ConfigError
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

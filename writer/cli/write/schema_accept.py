@@ -12,7 +12,8 @@ from rich.console import Console
 
 from writer.avro.wire_format import CONFLUENT, Ids, show_id
 from writer.clients.driver_endpoint import check_no_driver
-from writer.config.pipelines import Config, Pipeline
+from writer.config.pipeline import Pipeline
+from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import instant, iso, plural
 from writer.core.units import microseconds

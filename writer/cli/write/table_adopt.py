@@ -17,7 +17,8 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import times_of
 from writer.batch.staging.parquet_files import open_file
 from writer.cli.write import table_accept
-from writer.config.pipelines import Config, Pipeline
+from writer.config.pipeline import Pipeline
+from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile
