@@ -153,7 +153,7 @@ def topic(bootstrap: str) -> Callable[..., str]:
     def create(partitions: int = 1, *, prefix: str = "topic", **settings: str) -> str:
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
-        admin.create_topics([new])[name].result(timeout=30)
+        admin.create_topics([new])[name].result(timeout=60)
         return name
 
     return create

@@ -38,7 +38,7 @@ class Process:
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"it did not end within {seconds} s:\n{self.said()}") from None
-        _, alive = psutil.wait_procs(family, timeout=30)
+        _, alive = psutil.wait_procs(family, timeout=60)
         for process in alive:
             process.kill()
         assert not alive, f"left running: {alive}\n{self.said()}"
@@ -55,8 +55,8 @@ class Process:
         """kill -9 it, and wait until its JVM has noticed."""
         family = self.family()
         self.process.kill()
-        self.process.wait(10)
-        _, alive = psutil.wait_procs(family, timeout=20)
+        self.process.wait(60)
+        _, alive = psutil.wait_procs(family, timeout=60)
         for process in alive:
             process.kill()
 
@@ -76,7 +76,7 @@ def run_killed(code: str, *arguments: str, point: str) -> None:
     root = Path(__file__).parents[1]
     env = {**os.environ, "HEADRACE_FAULT": point, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], env=env, cwd=root, capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", code, *arguments], env=env, cwd=root, capture_output=True, text=True, timeout=120,
         check=False,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr

@@ -56,7 +56,7 @@ def on_cluster(
 
 def scale(url: str, executors: object, token: str | None = TOKEN, **said: object) -> tuple[int, str]:
     """`POST /scale`, with what is said beside: verdict, why, right."""
-    connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=60)
     try:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         connection.request("POST", f"/scale?{urlencode({'executors': executors, **said})}", headers=headers)
@@ -78,7 +78,7 @@ class Driver:
         return str(found[-1])
 
     def status(self) -> dict[str, Any]:
-        with urlopen(f"{self.url}/status", timeout=20) as answer:
+        with urlopen(f"{self.url}/status", timeout=60) as answer:
             found: dict[str, Any] = json.loads(answer.read())
             return found
 
@@ -125,7 +125,7 @@ class Autoscaler(Supervised):
 
     def told(self, path: str = "/status") -> Any:
         url = re.findall(r"autoscaler_listening url=(\S+)", self.said())[-1]
-        with urlopen(url + path, timeout=20) as answer:
+        with urlopen(url + path, timeout=60) as answer:
             text = answer.read().decode()
         return json.loads(text) if path == "/status" else text
 

@@ -103,9 +103,9 @@ class Site:
         """Ends of the topics' logs."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "test"})
         try:
-            found = consumer.list_topics(timeout=10).topics
+            found = consumer.list_topics(timeout=60).topics
             sources = [(topic, p) for topic in topics for p in found[topic].partitions]
-            return {s: consumer.get_watermark_offsets(TopicPartition(*s), timeout=10)[1] for s in sources}
+            return {s: consumer.get_watermark_offsets(TopicPartition(*s), timeout=60)[1] for s in sources}
         finally:
             consumer.close()
 
@@ -114,16 +114,16 @@ class Site:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         wanted = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
         for future in admin.delete_records(wanted).values():
-            future.result(timeout=30)
+            future.result(timeout=60)
 
     def again(self, topic: str, partitions: int = 1) -> None:
         """Delete a topic and create it again under its name."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.delete_topics([topic])[topic].result(timeout=30)
-        deadline = time.monotonic() + 30
+        admin.delete_topics([topic])[topic].result(timeout=60)
+        deadline = time.monotonic() + 60
         while True:
             try:
-                admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(timeout=30)
+                admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(timeout=60)
             except KafkaException:  # the deletion is still under way
                 assert time.monotonic() < deadline
                 time.sleep(0.2)

@@ -141,7 +141,7 @@ def test_killed_at_each_step_of_a_chunk_and_run_again_it_loses_and_doubles_nothi
     env = {**os.environ, "HEADRACE_FAULT": f"{point}:{nth}", "PYTHONPATH": str(root)}
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path), form], env=env, cwd=root, capture_output=True, text=True,
-        timeout=120, check=False,
+        timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
     oracle.check_rows(Path(driver.lake), "clicks")

@@ -33,9 +33,9 @@ def read(bootstrap, topic, partitions=1):
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False})
     try:
         consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
-        want = sum(consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in range(partitions))
+        want = sum(consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=60)[1] for p in range(partitions))
         messages = []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(messages) < want and time.monotonic() < deadline:
             messages += consumer.consume(min(10_000, want - len(messages)), timeout=1)
         assert [m.error() for m in messages if m.error()] == []
@@ -52,7 +52,7 @@ def write(bootstrap, topic, *values):
     assert producer.flush(10) == 0
 
 
-def gone_within(pid, seconds=5.0):
+def gone_within(pid, seconds=60.0):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
@@ -80,10 +80,10 @@ def test_a_topic_created_again_has_another_id(bootstrap, topic):
 
     def topic_id(name, other_than=""):
         """The broker answers a moment before it knows of what it has just done."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             with suppress(KafkaException):
-                found = str(admin.describe_topics(TopicCollection([name]))[name].result(timeout=10).topic_id)
+                found = str(admin.describe_topics(TopicCollection([name]))[name].result(timeout=60).topic_id)
                 if found != other_than:
                     return found
             assert time.monotonic() < deadline, f"{name} has no other id than {other_than!r}"
@@ -92,21 +92,21 @@ def test_a_topic_created_again_has_another_id(bootstrap, topic):
     name = topic(partitions=2)
     first = topic_id(name)
     assert topic_id(name) == first
-    admin.delete_topics([name])[name].result(timeout=10)
-    admin.create_topics([NewTopic(name, num_partitions=2, replication_factor=1)])[name].result(timeout=10)
+    admin.delete_topics([name])[name].result(timeout=60)
+    admin.create_topics([NewTopic(name, num_partitions=2, replication_factor=1)])[name].result(timeout=60)
     assert topic_id(name, other_than=first) != first
 
 
 def test_a_restart_keeps_port_data_and_cluster(tmp_path):
     with Broker(tmp_path, auto_create=True) as broker:
         write(broker.bootstrap, "kept", b"before")
-        cluster = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=5).cluster_id
+        cluster = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=60).cluster_id
         address, pid = broker.bootstrap, broker.pid
         broker.stop()
         broker.start()
         assert broker.bootstrap == address
         assert broker.pid != pid
-        assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=5).cluster_id == cluster
+        assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=60).cluster_id == cluster
         write(address, "kept", b"after")
         assert [m.value() for m in read(address, "kept")] == [b"before", b"after"]
 
@@ -220,7 +220,7 @@ def test_a_child_that_ignores_sigterm_is_killed(tmp_path):
     )
     child = Process("deaf", [sys.executable, "-c", code], cwd=tmp_path, log=tmp_path / "log")
     child.launch()
-    child.wait_until(lambda: "up" in (tmp_path / "log").read_text(), within=timedelta(seconds=20))
+    child.wait_until(lambda: "up" in (tmp_path / "log").read_text(), within=timedelta(seconds=60))
     pid = child.pid
     child.stop(grace=timedelta(milliseconds=200))
     assert not psutil.pid_exists(pid)
@@ -237,7 +237,7 @@ def test_a_child_that_never_answers_is_named_with_its_log(tmp_path):
 def test_stop_ends_the_grandchildren_too(tmp_path):
     child = Process("family", ["sh", "-c", "sleep 600 & echo $!; wait"], cwd=tmp_path, log=tmp_path / "log")
     child.launch()
-    child.wait_until(lambda: (tmp_path / "log").read_text().endswith("\n"), within=timedelta(seconds=5))
+    child.wait_until(lambda: (tmp_path / "log").read_text().endswith("\n"), within=timedelta(seconds=60))
     grandchild = int((tmp_path / "log").read_text())
     child.stop()
     assert gone_within(grandchild)
@@ -321,4 +321,4 @@ def test_produced_counts_are_what_the_partitions_hold(kind, bootstrap, registry_
 def test_a_failed_delivery_raises_and_creates_no_topic(bootstrap, registry_url):
     with pytest.raises(KafkaException, match="UNKNOWN_TOPIC"):
         events.produce(bootstrap, registry_url, "never-created", 10, now=NOW, kind="clicks")
-    assert "never-created" not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=5).topics
+    assert "never-created" not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=60).topics

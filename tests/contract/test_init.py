@@ -116,7 +116,7 @@ def test_it_logs_in_and_the_file_refers_to_the_passwords(registry_url, tmp_path,
         behind_login(registry_url, authority, "reader", "registry:pass/w@rd") as registry,
     ):
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_topics([NewTopic("clicks", 2, 1)])["clicks"].result(timeout=30)
+        admin.create_topics([NewTopic("clicks", 2, 1)])["clicks"].result(timeout=60)
         produce(cluster.bootstrap, registry_url, "clicks", 50, now=datetime.now(UTC), kind="clicks")
         done = CliRunner().invoke(
             app,

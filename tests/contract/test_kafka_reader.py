@@ -109,7 +109,7 @@ def part(topic: str, partition: int, start: int, end: int) -> OffsetRange:
 
 def end_of(bootstrap: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test"})
-    end: int = consumer.get_watermark_offsets(Where(topic, 0), timeout=20)[1]
+    end: int = consumer.get_watermark_offsets(Where(topic, 0), timeout=60)[1]
     consumer.close()
     return end
 

@@ -27,12 +27,12 @@ def cluster(bootstrap: str) -> Cluster:
 def gone(bootstrap: str, topic: MakeTopic) -> tuple[Cluster, str]:
     """A cluster that was asked about a topic, and the topic, which was deleted since."""
     cluster, name, admin = (
-        Cluster(bootstrap, timedelta(seconds=10)),
+        Cluster(bootstrap, timedelta(seconds=60)),
         topic(1),
         AdminClient({"bootstrap.servers": bootstrap}),
     )
     cluster.latest(cluster.sources([name]))
-    admin.delete_topics([name])[name].result(timeout=30)
+    admin.delete_topics([name])[name].result(timeout=60)
     return cluster, name
 
 
@@ -97,7 +97,7 @@ def test_the_frontier_is_seen_as_the_offsets_of_a_group(cluster: Cluster, bootst
     cluster.mirror(group, {(name, 0): 0, (name, 1): 5})
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
-        found = consumer.committed([TopicPartition(name, partition) for partition in (0, 1)], timeout=10)
+        found = consumer.committed([TopicPartition(name, partition) for partition in (0, 1)], timeout=60)
         assert [tp.offset for tp in found] == [0, 5]
     finally:
         consumer.close()
@@ -108,7 +108,7 @@ def test_a_group_that_consumes_takes_no_offsets(cluster: Cluster, bootstrap: str
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
         consumer.subscribe([name])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not consumer.assignment():
             assert time.monotonic() < deadline
             consumer.poll(0.2)
@@ -125,4 +125,4 @@ def test_a_topic_that_is_gone_is_no_silent_broker(gone: tuple[Cluster, str], que
     began_s = time.monotonic()
     with pytest.raises(TopicMissing, match=f"{name}.* does not exist on .*: it was deleted"):
         getattr(cluster, question)(about)
-    assert time.monotonic() - began_s < 9, "it is said, not waited for"
+    assert time.monotonic() - began_s < 30, "it is said, not waited for"

@@ -101,14 +101,15 @@ def test_offsets_without_a_record_are_passed_over(bootstrap, topic, kafka, clust
         (producer.commit_transaction if key == "a" else producer.abort_transaction)(10)
     began = time.monotonic()
     while cluster.latest([(name, 0)])[name, 0] < 12:  # ten records and two marks, the second of which comes by itself
-        assert time.monotonic() < began + 10
+        assert time.monotonic() < began + 60
         time.sleep(0.05)
     spans = kafka_sample.spans(cluster, [name], 100)
     assert spans == {(name, 0): (0, 12)}
     began = time.monotonic()
-    values = kafka_sample.read(kafka, spans).column("value").to_pylist()
+    patient = kafka.model_copy(update={"request_timeout": timedelta(seconds=60)})
+    values = kafka_sample.read(patient, spans).column("value").to_pylist()
     assert values == [b"a"] * 5  # what was aborted never appears, as in the table
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_a_look_joins_no_group_and_commits_no_offset(bootstrap, topic, kafka, cluster):
@@ -196,7 +197,7 @@ def test_preview_follows_until_it_is_interrupted(site, clicks):
     write(site.bootstrap, clicks, [(0, b"late", b"no header", 0)])
     last = json.loads(process.stdout.readline())
     process.send_signal(signal.SIGINT)
-    rest, said = process.communicate(timeout=20)
+    rest, said = process.communicate(timeout=120)
     assert (process.returncode, rest, said) == (0, "", "")
     assert [record["key"] for record in first] != ["late", "late"]
     assert (last["key"], last["outcome"]) == ("late", "dead_letter")

@@ -131,14 +131,14 @@ def test_each_format_is_found_kept_and_read_to_the_last_record(site, topic, boot
     grown = avro.fingerprint(json.dumps({**WIDER, "name": "Single"}))
     produce(bootstrap, topics["single"], wire, grown, {**WIDER, "name": "Single"}, range(340, 350))
     writer = site.start()
-    writer.until(lambda: "pipeline_started pipeline=late" in writer.said(), seconds=90)
+    writer.until(lambda: "pipeline_started pipeline=late" in writer.said())
     late = {**EVENT, "name": "Late"}
     register(registry_url, topics["late"], late)
     content = id_of(CONTENT, registry_url, topics["late"], late)
     produce(bootstrap, topics["late"], CONTENT, content, late, range(50))
-    writer.until(lambda: bool(oracle.rows(lakes / "late", "count(*)")), seconds=90)
+    writer.until(lambda: bool(oracle.rows(lakes / "late", "count(*)")))
     writer.process.send_signal(signal.SIGTERM)
-    assert writer.wait(60) == 0
+    assert writer.wait(120) == 0
     assert oracle.rows(lakes / "late", "count(*), sum(id)") == [(50, 1_225)]
     assert oracle.replay(lakes / "late").commits[-1]["wire"] == CONTENT.facts()
     assert oracle.rows(lakes / "single", "count(*), count(extra)") == [(310, 10)]

@@ -119,7 +119,7 @@ def test_a_topic_that_stays_away_ends_the_process_with_a_sentence(watchful: Site
     writer.until(lambda: writer.commits() == 1)
     admin = AdminClient({"bootstrap.servers": watchful.bootstrap})
     began = time.monotonic()
-    admin.delete_topics([name])[name].result(timeout=30)
+    admin.delete_topics([name])[name].result(timeout=60)
     assert writer.wait(200) == 2
     said = writer.said()
     assert f"topic '{name}' does not exist" in said

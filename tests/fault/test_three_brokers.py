@@ -94,7 +94,7 @@ def test_a_leader_that_stops_or_is_killed_is_replaced_and_one_that_comes_back_is
     read_and_record("the leader changes", stopped, lambda _: cluster.brokers[1].stop())
     assert cluster.leader(stopped) == 3
     cluster.brokers[1].start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while cluster.in_sync(killed) != {2, 3}:
         assert time.monotonic() < deadline
         time.sleep(0.2)

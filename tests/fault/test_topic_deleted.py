@@ -16,7 +16,7 @@ from writer.demo.devstack.stack import Broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]
-STOP_TIMEOUT_S, SOON_S = 4, 15  # and what a crowded machine takes to notice, to cancel and to end
+STOP_TIMEOUT_S, SOON_S = 4, 60  # and what a crowded machine takes to notice, to cancel and to end
 ALL_SLOTS = {"target_file_size": "4 KiB"}  # so many files that a batch of 300 events has work for both slots
 
 
@@ -30,7 +30,7 @@ def impatient(site: Site, *, lag_interval: str, tries: int = 4) -> Site:
 
 def delete(site: Site, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": site.bootstrap})
-    admin.delete_topics([topic])[topic].result(timeout=30)
+    admin.delete_topics([topic])[topic].result(timeout=60)
 
 
 def hang(site: Site, gone: str, flag: Path, **env: str) -> Writer:
@@ -92,10 +92,10 @@ def test_a_stop_ends_a_driver_whose_tasks_ask_for_a_deleted_topic(tmp_path: Path
         site.fill("gone", 300)
         site.fill("stays", 100)
         writer = hang(site, "gone", tmp_path / "before")
-        writer.until(lambda: writer.commits() >= 1, 60)
+        writer.until(lambda: writer.commits() >= 1)
         site.fill("stays", 100, seed=8)
-        writer.until(lambda: writer.commits() >= 2, 30)
-        assert "gone" not in admin.list_topics(timeout=10).topics, "the tasks' consumers created it again"
+        writer.until(lambda: writer.commits() >= 2)
+        assert "gone" not in admin.list_topics(timeout=60).topics, "the tasks' consumers created it again"
         assert stopped_within_s(writer) < STOP_TIMEOUT_S + SOON_S
         assert "batch_cancelled pipeline=gone reason='it took longer than stop_timeout'" in writer.said()
         admin.create_topics([NewTopic("gone", 1, 1)])["gone"].result(30)
@@ -114,7 +114,7 @@ def test_a_task_on_a_partition_that_is_gone_ends_in_bounded_time(site: Site, top
     site.fill(gone, 300)
     writer = hang(site, gone, site.root / "before")
     began_s = time.monotonic()
-    writer.until(lambda: "pipeline_restarting pipeline=gone" in writer.said(), 150)
+    writer.until(lambda: "pipeline_restarting pipeline=gone" in writer.said())
     assert 60 < time.monotonic() - began_s < 90 + SOON_S
     assert "batch_cancelled" not in writer.said()
     assert stopped_within_s(writer) < STOP_TIMEOUT_S + SOON_S
@@ -153,7 +153,7 @@ def test_a_broker_that_is_slow_fails_no_task(tmp_path: Path, registry_url: str) 
         writer.until(flag.exists)
         latency.seconds = 8
         flag.unlink()
-        writer.until(lambda: writer.commits() >= 1, 200)
+        writer.until(lambda: writer.commits() >= 1)
         latency.seconds = 0
         writer.stop()
         oracle.check(lake, "slow", site.ends("slow"))

@@ -20,7 +20,7 @@ MakeTopic = Callable[..., str]
 
 def say(*words: str, code: int = 0) -> str:
     command = [sys.executable, "-m", "writer.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -111,16 +111,16 @@ def test_dead_letters_of_a_schema_that_came_late_are_replayed_beside_the_writer(
     producer.produce(name, value)
     producer.flush()
     writer = site.start()
-    writer.until(lambda: writer.commits() >= 1, seconds=180)
+    writer.until(lambda: writer.commits() >= 1)
     assert audited(site)["records"]["dead_letters"] == 4
     site.overrides = {"registry": {"files": {4_711: str(file)}}}
     repaired = json.loads(say("dlq", "replay", str(site.config), "--schema-id", "4711", "--yes", "--json"))
     assert (repaired["chosen"], repaired["rows"]) == (1, 1)
     site.overrides = {}
     site.fill(name, 100, seed=8)
-    writer.until(lambda: writer.commits() >= 2, seconds=180)
+    writer.until(lambda: writer.commits() >= 2)
     writer.process.terminate()
-    assert writer.wait(60) == 0
+    assert writer.wait(120) == 0
     oracle.check(lake, "events", site.ends(name))
     found = audited(site)
     assert (found["adds_up"], found["replayed"], found["records"]["dead_letters"]) == (True, 1, 3)

@@ -24,7 +24,7 @@ def test_each_record_is_kept_as_kafka_has_it(site: Site, topic: MakeTopic, reade
     created, appended = topic(2), f"{topic(1)}-appended"
     new = NewTopic(appended, 1, 1, config={"message.timestamp.type": "LogAppendTime"})
     admin = AdminClient({"bootstrap.servers": site.bootstrap})
-    admin.create_topics([new])[appended].result(timeout=30)
+    admin.create_topics([new])[appended].result(timeout=60)
     lake = site.pipeline("events", [created, appended], raw=True)
     for name in (created, appended):
         site.fill(name, 200, broken=2)
@@ -42,7 +42,7 @@ def test_each_record_is_kept_as_kafka_has_it(site: Site, topic: MakeTopic, reade
     assert found == expected
     said = subprocess.run(
         [sys.executable, "-m", "writer.cli", "audit", str(site.config), "--deep", "--json"], capture_output=True,
-        text=True, timeout=60, check=False,
+        text=True, timeout=120, check=False,
     )  # fmt: skip
     audited = json.loads(said.stdout)["pipelines"]["events"]
     assert (audited["adds_up"], audited["raw_records"]) == (True, sum(ends.values())), audited["problems"]

@@ -32,7 +32,7 @@ RULES = {r["alert"]: r["expr"] for group in GROUPS for r in group["rules"] if "a
 
 def scraped(url: str) -> list[Series]:
     """What Prometheus reads at one moment."""
-    with urlopen(f"{url}/metrics", timeout=10) as answer:
+    with urlopen(f"{url}/metrics", timeout=60) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     return [
         Series(s.name, frozenset(s.labels.items()), [(0.0, s.value)]) for family in families for s in family.samples
@@ -119,7 +119,7 @@ def test_retention_that_is_about_to_bite_pages_and_is_averted(site: Site, topic:
         assert "HeadracePaused" in pending(url)
         say("resume", config)
         writer.until(lambda: len(oracle.rows(lake, "1")) == 201, seconds=240)
-        writer.until(lambda: not pending(url), seconds=120)
+        writer.until(lambda: not pending(url))
         writer.stop()
     finally:
         if writer.process.poll() is None:
@@ -144,7 +144,7 @@ def retention(site: Site, topic: str, wanted: timedelta) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": site.bootstrap})  # its futures fail once it is collected
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(timeout=30)
+        future.result(timeout=60)
 
 
 def test_a_driver_tells_at_once_of_a_gap_and_of_a_topic_that_was_created_again(site: Site, topic: MakeTopic) -> None:

@@ -89,7 +89,7 @@ def workspace(tmp_path: Path, registry_url: str, s3: ObjectServer, monkeypatch: 
 
 def created(cluster: SecuredBroker) -> str:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})  # its futures fail once it is collected
-    admin.create_topics([NewTopic("events", 2, 1)])["events"].result(timeout=30)
+    admin.create_topics([NewTopic("events", 2, 1)])["events"].result(timeout=60)
     return "events"
 
 

@@ -26,7 +26,7 @@ def url(site: Site) -> str:
 
 
 def get(site: Site, path: str) -> str:
-    with urlopen(url(site) + path, timeout=5) as response:
+    with urlopen(url(site) + path, timeout=60) as response:
         return str(response.read().decode())
 
 
@@ -69,7 +69,7 @@ def agrees(site: Site, lake: Path) -> None:
 
 
 def carried(writer: Writer, commits: int) -> None:
-    writer.until(lambda: writer.commits() == commits, seconds=60)
+    writer.until(lambda: writer.commits() == commits)
 
 
 def test_a_running_writer_tells_what_the_lake_holds_and_why_it_committed(site: Site, topic: MakeTopic) -> None:
@@ -91,8 +91,8 @@ def test_a_running_writer_tells_what_the_lake_holds_and_why_it_committed(site: S
     assert get(site, "/healthz") == get(site, "/readyz") == "ok\n"
     told = status(site)
     assert (told["source"], told["state"], told["epoch"]) == ("driver", "running", 1)
-    writer.until(lambda: scrape(site)["headrace_lag_records", "0", name] == 0, seconds=10)
-    assert scrape(site)["headrace_lag_source_age_seconds",] < 10
+    writer.until(lambda: scrape(site)["headrace_lag_records", "0", name] == 0)
+    assert scrape(site)["headrace_lag_source_age_seconds",] < 30
 
     why = [explained(site, "--batch", str(batch)) for batch in range(3)]
     # A first batch that lasts longer than the delay lets the second begin with the first record that comes.
@@ -109,7 +109,7 @@ def test_a_running_writer_tells_what_the_lake_holds_and_why_it_committed(site: S
     assert "commit" in why[0]["phase_seconds"], "the next commit told"
 
     writer.process.send_signal(signal.SIGTERM)
-    assert writer.wait(30) == 0
+    assert writer.wait(120) == 0
     assert not (site.root / "checkpoints" / "events" / "driver.json").exists()
     after = status(site)
     assert (after["source"], after["state"], after["lag"]["offsets"]) == ("lake", "unknown", 0)
@@ -117,7 +117,7 @@ def test_a_running_writer_tells_what_the_lake_holds_and_why_it_committed(site: S
     assert [p["frontier"] for p in after["lag"]["partitions"]] == [p["frontier"] for p in told["lag"]["partitions"]]
     consumer = Consumer({"bootstrap.servers": site.bootstrap, "group.id": f"shown-{name}"})
     try:
-        shown = consumer.committed([TopicPartition(name, partition) for partition in (0, 1)], timeout=10)
+        shown = consumer.committed([TopicPartition(name, partition) for partition in (0, 1)], timeout=60)
         assert {(tp.topic, tp.partition): tp.offset for tp in shown} == site.ends(name)
     finally:
         consumer.close()

@@ -41,7 +41,7 @@ def test_each_commit_is_lineage_and_a_receiver_that_hangs_delays_none(
                 site.fill(name, 100, seed=n)
                 writer.until(lambda n=n: writer.commits() >= n)
             writer.until(lambda: len(receiver.asked) >= 2 * writer.commits())
-            with urlopen(f"{Driver(writer).url}/metrics", timeout=20) as answer:
+            with urlopen(f"{Driver(writer).url}/metrics", timeout=60) as answer:
                 metrics = answer.read().decode()
             assert 'headrace_telemetry_sent_total{pipeline="clicks",receiver="opentelemetry"} 0.0' in metrics
             assert writer.stop()

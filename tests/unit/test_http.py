@@ -38,7 +38,7 @@ def url(progress):
 
 
 def get(url: str, path: str, method: str = "GET") -> tuple[int, str, str]:
-    connection = HTTPConnection(urlsplit(url).netloc, timeout=5)
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=60)
     try:
         connection.request(method, path)
         response = connection.getresponse()
@@ -139,7 +139,7 @@ def test_head_gives_no_body_and_a_post_is_refused(url):
 
 
 def post(url: str, path: str, token: str | None = None) -> tuple[int, str]:
-    connection = HTTPConnection(urlsplit(url).netloc, timeout=5)
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=60)
     try:
         connection.request("POST", path, headers={} if token is None else {"Authorization": f"Bearer {token}"})
         response = connection.getresponse()
@@ -207,7 +207,7 @@ def test_a_silent_client_holds_up_no_other(url):
     host, port = urlsplit(url).netloc.split(":")
     with ExitStack() as silent:
         for _ in range(5):
-            silent.enter_context(socket.create_connection((host, int(port)), timeout=5))
+            silent.enter_context(socket.create_connection((host, int(port)), timeout=60))
         assert get(url, "/healthz")[0] == 200
 
 

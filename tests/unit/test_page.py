@@ -43,9 +43,9 @@ def ask(
 ) -> tuple[int, Headers, str]:
     address = urlsplit(url)
     if address.scheme == "https":
-        connection: HTTPConnection = HTTPSConnection(address.netloc, timeout=5, context=context)
+        connection: HTTPConnection = HTTPSConnection(address.netloc, timeout=60, context=context)
     else:
-        connection = HTTPConnection(address.netloc, timeout=5)
+        connection = HTTPConnection(address.netloc, timeout=60)
     try:
         connection.request(method, path, headers=headers or {})
         answer = connection.getresponse()

@@ -69,7 +69,7 @@ def test_a_batch_is_held_until_the_pause_is_over(store: LocalStore) -> None:
     assert not done.wait(0.2)
     assert (progress.view().state, progress.view().pause) == ("paused", WHO)
     pause.resume(store)
-    assert done.wait(5)
+    assert done.wait(60)
     assert (progress.view().state, progress.view().pause) == ("running", None)
 
 
@@ -134,7 +134,7 @@ def test_a_storage_that_fails_leaves_a_held_batch_held(store: LocalStore) -> Non
     pause.resume(store)
     assert not done.wait(0.2)
     failing.broken = False
-    assert done.wait(5)
+    assert done.wait(60)
 
 
 @pytest.mark.parametrize("waits", [True, False])

@@ -72,7 +72,7 @@ def serve(path: Path, tmp_path: Path) -> Iterator[Serve]:
 
 def told(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Ask for a reload. Returns what the command prints."""
-    reload(path, timeout="20 s", as_json=True)
+    reload(path, timeout="60 s", as_json=True)
     return dict(json.loads(capsys.readouterr().out))
 
 
@@ -115,7 +115,7 @@ def test_the_writer_reads_an_invalid_file_too_and_its_reason_is_shown(path: Path
             reload(path, timeout="1 s")
         return
     with pytest.raises(ConfigError, match="nothing was changed: the writer's reason"):
-        reload(path, timeout="20 s")
+        reload(path, timeout="60 s")
     assert read(path, "clicks") == 1
 
 

@@ -111,7 +111,7 @@ def test_a_driver_is_seen_writes_its_stacks_and_leaves_nothing_behind() -> None:
             time.sleep(0.02)
         assert code == -15
         reap(None)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             try:
                 os.killpg(group, 0)
@@ -124,7 +124,7 @@ def test_a_driver_is_seen_writes_its_stacks_and_leaves_nothing_behind() -> None:
 
 def test_children_without_a_parent_are_reaped() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{child.pid}").exists():
         reap(None)
         assert time.monotonic() < deadline
