@@ -12,6 +12,7 @@ from tests.looking import NOW
 from tests.unit.test_targets import PART, Started
 from writer.cli.table.convert import run_convert
 from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
 from writer.output.tables import console
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.appender import Converted
@@ -19,6 +20,15 @@ from writer.table.log.appender import Converted
 
 def routed(root: Path, form: str, names: tuple[str, ...] = ("a", "b")) -> Started:
     return Started(root, {"targets": {name: str(root / name) for name in names}}, form=form)
+
+
+def alone(root: Path, log: str, form: str) -> Started:
+    """A route whose log has one format, and its table b another."""
+    b = {"location": str(root / "b"), "format": form, "name": "shop.b"}
+    if form != "iceberg":
+        del b["name"]
+    name = {"table": {"name": "shop.log"}} if log == "iceberg" else {}
+    return Started(root, {"targets": {"a": str(root / "a"), "b": b}}, form=log, **name)
 
 
 def counts(root: Path) -> list[int]:
@@ -74,3 +84,44 @@ def test_a_route_whose_conversion_dies_at_any_effect_is_converted_by_the_next(
         assert (counts(tmp_path / "now"), new.tables.behind) == ([2, 1], {}), after
         after += 6
     assert after > 12
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+@pytest.mark.parametrize("log", ["iceberg", "delta"])
+def test_a_target_is_converted_alone_and_the_log_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, form: str
+) -> None:
+    old = alone(tmp_path / "now", log, form)
+    old.commit(str(tmp_path / "now" / "a"), str(tmp_path / "now" / "b"))
+    old.tables.apply_side_files()
+    old.commit(str(tmp_path / "now" / "b"))
+    if form == "parquet":  # whose files that wait are hidden, and these are not
+        old.tables.apply_side_files()
+    (tmp_path / "now").rename(tmp_path / "then")
+    config, after, is_done = old.config.model_dump(mode="json", exclude_unset=True), 0, False
+    config["pipelines"]["p"]["route"]["targets"]["b"] |= {"format": "iceberg", "name": "shop.b"}
+    wanted = Config.model_validate(config)
+    while not is_done:
+        shutil.rmtree(tmp_path / "now", ignore_errors=True)
+        shutil.copytree(tmp_path / "then", tmp_path / "now")
+        catalog_client._open.cache_clear()
+        at_effect = dying(monkeypatch, after)
+        next(at_effect)
+        with suppress(Died):
+            assert run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
+            is_done = True
+        next(at_effect)
+        if run_convert(wanted, "p", write=False, now=NOW, as_json=True, out=console()):
+            with pytest.raises(ConfigError, match="has format"):
+                alone(tmp_path / "now", log, "iceberg")
+        run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
+        assert not run_convert(wanted, "p", write=False, now=NOW, as_json=True, out=console())
+        new = alone(tmp_path / "now", log, "iceberg")
+        new.commit(str(tmp_path / "now" / "a"), str(tmp_path / "now" / "b"))
+        new.tables.apply_side_files()
+        assert (counts(tmp_path / "now"), new.tables.behind) == ([2, 3], {}), after
+        assert {one.name: (one.format, one.table) for one in new.tables.main.snapshot().targets().values()} == {
+            "a": (log, "shop.a" if log == "iceberg" else ""), "b": ("iceberg", "shop.b"),
+        }  # fmt: skip
+        after += 2
+    assert after > 4

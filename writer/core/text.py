@@ -114,6 +114,8 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
         case "accept":
             changes = " and ".join(f"{one['operation']} (version {one['version']})" for one in facts["answers"])
             return f"a person let stand what another client did: {changes}"
+        case "targets" if "to" in facts:
+            return f"tables of the route became Iceberg tables: {', '.join(one['location'] for one in facts['added'])}"
         case "targets":
             return f"tables of the route were entered: {', '.join(one['location'] for one in facts['added'])}"
         case "raw":

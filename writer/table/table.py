@@ -146,7 +146,7 @@ class PipelineTable(Appender):
     record_gap, fill, give_up = control_commits.record_gap, control_commits.fill, control_commits.give_up
     close, seal = control_commits.close, control_commits.seal
     add_targets, enter_raw, convert = control_commits.add_targets, control_commits.enter_raw, control_commits.convert
-    set_specs = control_commits.set_specs
+    set_specs, convert_targets = control_commits.set_specs, control_commits.convert_targets
     accept, accept_schema_ids = control_commits.accept, schema_ids.accept
 
     def grow(self, columns: Sequence[pa.Field], epoch: int | None = None) -> None:

@@ -12,6 +12,7 @@ import bucketers
 from writer.clients.driver_endpoint import check_no_driver
 from writer.config.pipelines import Config
 from writer.config.table_sections import Table, layout
+from writer.core import fault_points
 from writer.core.errors import ConfigError
 from writer.core.text import plural
 from writer.core.units import show_size
@@ -20,7 +21,7 @@ from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
-from writer.table.factory import Tables, conversion
+from writer.table.factory import Tables, all_tables, conversion, main_table
 from writer.table.log.foreign_writes import CommitFailed, reading
 from writer.table.log.snapshot import PipelineSnapshot, TargetRecord, recorded
 from writer.table.table import PipelineTable
@@ -34,6 +35,27 @@ _READERS = {
     "can write there. Remove _delta_log when no one reads it any more.",
     "parquet": "Readers of the folders see files there that do not count: let them read by the catalog.",
 }
+
+
+@dataclass(frozen=True)
+class Work:
+    """The tables of a pipeline that are to be Iceberg's, or are."""
+
+    log: PipelineTable  # the pipeline's own table, as it is now
+    main: "Conversion | None"  # of the pipeline's own table; None: its format stays
+    beside: Mapping[str, "Conversion"]  # of the others that are there, by location
+    targets: Mapping[int, TargetRecord]  # those among them that a route fills, as the log is to have them
+
+    @property
+    def ends_log(self) -> bool:
+        """Whether the pipeline's own table is still to be converted."""
+        return self.main is not None and not self.main.is_done
+
+    @property
+    def unrecorded(self) -> dict[int, TargetRecord]:
+        """The targets that the log has otherwise."""
+        known = self.log.snapshot().targets()
+        return {number: one for number, one in self.targets.items() if known[number] != one}
 
 
 @dataclass(frozen=True)
@@ -67,15 +89,15 @@ def run_convert(config: Config, name: str, *, write: bool, now: datetime, as_jso
 
     Raises ConfigError where it cannot be, ForeignChange, CommitFailed, DriverAlive.
     """
-    works = _works(config, name)
-    plans = _plans(works)
-    is_due = not all(plan.done for plan in plans)
+    work = _work(config, name)
+    plans = _plans(work)
+    is_due = not all(plan.done for plan in plans) or bool(work.unrecorded)
     if is_due:
         _check(plans)
     if is_due and write:
         check_no_driver(config, name, "Stop it, then convert.")
-        _convert(config, name, works, {"to": "iceberg", "at": now.isoformat()})
-        plans = _plans(works)
+        (_convert if work.ends_log else _convert_targets)(config, name, work, {"to": "iceberg", "at": now.isoformat()})
+        plans = _plans(work)
     if as_json:
         lines.emit_whole({"pipeline": name, "tables": [plan.to_json() for plan in plans]})
     else:
@@ -83,27 +105,33 @@ def run_convert(config: Config, name: str, *, write: bool, now: datetime, as_jso
     return is_due
 
 
-def _works(config: Config, name: str) -> dict[str, "Conversion"]:
-    """Return the tables that are there, by location: the pipeline's own first. Raises ConfigError."""
-    settings = config.pipelines[name]
-    if settings.table.format != "iceberg":
+def _work(config: Config, name: str) -> Work:
+    """Return the tables that are there. Raises ConfigError."""
+    settings, main = config.pipelines[name], None
+    if not settings.needs_catalog:
         raise ConfigError(
             f"pipelines.{name}.table.format is {settings.table.format}: set it to iceberg, with a section `catalog` "
-            "and table.name, as the table is to be; then convert."
+            "and table.name, as the table is to be; or the format of a target of its route. Then convert."
         )
-    if (main := conversion(name, config, settings.table.location)) is None:
+    beside: dict[str, Table] = {}
+    if settings.table.format == "iceberg":
+        main = conversion(name, config, settings.table.location)
+        beside = {settings.dead_letters: settings.table}
+        beside |= {settings.late_table: settings.table} if settings.late_table else {}
+    log = main_table(name, config) if main is None or main.is_done else main.old
+    if not log.exists():
         raise ConfigError(f"there is no table at {settings.table.location}; `headrace run` makes one.")
-    if not main.is_begun:
+    if main is not None and not main.is_done and not main.is_begun:
         is_log = settings.route is not None  # which has no buckets
         columns = () if is_log else bucketers.build(settings.bucket).columns
-        main.old.check_identity(columns, "" if is_log else layout(settings.bucket))
-    beside = {settings.dead_letters: settings.table}
-    beside |= {settings.late_table: settings.table} if settings.late_table else {}
-    beside |= dict.fromkeys(main.old.snapshot().raw_places, settings.table)
-    for record, table in _targets(config, name, main.old.snapshot()).values():
+        log.check_identity(columns, "" if is_log else layout(settings.bucket))
+    beside |= dict.fromkeys(log.snapshot().raw_places if main else (), settings.table)
+    targets = _targets(config, name, log.snapshot())
+    for record, table in targets.values():
         beside |= {place: table for place in (record.location, record.late) if place}
     works = {place: conversion(name, config, place, table) for place, table in beside.items()}
-    return {main.old.location: main, **{place: work for place, work in works.items() if work is not None}}
+    there = {place: work for place, work in works.items() if work is not None}
+    return Work(log, main, there, {number: record for number, (record, _) in targets.items()})
 
 
 def _targets(config: Config, name: str, log: PipelineSnapshot) -> dict[int, tuple[TargetRecord, Table]]:
@@ -121,46 +149,71 @@ def _targets(config: Config, name: str, log: PipelineSnapshot) -> dict[int, tupl
     return found
 
 
-def _plans(works: Mapping[str, "Conversion"]) -> list[Plan]:
-    plans = []
-    for place, work in works.items():
-        snapshot, files = work.old.snapshot(), work.old.bucket_files(work.old.snapshot())
+def _plans(work: Work) -> list[Plan]:
+    plans, pending = [], {} if work.ends_log else work.unrecorded
+    unknown = {place for record in pending.values() for place in (record.location, record.late)}
+    for one in [*([work.main] if work.main else []), *work.beside.values()]:
+        if one.is_done and not one.is_begun:
+            continue  # it never was of another format
+        place, snapshot, files = one.old.location, one.old.snapshot(), one.old.bucket_files(one.old.snapshot())
         with reading(place):
-            rows = sum(rows_of(work.old.store, file) for file in files)
-        size = sum(file.bytes for file in files)
-        plans.append(Plan(work, work.name, snapshot.version, work.is_begun, work.is_done, len(files), rows, size))
+            rows = sum(rows_of(one.old.store, file) for file in files)
+        size, done = sum(file.bytes for file in files), one.is_done and place not in unknown
+        plans.append(Plan(one, one.name, snapshot.version, one.is_begun, done, len(files), rows, size))
     return plans
 
 
 def _check(plans: Sequence[Plan]) -> None:
     """Raise ConfigError with all that is in the way of any table."""
-    found = [f"{one.work.old.location}: {text}" for one in plans if not one.done for text in one.work.obstacles()]
-    if found:
+    todo = [one.work for one in plans if not one.work.is_done]
+    if found := [f"{one.old.location}: {text}" for one in todo for text in one.obstacles()]:
         raise ConfigError("nothing is converted:\n  " + "\n  ".join(found))
 
 
-def _convert(config: Config, name: str, works: Mapping[str, "Conversion"], facts: Mapping[str, Any]) -> None:
+def _convert(config: Config, name: str, work: Work, facts: Mapping[str, Any]) -> None:
     """Convert the tables, the pipeline's own last: no start finds it in the catalog without the others."""
+    assert work.main is not None, "the pipeline's own table is to be converted"
 
     def side(location: str, _: TargetRecord | None) -> PipelineTable:
-        if (work := works.get(location) or conversion(name, config, location)) is None:
-            raise ConfigError(f"rows of {main.old.location} wait for a table at {location}, which is gone; restore it.")
-        return work.old
+        if (one := work.beside.get(location) or conversion(name, config, location)) is None:
+            raise ConfigError(f"rows of {work.log.location} wait for a table at {location}, which is gone; restore it.")
+        return one.old
 
-    main, *beside = works.values()
-    tables = Tables(main.old, side)
+    tables = Tables(work.log, side)
     tables.apply_side_files()
-    if tables.behind:
-        place, why = next(iter(tables.behind.items()))
+    _check_none_behind(tables.behind)
+    new = {**work.log.snapshot().targets(), **work.targets}
+    work.main.end(facts, recorded(new) if work.targets else {})
+    Tables(work.log, side).apply_side_files()  # of what was committed before the log was at its end
+    _make(work, facts)
+    work.main.register()
+
+
+def _convert_targets(config: Config, name: str, work: Work, facts: Mapping[str, Any]) -> None:
+    """Convert tables of a route whose log goes on: until it knows of that, a start refuses their new format."""
+    tables = all_tables(name, config)
+    tables.apply_side_files()
+    # What came for a table after its own log was at its end is applied to the Iceberg table, by the next start.
+    _check_none_behind({place: why for place, why in tables.behind.items() if not _is_begun(work, place)})
+    _make(work, facts)
+    fault_points.point("before_targets_convert")
+    work.log.convert_targets(facts, work.unrecorded)
+
+
+def _is_begun(work: Work, place: str) -> bool:
+    return place in work.beside and work.beside[place].is_begun
+
+
+def _check_none_behind(behind: Mapping[str, str]) -> None:
+    for place, why in behind.items():
         raise CommitFailed(f"nothing is converted: rows wait for the table at {place}, which refuses them: {why}")
-    log = main.old.snapshot()
-    targets = {number: record for number, (record, _) in _targets(config, name, log).items()}
-    main.end(facts, recorded({**log.targets(), **targets}) if targets else {})
-    Tables(main.old, side).apply_side_files()  # of what was committed before the log was at its end
-    for work in beside:
-        work.end(facts)
-        work.register()
-    main.register()
+
+
+def _make(work: Work, facts: Mapping[str, Any]) -> None:
+    for one in work.beside.values():
+        if not one.is_done:
+            one.end(facts)
+            one.register()
 
 
 def _show(out: Console, name: str, plans: Sequence[Plan], *, written: bool) -> None:
@@ -175,10 +228,12 @@ def _show(out: Console, name: str, plans: Sequence[Plan], *, written: bool) -> N
                 f"{name}: {one.work.old.location}, {_FORMATS[one.old_format]} at version {one.version}, becomes table "
                 f"{one.name} of the catalog: {half}{what}. No file is written anew, and the log goes on.",
             )
-    if all(one.done for one in plans):
+    left = [one for one in plans if not one.done]
+    if not left:
         lines.sentence(out, "Start the pipeline." if written else "Nothing is left to convert.")
         return
-    lines.sentence(out, _READERS[plans[0].old_format])
+    for form in sorted({one.old_format for one in left}):
+        lines.sentence(out, _READERS[form])
     lines.sentence(out, "There is no way back. First stop the pipeline's driver.")
 
 
@@ -191,7 +246,8 @@ def convert(
 ) -> None:
     """Make Iceberg tables of a pipeline's Delta or Parquet tables, without writing a file anew.
 
-    Set `table.format: iceberg` in the configuration first. The table, its dead letters and its late rows stay where
+    Set `table.format: iceberg` in the configuration first, or that of a target of its route, which is converted alone
+    where the route's log stays or is an Iceberg table already. The table, its dead letters and its late rows stay where
     they are, with their history, offsets and seals; the catalog knows them from then on, and the old log takes no more
     entries. If it breaks off, run it again.
 

@@ -130,6 +130,18 @@ def add_targets(end: Appender, epoch: int | None, wanted: Sequence[TargetRecord]
     return end.retried(add)
 
 
+def convert_targets(end: Appender, facts: Mapping[str, Any], wanted: Mapping[int, TargetRecord]) -> None:
+    """Enter that tables of a route, by their numbers, are Iceberg tables by now. A second time does nothing."""
+
+    def change(snapshot: PipelineSnapshot) -> None:
+        known = snapshot.targets()
+        if new := {number: one for number, one in wanted.items() if known[number] != one}:
+            added = [{"number": number, **one.to_json()} for number, one in new.items()]
+            end.write(snapshot, [], {}, {"kind": "targets", **facts, "added": added}, recorded({**known, **new}))
+
+    end.retried(change)
+
+
 def enter_raw(end: Appender, epoch: int, location: str | None) -> None:
     """Enter a raw table, before records are kept in it. A second time does nothing. Raises Fenced.
 
