@@ -16,6 +16,7 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.task_report import Report
 from writer.clients.kafka_sample import RECORDS
 from writer.commit import builder
+from writer.commit.closed_buckets import all_seen
 from writer.commit.event_specs import check_specs
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
@@ -106,7 +107,8 @@ class Driver:
         if not committing:
             return None
         starts = {source: frontier[part] or 0 for source, part in parts.items()}
-        report = self._tasks(records, starts, now, snapshot.closed_until)
+        closed = {"closed_until": snapshot.closed_until, "seen": all_seen(snapshot, parts.values())}
+        report = self._tasks(records, starts, now, closed)
         if die == "after_stage":
             raise Died
         planned: Batch = builder.batch(
@@ -129,14 +131,13 @@ class Driver:
         return version
 
     def _tasks(
-        self, records: Sequence[pa.RecordBatch], frontier: Mapping[Any, int], now: datetime, closed: datetime | None
+        self, records: Sequence[pa.RecordBatch], frontier: Mapping[Any, int], now: datetime, closed: Mapping[str, Any]
     ) -> Report:
         walk = self._walk
         while True:
             plan = replace(
                 walk.task_plan(now, "000001", {"clicks": 1}),
-                frontier=frontier, closed_until=closed, budget=2**20, target_file_size=2**20,
-                raw=self.settings.raw_place,
+                frontier=frontier, budget=2**20, target_file_size=2**20, raw=self.settings.raw_place, **closed,
             )  # fmt: skip
             (out,) = task.run(iter(records), plan)
             report = builder.merged([Report.from_json(out["report"][0].as_py())])

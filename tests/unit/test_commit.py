@@ -9,6 +9,7 @@ import pytest
 from tests.looking import config
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import CONFLUENT
+from writer.batch.lateness import LateTier
 from writer.batch.task_report import Counts, Report
 from writer.commit.builder import batch, bytes_per_row, merged, ranges, side_files
 from writer.commit.task_plan import build_task_plan
@@ -222,7 +223,8 @@ def test_a_plan_of_tasks_is_what_the_configuration_says() -> None:
         settings, None, schemas, CONFLUENT, "ms", now=NOON, prefix="7", incarnations={"clicks": 2}, hidden=True,
         record_columns=settings.columns.record_columns,
     )  # fmt: skip
-    assert (plan.table, plan.dead_letters, plan.late, plan.late_table) == ("/lake", "/dead", "late_table", "/late")
+    assert (plan.table, plan.dead_letters, plan.late_table) == ("/lake", "/dead", "/late")
+    assert (plan.late, plan.out_of_orderness) == ((LateTier(None, "late_table"),), timedelta(minutes=5))
     assert (plan.budget, plan.target_file_size, plan.bucket) == (3 * 2**20, 2 * 2**20, settings.bucket)
     assert (plan.time_rule, plan.schemas, plan.frontier) == (settings.event_time.rule("ms"), schemas, {})
     assert (plan.closed_until, plan.hidden, plan.topic) == (None, True, None)

@@ -306,3 +306,22 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
             load(path)
         assert str(path) in str(refused.value)
         assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("rules", "problem"),
+    [
+        ([], "each rule but the last has `within`"),
+        ([{"within": "1 h", "to": "reopen"}], "the last has none"),
+        ([{"to": "reopen"}, {"to": "late_table"}], "each rule but the last has `within`"),
+        (
+            [{"within": "2 h", "to": "reopen"}, {"within": "1 h", "to": "late_table"}, {"to": "dead_letter"}],
+            "`within` grows from rule to rule",
+        ),
+        ([{"within": "2 h", "to": "reopen"}, {"to": "reopen"}], "two rules say reopen"),
+    ],
+)
+def test_tiers_of_late_rows_that_mean_nothing_are_refused(
+    file: Path, rules: list[dict[str, str]], problem: str
+) -> None:
+    assert problem in refusal(file, base(seal={"late": rules}))

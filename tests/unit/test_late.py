@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.tasked import KAFKA_TIME, NOW, SCHEMAS, Topic, files_below, place, plan, read, report_of, written
-from writer.batch.lateness import BOUNDS_S
+from writer.batch.lateness import BOUNDS_S, Lateness, LateTier
 from writer.batch.task import run
 from writer.core.units import instant
 
@@ -26,7 +26,13 @@ def late_rows(written: Topic) -> dict[tuple[str, int, int], str]:
 @pytest.mark.parametrize("size", [97, 5000])
 @pytest.mark.parametrize("policy", ["reopen", "late_table", "dead_letter"])
 def test_rows_of_closed_buckets_go_where_the_policy_says(written, plan, policy, size, budget, tmp_path):
-    plan = replace(plan, closed_until=CLOSED_UNTIL, late=policy, late_table=str(tmp_path / "late"), budget=budget)
+    plan = replace(
+        plan,
+        closed_until=CLOSED_UNTIL,
+        late=(LateTier(None, policy),),
+        late_table=str(tmp_path / "late"),
+        budget=budget,
+    )
     report, late = report_of(written, plan, size), late_rows(written)
     assert 0 < len(late) < len(written.rows)
     assert all(counts.balanced() for counts in report.counts.values())
@@ -99,7 +105,29 @@ def test_a_failure_leaves_no_late_file(written, plan, tmp_path):
         raise ConnectionError("the broker is gone")
 
     late = str(tmp_path / "late")
-    plan = replace(plan, budget=1_000, closed_until=CLOSED_UNTIL, late="late_table", late_table=late)
+    plan = replace(plan, budget=1_000, closed_until=CLOSED_UNTIL, late=(LateTier(None, "late_table"),), late_table=late)
     with pytest.raises(ConnectionError, match="the broker is gone"):
         list(run(corrupt(), plan))
     assert files_below(plan.table) == files_below(plan.dead_letters) == files_below(late) == []
+
+
+def test_a_batch_has_rows_of_each_tier(written, plan, tmp_path):
+    tiers = (LateTier(timedelta(hours=1), "reopen"), LateTier(timedelta(hours=2), "late_table"))
+    plan = replace(plan, closed_until=CLOSED_UNTIL, late=(*tiers, LateTier(None, "dead_letter")))
+    report, late = report_of(written, replace(plan, late_table=str(tmp_path / "late")), 97), late_rows(written)
+    past = {
+        at: CLOSED_UNTIL - datetime.fromisoformat(f"{hour}:00:00+00:00") - timedelta(hours=1)
+        for at, hour in late.items()
+    }
+    beside = {at for at, by in past.items() if timedelta(hours=1) < by <= timedelta(hours=2)}
+    dead = {at for at, by in past.items() if by > timedelta(hours=2)}
+    assert min(len(beside), len(dead), len(late) - len(beside) - len(dead)) > 0
+    assert {place(row) for row in read(plan.table, report.files).to_pylist()} == written.rows.keys() - beside - dead
+    assert {place(row) for row in read(str(tmp_path / "late"), report.late_files).to_pylist()} == beside
+    dead_letters = {place(row) for row in read(plan.dead_letters, report.dead_letter_files).to_pylist()}
+    assert dead_letters - written.dead_letters.keys() - written.quarantined.keys() == dead
+    assert report.late.by_policy == {
+        "reopen": len(late) - len(beside) - len(dead), "late_table": len(beside), "dead_letter": len(dead),
+    }  # fmt: skip
+    assert all(counts.balanced() for counts in report.counts.values())
+    assert Lateness.from_json(report.late.to_json()) == report.late

@@ -4,9 +4,10 @@ A bucket is closed, or it is not: so the buckets of a batch are looked at, a han
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,15 @@ from writer.core.offsets import Source
 from writer.core.units import microseconds
 
 LatePolicy = Literal["reopen", "late_table", "dead_letter"]
+
+
+class LateTier(NamedTuple):
+    """What becomes of late rows up to some lateness."""
+
+    within: timedelta | None  # how far the watermark is past the end of their bucket; None: any more
+    to: LatePolicy
+
+
 # Upper bounds in seconds of the histograms: about a factor of four each, from a second to twelve days.
 BOUNDS_S = (1, 4, 15, 60, 240, 900, 3_600, 14_400, 57_600, 259_200, 1_036_800)
 _BOUNDS_US = [bound * 1_000_000 for bound in BOUNDS_S]
@@ -34,6 +44,7 @@ class Lateness:
         default_factory=lambda: [0] * _BINS
     )  # `closed_until` after the bucket's end, of late rows
     buckets: Counter[BucketKey] = field(default_factory=Counter)  # late rows that joined their bucket
+    elsewhere: Counter[tuple[BucketKey, str]] = field(default_factory=Counter)  # late rows that did not, by policy
 
     def plus(self, other: "Lateness") -> "Lateness":
         """Add the counts of another task."""
@@ -41,41 +52,76 @@ class Lateness:
             [a + b for a, b in zip(self.behind, other.behind, strict=True)],
             [a + b for a, b in zip(self.beyond, other.beyond, strict=True)],
             self.buckets + other.buckets,
+            self.elsewhere + other.elsewhere,
         )
+
+    @property
+    def by_policy(self) -> dict[str, int]:
+        """Late rows by what became of them; none of those that releases before tiers put elsewhere."""
+        found = Counter({"reopen": self.buckets.total()} if self.buckets else {})
+        for (_, to), rows in self.elsewhere.items():
+            found[to] += rows
+        return dict(found)
 
     def to_json(self) -> dict[str, Any]:
         """Write it as JSON values."""
         buckets = [[list(bucket), rows] for bucket, rows in self.buckets.items()]
-        return {"behind": self.behind, "beyond": self.beyond, "buckets": buckets}
+        elsewhere = [[list(bucket), to, rows] for (bucket, to), rows in self.elsewhere.items()]
+        found = {"behind": self.behind, "beyond": self.beyond, "buckets": buckets}
+        return {**found, "elsewhere": elsewhere} if elsewhere else found
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> "Lateness":
         """Read what `to_json` wrote."""
-        return cls(raw["behind"], raw["beyond"], Counter({tuple(bucket): rows for bucket, rows in raw["buckets"]}))
+        buckets = Counter({tuple(bucket): rows for bucket, rows in raw["buckets"]})
+        elsewhere = Counter({(tuple(bucket), to): rows for bucket, to, rows in raw.get("elsewhere", ())})
+        return cls(raw["behind"], raw["beyond"], buckets, elsewhere)
 
     def see(self, micros: Any) -> None:
         """Count rows by how many microseconds after its event the broker had each (a numpy array)."""
         below = [0, *(int(np.count_nonzero(micros < bound)) for bound in _BOUNDS_US), len(micros)]
         self.behind = [n + below[i + 1] - below[i] for i, n in enumerate(self.behind)]
 
-    def add(self, found: "Late", closed_until: datetime, *, join: bool) -> None:
-        """Count late rows. `join`: they join their buckets."""
-        for bucket, end, rows in found.buckets:
-            self.beyond[sum(closed_until - end >= timedelta(seconds=bound) for bound in BOUNDS_S)] += rows
-            if join:
-                self.buckets[bucket] += rows
+    def add(self, found: "Late", closed_until: datetime) -> None:
+        """Count late rows."""
+        for one in found.buckets:
+            self.beyond[sum(closed_until - one.end >= timedelta(seconds=bound) for bound in BOUNDS_S)] += one.rows
+            if one.to == "reopen":
+                self.buckets[one.bucket] += one.rows
+            else:
+                self.elsewhere[one.bucket, one.to] += one.rows
+
+
+class LateBucket(NamedTuple):
+    """The late rows of one bucket in a batch."""
+
+    code: int  # in the batch
+    bucket: BucketKey
+    end: datetime
+    rows: int
+    to: LatePolicy
 
 
 @dataclass(frozen=True)
 class Late:
-    """The late rows of a batch: which, and of which buckets, with the bucket's end."""
+    """The late rows of a batch."""
 
-    rows: pa.BooleanArray
-    buckets: tuple[tuple[BucketKey, datetime, int], ...]
+    codes: pa.Array  # of the buckets of all rows
+    buckets: tuple[LateBucket, ...]
+
+    def rows(self, *to: LatePolicy) -> pa.BooleanArray:
+        """Return which rows have one of these policies."""
+        return pc.is_in(self.codes, value_set=pa.array([one.code for one in self.buckets if one.to in to], pa.int32()))
 
 
-def late(buckets: Buckets, closed_until: datetime | None) -> Late | None:
-    """Return the rows whose bucket is closed; None if there are none."""
+def late(
+    buckets: Buckets, closed_until: datetime | None, watermark: datetime | None, tiers: Sequence[LateTier]
+) -> Late | None:
+    """Return the rows whose bucket is closed; None if there are none.
+
+    Tiers count by the watermark, or by `closed_until` where that is further: a clock or a person closed buckets then.
+    The last tier has no bound.
+    """
     if closed_until is None:
         return None
     closed = [i for i, span in enumerate(buckets.intervals) if span is not None and span[1] <= closed_until]
@@ -83,8 +129,15 @@ def late(buckets: Buckets, closed_until: datetime | None) -> Late | None:
         return None
     mask = pc.is_in(buckets.codes, value_set=pa.array(closed, pa.int32()))
     counts = {row["values"]: row["counts"] for row in pc.value_counts(buckets.codes.filter(mask)).to_pylist()}
-    found = ((i, buckets.intervals[i]) for i in closed if i in counts)
-    return Late(mask, tuple((buckets.values[i], span[1], counts[i]) for i, span in found if span is not None))
+    at = closed_until if watermark is None else max(watermark, closed_until)
+    ends = {i: span[1] for i in closed if i in counts and (span := buckets.intervals[i]) is not None}
+    found = (LateBucket(i, buckets.values[i], end, counts[i], policy(tiers, at - end)) for i, end in ends.items())
+    return Late(buckets.codes, tuple(found))
+
+
+def policy(tiers: Sequence[LateTier], past: timedelta) -> LatePolicy:
+    """Return what becomes of rows whose bucket ended so long before the watermark."""
+    return next(tier.to for tier in tiers if tier.within is None or past <= tier.within)
 
 
 def follow(rows: pa.Table, event_time: pa.Array, now: datetime, lateness: Lateness) -> dict[Source, int]:

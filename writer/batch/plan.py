@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import CONFLUENT, Wire
 from writer.batch.bucketing import TimeRule
-from writer.batch.lateness import LatePolicy
+from writer.batch.lateness import LateTier
 from writer.batch.record_columns import RecordColumns
 from writer.batch.route import Route
 from writer.batch.staging.parquet_files import HELD_LATE, Destination
 from writer.core.offsets import Source
+from writer.core.units import shifted
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 
@@ -39,7 +40,9 @@ class TaskPlan:
     s3: S3Settings | None = None
     wire: Wire = CONFLUENT
     closed_until: datetime | None = None  # rows of buckets that end by then are late; None: no row is
-    late: LatePolicy = "reopen"
+    seen: datetime | None = None  # how far the event times of all partitions have come
+    out_of_orderness: timedelta = timedelta(0)
+    late: tuple[LateTier, ...] = (LateTier(None, "reopen"),)
     late_table: str | None = None  # location
     raw: str | None = None  # location of the raw table; None: records are not kept as Kafka has them
     record_columns: RecordColumns = field(default_factory=RecordColumns)
@@ -48,6 +51,11 @@ class TaskPlan:
     number: int = 0  # of a route's table, in the pipeline's log
     held: str = ""  # of a table that refuses: the location where its files wait
     may_refuse: bool = False  # what its storage refuses, the report says, and the task goes on to its end
+
+    @property
+    def watermark(self) -> datetime | None:
+        """By which tiers of late rows count; None: some partition has none, or it is not known here."""
+        return None if self.seen is None else shifted(self.seen, -self.out_of_orderness)
 
     def destination(self, location: str, columns: tuple[str, ...] = (), entropy_bits: int = 0) -> Destination:
         """Where files of a table go. `columns`: of its buckets."""

@@ -266,29 +266,31 @@ class TableRows:
             for source, newest in follow(rows, assigned.event_time, plan.now, self.steps.report.late).items():
                 counts = self.steps.counts[source]
                 counts.seen = newest if counts.seen is None else max(counts.seen, newest)
-            if (found := late(assigned.buckets, plan.closed_until)) is not None:
+            if (found := late(assigned.buckets, plan.closed_until, plan.watermark, plan.late)) is not None:
                 rows, assigned = self._set_aside(found, rows, assigned, group)
             self._stage.add(rows, assigned.event_time, assigned.buckets)
 
     def _set_aside(
         self, found: Late, rows: pa.Table, assigned: BucketAssignment, group: Group
     ) -> tuple[pa.Table, BucketAssignment]:
-        """Count late rows and move them as the policy demands (cold: late rows are few). Returns the other rows."""
-        plan = self._plan
+        """Count late rows and move them as their tier demands (cold: late rows are few). Returns the other rows."""
+        plan, there = self._plan, {one.to for one in found.buckets}
         assert plan.closed_until is not None
-        self.steps.report.late.add(found, plan.closed_until, join=plan.late == "reopen")
-        if plan.late == "reopen":
+        self.steps.report.late.add(found, plan.closed_until)
+        if there == {"reopen"}:
             return rows, assigned
-        codes, times, on_time = assigned.buckets.codes, assigned.event_time, pc.invert(found.rows)
-        if plan.late == "dead_letter":
-            why = late_reasons(times.filter(found.rows), plan.time_rule.field, plan.closed_until)
-            self._dead.add(group.where(found.rows), group.schema_id, why.__getitem__)
-        else:
-            mine = replace(assigned.buckets, codes=codes.filter(found.rows))
-            self._lates().add(rows.filter(found.rows), times.filter(found.rows), mine)
-        kept = replace(assigned.buckets, codes=codes.filter(on_time))
-        rows = rows.filter(on_time)
-        return rows, replace(assigned, rows=rows, event_time=times.filter(on_time), buckets=kept)
+        codes, times = assigned.buckets.codes, assigned.event_time
+        if "dead_letter" in there:
+            dead = found.rows("dead_letter")
+            why = late_reasons(times.filter(dead), plan.time_rule.field, plan.closed_until)
+            self._dead.add(group.where(dead), group.schema_id, why.__getitem__)
+        if "late_table" in there:
+            beside = found.rows("late_table")
+            mine = replace(assigned.buckets, codes=codes.filter(beside))
+            self._lates().add(rows.filter(beside), times.filter(beside), mine)
+        stay = pc.invert(found.rows("dead_letter", "late_table"))
+        rows, kept = rows.filter(stay), replace(assigned.buckets, codes=codes.filter(stay))
+        return rows, replace(assigned, rows=rows, event_time=times.filter(stay), buckets=kept)
 
     def _lates(self) -> Stage:
         plan = self._plan

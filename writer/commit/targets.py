@@ -110,7 +110,7 @@ class Targets:
                 record_columns=self._record_columns(target), topic=of_pipeline.topic,
                 hidden=target.table.hidden, folder=target.table.folder,
                 closed_until=closed.get(target.number) if closes(target.settings, target.bucketer) else None,
-                number=target.number, may_refuse=name not in held,
+                number=target.number, may_refuse=name not in held, seen=of_pipeline.seen,
                 held=log.path(held_files.folder(target.number)) if name in held else "",
             )
             for name, target in self._targets.items()
@@ -177,8 +177,7 @@ class Targets:
 
     def late_dead_letters(self, report: Report) -> int:
         """Count the rows of a report that are dead letters because they came late."""
-        found = [(self._targets[name].settings.seal, one.late) for name, one in report.targets.items()]
-        return sum(sum(late.beyond) for seal, late in found if seal.late == "dead_letter")
+        return sum(one.late.by_policy.get("dead_letter", 0) for one in report.targets.values())
 
     def closed_between(
         self, report: Report, before: Mapping[int, datetime], after: Mapping[int, datetime]

@@ -26,5 +26,6 @@ def build_task_plan(
         time_rule=settings.event_time.rule(unit), bucket=settings.bucket, table=settings.table.location,
         dead_letters=settings.dead_letters, prefix=prefix, budget=settings.memory.buffer,
         target_file_size=settings.roll.target_file_size, entropy_bits=settings.table.entropy_bits, s3=s3,
-        late=settings.seal.late, late_table=settings.late_table, record_columns=record_columns, **others,
+        out_of_orderness=settings.seal.out_of_orderness, late=settings.seal.tiers, late_table=settings.late_table,
+        record_columns=record_columns, **others,
     )  # fmt: skip

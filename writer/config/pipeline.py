@@ -244,7 +244,7 @@ class Pipeline(Strict):
     @property
     def late_table(self) -> str | None:
         """Location of the table of late rows; None where late rows go elsewhere."""
-        has_one = self.route is None and self.seal.enabled and self.seal.late == "late_table"
+        has_one = self.route is None and self.seal.enabled and any(tier.to == "late_table" for tier in self.seal.tiers)
         return self.late_place if has_one else None
 
     @property

@@ -1,16 +1,18 @@
 """Sections of a pipeline that need a module of their own: where it starts, clocks, wire format, sealing, compaction."""
 
 import re
+from collections import Counter
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, ClassVar, Literal
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 import bucketers
 from writer.avro import wire_format
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import Clock
-from writer.batch.lateness import LatePolicy
+from writer.batch.lateness import LatePolicy, LateTier
 from writer.batch.record_columns import RecordColumns
 from writer.batch.staging.sorting import Dedupe as Rule
 from writer.config.base import ShortForm, Strict
@@ -109,6 +111,40 @@ class Wire(ShortForm):
                 return wire_format.Wire(format_, self.ids or "confluent", schema_id=self.schema_id)
 
 
+class LateRule(Strict):
+    """What becomes of late rows up to some lateness."""
+
+    within: Duration | None = Field(
+        None, description="how far the watermark may be past the end of their bucket; none: all that is later"
+    )
+    to: LatePolicy = Field(
+        description="what becomes of a row whose bucket is closed: reopen: it joins the bucket, which is sealed again; "
+        "late_table: it goes to a table beside; dead_letter: to the dead letters. A word alone stands for one rule: "
+        "`late: reopen`, the default"
+    )
+
+
+def _rules(late: Any) -> Any:
+    return [{"to": late}] if isinstance(late, str) else late
+
+
+def _in_order(late: list[LateRule]) -> list[LateRule]:
+    bounds = [rule.within for rule in late]
+    if not bounds or bounds[-1] is not None or None in bounds[:-1]:
+        raise ValueError("each rule but the last has `within`, and the last has none: it takes all that is later")
+    if any(a >= b for a, b in pairwise(bound for bound in bounds if bound is not None)):
+        raise ValueError("`within` grows from rule to rule, since the first that fits counts")
+    if twice := next((to for to, rules in Counter(rule.to for rule in late).items() if rules > 1), None):
+        raise ValueError(f"two rules say {twice}; give each destination one")
+    return late
+
+
+def _or_word(schema: dict[str, Any]) -> None:
+    """Let the JSON schema take a destination alone, too."""
+    rules = {"type": schema.pop("type"), "items": schema.pop("items")}
+    schema["anyOf"] = [{"type": "string", "enum": list(get_args(LatePolicy))}, rules]
+
+
 class Seal(Strict):
     """When a bucket of event time is complete, and what becomes of rows that come after (docs/BUCKETS.md)."""
 
@@ -127,10 +163,10 @@ class Seal(Strict):
         description="how long after its end a bucket is closed by the clock, if all that Kafka has is committed; null: "
         "never",
     )
-    late: LatePolicy = Field(
-        "reopen",
-        description="what becomes of a row whose bucket is closed: reopen: it joins the bucket, which is sealed again; "
-        "late_table: it goes to a table beside; dead_letter: to the dead letters",
+    late: Annotated[list[LateRule], BeforeValidator(_rules), AfterValidator(_in_order)] = Field(
+        default_factory=lambda: [LateRule(within=None, to="reopen")],
+        json_schema_extra=_or_word,
+        description="what becomes of a row whose bucket is closed, by how late it is; or one word for all",
     )
     late_table: Place | None = Field(
         None, description="location of the table of late rows; default: location of the table + '_late'"
@@ -141,6 +177,11 @@ class Seal(Strict):
     success_file: bool | None = Field(
         None, description="put `_SUCCESS` into the folder of a sealed bucket; default: for tables in Parquet format"
     )
+
+    @property
+    def tiers(self) -> tuple[LateTier, ...]:
+        """What becomes of late rows, by how late they are; the last has no bound."""
+        return tuple(LateTier(rule.within, rule.to) for rule in self.late)
 
 
 class KeyColumn(ShortForm):

@@ -15,6 +15,7 @@ from writer.clients import notifications
 from writer.clients.kafka import BrokerUnreachable, Cluster, next_records
 from writer.commit import batch_limits, builder
 from writer.commit.batch_limits import Endings
+from writer.commit.closed_buckets import all_seen
 from writer.commit.event_specs import check_specs
 from writer.commit.failed_records_limit import check as check_failed_records
 from writer.commit.missing_offsets import RecordsMissed, check as check_without_records, questions
@@ -284,7 +285,8 @@ class PipelineRun:
         fault_points.point("before_stage", self.name)
         starts = {source: begin for source, (begin, _) in waiting.items()}
         closed = snapshot.closed_until, snapshot.closed_targets
-        frozen = BatchDecision(now, self.epoch, starts, self._standing.numbers, *closed)
+        seen = all_seen(snapshot, (self._part(*source) for source in end))
+        frozen = BatchDecision(now, self.epoch, starts, self._standing.numbers, *closed, seen)
         held = {} if self._lease is None else {"lease": self._lease}
         started = now.isoformat()
         about = {"run": self._run_id, "batch": batch_id, "started": started, **held, **why, **self._throttle.facts()}

@@ -41,6 +41,7 @@ class BatchDecision:
     incarnations: Mapping[str, int]
     closed_until: datetime | None  # buckets that end by then are closed
     closed_targets: Mapping[int, datetime] = field(default_factory=dict)  # the same for tables of a route, by number
+    seen: datetime | None = None  # how far the event times of all partitions have come, by the table's log
 
 
 def usable_slots(slots: int, pipelines: int) -> int:
@@ -141,7 +142,7 @@ class Tasks:
         """Count the rows of a report that are dead letters for no fault of theirs: late, or their table is shut."""
         if self._targets is not None:
             return self._targets.late_dead_letters(report) + report.shut_rows
-        return sum(report.late.beyond) if self._settings.seal.late == "dead_letter" else 0
+        return report.late.by_policy.get("dead_letter", 0)
 
     def closed_between(self, report: Report, before: BatchDecision, after: BatchDecision) -> int:
         """Count the buckets of a report that are closed by `after`, and were not by `before`: their rows are late."""
@@ -166,7 +167,7 @@ class Tasks:
             record_columns=self._schemas.record_columns, prefix=f"{frozen.epoch:06d}",
             incarnations=frozen.incarnations, frontier=frozen.starts,
             topic=settings.topics.only, hidden=self._tables[0].hidden, folder=self._tables[0].folder,
-            raw=settings.raw_place,
+            raw=settings.raw_place, seen=frozen.seen,
             closed_until=frozen.closed_until if closes(settings, self._bucketer) else None,
         )  # fmt: skip
         return plan if self._targets is None else routed(plan, self._targets, frozen.closed_targets)

@@ -17,12 +17,13 @@ _BLOCKED_SHOWN = 3
 _TARGETS_SHOWN = 3
 _STATES = (("closed", "not sealed yet"), ("reopened", "to be sealed again"), ("open", "open"))
 _SHARES = (0.5, 0.99, 0.999)
+_POLICIES = {"reopen": "joined their bucket", "late_table": "in the late table", "dead_letter": "dead letters"}
 
 
 def seal_lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     """Return a label and a text for each line about seals."""
     seals = pipeline["seals"]
-    lines = [("lateness", _lateness(pipeline["lateness"], pipeline["totals"]["late_rows"]))]
+    lines = [("lateness", _lateness(pipeline["lateness"], pipeline["totals"]))]
     if seals is None:
         return lines
     return [("watermark", _watermark(seals)), ("sealed", _sealed(seals)), *_trouble(seals), *lines]
@@ -57,15 +58,17 @@ def _trouble(seals: Mapping[str, Any]) -> list[tuple[str, Text]]:
     return lines + [(one["step"], Text(f"fails: {one['reason']}", style="red")) for one in seals["failing"]]
 
 
-def _lateness(lateness: Mapping[str, Any], late: int) -> Text:
-    """Return within which time what share of the rows came after their events, and how many came too late."""
-    total = sum(lateness["behind"])
+def _lateness(lateness: Mapping[str, Any], totals: Mapping[str, Any]) -> Text:
+    """Return within which time what share of the rows came after their events, and what became of how many late."""
+    total, late = sum(lateness["behind"]), totals["late_rows"]
     if not total:
         return Text("")
     shares = [f"{share:.3g}% of rows {_within(lateness['bounds_seconds'], lateness['behind'], share / 100)}"
               for share in (100 * s for s in _SHARES)]  # fmt: skip
     text = Text(", ".join(dict.fromkeys(shares)))
-    return text.append(f"; {plural(late, 'late row')}", style="yellow") if late else text
+    to = [f"{rows:,} {_POLICIES[name]}" for name, rows in totals.get("late_rows_by", {}).items()]
+    which = f": {', '.join(to)}" if len(to) > 1 else ""
+    return text.append(f"; {plural(late, 'late row')}{which}", style="yellow") if late else text
 
 
 def _within(bounds: Sequence[int], bins: Sequence[int], share: float) -> str:

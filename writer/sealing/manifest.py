@@ -7,7 +7,7 @@ A manifest stands in the entry of the table's log that sealed the bucket, and fr
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Literal, get_args
 
@@ -53,6 +53,7 @@ class Manifest:
     sealed_at: datetime
     log_position: int  # version of the table that the numbers are of
     table_version: int | None = None  # version of the table that sealed it; None before it stands
+    late_elsewhere: Mapping[str, int] = field(default_factory=dict)  # rows that came late and are not in it, by policy
 
     def __post_init__(self) -> None:
         if len(self.columns) != len(self.bucket):
@@ -85,7 +86,9 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Write it as JSON values."""
-        document = {field.name: getattr(self, field.name) for field in fields(self)}
+        document = {one.name: getattr(self, one.name) for one in fields(self)}
+        if not self.late_elsewhere:
+            del document["late_elsewhere"]
         instants = {name: to_iso(document[name]) for name in _INSTANTS}
         return {"format": FORMAT, **document, **instants, "columns": list(self.columns), "bucket": list(self.bucket)}
 
@@ -98,7 +101,8 @@ class Manifest:
                 "wrote it."
             )
         try:
-            document = {field.name: raw[field.name] for field in fields(cls)}
+            document = {one.name: raw[one.name] for one in fields(cls) if one.name != "late_elsewhere"}
+            document["late_elsewhere"] = dict(raw.get("late_elsewhere", {}))
             document |= {name: from_iso(raw[name]) for name in _INSTANTS}
             return cls(**{**document, "columns": tuple(raw["columns"]), "bucket": tuple(raw["bucket"])})
         except (KeyError, TypeError, ValueError) as error:

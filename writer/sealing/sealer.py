@@ -274,6 +274,7 @@ class Sealer:
             reason=one.reason or "command", with_gap=touched or bool(before and before.with_gap and not filled),
             sealed_at=now,
             log_position=standing.unsealed.version,
+            late_elsewhere=standing.unsealed.late_elsewhere(one.bucket, before),
         )  # fmt: skip
 
     def _files(self, snapshot: PipelineSnapshot, buckets: Sequence[BucketKey]) -> dict[BucketKey, list[BucketFile]]:

@@ -40,6 +40,12 @@ class UnsealedIndex:
     missing_ranges: tuple[MissingRange, ...] = ()
     retained: datetime | None = None  # buckets that end by then may have lost their files to retention
     closed: tuple[datetime, Reason] | None = None  # how far buckets are closed, and why the last of them were
+    elsewhere: Mapping[BucketKey, Mapping[str, int]] = field(default_factory=dict)  # since its manifest: late rows that
+    # did not join their bucket, by policy
+
+    def late_elsewhere(self, bucket: BucketKey, manifest: Manifest | None) -> dict[str, int]:
+        """Return the late rows of a bucket that did not join it, by policy. `manifest`: its newest one."""
+        return dict(Counter(manifest.late_elsewhere if manifest else {}) + Counter(self.elsewhere.get(bucket, {})))
 
 
 _UNSEALED = TypeAdapter(UnsealedIndex)
@@ -66,13 +72,16 @@ def after(
         case "batch" | "replay" | "fill" | "side":
             unsealed = replace(unsealed, missing_ranges=_ended(unsealed.missing_ranges, about))
             late = Counter({tuple(key): rows for key, rows in about.get("late", {}).get("buckets", ())})
+            unsealed = _passed_over(unsealed, about)
             came = [_came(unsealed, b, rows, late[b], at, ask) for b, rows in _adds(actions, columns).items()]
             return _closed(_with(unsealed, came), about)
         case "rewrite":
             return _rewritten(unsealed, about.get("taken"), actions, columns, at, ask)
         case "seal":
             sealed = {tuple(manifest["bucket"]) for manifest in about["manifests"]}
-            return replace(unsealed, buckets={b: one for b, one in unsealed.buckets.items() if b not in sealed})
+            elsewhere = {b: rows for b, rows in unsealed.elsewhere.items() if b not in sealed}
+            buckets = {b: one for b, one in unsealed.buckets.items() if b not in sealed}
+            return replace(unsealed, buckets=buckets, elsewhere=elsewhere)
         case "close":
             return _closed(unsealed, about)
         case "gap":
@@ -149,6 +158,14 @@ def _came(
     return replace(one, added=one.added + (rows or 0), late=one.late + late, changed=at, rows_known=rows_known)
 
 
+def _passed_over(unsealed: UnsealedIndex, about: Mapping[str, Any]) -> UnsealedIndex:
+    """Count late rows that did not join their buckets: for the next manifest, which they do not make."""
+    found = {bucket: Counter(rows) for bucket, rows in unsealed.elsewhere.items()}
+    for key, to, rows in about.get("late", {}).get("elsewhere", ()):
+        found.setdefault(tuple(key), Counter())[to] += rows
+    return replace(unsealed, elsewhere=found) if found else unsealed
+
+
 def _rewritten(
     unsealed: UnsealedIndex,
     taken: Mapping[str, Any] | None,
@@ -165,7 +182,8 @@ def _rewritten(
         ends = [span[1] for b in touched if (span := ask.interval(b)) is not None]
         retained = max([*ends, *([unsealed.retained] if unsealed.retained else [])], default=None)
         kept = {b: one for b, one in unsealed.buckets.items() if b not in touched}
-        return replace(unsealed, buckets=kept, retained=retained)
+        elsewhere = {b: rows for b, rows in unsealed.elsewhere.items() if b not in touched}
+        return replace(unsealed, buckets=kept, retained=retained, elsewhere=elsewhere)
     found = []
     for bucket in touched:
         one = _known(unsealed, bucket, at, ask)
@@ -263,6 +281,7 @@ def _to_json(unsealed: UnsealedIndex) -> bytes:
         "buckets": [_stored(one) for one in unsealed.buckets.values()],
         "holes": [vars(one) for one in unsealed.missing_ranges],  # their name on storage
         "retained": unsealed.retained, "closed": unsealed.closed,
+        **({"elsewhere": [[b, rows] for b, rows in unsealed.elsewhere.items()]} if unsealed.elsewhere else {}),
     }  # fmt: skip
     return json.dumps(document, default=datetime.isoformat, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -280,4 +299,7 @@ def _from_json(content: bytes) -> UnsealedIndex | None:
     buckets = {
         tuple(one["bucket"]): {names.get(key, key): value for key, value in one.items()} for one in raw["buckets"]
     }
-    return _UNSEALED.validate_python({**raw, "buckets": buckets, "missing_ranges": raw["holes"]})
+    elsewhere = {tuple(bucket): rows for bucket, rows in raw.get("elsewhere", ())}
+    return _UNSEALED.validate_python(
+        {**raw, "buckets": buckets, "missing_ranges": raw["holes"], "elsewhere": elsewhere}
+    )

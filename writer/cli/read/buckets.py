@@ -1,7 +1,7 @@
 """`headrace buckets`: the buckets of a table and their states. From the lake alone."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -45,6 +45,7 @@ class Bucket:
     late: int  # rows that came after it was closed, since it began
     manifest: Manifest | None  # the newest
     why: str  # it is not sealed, or not again
+    elsewhere: Mapping[str, int]  # rows that came late and did not join it, by policy (seal.late)
 
 
 class BucketListing:
@@ -112,8 +113,9 @@ class BucketListing:
             "closed" if end is not None and is_closed(end, self.standing.closed_until) else "open"
         )  # fmt: skip
         late = (manifest.late if manifest else 0) + (one.late if one else 0)
-        why = "" if state in ("sealed", "open") else self._why(key, end)
-        return Bucket(key, start, end, state, rows, len(files), sum(file.bytes for file in files), late, manifest, why)
+        why, size = "" if state in ("sealed", "open") else self._why(key, end), sum(file.bytes for file in files)
+        elsewhere = self.standing.unsealed.late_elsewhere(key, manifest)
+        return Bucket(key, start, end, state, rows, len(files), size, late, manifest, why, elsewhere)
 
     def _why(self, key: BucketKey, end: datetime | None) -> str:
         for state in self.sealer.due(self.standing, self.now):
@@ -183,6 +185,7 @@ def _document(look: BucketListing, found: Sequence[Bucket]) -> dict[str, Any]:
                 "bucket": list(b.key), "start": None if b.start is None else iso(b.start),
                 "end": None if b.end is None else iso(b.end), "state": b.state, "rows": b.rows, "files": b.files,
                 "bytes": b.bytes, "late": b.late, "version": b.manifest.version if b.manifest else None,
+                "late_elsewhere": b.elsewhere,
                 "sealed_at": iso(b.manifest.sealed_at) if b.manifest else None, "why": b.why or None,
             }
             for b in found

@@ -126,6 +126,7 @@ def to_dict(one: Explanation) -> dict[str, Any]:
         "records": {name: sums.records[name] for name in OUTCOMES},
         "specs": facts.get("specs"),
         "late_rows": sums.late_rows,
+        "late_rows_by": sums.late.by_policy,
         "offsets_without_records": sums.offsets_without_records,
         "step_cpu_seconds": facts.get("seconds", {}),
         "phase_seconds": dict(one.phases),
