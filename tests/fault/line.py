@@ -1,7 +1,7 @@
 """A writer without Spark and Kafka that carries a fixed log to its end, and what must be true afterwards.
 
-By itself, to be killed: python -m tests.fault.line (carry | look | judge) ROOT LOCATION FORMAT. `look` and `judge`
-print a tally of the oracle's verdicts.
+By itself, to be killed: python -m tests.fault.line (carry | look | judge) ROOT LOCATION FORMAT [SETTINGS]. `look` and
+`judge` print a tally of the oracle's verdicts. SETTINGS: of the pipeline, as JSON.
 """
 
 import json
@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from tests import oracle
 from tests.carried import Driver, log
@@ -27,9 +28,10 @@ def values(start: int, end: int) -> dict[int, bytes | None]:
     return {at: b"\0\0\0\0\1cut" if at % 10 == 5 else event(at, at=NOW) for at in range(start, end)}
 
 
-def carry(root: Path, location: str, form: str, clock: Sequence[datetime] = ()) -> Driver:
+def carry(root: Path, location: str, form: str, clock: Sequence[datetime] = (), **settings: Any) -> Driver:
     """Start a writer and let it carry what the table does not have. `clock`: what it shows at each batch."""
-    driver = Driver(root, form, interval=INTERVAL, table={"location": location})
+    table = {"location": location, **settings.pop("table", {})}
+    driver = Driver(root, form, interval=INTERVAL, table=table, **settings)
     driver.start(PARTS)
     for batch, end in enumerate(range(STEP, END + 1, STEP)):
         batches = [log(values(end - STEP, end), partition) for partition in range(PARTS)]
@@ -69,10 +71,10 @@ def judge(driver: Driver, lake: Path) -> None:
     assert found.adds_up, "; ".join(f"{p.what} {p.part} {p.spans}" for p in found.problems)
 
 
-def main(what: str, root: Path, location: str, form: str) -> None:
+def main(what: str, root: Path, location: str, form: str, settings: str = "{}") -> None:
     match what:
         case "carry":
-            carry(root, location, form)
+            carry(root, location, form, **json.loads(settings))
         case "look":
             oracle.check_rows(Path(location), "clicks")
         case "judge":

@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 STEPS = ("skip", "decode", "conform", "assign", "stage", "columnar", "report")
 POINTS = (*(f"in_{step}" for step in STEPS), "before_commit", "after_commit")
 MOVES = ("publish", "after_publish")
+OPTIONAL = ("in_raw", "in_shape")  # steps that a pipeline with a raw table and with event specs has
 WORDS = {
     "before_commit": "right before the commit", "after_commit": "right after the commit",
     "publish": "before a file is published", "after_publish": "right after files are published",
@@ -40,24 +43,31 @@ def ran(script: str, **env: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def line(what: str, root: Path, lake: Path, form: str) -> str:
-    return f"{sys.executable} -m tests.fault.line {what} {root} {lake} {form}"
+def line(what: str, root: Path, lake: Path, form: str, **settings: Any) -> str:
+    more = f" {shlex.quote(json.dumps(settings))}" if settings else ""
+    return f"{sys.executable} -m tests.fault.line {what} {root} {lake} {form}{more}"
 
 
 @pytest.mark.parametrize(
-    ("form", "point"), [*(("delta", point) for point in POINTS), *(("parquet", point) for point in (*POINTS, *MOVES))]
+    ("form", "point"),
+    [
+        *(("delta", point) for point in (*POINTS, *OPTIONAL)),
+        *(("parquet", point) for point in (*POINTS, *MOVES, *OPTIONAL)),
+    ],
 )
 def test_a_process_killed_in_a_room_loses_and_doubles_nothing(
     tmp_path: Path, form: str, point: str, record: Callable[..., None]
 ) -> None:
     lake, before, kills = tmp_path / "lake" / "clicks", oracle.tally.copy(), 0
+    more: dict[str, Any] = {"specs": {"Event": {"derive": {"twice": "id * 2"}}}} if point == "in_shape" else {}
+    more |= {"table": {"raw": str(tmp_path / "lake" / "clicks_raw")}} if point == "in_raw" else {}
     for time in (1, 2, 3):
-        done = ran(f"exec {line('carry', tmp_path, lake, form)}", HEADRACE_FAULT=f"{point}:{time}")
+        done = ran(f"exec {line('carry', tmp_path, lake, form, **more)}", HEADRACE_FAULT=f"{point}:{time}")
         assert done.returncode in (-signal.SIGKILL, 0), done.stderr
         assert time > 1 or done.returncode, f"{point} was never passed"
         kills += done.returncode == -signal.SIGKILL
         oracle.check_rows(lake, "clicks")
-    judge(carry(tmp_path, str(lake), form), lake)
+    judge(carry(tmp_path, str(lake), form, **more), lake)
     found = oracle.tally.since(before)
     record(
         fault="kill -9 of a process", moment=WORDS.get(point, point.replace("_", " ")),
