@@ -41,7 +41,7 @@ PLACES = {
 def helm(*arguments: str | Path) -> tuple[int, str]:
     """Run helm without a cluster. Returns its exit code, and what it said."""
     command = [program("helm", HELM), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
     return done.returncode, done.stdout + done.stderr
 
 

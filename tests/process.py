@@ -76,7 +76,7 @@ def run_killed(code: str, *arguments: str, point: str) -> None:
     root = Path(__file__).parents[1]
     env = {**os.environ, "HEADRACE_FAULT": point, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], env=env, cwd=root, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", code, *arguments], env=env, cwd=root, capture_output=True, text=True, timeout=400,
         check=False,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr

@@ -92,7 +92,7 @@ def explained(site: Site, code: int = 0) -> dict[str, Any]:
     """What `headrace supervisor explain --json` says."""
     done = subprocess.run(
         [sys.executable, "-m", "writer.cli", "supervisor", "explain", str(site.config), "--json"],
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=400,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

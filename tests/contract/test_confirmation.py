@@ -141,7 +141,7 @@ def test_on_a_terminal_a_person_is_asked(place: Path, answer: str, flags: list[s
     ours, theirs = pty.openpty()
     os.write(ours, f"{answer}\n".encode())
     command = [sys.executable, "-m", "writer.cli", *line(place, "vacuum"), *flags]
-    done: Any = subprocess.run(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, timeout=120, check=False)
+    done: Any = subprocess.run(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, timeout=400, check=False)
     said = os.read(ours, 65_536).decode()
     os.close(ours)
     os.close(theirs)

@@ -256,7 +256,7 @@ def test_a_driver_finds_it_before_spark_and_its_last_line_is_a_sentence(tmp_path
     config = made(tmp_path, a={"location": f"{tmp_path}/lake", "dead_letters": f"{tmp_path}/lake/letters"})
     command = [sys.executable, "-m", "writer.cli", "run", str(written(config, tmp_path)), "--once"]
     env = {**os.environ, "HEADRACE_LOG": form}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=env)
     assert done.returncode == 2
     page = done.stdout.removeprefix("headrace: page at http://127.0.0.1:") if form == "text" else done.stdout
     assert page.removesuffix("/\n").isdigit() if form == "text" else page == ""

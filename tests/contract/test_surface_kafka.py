@@ -197,7 +197,7 @@ def test_preview_follows_until_it_is_interrupted(site, clicks):
     write(site.bootstrap, clicks, [(0, b"late", b"no header", 0)])
     last = json.loads(process.stdout.readline())
     process.send_signal(signal.SIGINT)
-    rest, said = process.communicate(timeout=120)
+    rest, said = process.communicate(timeout=400)
     assert (process.returncode, rest, said) == (0, "", "")
     assert [record["key"] for record in first] != ["late", "late"]
     assert (last["key"], last["outcome"]) == ("late", "dead_letter")

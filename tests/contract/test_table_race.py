@@ -80,7 +80,7 @@ def race(location: str, form: str) -> None:
                 opened(location).alter.set_table_properties({"note": str(foreign)}, raise_if_not_exists=False)
                 foreign += 1
             time.sleep(0.02)
-        said = [racer.communicate(timeout=120) for racer in racers]
+        said = [racer.communicate(timeout=400) for racer in racers]
     finally:
         for racer in racers:
             racer.kill()

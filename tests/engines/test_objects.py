@@ -39,7 +39,7 @@ def test_validate_says_that_a_store_ignores_put_if_absent(careless: ObjectServer
     site.pipeline("clicks", ["clicks"], table={"location": f"{careless.bucket()}/clicks"})
     found = subprocess.run(
         [sys.executable, "-m", "writer.cli", "validate", str(site.config), "--json"],
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=400,
     )  # fmt: skip
     table = next(finding for finding in json.loads(found.stdout) if finding["check"] == "table")
     assert found.returncode == 2

@@ -37,7 +37,7 @@ def carried(root: Path, small: str, kib: int) -> list[str]:
     )
     done = subprocess.run(
         ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "-", *command],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

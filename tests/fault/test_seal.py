@@ -18,7 +18,7 @@ UNTIL = (NOON + 2 * HOUR).isoformat()
 def seal(lake: Lake, fault: str = "", code: int = 0) -> str:
     command = [sys.executable, "-m", "writer.cli", "seal", str(lake.file), "--until", UNTIL, "--yes", "--json"]
     env = {**os.environ, "HEADRACE_FAULT": fault}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=env)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 

@@ -140,7 +140,7 @@ def _answers(druid: Druid) -> bool:
 def _call(url: str, body: Mapping[str, Any] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     try:
-        with urlopen(Request(url, data, {"Content-Type": "application/json"}), timeout=120) as response:
+        with urlopen(Request(url, data, {"Content-Type": "application/json"}), timeout=400) as response:
             return json.load(response)
     except HTTPError as error:
         if body is None:

@@ -27,7 +27,7 @@ def ask(statements: Sequence[str]) -> list[tuple[Any, ...]]:
     wanted = [one for one in statements if not one.startswith(("INSTALL ", "LOAD "))]
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(parts.duckdb_iceberg())], input=json.dumps(wanted), capture_output=True,
-        text=True, timeout=120, check=False,
+        text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [tuple(row) for row in json.loads(done.stdout)]

@@ -59,7 +59,7 @@ class Coordinator:
         headers = {f"X-{self.flavour}-User": "headrace", "X-Requested-With": "headrace"}
         while True:
             try:
-                with urlopen(Request(url, body, headers), timeout=120) as response:
+                with urlopen(Request(url, body, headers), timeout=400) as response:
                     found: dict[str, Any] = json.load(response)
                     return found
             except HTTPError as error:

@@ -20,7 +20,7 @@ MakeTopic = Callable[..., str]
 
 def say(*words: str, code: int = 0) -> str:
     command = [sys.executable, "-m", "writer.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 

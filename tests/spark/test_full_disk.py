@@ -27,7 +27,7 @@ def run_beside(site: Site, small: Path, fill: str = "", **env: str) -> tuple[int
     done = subprocess.run(
         ["env", *(f"{name}={value}" for name, value in env.items()), "unshare", "--map-root-user", "--mount", "sh",
          "-c", script],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     said = done.stdout + done.stderr
     found = re.search(r"pipeline_failed .*error=(.*)", said)

@@ -115,7 +115,7 @@ def refused(site: Site) -> str:
     from sys import executable
 
     done = called(
-        [executable, "-m", "writer.cli", "reload", str(site.config)], capture_output=True, text=True, timeout=120,
+        [executable, "-m", "writer.cli", "reload", str(site.config)], capture_output=True, text=True, timeout=400,
         check=False,
     )  # fmt: skip
     assert done.returncode == 2

@@ -24,7 +24,7 @@ def said(site: Site, *words: str) -> str:
     """What a verb of the command says, with all that it writes to standard error."""
     found = subprocess.run(
         [sys.executable, "-m", "writer.cli", words[0], str(site.config), *words[1:]],
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=400,
     )  # fmt: skip
     assert found.returncode == 0, found.stdout + found.stderr
     return found.stdout

@@ -102,7 +102,7 @@ def told(url: str) -> str:
 def verb(site: Site, *words: str, code: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "writer.cli", words[0], str(site.config), *words[1:]],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -203,7 +203,7 @@ def says_why_a_login_fails_and_not_with_what(site: Site) -> None:
         site.overrides["kafka"]["request_timeout"] = "5 s"
         done = subprocess.run(
             [sys.executable, "-m", "writer.cli", "validate", str(site.config), "--json"],
-            capture_output=True, text=True, timeout=120, check=False, env={**os.environ, name: wrong[name]},
+            capture_output=True, text=True, timeout=400, check=False, env={**os.environ, name: wrong[name]},
         )  # fmt: skip
         said = done.stdout + done.stderr
         assert done.returncode != 0
@@ -217,7 +217,7 @@ def believes_no_broker_of_another_authority(site: Site) -> None:
     site.overrides["kafka"]["security"]["ca_file"] = str(Authority(site.root / "others").ca)
     done = subprocess.run(
         [sys.executable, "-m", "writer.cli", "validate", str(site.config), "--json"],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode != 0
     assert "kafka.security" in done.stdout, done.stdout

@@ -28,7 +28,7 @@ SPEC = {
 
 def say(*words: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-m", "writer.cli", *words], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "writer.cli", *words], capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)

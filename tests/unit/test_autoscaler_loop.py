@@ -217,5 +217,5 @@ def test_the_autoscaler_starts_where_there_is_no_spark():
         "import autoscaler.cli, autoscaler.runtime.collector, autoscaler.runtime.loop, autoscaler.runtime.main"
         ", writer.config.loader"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr

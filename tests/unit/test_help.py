@@ -43,7 +43,7 @@ def modules(*words):
         f"import sys; from writer.cli.main import app; app({[*words, '--help']}, standalone_mode=False);"
         "print('\\n' + ' '.join(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=400, check=True)
     return set(done.stdout.splitlines()[-1].split())
 
 
@@ -110,7 +110,7 @@ def test_the_shell_completes_commands_and_options(line, offered):
     done = subprocess.run(
         [sys.executable, "-c", "import sys; sys.argv[0] = 'headrace'; from writer.cli.main import main; main()"],
         env={**os.environ, "_HEADRACE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(last)},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert set(done.stdout.split()) == offered, done.stderr
 

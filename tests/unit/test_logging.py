@@ -28,7 +28,7 @@ except ValueError as error:
 def lines(form: str | None) -> list[str]:
     environment = {**os.environ} if form is None else {**os.environ, "HEADRACE_LOG": form}
     done = subprocess.run(
-        [sys.executable, "-c", SPEAKS], capture_output=True, text=True, check=False, timeout=60, env=environment
+        [sys.executable, "-c", SPEAKS], capture_output=True, text=True, check=False, timeout=400, env=environment
     )
     assert done.stdout == ""
     return done.stderr.splitlines()

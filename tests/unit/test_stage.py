@@ -260,7 +260,7 @@ def test_memory_is_the_budget_and_one_row_group_however_many_buckets_are_open(tm
         )
         for name, (buckets, shape, added) in cases.items()
     }  # fmt: skip
-    found = {name: json.loads(process.communicate(timeout=120)[0]) for name, process in started.items()}
+    found = {name: json.loads(process.communicate(timeout=400)[0]) for name, process in started.items()}
     for name, facts in found.items():
         print(f"{name}:", ", ".join(f"{k} {v / MIB:.0f} MiB" if v > 10**6 else f"{k} {v}" for k, v in facts.items()))
     bound = 1.2 * (BUDGET + GROUP_BYTES_MAX)
