@@ -103,6 +103,23 @@ def test_rename_cast_flatten_and_derive_together() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "to_timestamp_millis({})", "to_timestamp_seconds({})", "from_unixtime({})",
+        "make_array(to_timestamp_millis({}))", "named_struct('at', to_timestamp_millis({}))",
+        "make_date(CAST({} AS INT), 1, 1)",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("number", [100_000, 300_000_000_000_000, 9_000_000_000_000_000])
+def test_a_time_outside_the_years_of_a_table_fails_its_record_alone(expression: str, number: int) -> None:
+    rows = pa.table({"n": pa.array([2026, number, None], pa.int64())})
+    found = shaped(rows, derive={"x": expression.format("n")})
+    is_date, is_near = expression.startswith("make_date"), number < 10**6
+    assert list(found.failed) == ([] if is_near and not is_date else [1])
+    found.rows["x"].to_pylist()  # raises for what Python's datetime does not hold
+
+
 def test_flatten_true_takes_each_record() -> None:
     found = shaped(columns={"include": ["address"]}, flatten=True)
     assert found.rows.column_names == ["address_city", "address_geo_lat", "address_geo_lon"]
@@ -207,6 +224,12 @@ def test_a_sample_keeps_the_same_keys_and_a_smaller_share_keeps_a_part(kind: pa.
 )  # fmt: skip
 def test_what_does_not_fit_gets_a_sentence(section: Mapping[str, Any], message: str) -> None:
     assert refused(**section).startswith(message)
+
+
+def test_a_decimal_is_no_timestamp_either() -> None:
+    rows = pa.table({"price": pa.array([1], pa.decimal128(9, 2))})
+    with pytest.raises(SpecError, match="'price' is a number, of which unit is not known"):
+        shaped(rows, cast={"price": "timestamp"})
 
 
 @pytest.mark.parametrize(

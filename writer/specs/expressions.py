@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bucketers.arrow import contiguous, fix
+from bucketers.timestamps import within_years
 from writer.specs.functions import ALLOWED
 from writer.specs.spec import SpecError
 
 TIMESTAMP = pa.timestamp("us", "UTC")
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 to 9999
 _TABLE = "record"  # name of the batch in SQL
 _ALLOWED_PARTS = frozenset(
     ("Alias", "Between", "BinaryExpr", "Case", "Cast", "Column", "InList", "IsFalse", "IsNotFalse", "IsNotNull",
@@ -264,11 +267,28 @@ def table_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _in_table_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast results to the type of the table. Raises ArrowInvalid for a number beyond it."""
-    if values.type == kind:
-        return values
-    is_time = pa.types.is_timestamp(kind)  # nanoseconds are cut off
-    return values.cast(kind, safe=not is_time)
+    """Cast results to the type of the table. Raises ArrowInvalid for a number, or a time, beyond it."""
+    if values.type != kind:
+        is_finer = pa.types.is_timestamp(values.type) and values.type.unit == "ns"  # what is finer is cut off
+        values = values.cast(kind, safe=not is_finer)
+    if _lies_beyond(values):
+        raise pa.ArrowInvalid("a date or timestamp outside the years 1 to 9999")
+    return values
+
+
+def _lies_beyond(values: pa.Array) -> bool:
+    """Return whether a date or a timestamp, at any depth, is outside the years that a table has."""
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        return bool(within_years(values).null_count != values.null_count)
+    if pa.types.is_date32(kind):
+        first, last = pc.min_max(values.cast(pa.int32())).as_py().values()
+        return first is not None and (first < _FIRST_DAY or last > _LAST_DAY)
+    if pa.types.is_struct(kind):
+        return any(map(_lies_beyond, values.flatten()))
+    if pa.types.is_map(kind):
+        return _lies_beyond(values.items)
+    return pa.types.is_list(kind) and _lies_beyond(values.flatten())
 
 
 def _joined(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
