@@ -158,7 +158,8 @@ class Step:
         for name in self._casts:
             if pa.types.is_nested(columns.field(name).type):
                 raise SpecError(f"cast: {name!r} is {columns.field(name).type}; derive a column from its fields")
-            is_number = any(of(columns.field(name).type) for of in (pa.types.is_integer, pa.types.is_floating))
+            numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+            is_number = any(of(columns.field(name).type) for of in numbers)
             if self._casts[name] == TIMESTAMP and is_number:
                 raise SpecError(f"cast: {name!r} is a number, of which unit is not known; derive a column with "
                                 "to_timestamp_millis, to_timestamp_micros or to_timestamp_seconds")  # fmt: skip
