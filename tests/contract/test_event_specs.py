@@ -161,6 +161,17 @@ def test_a_new_schema_widens_what_the_spec_sees(tmp_path: Path) -> None:
     audited(driver.config)
 
 
+def test_a_record_type_that_comes_later_without_the_event_time_is_quarantined_alone(tmp_path: Path) -> None:
+    bare = {**EVENT, "name": "Bare", "fields": EVENT["fields"][:1]}
+    schemas = Schemas({1: EVENT, 2: bare}, [1])
+    specs = {"Event": {"columns": {"exclude": ["at"]}}, "Bare": {"where": "id <> 2"}}
+    driver = Driver(tmp_path, schemas=schemas, specs=specs, limits={"failed_ratio_max": 1})
+    driver.start()
+    driver.carry([log({0: event(0), **{at: value(2, bare, {"id": at}) for at in range(1, 4)}})], {0: 4})
+    found = audited(driver.config)
+    assert (found.total("rows"), found.total("quarantined"), found.total("filtered")) == (1, 2, 1)
+
+
 def test_status_adds_up_what_was_filtered(tmp_path: Path) -> None:
     driver, sums = carried(tmp_path), Totals()
     for facts in driver.table.recent(10):
