@@ -16,6 +16,7 @@ from writer.audit.audit import audit
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.cli.main import app
+from writer.cli.write import delete_rows
 from writer.commit import builder
 from writer.commit.event_specs import check_specs
 from writer.config.pipelines import Config
@@ -25,6 +26,8 @@ from writer.driver.pipeline_start import enter_specs
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import Piece, opened
 from writer.maintenance.replay import Replaying
+from writer.maintenance.row_keys import where
+from writer.output.tables import console
 from writer.status.model import Totals, event_time_newest
 from writer.table.factory import all_tables
 from writer.table.ledger.segment import segments
@@ -146,6 +149,27 @@ def test_a_dead_letter_that_a_spec_leaves_out_is_filtered_by_a_replay(tmp_path: 
     )  # fmt: skip
     with pytest.raises(ConfigError, match="not those by which its writer runs"):
         Replaying("clicks", other, later).run(Selection(), NOW)
+
+
+def test_rows_that_are_deleted_take_the_dead_letters_with_them_of_which_an_expression_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fails = {"cast": {"note": "int"}, "derive": {"ratio": "1 / (id - 1)", "id": "id * 10"}}
+    driver = Driver(tmp_path, specs={"Event": fails}, limits={"failed_ratio_max": 1})
+    driver.start()
+    driver.carry([log({at: event(at) for at in range(4)})], {0: 4})
+    assert (audited(driver.config).total("dead_letters"), audited(driver.config).total("rows")) == (3, 1)
+    filtering = Driver(tmp_path, specs={"Event": {"where": "id <> 1", **fails}})
+    filtering.start()
+    delete_rows.run_delete(
+        filtering.config, "clicks", where("id IN (0, 10)"), driver.schemas, with_dead_letters=True, write=True, now=NOW,
+        as_json=True, out=console(),
+    )  # fmt: skip
+    found = json.loads(capsys.readouterr().out)["dead_letters"]
+    assert (found["dead_letters"], found["meant"], found["undecodable"]) == (3, 2, 0)
+    letters = driver.side(driver.dead_letters).rows().to_table(columns=["_offset"])
+    assert letters["_offset"].to_pylist() == [3]
+    assert audited(filtering.config).total("dead_letters") == 3
 
 
 def test_a_new_schema_widens_what_the_spec_sees(tmp_path: Path) -> None:

@@ -90,36 +90,51 @@ class Expressions:
         """Evaluate all expressions on each row. Python sees no row, but for those that fail."""
         if not self._parsed:
             return Evaluated([], {})
+        return self._evaluated(rows, self._parsed)
+
+    def evaluate_each(self, rows: pa.Table) -> list[pa.Array]:
+        """Evaluate each expression by itself: null on the rows on which it fails."""
+        done = []
+        for one in self._parsed:
+            found = self._evaluated(rows, [one])
+            places = iter(range(rows.num_rows))
+            at = [None if row in found.failed else next(places) for row in range(rows.num_rows)]  # cold: dead letters
+            done.append(found.columns[0].take(pa.array(at, pa.int64())))
+        return done
+
+    def _evaluated(self, rows: pa.Table, parsed: Sequence[_Parsed]) -> Evaluated:
         failed, found = dict[int, str](), list[list[pa.Array]]()
-        for part, columns in self._pieces(rows.select(self._used), 0, failed):
+        for part, columns in self._pieces(rows.select(self._used), 0, failed, parsed):
             assert all(len(column) == part for column in columns), "each row has one result"
             found.append(columns)
-        joined = [_joined([part[at] for part in found], one.kind) for at, one in enumerate(self._parsed)]
+        joined = [_joined([part[at] for part in found], one.kind) for at, one in enumerate(parsed)]
         return Evaluated(joined, failed)
 
-    def _pieces(self, rows: pa.Table, at: int, failed: dict[int, str]) -> Iterator[tuple[int, list[pa.Array]]]:
+    def _pieces(
+        self, rows: pa.Table, at: int, failed: dict[int, str], parsed: Sequence[_Parsed]
+    ) -> Iterator[tuple[int, list[pa.Array]]]:
         """Yield the results of the rows that do not fail, in their order; `at`: position of the first one."""
         if rows.num_rows == 0:
             return
         try:
-            yield rows.num_rows, self._run(rows, self._parsed)
+            yield rows.num_rows, self._run(rows, parsed)
         except BaseException as error:  # noqa: BLE001 - all others are raised
             _raise_unless_of_datafusion(error)
             if rows.num_rows == 1:
-                failed[at] = self._reason(rows, error)
+                failed[at] = self._reason(rows, error, parsed)
                 return
             half = rows.num_rows // 2
             parts = ((rows.slice(0, half), at), (rows.slice(half), at + half))
         else:
             return
         for part, start in parts:
-            yield from self._pieces(part, start, failed)
+            yield from self._pieces(part, start, failed, parsed)
 
-    def _reason(self, row: pa.Table, error: BaseException) -> str:
+    def _reason(self, row: pa.Table, error: BaseException, parsed: Sequence[_Parsed]) -> str:
         """Say which expression fails on a row."""
-        if len(self._parsed) == 1:
-            return f"{self._parsed[0].label}: {_words(error)}"
-        for one in self._parsed:
+        if len(parsed) == 1:
+            return f"{parsed[0].label}: {_words(error)}"
+        for one in parsed:
             try:
                 self._run(row, [one])
             except BaseException as found:  # noqa: BLE001 - all others are raised

@@ -67,7 +67,7 @@ def run_delete(
         done: list[list[DeletionResult]] = [list(work.run(now)) if write else [] for work in works]
         found = None
         if with_dead_letters and apart.exists():
-            walk = opened(name, config, source)
+            walk = opened(name, config, source, forgives=True)
             find = partial(dead_letter_deletion.find, apart, walk, keys, main.snapshot().columns())
             found = dead_letter_deletion.delete(apart, find, keys, now, request, raw.remove) if write else find()
         meant = [work.places(look) for work, look in zip(works, looks, strict=True) if raw and not write]
