@@ -31,8 +31,9 @@ from writer.table.log.foreign_writes import CommitFailed, one_line
 from writer.table.row_removal import together
 
 _RAW_LEFT = (
-    "Records of which no row is left (by dedupe, retention or another client's DELETE), tombstones, and those that "
-    "cannot be decoded are not found by offset; they stay until table.raw.retention is over."
+    "Records of which no row is left (by dedupe, retention or another client's DELETE), those that event specs left "
+    "out, tombstones, and those that cannot be decoded are not found by offset; they stay until table.raw.retention is "
+    "over."
 )
 
 
