@@ -10,8 +10,12 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from recovery.backfill import source_factory
+from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.loop import BackfillRequest, fill
 from tests.carried import Died, Driver, log
 from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, value
+from tests.skipped import Silent, skipped
 from writer.audit.audit import audit
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
@@ -149,6 +153,29 @@ def test_a_dead_letter_that_a_spec_leaves_out_is_filtered_by_a_replay(tmp_path: 
     )  # fmt: skip
     with pytest.raises(ConfigError, match="not those by which its writer runs"):
         Replaying("clicks", other, later).run(Selection(), NOW)
+
+
+def test_a_backfill_ends_where_the_writer_is_started_with_other_specs(tmp_path: Path) -> None:
+    """Else offsets of the second version would be made rows by the first."""
+    place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
+    before = Driver(tmp_path, table=place)
+    before.start()
+    before.carry([log({at: event(at) for at in range(12)})], {0: 12})
+    driver = Driver(tmp_path, specs={"Event": {"where": "id <> 1"}})
+    driver.start()
+    skipped(driver, 10)
+    driver.start()
+
+    class Restarting(Silent):
+        def settled(self, *_: Any) -> None:
+            Driver(tmp_path, specs={"Event": {"where": "id > 7"}}).start()
+
+    filling = Filling("clicks", driver.config, driver.schemas)
+    wish = BackfillRequest(rows_max=4, by="ann")
+    with pytest.raises(ConfigError, match="not those by which its writer runs"):
+        fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Restarting())
+    found = audited(driver.config)
+    assert (found.total("rows"), found.total("filtered")) == (3, 1)
 
 
 def test_rows_that_are_deleted_take_the_dead_letters_with_them_of_which_an_expression_failed(
