@@ -284,6 +284,28 @@ def test_a_crash_before_a_change_of_the_spec_mixes_no_versions(tmp_path: Path, d
 OTHER = {**EVENT, "name": "Other"}
 
 
+@pytest.mark.parametrize(
+    ("route", "refuses"),
+    [
+        ({"by": "record", "targets": {"Event": "/lake/e"}}, ""),  # Bare has no table
+        ({"by": "record", "targets": {"Event": "/lake/e"}, "unrouted": "Event"}, "event_time: field 'at' is not in"),
+        ({"by": {"header": "x"}, "targets": {"a": {"location": "/lake/a", "event_time": {"field": "id"}}}}, ""),
+        ({"by": "record", "targets": {"*": {"location": "/lake/a", "event_time": {"field": "id"}}}}, ""),
+    ],
+)  # fmt: skip
+def test_a_start_asks_for_the_event_time_of_the_table_that_records_go_to(
+    tmp_path: Path, route: dict[str, Any], refuses: str
+) -> None:
+    bare = {**EVENT, "name": "Bare", "fields": EVENT["fields"][:1]}
+    settings = config(tmp_path, route=route, specs={"Bare": {"where": "id > 0"}}).pipelines["clicks"]
+    plan = SchemaPlan(pa.schema([])).extend(1, json.dumps(EVENT)).extend(2, json.dumps(bare))
+    if not refuses:
+        check_specs("clicks", settings, plan)
+        return
+    with pytest.raises(ConfigError, match=refuses):
+        check_specs("clicks", settings, plan)
+
+
 def test_a_spec_shapes_the_records_of_one_target_of_a_route(tmp_path: Path) -> None:
     targets = {name: str(tmp_path / name) for name in ("Event", "Other")}
     settings = config(tmp_path, route={"by": "record", "targets": targets}, specs={"Event": SPEC})
