@@ -120,6 +120,12 @@ def test_a_time_outside_the_years_of_a_table_fails_its_record_alone(expression: 
     found.rows["x"].to_pylist()  # raises for what Python's datetime does not hold
 
 
+def test_lists_are_joined() -> None:
+    rows = pa.table({"tags": pa.array([["a"], None, []], pa.list_(pa.field("element", pa.string())))})
+    found = shaped(rows, derive={"all": "array_concat(tags, tags)"}).rows["all"]
+    assert found.to_pylist()[0] == ["a", "a"]
+
+
 def test_flatten_true_takes_each_record() -> None:
     found = shaped(columns={"include": ["address"]}, flatten=True)
     assert found.rows.column_names == ["address_city", "address_geo_lat", "address_geo_lon"]

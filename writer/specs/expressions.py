@@ -155,7 +155,7 @@ class Expressions:
         return list(names) or self._columns.names[:1]  # an expression of literals counts rows
 
     def _frame(self, rows: pa.Table) -> Any:
-        rows = pa.table([_plain(contiguous(column)) for column in rows.columns], schema=rows.schema)
+        rows = pa.table([_plain(contiguous(column)) for column in rows.columns], rows.column_names)
         batches = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
         self._context.deregister_table(_TABLE)
         self._context.register_record_batches(_TABLE, [batches])
@@ -163,18 +163,17 @@ class Expressions:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """Return nested values as DataFusion needs them: from 0 on, and null inside a record that is null."""
+    """Return nested values as DataFusion needs them: from 0 on, null inside a record that is null, items called so."""
     kind = values.type
     if pa.types.is_struct(kind):
         children = [_plain(child) for child in values.flatten()]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=values.is_null())
+        return pa.StructArray.from_arrays(children, [member.name for member in kind], mask=values.is_null())
     if not pa.types.is_nested(kind):
         return values
     values = values.take(pa.arange(0, len(values))) if values.offset else values
     if pa.types.is_map(kind):
-        items = _plain(values.items)
-        return pa.MapArray.from_arrays(values.offsets, values.keys, items, type=kind, mask=values.is_null())
-    return pa.ListArray.from_arrays(values.offsets, _plain(values.values), type=kind, mask=values.is_null())
+        return pa.MapArray.from_arrays(values.offsets, values.keys, _plain(values.items), mask=values.is_null())
+    return pa.ListArray.from_arrays(values.offsets, _plain(values.values), mask=values.is_null())
 
 
 def quoted(path: str) -> str:
