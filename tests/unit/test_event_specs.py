@@ -321,7 +321,8 @@ def test_schema_plan_says_what_a_schema_does_to_the_spec(tmp_path: Path) -> None
     (tmp_path / "first.avsc").write_text(record(("id", "long"), ("at", TIME), ("email", "string")))
     raw = config(tmp_path).model_dump(mode="json", exclude_unset=True)
     raw["registry"] = {"files": {1: str(tmp_path / "first.avsc")}}
-    raw["pipelines"]["clicks"]["specs"] = {"Click": {"columns": {"exclude": ["email"]}, "derive": {"half": "id / 2"}}}
+    click = {"columns": {"exclude": ["email"]}, "derive": {"half": "id / 2"}}
+    raw["pipelines"]["clicks"]["specs"] = {"Click": click, "Vis*": {"where": "id > 0"}}
     (tmp_path / "headrace.yaml").write_text(json.dumps(raw))
 
     def asked(text: str) -> tuple[int, str]:
@@ -341,6 +342,9 @@ def test_schema_plan_says_what_a_schema_does_to_the_spec(tmp_path: Path) -> None
     assert code == 1
     assert "spec 'Click': two columns would be called 'Half'" in said
     assert "Keep what the spec names, or change the spec before the schema is registered" in said
+    code, said = asked(record(("id", "long"), name="Visit"))
+    assert code == 1, "the first schema of a record that a spec shapes"
+    assert "it lacks 'at', the event time, which has no default. Its records are quarantined" in said
 
 
 def validated(tmp_path: Path, values: int = 9, **specs: Any) -> dict[str, str]:
