@@ -155,6 +155,26 @@ def test_a_dead_letter_that_a_spec_leaves_out_is_filtered_by_a_replay(tmp_path: 
         Replaying("clicks", other, later).run(Selection(), NOW)
 
 
+def test_what_fills_and_replays_leave_out_adds_up_from_any_version_on(tmp_path: Path) -> None:
+    place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
+    before = Driver(tmp_path, table=place)
+    before.start()
+    before.carry([log({at: event(at) for at in range(10)})], {0: 10})
+    driver = Driver(tmp_path, specs={"Event": {"where": "id % 3 <> 1"}}, limits={"failed_ratio_max": 1})
+    driver.start()
+    skipped(driver, 10)
+    driver.start()
+    rows = {at: {"id": at, "at": NOW, "note": None, "extra": 1} for at in range(10, 16)}
+    driver.carry([log({at: value(9, WIDER, row) for at, row in rows.items()})], {0: 16})
+    filling, wish = Filling("clicks", driver.config, driver.schemas), BackfillRequest(by="ann")
+    fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Silent())
+    Replaying("clicks", driver.config, Schemas({1: EVENT, 9: WIDER}, [1])).run(Selection(), NOW)
+    assert audited(driver.config).filtered == {"Event": {"where": 5}}
+    for version in range(driver.table.snapshot().version + 1):
+        found = audit(driver.config, "clicks", since=version, deep=False)
+        assert found.adds_up, (version, found.problems)
+
+
 def test_a_backfill_ends_where_the_writer_is_started_with_other_specs(tmp_path: Path) -> None:
     """Else offsets of the second version would be made rows by the first."""
     place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
