@@ -39,11 +39,6 @@ class ShapedRows:
     filtered: Mapping[str, Mask]  # by rule, where it left rows out
     failed: Mapping[int, str]  # by position
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all rows stayed."""
-        return self.kept is None
-
 
 class Step:
     """A spec that is compiled for the columns of one record type."""
