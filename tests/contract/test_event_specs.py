@@ -20,6 +20,8 @@ from writer.audit.audit import audit
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.cli.main import app
+from writer.cli.read import explain
+from writer.cli.read.explain import Place
 from writer.cli.write import delete_rows
 from writer.commit import builder
 from writer.commit.event_specs import check_specs
@@ -133,6 +135,15 @@ def test_explain_says_which_version_wrote_an_offset(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["explain", str(file), "--offset", "clicks/0:99"])
     assert done.exit_code == 1
     assert "no commit with clicks/0:99" in str(done.exception)
+
+
+def test_explain_knows_from_the_ledger_what_is_a_gap(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, specs={"Event": {"where": "id > 3"}})
+    driver.start()
+    driver.carry([log({at: event(at) for at in range(4)})], {0: 4})
+    skipped(driver, 8)
+    assert "by version 1 of the event specs" in explain._in_ledger(driver.config, "clicks", Place("clicks", 0, 3))
+    assert "lies in a gap" in explain._in_ledger(driver.config, "clicks", Place("clicks", 0, 5))
 
 
 def test_a_dead_letter_that_a_spec_leaves_out_is_filtered_by_a_replay(tmp_path: Path) -> None:
