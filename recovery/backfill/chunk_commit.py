@@ -66,7 +66,7 @@ class Filling:
         self._tables = all_tables(name, config)
         self.table = self._tables.main
         self._walk: LocalPipeline | None = None
-        self._columns: pa.Schema | None = None  # of the table, as the walk was opened
+        self._known: tuple[pa.Schema, int] | None = None  # columns and specs of the table, as the walk was opened
         self.table.check_exists()
         self._tables.side(self.settings.dead_letters).check_exists()
 
@@ -86,9 +86,10 @@ class Filling:
         """Apply pending side files, then read the gap records. Raises CommitFailed, LedgerUnreadable."""
         now = self.table.snapshot()
         self._tables.apply_side_files()
-        if self._columns is not None and self._columns != now.columns():
-            self._walk = None  # the live writer has met another schema
-        self._columns = now.columns()
+        known = now.columns(), now.specs
+        if self._known is not None and self._known != known:
+            self._walk = None  # the live writer has met another schema, or was started with other specs
+        self._known = known
         return standing(self.table, self.name)
 
     def carry(

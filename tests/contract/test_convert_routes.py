@@ -16,6 +16,7 @@ from writer.core.errors import ConfigError
 from writer.output.tables import console
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.appender import Converted
+from writer.table.log.foreign_writes import CommitFailed
 
 
 def routed(root: Path, form: str, names: tuple[str, ...] = ("a", "b")) -> Started:
@@ -29,6 +30,12 @@ def alone(root: Path, log: str, form: str) -> Started:
         del b["name"]
     name = {"table": {"name": "shop.log"}} if log == "iceberg" else {}
     return Started(root, {"targets": {"a": str(root / "a"), "b": b}}, form=log, **name)
+
+
+def alone_in_iceberg(old: Started, name: str = "shop.b") -> Config:
+    config = old.config.model_dump(mode="json", exclude_unset=True)
+    config["pipelines"]["p"]["route"]["targets"]["b"] |= {"format": "iceberg", "name": name}
+    return Config.model_validate(config)
 
 
 def counts(root: Path) -> list[int]:
@@ -98,9 +105,7 @@ def test_a_target_is_converted_alone_and_the_log_goes_on(
     if form == "parquet":  # whose files that wait are hidden, and these are not
         old.tables.apply_side_files()
     (tmp_path / "now").rename(tmp_path / "then")
-    config, after, is_done = old.config.model_dump(mode="json", exclude_unset=True), 0, False
-    config["pipelines"]["p"]["route"]["targets"]["b"] |= {"format": "iceberg", "name": "shop.b"}
-    wanted = Config.model_validate(config)
+    wanted, after, is_done = alone_in_iceberg(old), 0, False
     while not is_done:
         shutil.rmtree(tmp_path / "now", ignore_errors=True)
         shutil.copytree(tmp_path / "then", tmp_path / "now")
@@ -125,3 +130,29 @@ def test_a_target_is_converted_alone_and_the_log_goes_on(
         }  # fmt: skip
         after += 2
     assert after > 4
+
+
+def test_a_target_whose_storage_is_away_is_converted_once_it_is_back(tmp_path: Path) -> None:
+    old, b, away = alone(tmp_path, "delta", "delta"), tmp_path / "b", tmp_path / "away"
+    for places in ((str(b),), (str(tmp_path / "a"),), (str(tmp_path / "a"),)):
+        old.commit(*places)
+        old.tables.apply_side_files()  # the last one settles the first: nothing waits for b
+    b.rename(away)
+    wanted = alone_in_iceberg(old)
+    with pytest.raises(CommitFailed, match=r"the table of target 'b' at .* is not there"):
+        run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
+    away.rename(b)
+    run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
+    new = alone(tmp_path, "delta", "iceberg")
+    new.commit(str(b))
+    new.tables.apply_side_files()
+    assert (counts(tmp_path), new.tables.behind) == ([2, 2], {})
+
+
+def test_a_target_that_the_catalog_knows_gets_no_second_name(tmp_path: Path) -> None:
+    old = alone(tmp_path, "delta", "delta")
+    old.commit(str(tmp_path / "b"))
+    run_convert(alone_in_iceberg(old), "p", write=True, now=NOW, as_json=True, out=console())
+    with pytest.raises(ConfigError, match=r"is called shop\.b, the configuration says shop\.other"):
+        run_convert(alone_in_iceberg(old, "shop.other"), "p", write=True, now=NOW, as_json=True, out=console())
+    assert {one.table for one in old.tables.main.snapshot().targets().values()} == {"", "shop.b"}

@@ -10,12 +10,19 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from recovery.backfill import source_factory
+from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.loop import BackfillRequest, fill
 from tests.carried import Died, Driver, log
 from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, value
+from tests.skipped import Silent, skipped
 from writer.audit.audit import audit
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.cli.main import app
+from writer.cli.read import explain
+from writer.cli.read.explain import Place
+from writer.cli.write import delete_rows
 from writer.commit import builder
 from writer.commit.event_specs import check_specs
 from writer.config.pipelines import Config
@@ -25,6 +32,8 @@ from writer.driver.pipeline_start import enter_specs
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import Piece, opened
 from writer.maintenance.replay import Replaying
+from writer.maintenance.row_keys import where
+from writer.output.tables import console
 from writer.status.model import Totals, event_time_newest
 from writer.table.factory import all_tables
 from writer.table.ledger.segment import segments
@@ -128,6 +137,15 @@ def test_explain_says_which_version_wrote_an_offset(tmp_path: Path) -> None:
     assert "no commit with clicks/0:99" in str(done.exception)
 
 
+def test_explain_knows_from_the_ledger_what_is_a_gap(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, specs={"Event": {"where": "id > 3"}})
+    driver.start()
+    driver.carry([log({at: event(at) for at in range(4)})], {0: 4})
+    skipped(driver, 8)
+    assert "by version 1 of the event specs" in explain._in_ledger(driver.config, "clicks", Place("clicks", 0, 3))
+    assert "lies in a gap" in explain._in_ledger(driver.config, "clicks", Place("clicks", 0, 5))
+
+
 def test_a_dead_letter_that_a_spec_leaves_out_is_filtered_by_a_replay(tmp_path: Path) -> None:
     schemas = Schemas({1: EVENT}, [1])
     driver = Driver(tmp_path, schemas=schemas, specs={"Event": {"where": "id <> 3"}})
@@ -148,6 +166,70 @@ def test_a_dead_letter_that_a_spec_leaves_out_is_filtered_by_a_replay(tmp_path: 
         Replaying("clicks", other, later).run(Selection(), NOW)
 
 
+def test_what_fills_and_replays_leave_out_adds_up_from_any_version_on(tmp_path: Path) -> None:
+    place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
+    before = Driver(tmp_path, table=place)
+    before.start()
+    before.carry([log({at: event(at) for at in range(10)})], {0: 10})
+    driver = Driver(tmp_path, specs={"Event": {"where": "id % 3 <> 1"}}, limits={"failed_ratio_max": 1})
+    driver.start()
+    skipped(driver, 10)
+    driver.start()
+    rows = {at: {"id": at, "at": NOW, "note": None, "extra": 1} for at in range(10, 16)}
+    driver.carry([log({at: value(9, WIDER, row) for at, row in rows.items()})], {0: 16})
+    filling, wish = Filling("clicks", driver.config, driver.schemas), BackfillRequest(by="ann")
+    fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Silent())
+    Replaying("clicks", driver.config, Schemas({1: EVENT, 9: WIDER}, [1])).run(Selection(), NOW)
+    assert audited(driver.config).filtered == {"Event": {"where": 5}}
+    for version in range(driver.table.snapshot().version + 1):
+        found = audit(driver.config, "clicks", since=version, deep=False)
+        assert found.adds_up, (version, found.problems)
+
+
+def test_a_backfill_ends_where_the_writer_is_started_with_other_specs(tmp_path: Path) -> None:
+    """Else offsets of the second version would be made rows by the first."""
+    place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
+    before = Driver(tmp_path, table=place)
+    before.start()
+    before.carry([log({at: event(at) for at in range(12)})], {0: 12})
+    driver = Driver(tmp_path, specs={"Event": {"where": "id <> 1"}})
+    driver.start()
+    skipped(driver, 10)
+    driver.start()
+
+    class Restarting(Silent):
+        def settled(self, *_: Any) -> None:
+            Driver(tmp_path, specs={"Event": {"where": "id > 7"}}).start()
+
+    filling = Filling("clicks", driver.config, driver.schemas)
+    wish = BackfillRequest(rows_max=4, by="ann")
+    with pytest.raises(ConfigError, match="not those by which its writer runs"):
+        fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Restarting())
+    found = audited(driver.config)
+    assert (found.total("rows"), found.total("filtered")) == (3, 1)
+
+
+def test_rows_that_are_deleted_take_the_dead_letters_with_them_of_which_an_expression_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fails = {"cast": {"note": "int"}, "derive": {"ratio": "1 / (id - 1)", "id": "id * 10"}}
+    driver = Driver(tmp_path, specs={"Event": fails}, limits={"failed_ratio_max": 1})
+    driver.start()
+    driver.carry([log({at: event(at) for at in range(4)})], {0: 4})
+    assert (audited(driver.config).total("dead_letters"), audited(driver.config).total("rows")) == (3, 1)
+    filtering = Driver(tmp_path, specs={"Event": {"where": "id <> 1", **fails}})
+    filtering.start()
+    delete_rows.run_delete(
+        filtering.config, "clicks", where("id IN (0, 10)"), driver.schemas, with_dead_letters=True, write=True, now=NOW,
+        as_json=True, out=console(),
+    )  # fmt: skip
+    found = json.loads(capsys.readouterr().out)["dead_letters"]
+    assert (found["dead_letters"], found["meant"], found["undecodable"]) == (3, 2, 0)
+    letters = driver.side(driver.dead_letters).rows().to_table(columns=["_offset"])
+    assert letters["_offset"].to_pylist() == [3]
+    assert audited(filtering.config).total("dead_letters") == 3
+
+
 def test_a_new_schema_widens_what_the_spec_sees(tmp_path: Path) -> None:
     schemas = Schemas({1: EVENT, 2: WIDER}, [1])
     spec = {"where": "coalesce(id, 0) >= 0", "columns": {"exclude": ["at"]}}
@@ -159,6 +241,17 @@ def test_a_new_schema_widens_what_the_spec_sees(tmp_path: Path) -> None:
     rows = driver.table.rows().to_table(columns=["id", "extra"]).sort_by("id").to_pylist()
     assert [one["extra"] for one in rows] == [None] * 5 + [7, None]
     audited(driver.config)
+
+
+def test_a_record_type_that_comes_later_without_the_event_time_is_quarantined_alone(tmp_path: Path) -> None:
+    bare = {**EVENT, "name": "Bare", "fields": EVENT["fields"][:1]}
+    schemas = Schemas({1: EVENT, 2: bare}, [1])
+    specs = {"Event": {"columns": {"exclude": ["at"]}}, "Bare": {"where": "id <> 2"}}
+    driver = Driver(tmp_path, schemas=schemas, specs=specs, limits={"failed_ratio_max": 1})
+    driver.start()
+    driver.carry([log({0: event(0), **{at: value(2, bare, {"id": at}) for at in range(1, 4)}})], {0: 4})
+    found = audited(driver.config)
+    assert (found.total("rows"), found.total("quarantined"), found.total("filtered")) == (1, 2, 1)
 
 
 def test_status_adds_up_what_was_filtered(tmp_path: Path) -> None:
@@ -220,6 +313,28 @@ def test_a_crash_before_a_change_of_the_spec_mixes_no_versions(tmp_path: Path, d
 
 
 OTHER = {**EVENT, "name": "Other"}
+
+
+@pytest.mark.parametrize(
+    ("route", "refuses"),
+    [
+        ({"by": "record", "targets": {"Event": "/lake/e"}}, ""),  # Bare has no table
+        ({"by": "record", "targets": {"Event": "/lake/e"}, "unrouted": "Event"}, "event_time: field 'at' is not in"),
+        ({"by": {"header": "x"}, "targets": {"a": {"location": "/lake/a", "event_time": {"field": "id"}}}}, ""),
+        ({"by": "record", "targets": {"*": {"location": "/lake/a", "event_time": {"field": "id"}}}}, ""),
+    ],
+)  # fmt: skip
+def test_a_start_asks_for_the_event_time_of_the_table_that_records_go_to(
+    tmp_path: Path, route: dict[str, Any], refuses: str
+) -> None:
+    bare = {**EVENT, "name": "Bare", "fields": EVENT["fields"][:1]}
+    settings = config(tmp_path, route=route, specs={"Bare": {"where": "id > 0"}}).pipelines["clicks"]
+    plan = SchemaPlan(pa.schema([])).extend(1, json.dumps(EVENT)).extend(2, json.dumps(bare))
+    if not refuses:
+        check_specs("clicks", settings, plan)
+        return
+    with pytest.raises(ConfigError, match=refuses):
+        check_specs("clicks", settings, plan)
 
 
 def test_a_spec_shapes_the_records_of_one_target_of_a_route(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.row_keys import where
 from writer.maintenance.vacuum import find_unneeded
 from writer.output.tables import console
+from writer.status.model import Totals
 from writer.table.log.operations import Closing
 from writer.table.log.snapshot import NEWEST
 
@@ -81,6 +82,9 @@ def test_every_record_is_kept_as_it_came_and_the_audit_adds_up(driver: Driver) -
     seen = audited(driver)
     assert seen.adds_up, said(seen)
     assert (seen.reconciliation.raw, seen.raw_taken) == (len(VALUES), {})
+    sums = Totals()
+    sums.add(driver.table.recent(1)[0])
+    assert sums.raw_records == len(VALUES)
 
 
 @pytest.mark.parametrize("form", ["delta"])

@@ -210,6 +210,14 @@ def test_bytes_per_row_come_from_commits_that_have_rows(facts, expected):
     assert bytes_per_row(facts) == expected
 
 
+def test_records_that_specs_left_out_take_no_bytes_of_a_file() -> None:
+    shaped = {"rows": 100, "bytes": 50_000, "ranges": [{"read": 1000, "filtered": 900}]}
+    none_left = {"rows": 0, "bytes": 0, "ranges": [{"read": 1000, "filtered": 1000}]}
+    assert bytes_per_row([shaped]) == 50
+    assert bytes_per_row([shaped, none_left]) == 25
+    assert bytes_per_row([none_left]) is None
+
+
 # --- the plan of the tasks --------------------------------------------------------------------------------------
 
 

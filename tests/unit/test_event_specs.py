@@ -103,6 +103,29 @@ def test_rename_cast_flatten_and_derive_together() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "to_timestamp_millis({})", "to_timestamp_seconds({})", "from_unixtime({})",
+        "make_array(to_timestamp_millis({}))", "named_struct('at', to_timestamp_millis({}))",
+        "make_date(CAST({} AS INT), 1, 1)",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("number", [100_000, 300_000_000_000_000, 9_000_000_000_000_000])
+def test_a_time_outside_the_years_of_a_table_fails_its_record_alone(expression: str, number: int) -> None:
+    rows = pa.table({"n": pa.array([2026, number, None], pa.int64())})
+    found = shaped(rows, derive={"x": expression.format("n")})
+    is_date, is_near = expression.startswith("make_date"), number < 10**6
+    assert list(found.failed) == ([] if is_near and not is_date else [1])
+    found.rows["x"].to_pylist()  # raises for what Python's datetime does not hold
+
+
+def test_lists_are_joined() -> None:
+    rows = pa.table({"tags": pa.array([["a"], None, []], pa.list_(pa.field("element", pa.string())))})
+    found = shaped(rows, derive={"all": "array_concat(tags, tags)"}).rows["all"]
+    assert found.to_pylist()[0] == ["a", "a"]
+
+
 def test_flatten_true_takes_each_record() -> None:
     found = shaped(columns={"include": ["address"]}, flatten=True)
     assert found.rows.column_names == ["address_city", "address_geo_lat", "address_geo_lon"]
@@ -209,6 +232,12 @@ def test_what_does_not_fit_gets_a_sentence(section: Mapping[str, Any], message: 
     assert refused(**section).startswith(message)
 
 
+def test_a_decimal_is_no_timestamp_either() -> None:
+    rows = pa.table({"price": pa.array([1], pa.decimal128(9, 2))})
+    with pytest.raises(SpecError, match="'price' is a number, of which unit is not known"):
+        shaped(rows, cast={"price": "timestamp"})
+
+
 @pytest.mark.parametrize(
     ("section", "message"),
     [
@@ -292,7 +321,8 @@ def test_schema_plan_says_what_a_schema_does_to_the_spec(tmp_path: Path) -> None
     (tmp_path / "first.avsc").write_text(record(("id", "long"), ("at", TIME), ("email", "string")))
     raw = config(tmp_path).model_dump(mode="json", exclude_unset=True)
     raw["registry"] = {"files": {1: str(tmp_path / "first.avsc")}}
-    raw["pipelines"]["clicks"]["specs"] = {"Click": {"columns": {"exclude": ["email"]}, "derive": {"half": "id / 2"}}}
+    click = {"columns": {"exclude": ["email"]}, "derive": {"half": "id / 2"}}
+    raw["pipelines"]["clicks"]["specs"] = {"Click": click, "Vis*": {"where": "id > 0"}}
     (tmp_path / "headrace.yaml").write_text(json.dumps(raw))
 
     def asked(text: str) -> tuple[int, str]:
@@ -312,6 +342,9 @@ def test_schema_plan_says_what_a_schema_does_to_the_spec(tmp_path: Path) -> None
     assert code == 1
     assert "spec 'Click': two columns would be called 'Half'" in said
     assert "Keep what the spec names, or change the spec before the schema is registered" in said
+    code, said = asked(record(("id", "long"), name="Visit"))
+    assert code == 1, "the first schema of a record that a spec shapes"
+    assert "it lacks 'at', the event time, which has no default. Its records are quarantined" in said
 
 
 def validated(tmp_path: Path, values: int = 9, **specs: Any) -> dict[str, str]:

@@ -113,7 +113,8 @@ def state(
     adopted = sum(one.adopted or 0 for one in segments)
     unplaced = sum(one.unplaced for one in gap_records.values())
     filtered = filtered_in(segments)
-    problems += _uneven(filtered, sum(line.outcomes.get("filtered", 0) for line in lines))
+    if since < 0:  # later on, fills and replays are of gaps and batches before
+        problems += _uneven(filtered, sum(line.outcomes.get("filtered", 0) for line in lines))
     return Reconciliation(
         since + 1, version, tuple(lines), removals, tuple(problems), adopted, gap_records, unplaced, answers, filtered
     )

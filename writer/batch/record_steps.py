@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 import bucketers
 from bucketers.arrow import contiguous
+from writer.avro.schema import TIMESTAMP
 from writer.avro.schema_plan import Rejected, ShapedRecord, WriterSchema, conform
 from writer.avro.wire_format import refusals, split
 from writer.batch.bucketing import BucketAssignment, assign, believable, times_of
@@ -190,39 +191,35 @@ class RecordSteps:
             found = record.step.apply(rows)
             shaped = conform(found.rows, record.output, self._plan.schemas)
         for rule, out in found.filtered.items():
-            self._filter(group, pa.array(out), times and times[0], record.spec.name, rule)
+            self._filter(group, pa.array(out), times[0], record.spec.name, rule)
         if found.failed:
             reasons = {at: f"spec {record.spec.name!r}: {why}" for at, why in found.failed.items()}
             self._refuse(group.at(reasons), group.schema_id, _reasons(reasons))
         if found.kept is None:
             return replace(group, rows=shaped, times=times)
         kept = pa.array(found.kept)
-        left = times and (times[0].filter(kept), times[1])
+        left = times[0].filter(kept), times[1]
         return replace(group, records=group.records.filter(kept), rows=shaped, times=left)
 
-    def _times(self, rows: pa.Table, topics: pa.ChunkedArray) -> tuple[pa.TimestampArray, str] | None:
-        """Return event times and their unit; None where there are none, which `assign` says."""
+    def _times(self, rows: pa.Table, topics: pa.ChunkedArray) -> tuple[pa.TimestampArray, str]:
+        """Return event times and their unit; null where a record type, which no start has seen, has no such field."""
         try:
             return times_of(rows, self._plan.time_rule, topics)
         except ValueError:
-            return None
+            return pa.nulls(rows.num_rows, TIMESTAMP), self._plan.time_rule.unit
 
-    def _filter(
-        self, group: Group, out: pa.BooleanArray, times: pa.TimestampArray | None, spec: str, rule: str
-    ) -> None:
+    def _filter(self, group: Group, out: pa.BooleanArray, times: pa.TimestampArray, spec: str, rule: str) -> None:
         """Count records that a rule leaves out. They show how far their partitions have come, as rows do."""
         records, plan = group.records.filter(out), self._plan
         for row in (
             records.group_by(["topic", "partition"], use_threads=False).aggregate([([], "count_all")]).to_pylist()
         ):
             self.counts[row["topic"], row["partition"]].filtered += row["count_all"]  # one turn a partition
-        latest = None
-        if times is not None:
-            good = believable(times := times.filter(out), plan.time_rule, plan.now)
-            latest = pc.max(times.filter(good)).cast(pa.int64()).as_py()
-            for source, newest in reached(records.filter(good), times.filter(good), plan.now).items():
-                counts = self.counts[source]
-                counts.seen = newest if counts.seen is None else max(counts.seen, newest)
+        good = believable(times := times.filter(out), plan.time_rule, plan.now)
+        latest = pc.max(times.filter(good)).cast(pa.int64()).as_py()
+        for source, newest in reached(records.filter(good), times.filter(good), plan.now).items():
+            counts = self.counts[source]
+            counts.seen = newest if counts.seen is None else max(counts.seen, newest)
         self.report.add_filtered({spec: {rule: records.num_rows}}, latest)
         if self._leave_out is not None:
             self._leave_out(records, group.schema_id, spec, rule)

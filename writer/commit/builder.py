@@ -248,10 +248,15 @@ def work(report: Report) -> dict[str, Any]:
 
 
 def bytes_per_row(facts: Iterable[Mapping[str, Any]]) -> float | None:
-    """Parquet bytes for each row in these commits; None when they hold no rows."""
-    filled = [about for about in facts if about.get("rows")]
-    rows = sum(about["rows"] for about in filled)
-    return max(1.0, sum(about["bytes"] for about in filled) / rows) if rows else None
+    """Parquet bytes for each row in these commits; None when they hold no rows.
+
+    Records that specs left out count as rows: by it offsets are counted that make a file.
+    """
+    rows = filtered = size = 0
+    for about in facts:
+        rows, size = rows + about.get("rows", 0), size + about.get("bytes", 0)
+        filtered += sum(account.get("filtered", 0) for account in about.get("ranges", ()))
+    return max(1.0, size / (rows + filtered)) if rows else None
 
 
 def value_bytes_each(facts: Iterable[Mapping[str, Any]]) -> float | None:

@@ -26,7 +26,8 @@ def check_specs(pipeline: str, settings: Pipeline, plan: SchemaPlan) -> None:
             where = f"pipelines.{pipeline}.specs.{record.spec.name}"
             if record.output is None:
                 raise ConfigError(f"{where}: {record.problem} (record {name})")
-            _check_buckets(where, _settings_of(settings, name), record.input.columns, found.columns)
+            if (of_table := _settings_of(settings, name)) is not None:
+                _check_buckets(where, of_table, record.input.columns, found.columns)
     for one in plan.shaped.values():
         if one.output is None:
             raise ConfigError(f"pipelines.{pipeline}.specs.{one.spec.name}: {one.problem}")
@@ -63,12 +64,14 @@ def _check_buckets(where: str, settings: Pipeline, given: pa.Schema, made: pa.Sc
         raise ConfigError(f"{where}: bucket: {error} Buckets are made of the columns behind the spec.") from error
 
 
-def _settings_of(settings: Pipeline, record: str) -> Pipeline:
-    """Return the settings of the table that a record goes to, where its name says it."""
-    if settings.route is None or settings.route.by != "record":
+def _settings_of(settings: Pipeline, record: str) -> Pipeline | None:
+    """Return the settings of the table that a record goes to; None where it has none, or its name does not say it."""
+    if (route := settings.route) is None:
         return settings
-    rule = settings.route.rule_of(record)
-    return settings if rule is None else settings.of_target(rule, record)
+    if route.by != "record":
+        return None
+    rule = route.rule_of(record) or (route.unrouted if route.unrouted in route.targets else None)
+    return None if rule is None else settings.of_target(rule, record)
 
 
 def _by_record(specs: Sequence[Spec], plan: SchemaPlan) -> Mapping[str, dict[int, str]]:

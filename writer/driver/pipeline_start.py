@@ -78,7 +78,7 @@ def make_raw_table(place: str, tables: Tables) -> None:
 def enter_specs(table: PipelineTable, epoch: int, settings: Pipeline, plan: SchemaPlan) -> int:
     """Enter the event specs in the table's log, where they changed. Returns their version; 0 without any.
 
-    Raises Fenced.     `plan`: with the schemas that are known; a spec that is of none of them is logged.
+    Raises Fenced. `plan`: with the schemas that are known; a spec that is of none of them is logged.
     """
     specs, before = to_json(settings.record_specs), table.snapshot().specs
     if not specs and not before:

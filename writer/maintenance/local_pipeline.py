@@ -229,13 +229,14 @@ class LocalPipeline:
 
 def opened(
     name: str, config: Config, schemas: SchemaSource, *, topics: Sequence[str] | None = None, with_table: bool = True,
-    checked: bool = True, tables: Tables | None = None, before_route: bool = False,
+    checked: bool = True, tables: Tables | None = None, before_route: bool = False, forgives: bool = False,
 ) -> LocalPipeline:  # fmt: skip
     """Open a pipeline: its table's columns, if there is a table, and the registered schemas on top.
 
     `topics`: that it reads; by default those that are named, and those of its pattern that its table knows.
     `tables`: of a command that commits rows; those of a route are opened, and made where records need them.
     `before_route`: records are only decoded, as a route has them before it splits them.
+    `forgives`: event specs leave no record out, and what fails on one gives null.
     Unless `checked` is off, schema ids must mean what they meant when the table's rows were read: else SchemaChanged.
     Raises ConfigError for a table that is not the pipeline's, CommitFailed for one that cannot be read,
     RegistryUnreachable.
@@ -260,7 +261,8 @@ def opened(
     known = Schemas(
         name, schemas, meanings, decode_only=is_routed, bucket_columns=buckets,
         record_columns=pipeline.columns.record_columns, rules=pipeline.column_rules,
-        wire=wire or CONFLUENT, key_wire=key_wire or CONFLUENT, specs=pipeline.record_specs,
+        wire=wire or CONFLUENT, key_wire=key_wire or CONFLUENT,
+        specs=tuple(replace(one, forgives=forgives) for one in pipeline.record_specs),
     )  # fmt: skip
     known.read_topics(pipeline.topics.among(seen) if topics is None else topics)
     known.follow(columns)

@@ -21,6 +21,7 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.staging.parquet_files import open_file
 from writer.batch.task_report import Report
 from writer.commit import builder
+from writer.commit.event_specs import check_version
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
 from writer.core.offsets import Span, TopicPartition, joined
@@ -84,8 +85,12 @@ class Replaying:
                 tried[part] = joined([*tried.get(part, []), *spans])
 
     def _settled(self) -> int:
-        """Apply side files. Returns the number of replays that the dead-letter table has seen then."""
+        """Apply side files. Returns the number of replays that the dead-letter table has seen then.
+
+        Raises ConfigError where the writer was started with other event specs meanwhile.
+        """
         snapshot = self._main.snapshot()
+        check_version(self._name, self._settings, snapshot.specs_fingerprint)
         self._tables.apply_side_files()
         return snapshot.replays
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from bucketers.arrow import column as column_of
 from writer.avro import schema as avro
 from writer.avro.column_cast import Place
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
@@ -62,7 +63,9 @@ def plan(config: Config, name: str | None, *, schema_id: int | None, file: Path 
     found = after.schemas[number]
     effects = [] if isinstance(found, Rejected) else list(_effects(before, after, found))
     spec = SpecEffect.of(spec_of(before.specs, full_name(text)), before, after, found)
-    verdict = Verdict(name, shown, before, found, effects, config.pipelines[name].event_time.field, spec)
+    time_field = config.pipelines[name].event_time.field
+    times = isinstance(found, Rejected) or _has(after.input_of(found), time_field)
+    verdict = Verdict(name, shown, before, found, effects, time_field, spec, has_time=times)
     if as_json:
         tables.emit_whole(_document(verdict))
     else:
@@ -106,16 +109,20 @@ class Verdict:
     effects: list[Effect]
     event_time: str  # its field
     spec: SpecEffect | None = None  # None: its record has none
+    has_time: bool = True  # the columns of which its event times are read have the field
 
     @property
     def reason(self) -> str | None:
         """Why its records would not become rows; None when they would."""
         if isinstance(self.found, Rejected):
             return self.found.reason.removeprefix(f"schema id {_NOT_REGISTERED}: ")
+        lacks = f"it lacks {self.event_time!r}, the event time, which has no default"
+        if not self.has_time:
+            return lacks
         for effect in self.effects:
             holds_time = f"{self.event_time}.".startswith(f"{effect.column}.")
             if effect.effect == "lacks" and holds_time and effect.value is None:
-                return f"it lacks {self.event_time!r}, the event time, which has no default"
+                return lacks
         return None
 
     @property
@@ -147,6 +154,14 @@ class Without:
     def known(self, topic: str) -> Mapping[int, str]:
         """List the others."""
         return {number: text for number, text in self.schemas.known(topic).items() if number != self.schema_id}
+
+
+def _has(columns: pa.Schema, field: str) -> bool:
+    try:
+        column_of(columns.empty_table(), field)
+    except ValueError:
+        return False
+    return True
 
 
 def _effects(before: SchemaPlan, after: SchemaPlan, schema: WriterSchema) -> Iterator[Effect]:

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bucketers.arrow import contiguous, fix
+from bucketers.timestamps import within_years
 from writer.specs.functions import ALLOWED
 from writer.specs.spec import SpecError
 
 TIMESTAMP = pa.timestamp("us", "UTC")
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 to 9999
 _TABLE = "record"  # name of the batch in SQL
 _ALLOWED_PARTS = frozenset(
     ("Alias", "Between", "BinaryExpr", "Case", "Cast", "Column", "InList", "IsFalse", "IsNotFalse", "IsNotNull",
@@ -87,36 +90,51 @@ class Expressions:
         """Evaluate all expressions on each row. Python sees no row, but for those that fail."""
         if not self._parsed:
             return Evaluated([], {})
+        return self._evaluated(rows, self._parsed)
+
+    def evaluate_each(self, rows: pa.Table) -> list[pa.Array]:
+        """Evaluate each expression by itself: null on the rows on which it fails."""
+        done = []
+        for one in self._parsed:
+            found = self._evaluated(rows, [one])
+            places = iter(range(rows.num_rows))
+            at = [None if row in found.failed else next(places) for row in range(rows.num_rows)]  # cold: dead letters
+            done.append(found.columns[0].take(pa.array(at, pa.int64())))
+        return done
+
+    def _evaluated(self, rows: pa.Table, parsed: Sequence[_Parsed]) -> Evaluated:
         failed, found = dict[int, str](), list[list[pa.Array]]()
-        for part, columns in self._pieces(rows.select(self._used), 0, failed):
+        for part, columns in self._pieces(rows.select(self._used), 0, failed, parsed):
             assert all(len(column) == part for column in columns), "each row has one result"
             found.append(columns)
-        joined = [_joined([part[at] for part in found], one.kind) for at, one in enumerate(self._parsed)]
+        joined = [_joined([part[at] for part in found], one.kind) for at, one in enumerate(parsed)]
         return Evaluated(joined, failed)
 
-    def _pieces(self, rows: pa.Table, at: int, failed: dict[int, str]) -> Iterator[tuple[int, list[pa.Array]]]:
+    def _pieces(
+        self, rows: pa.Table, at: int, failed: dict[int, str], parsed: Sequence[_Parsed]
+    ) -> Iterator[tuple[int, list[pa.Array]]]:
         """Yield the results of the rows that do not fail, in their order; `at`: position of the first one."""
         if rows.num_rows == 0:
             return
         try:
-            yield rows.num_rows, self._run(rows, self._parsed)
+            yield rows.num_rows, self._run(rows, parsed)
         except BaseException as error:  # noqa: BLE001 - all others are raised
             _raise_unless_of_datafusion(error)
             if rows.num_rows == 1:
-                failed[at] = self._reason(rows, error)
+                failed[at] = self._reason(rows, error, parsed)
                 return
             half = rows.num_rows // 2
             parts = ((rows.slice(0, half), at), (rows.slice(half), at + half))
         else:
             return
         for part, start in parts:
-            yield from self._pieces(part, start, failed)
+            yield from self._pieces(part, start, failed, parsed)
 
-    def _reason(self, row: pa.Table, error: BaseException) -> str:
+    def _reason(self, row: pa.Table, error: BaseException, parsed: Sequence[_Parsed]) -> str:
         """Say which expression fails on a row."""
-        if len(self._parsed) == 1:
-            return f"{self._parsed[0].label}: {_words(error)}"
-        for one in self._parsed:
+        if len(parsed) == 1:
+            return f"{parsed[0].label}: {_words(error)}"
+        for one in parsed:
             try:
                 self._run(row, [one])
             except BaseException as found:  # noqa: BLE001 - all others are raised
@@ -137,7 +155,7 @@ class Expressions:
         return list(names) or self._columns.names[:1]  # an expression of literals counts rows
 
     def _frame(self, rows: pa.Table) -> Any:
-        rows = pa.table([_plain(contiguous(column)) for column in rows.columns], schema=rows.schema)
+        rows = pa.table([_plain(contiguous(column)) for column in rows.columns], rows.column_names)
         batches = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
         self._context.deregister_table(_TABLE)
         self._context.register_record_batches(_TABLE, [batches])
@@ -145,18 +163,17 @@ class Expressions:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """Return nested values as DataFusion needs them: from 0 on, and null inside a record that is null."""
+    """Return nested values as DataFusion needs them: from 0 on, null inside a record that is null, items called so."""
     kind = values.type
     if pa.types.is_struct(kind):
         children = [_plain(child) for child in values.flatten()]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=values.is_null())
+        return pa.StructArray.from_arrays(children, [member.name for member in kind], mask=values.is_null())
     if not pa.types.is_nested(kind):
         return values
     values = values.take(pa.arange(0, len(values))) if values.offset else values
     if pa.types.is_map(kind):
-        items = _plain(values.items)
-        return pa.MapArray.from_arrays(values.offsets, values.keys, items, type=kind, mask=values.is_null())
-    return pa.ListArray.from_arrays(values.offsets, _plain(values.values), type=kind, mask=values.is_null())
+        return pa.MapArray.from_arrays(values.offsets, values.keys, _plain(values.items), mask=values.is_null())
+    return pa.ListArray.from_arrays(values.offsets, _plain(values.values), mask=values.is_null())
 
 
 def quoted(path: str) -> str:
@@ -264,11 +281,28 @@ def table_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _in_table_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast results to the type of the table. Raises ArrowInvalid for a number beyond it."""
-    if values.type == kind:
-        return values
-    is_time = pa.types.is_timestamp(kind)  # nanoseconds are cut off
-    return values.cast(kind, safe=not is_time)
+    """Cast results to the type of the table. Raises ArrowInvalid for a number, or a time, beyond it."""
+    if values.type != kind:
+        is_finer = pa.types.is_timestamp(values.type) and values.type.unit == "ns"  # what is finer is cut off
+        values = values.cast(kind, safe=not is_finer)
+    if _lies_beyond(values):
+        raise pa.ArrowInvalid("a date or timestamp outside the years 1 to 9999")
+    return values
+
+
+def _lies_beyond(values: pa.Array) -> bool:
+    """Return whether a date or a timestamp, at any depth, is outside the years that a table has."""
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        return bool(within_years(values).null_count != values.null_count)
+    if pa.types.is_date32(kind):
+        first, last = pc.min_max(values.cast(pa.int32())).as_py().values()
+        return first is not None and (first < _FIRST_DAY or last > _LAST_DAY)
+    if pa.types.is_struct(kind):
+        return any(map(_lies_beyond, values.flatten()))
+    if pa.types.is_map(kind):
+        return _lies_beyond(values.items)
+    return pa.types.is_list(kind) and _lies_beyond(values.flatten())
 
 
 def _joined(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:

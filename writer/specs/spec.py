@@ -35,6 +35,7 @@ class Spec:
     flatten: tuple[str, ...] = ()  # columns whose nested fields become columns
     flatten_all: bool = False
     derive: tuple[tuple[str, str], ...] = ()  # column → SQL
+    forgives: bool = False  # to find whose records are: none is left out, and what fails on one gives null
 
     def matches(self, record: str) -> bool:
         """Return whether it is the spec of a record, by the full name of this."""

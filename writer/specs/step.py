@@ -39,11 +39,6 @@ class ShapedRows:
     filtered: Mapping[str, Mask]  # by rule, where it left rows out
     failed: Mapping[int, str]  # by position
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all rows stayed."""
-        return self.kept is None
-
 
 class Step:
     """A spec that is compiled for the columns of one record type."""
@@ -71,6 +66,9 @@ class Step:
 
     def apply(self, rows: pa.Table) -> ShapedRows:
         """Apply the spec to rows of the columns that it was compiled for."""
+        if self._spec.forgives:
+            left = rows.select(self._needed)
+            return ShapedRows(self._shaped(left, self._results.evaluate_each(left)), None, {}, {})
         stays, filtered, failed = self._filtered(rows)
         places, left = np.arange(rows.num_rows), rows.select(self._needed)
         if stays is not None:
@@ -158,7 +156,8 @@ class Step:
         for name in self._casts:
             if pa.types.is_nested(columns.field(name).type):
                 raise SpecError(f"cast: {name!r} is {columns.field(name).type}; derive a column from its fields")
-            is_number = any(of(columns.field(name).type) for of in (pa.types.is_integer, pa.types.is_floating))
+            numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+            is_number = any(of(columns.field(name).type) for of in numbers)
             if self._casts[name] == TIMESTAMP and is_number:
                 raise SpecError(f"cast: {name!r} is a number, of which unit is not known; derive a column with "
                                 "to_timestamp_millis, to_timestamp_micros or to_timestamp_seconds")  # fmt: skip

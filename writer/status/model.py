@@ -9,6 +9,7 @@ from functools import reduce
 from typing import Any, Literal, NamedTuple
 
 from writer.batch.lateness import Lateness
+from writer.batch.task_report import RAW
 from writer.config.pipeline_sections import Scheduling
 from writer.core.offsets import Source
 from writer.hooks.outbox import Health
@@ -68,6 +69,7 @@ class Totals:
     gaps: Counter[str] = field(default_factory=Counter)  # by cause
     gap_offsets: Counter[str] = field(default_factory=Counter)
     filtered: dict[str, Counter[str]] = field(default_factory=dict)  # records that specs left out: by spec, by rule
+    raw_records: int = 0  # that are in the raw table beside
     targets: dict[str, Counter[str]] = field(default_factory=dict)  # rows, bytes and files of a route's tables, by name
 
     def add_gap(self, facts: Mapping[str, Any]) -> None:
@@ -80,6 +82,7 @@ class Totals:
         self.commits[facts.get("reason", "unknown")] += 1
         for account in facts["ranges"]:
             self.records.update({name: account.get(_STORED.get(name, name), 0) for name in OUTCOMES})
+            self.raw_records += account.get(RAW, 0)
         for step, seconds in facts.get("seconds", {}).items():
             self.steps[step] = self.steps.get(step, 0.0) + seconds
         self.value_bytes += facts.get("value_bytes", 0)

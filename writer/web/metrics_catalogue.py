@@ -212,6 +212,11 @@ CATALOGUE: tuple[Metric, ...] = (
         ("pipeline", "spec", "rule"),
     ),
     Metric(
+        "headrace_raw_records_total",
+        "Committed records that are kept in the raw table, too.",
+        plain(lambda r: r.view.totals.raw_records),
+    ),
+    Metric(
         "headrace_offsets_without_records_total",
         "Committed offsets that gave no record: transaction markers, or what compaction took. Else an alarm.",
         plain(lambda r: r.view.totals.offsets_without_records),

@@ -163,6 +163,8 @@ def _in_ledger(config: Config, name: str, place: Place) -> str:
     if not found:
         return f"the table of pipeline {name!r} has no commit with {place}. `headrace status` says how far it has come."
     one = found[-1]
+    if one.gap:
+        return f"{place} lies in a gap, recorded in one of versions {one.first} to {one.last}; see `headrace gaps`"
     by = f"by version {one.specs} of the event specs" if one.specs else "without event specs"
     return (
         f"{place} was committed in one of versions {one.first} to {one.last} of the table, {by}; their entries are no "

@@ -10,6 +10,7 @@ from rich.console import Console
 
 import bucketers
 from writer.clients.driver_endpoint import check_no_driver
+from writer.commit.target_table import check_settings
 from writer.config.pipelines import Config
 from writer.config.table_sections import Table, layout
 from writer.core import fault_points
@@ -131,20 +132,33 @@ def _work(config: Config, name: str) -> Work:
         beside |= {place: table for place in (record.location, record.late) if place}
     works = {place: conversion(name, config, place, table) for place, table in beside.items()}
     there = {place: work for place, work in works.items() if work is not None}
+    _check_there(log.snapshot(), [number for number, (record, _) in targets.items() if record.location not in there])
     return Work(log, main, there, {number: record for number, (record, _) in targets.items()})
+
+
+def _check_there(log: PipelineSnapshot, missing: Sequence[int]) -> None:
+    """Raise CommitFailed where a target is missing that was made: it would be waited for in a format it never gets."""
+    for one in (log.targets()[number] for number in missing):
+        if one.id and one.format != "iceberg":
+            raise CommitFailed(
+                f"nothing is converted: the table of target {one.name!r} at {one.location} is not there. Its storage "
+                "is away, or it was removed; repair that, then convert."
+            )
 
 
 def _targets(config: Config, name: str, log: PipelineSnapshot) -> dict[int, tuple[TargetRecord, Table]]:
     """Return the tables of a route that are to be Iceberg's, by number: as the log is to have them, and their settings.
 
-    One that the configuration no longer names keeps its format.
+    One that the configuration no longer names keeps its format. Raises ConfigError where one has another name already.
     """
     settings, found = config.pipelines[name], {}
     for number, record in log.targets().items() if settings.route else ():
         if (rule := settings.rule_of(record.name, record.location)) is not None:
-            table = settings.of_target(rule, record.name).table
-            if table.format == "iceberg":
+            target = settings.of_target(rule, record.name)
+            if (table := target.table).format == "iceberg":
                 named = str(config.in_catalog(table))
+                if record.format == "iceberg":
+                    check_settings(record, target, named)
                 found[number] = record._replace(format=table.format, table=named), table
     return found
 

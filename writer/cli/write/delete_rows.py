@@ -31,8 +31,9 @@ from writer.table.log.foreign_writes import CommitFailed, one_line
 from writer.table.row_removal import together
 
 _RAW_LEFT = (
-    "Records of which no row is left (by dedupe, retention or another client's DELETE), tombstones, and those that "
-    "cannot be decoded are not found by offset; they stay until table.raw.retention is over."
+    "Records of which no row is left (by dedupe, retention or another client's DELETE), those that event specs left "
+    "out, tombstones, and those that cannot be decoded are not found by offset; they stay until table.raw.retention is "
+    "over."
 )
 
 
@@ -67,7 +68,7 @@ def run_delete(
         done: list[list[DeletionResult]] = [list(work.run(now)) if write else [] for work in works]
         found = None
         if with_dead_letters and apart.exists():
-            walk = opened(name, config, source)
+            walk = opened(name, config, source, forgives=True)
             find = partial(dead_letter_deletion.find, apart, walk, keys, main.snapshot().columns())
             found = dead_letter_deletion.delete(apart, find, keys, now, request, raw.remove) if write else find()
         meant = [work.places(look) for work, look in zip(works, looks, strict=True) if raw and not write]
