@@ -1,6 +1,7 @@
 """The life of a bucket in a real run: sealed by the driver, late rows, sealed again; a close beside a running batch."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,7 +70,8 @@ def test_the_driver_seals_a_silent_topic_and_late_rows_are_sealed_again(
 
 def test_a_batch_is_judged_again_when_its_buckets_are_closed_beside_it(site: Site, topic: MakeTopic) -> None:
     name = topic(1)
-    lake = site.pipeline("events", [name], seal={"late": "late_table", "after": None})
+    tiers = [{"within": "12 h", "to": "late_table"}, {"to": "dead_letter"}]
+    lake = site.pipeline("events", [name], seal={"late": tiers, "after": None})
     site.fill(name, 100, seed=3)
     site.once()
     site.fill(name, 80, seed=4)
@@ -86,5 +88,12 @@ def test_a_batch_is_judged_again_when_its_buckets_are_closed_beside_it(site: Sit
     assert sum(after["beyond"]) > 0
     found = audited(site)
     assert found["adds_up"], found
-    assert found["records"]["late_table"] == sum(after["beyond"])
+    elsewhere = Counter[str]()
+    for _, to, rows in after["elsewhere"]:
+        elsewhere[to] += rows
+    assert elsewhere.keys() == {"late_table", "dead_letter"}
+    assert elsewhere.total() == sum(after["beyond"])
+    assert found["records"]["late_table"] == elsewhere["late_table"]
+    said = oracle.rows(lake.with_name("events_dead_letters"), "count(*)", "WHERE error LIKE 'late: %'")
+    assert said == [(elsewhere["dead_letter"],)]
     assert sum(m.rows for m in manifests(site).values()) == found["records"]["rows"]
