@@ -7,6 +7,7 @@ MinIO for moto, as `make test-stores` does.
 import gc
 import os
 import signal
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,6 +47,15 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()  # nanobind reports what is left at the end of the process
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Local disk of this test's own for what tasks spill. A vacuum removes what lies there."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 class HasBootstrap(Protocol):

@@ -24,6 +24,8 @@ from writer.sealing.sealer import Sealer
 from writer.storage.locations import store_at
 from writer.table.factory import conversion, main_table
 
+pytestmark = pytest.mark.usefixtures("scratch")  # a vacuum removes what it finds
+
 
 def catalog(root: Path, log_location: str | None = None) -> dict[str, Any]:
     return {

@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +26,8 @@ from writer.maintenance.vacuum import everything, find_unneeded, remove
 from writer.storage.locations import store_at
 from writer.table.ledger.segment_store import FOLDER
 
+pytestmark = pytest.mark.usefixtures("scratch")
+
 DAYS = timedelta(days=1)
 
 
@@ -44,15 +45,6 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, form: str) -> Callable[
     return lambda **settings: filled(tmp_path, form, table={**table, **settings.pop("table", {})}, **settings)
 
 
-@pytest.fixture(autouse=True)
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Local disk of this test's own for what tasks spill; that of other processes is not looked at."""
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
-
-
 def names(driver: Driver) -> dict[str, int]:
     return {one.path: one.bytes for one in everything(store_at(driver.lake))}
 
@@ -62,14 +54,12 @@ def found(driver: Driver, now: datetime | None = None, older_than: timedelta | N
     return {f"{place.location}/{waste.path}": waste.why for place in places for waste in place.waste}
 
 
-@pytest.mark.usefixtures("scratch")
 def test_a_table_at_work_has_nothing_to_remove(make) -> None:
     driver = make()
     driver.carry([log({60: b"broken", 61: event(3)})], {0: 62})
     assert found(driver) == {}
 
 
-@pytest.mark.usefixtures("scratch")
 def test_what_a_dead_driver_staged_goes_once_it_is_old(make) -> None:
     driver = make()
     before = names(driver)
@@ -90,7 +80,6 @@ def test_what_a_dead_driver_staged_goes_once_it_is_old(make) -> None:
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 
 
-@pytest.mark.usefixtures("scratch")
 def test_side_files_of_a_commit_that_redo_has_not_applied_stay(make) -> None:
     driver = make()
     with pytest.raises(Died):
@@ -100,7 +89,6 @@ def test_side_files_of_a_commit_that_redo_has_not_applied_stay(make) -> None:
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 
 
-@pytest.mark.usefixtures("scratch")
 def test_files_that_were_rewritten_go_after_a_while(make, form: str) -> None:
     driver = make()
     compacted(driver)
@@ -118,7 +106,6 @@ def test_files_that_were_rewritten_go_after_a_while(make, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["iceberg"])
-@pytest.mark.usefixtures("scratch")
 def test_metadata_that_no_snapshot_names_goes_and_what_a_kept_snapshot_needs_stays(make) -> None:
     driver = make()
     compacted(driver)
@@ -144,7 +131,6 @@ def test_metadata_that_no_snapshot_names_goes_and_what_a_kept_snapshot_needs_sta
     assert offsets(driver) == list(range(80))
 
 
-@pytest.mark.usefixtures("scratch")
 def test_files_are_kept_as_long_as_the_tables_owner_says(tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
@@ -155,7 +141,6 @@ def test_files_are_kept_as_long_as_the_tables_owner_says(tmp_path: Path) -> None
     assert set(found(driver, later(22)).values()) == {"removed"}
 
 
-@pytest.mark.usefixtures("scratch")
 def test_the_ledger_and_what_it_stands_for_stay(make) -> None:
     driver = make(interval=1)
     driver.table.tidy()
@@ -163,7 +148,6 @@ def test_the_ledger_and_what_it_stands_for_stay(make) -> None:
     assert any(FOLDER in name for name in names(driver))
 
 
-@pytest.mark.usefixtures("scratch")
 def test_drafts_manifests_and_runs_of_old_go(tmp_path: Path) -> None:
     driver = filled(tmp_path, "delta")
     lake, runs = Path(driver.lake), tmp_path / "checkpoints" / "clicks"
@@ -207,7 +191,6 @@ def test_an_age_below_that_of_orphans_is_refused(tmp_path: Path) -> None:
         find_unneeded(driver.config, "clicks", DAYS, later())
 
 
-@pytest.mark.usefixtures("scratch")
 def test_an_age_above_it_keeps_more(make) -> None:
     driver = make()
     with pytest.raises(Died):
@@ -224,7 +207,6 @@ def test_without_a_table_it_says_so(tmp_path: Path) -> None:
         find_unneeded(config, "clicks", None, later())
 
 
-@pytest.mark.usefixtures("scratch")
 def test_the_verb_shows_first_and_removes_when_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     driver = filled(tmp_path, "delta")
     compacted(driver)
@@ -259,7 +241,6 @@ def apart(driver: Driver, now: datetime | None = None) -> dict[str, list[str]]:
     return {place.location: list(place.left_alone) for place in places if place.left_alone}
 
 
-@pytest.mark.usefixtures("scratch")
 def test_dead_letters_inside_the_table_lose_nothing(make) -> None:
     lake = f"{make(commits=0).lake}2"
     driver = make(table={"location": lake, "dead_letters": f"{lake}/letters"})
@@ -274,7 +255,6 @@ def test_dead_letters_inside_the_table_lose_nothing(make) -> None:
     assert apart(driver) == {driver.lake: ["letters"]}
 
 
-@pytest.mark.usefixtures("scratch")
 @pytest.mark.parametrize("inner", LOGS)
 def test_a_table_of_another_writer_inside_the_table_is_left_alone(make, inner: str) -> None:
     driver = make(commits=1)
@@ -289,7 +269,6 @@ def test_a_table_of_another_writer_inside_the_table_is_left_alone(make, inner: s
     assert apart(driver) == {driver.lake: ["_hidden", "hour=x/deep/other", "other"]}
 
 
-@pytest.mark.usefixtures("scratch")
 def test_a_table_among_the_checkpoints_is_left_alone(tmp_path: Path) -> None:
     """With entropy_bits the folders of a table have the names of runs."""
     driver = filled(tmp_path, "delta", commits=1)
@@ -310,7 +289,6 @@ def test_a_table_among_the_checkpoints_is_left_alone(tmp_path: Path) -> None:
     assert found(driver) == {}
 
 
-@pytest.mark.usefixtures("scratch")
 def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
     driver = filled(tmp_path / "mine", "delta", commits=1)
     other = filled(tmp_path / "other", "delta", commits=1)
@@ -322,7 +300,6 @@ def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
     assert apart(driver) == {driver.lake: ["linked"]}
 
 
-@pytest.mark.usefixtures("scratch")
 def test_the_dry_run_names_what_it_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     driver = filled(tmp_path, "delta", commits=1)
     put_table(f"{driver.lake}/other", "delta")

@@ -28,7 +28,7 @@ from writer.table.iceberg.catalog.catalog_client import client_settings
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.table import PipelineTable
 
-pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900), pytest.mark.usefixtures("scratch")]
 RACES = 40
 
 

