@@ -1,0 +1,108 @@
+"""Two tables that were written of the same offsets are compared by offset and column."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from hypothesis import given, strategies as st
+from typer.testing import CliRunner
+
+from tests.carried import Driver, log
+from tests.looking import NOW, event
+from writer.audit.comparison import different
+from writer.cli.main import app
+
+
+def carried(root: Path, form: str, values: dict[int, bytes | None], end: int, **settings: Any) -> Path:
+    """Write a table. Returns its configuration file."""
+    driver = Driver(root, form, **settings)
+    driver.start()
+    driver.carry([log(values)], {0: end})
+    file = root / "pipelines.yaml"
+    file.write_text(yaml.safe_dump(driver.config.model_dump(mode="json", exclude_unset=True)))
+    return file
+
+
+def compared(*words: object, code: int = 0) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["diff", *(str(word) for word in words), "--json"])
+    assert done.exit_code == code, done.output
+    return dict(json.loads(done.output))
+
+
+@pytest.mark.parametrize("forms", [("delta", "parquet"), ("parquet", "iceberg")])
+def test_the_same_offsets_by_the_same_rules_are_the_same_in_any_format(tmp_path: Path, forms: tuple[str, str]) -> None:
+    values = {at: event(at, at=NOW - timedelta(hours=at)) for at in range(20)}
+    one, other = (carried(tmp_path / form, form, values, 20) for form in forms)
+    found = compared(one, "--with", other)
+    assert (found["same"], found["offsets"], found["equal"], found["samples"]) == (True, 20, 20, [])
+
+
+def test_what_differs_is_counted_by_column_and_shown(tmp_path: Path) -> None:
+    values = {at: event(at, at=NOW) for at in range(12)}
+    one = carried(tmp_path / "one", "delta", values, 12)
+    specs = {"Event": {"where": "id <> 3", "derive": {"note": "'n' || id"}, "columns": {"exclude": ["note"]}}}
+    other = carried(tmp_path / "other", "delta", {**values, 5: b"\0\0\0\0\1cut", 12: event(12)}, 13, specs=specs)
+    found = compared(one, "--with", other, code=1)
+    assert (found["offsets"], found["equal"], found["different"]) == (12, 0, 10)
+    assert (found["only_first"], found["only_second"], found["columns"]) == (2, 0, {"note": 10})
+    by_offset = {one["offset"]: one for one in found["samples"]}
+    assert by_offset[1] == {
+        "topic": "clicks", "partition": 0, "offset": 1, "columns": ["note"], "first": {"note": None},
+        "second": {"note": "n1"},
+    }  # fmt: skip
+    assert by_offset[3]["second"] is None
+    shown = CliRunner().invoke(app, ["diff", str(one), "--with", str(other), "--samples", "2"]).output
+    assert "12 offsets that both tables committed: 0 rows equal, 10 different, 2 only in the first, 0 only" in shown
+    assert "clicks/0:0" in shown
+    assert "clicks/0:2" not in shown
+
+
+def test_two_tables_without_a_common_offset_and_one_table_twice_are_refused(tmp_path: Path) -> None:
+    one = carried(tmp_path / "one", "delta", {0: event(0)}, 1)
+    driver = Driver(tmp_path / "other")
+    driver.start(at=7)
+    other = tmp_path / "other" / "pipelines.yaml"
+    other.write_text(yaml.safe_dump(driver.config.model_dump(mode="json", exclude_unset=True)))
+    for words, problem in (
+        (["--with", str(other)], "have no offset in common"), ([], "both are the same table"),
+        (["--with", str(one)], "both are the table at"),
+    ):  # fmt: skip
+        done = CliRunner().invoke(app, ["diff", str(one), *words])
+        assert problem in str(done.exception), done.output
+
+
+VALUES = {
+    pa.int64(): st.integers(-3, 3), pa.string(): st.sampled_from(["", "a", "ä"]), pa.bool_(): st.booleans(),
+    pa.float64(): st.sampled_from([0.0, 1.5, float("nan")]), pa.binary(): st.binary(max_size=2),
+    pa.list_(pa.int64()): st.lists(st.none() | st.integers(0, 2), max_size=3),
+    pa.struct([("x", pa.int64()), ("y", pa.list_(pa.string()))]): st.fixed_dictionaries(
+        {"x": st.none() | st.integers(0, 1), "y": st.none() | st.lists(st.sampled_from("ab"), max_size=2)}
+    ),
+    pa.map_(pa.string(), pa.int64()): st.lists(
+        st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 1)), max_size=2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(VALUES), ids=str)
+def test_values_differ_as_python_has_it(kind: pa.DataType) -> None:
+    value = st.none() | VALUES[kind]
+
+    @given(st.lists(st.tuples(value, value), max_size=8), st.integers(0, 2))
+    def check(rows: list[tuple[Any, Any]], cut: int) -> None:
+        one, other = (pa.array([row[side] for row in rows], kind)[cut:] for side in (0, 1))
+        expected = [repr(a) != repr(b) for a, b in rows[cut:]]
+        assert different(one, other).tolist() == expected
+
+    check()
+
+
+def test_a_wider_type_is_the_same_where_its_values_are() -> None:
+    assert not different(pa.array([1, None], pa.int64()), pa.array([1, None], pa.int32())).any()
+    assert different(pa.array([1], pa.int64()), pa.array(["x"])).tolist() == [True]
+    assert different(pa.array([], pa.int64()), pa.array([], pa.int64())).dtype == np.bool_

@@ -1,0 +1,138 @@
+"""`headrace diff`: compares two tables that were written of the same offsets."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from writer.audit.audit import audit
+from writer.audit.comparison import Comparison, Difference, Pair, compare
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+from writer.core.offsets import TopicPartition
+from writer.core.text import plural
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
+from writer.output.tables import Column, TextTable, cell, console, emit_whole, numbers, plain, sentence
+from writer.table.factory import existing_table
+from writer.table.log.foreign_writes import reading
+from writer.table.table import PipelineTable
+
+_VALUE = 40  # columns of a terminal for a value
+
+
+def pairs(first: tuple[Config, str], second: tuple[Config, str]) -> list[Pair]:
+    """Return the partitions that both tables read, by the ids of their topics, and the offsets that both committed.
+
+    Raises ConfigError where there are none.
+    """
+    accounts = [
+        {line.part: line for line in audit(config, name, since=None, deep=False).reconciliation.lines}
+        for config, name in (first, second)
+    ]
+    tables = [existing_table(name, config) for config, name in (first, second)]
+    here, there = (_by_id(table, account) for table, account in zip(tables, accounts, strict=True))
+    found = []
+    for key in sorted(here.keys() & there.keys()):
+        one, other = accounts[0][here[key]], accounts[1][there[key]]
+        start, end = max(one.start, other.start), min(one.end, other.end)
+        if start < end:
+            found.append(Pair(one.part, other.part, (start, end)))
+    if not found:
+        raise ConfigError(
+            f"{tables[0].location} and {tables[1].location} have no offset in common: they read other topics, or from "
+            "other positions"
+        )
+    return found
+
+
+def _by_id(table: PipelineTable, parts: Mapping[TopicPartition, Any]) -> dict[tuple[str, int], TopicPartition]:
+    ids = table.snapshot().incarnations()
+    return {(ids[part.topic][part.incarnation - 1], part.partition): part for part in parts if part.topic in ids}
+
+
+def _document(found: Comparison, compared: Sequence[Pair]) -> dict[str, Any]:
+    return {
+        "same": found.is_same, "offsets": found.offsets, "equal": found.equal, "different": found.different,
+        "only_first": found.only_first, "only_second": found.only_second, "columns": dict(found.columns),
+        "columns_only_first": list(found.first_alone), "columns_only_second": list(found.second_alone),
+        "compared": [
+            {"topic": one.first.topic, "partition": one.first.partition, "start": one.offsets[0], "end": one.offsets[1]}
+            for one in compared
+        ],
+        "samples": [
+            {
+                "topic": one.part.topic, "partition": one.part.partition, "offset": one.offset,
+                "columns": list(one.columns), "first": plain(one.first), "second": plain(one.second),
+            }
+            for one in found.samples
+        ],
+    }  # fmt: skip
+
+
+def _show(found: Comparison, out: Console) -> None:
+    sentence(
+        out,
+        f"{plural(found.offsets, 'offset')} that both tables committed: {plural(found.equal, 'row')} equal, "
+        f"{found.different:,} different, {found.only_first:,} only in the first, {found.only_second:,} only in the "
+        "second.",
+        "green" if found.is_same else "yellow",
+    )
+    for which, names in (("first", found.first_alone), ("second", found.second_alone)):
+        if names:
+            sentence(out, f"Not compared, as only the {which} has them: {', '.join(names)}.")
+    if found.columns:
+        sheet = TextTable(out, [Column("column"), *numbers("rows that differ")])
+        sheet.add([[name, f"{rows:,}"] for name, rows in found.columns.most_common()])
+    if found.samples:
+        sheet = TextTable(out, [Column("offset"), Column("column"), Column("first"), Column("second")])
+        sheet.add([row for one in found.samples for row in _lines(one)])
+
+
+def _lines(one: Difference) -> Iterator[list[Any]]:
+    where = f"{one.part.topic}/{one.part.partition}:{one.offset}"
+    if one.first is None or one.second is None:
+        yield [where, "", *("no row" if side is None else "a row" for side in (one.first, one.second))]
+        return
+    for at, name in enumerate(one.columns):
+        yield [where if at == 0 else "", name, cell(one.first[name], _VALUE), cell(one.second[name], _VALUE)]
+
+
+def diff(
+    config: ConfigFile,
+    other: Annotated[
+        Path | None, typer.Option("--with", help="Configuration of the second table. Default: the same file.")
+    ] = None,
+    pipeline: OnePipeline = None,
+    other_pipeline: Annotated[
+        str | None, typer.Option("--other-pipeline", help="Pipeline of the second table. Default: of the same name.")
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", min=0, help="Most differences to show.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the rows of two tables by offset and column: of a pipeline, and of another that read the same topics.
+
+    Only offsets count that both have committed. A row is looked for by topic, partition and offset, wherever it lies;
+    the columns of its bucket are compared like any other. Reads the lake only, 200,000 offsets at a time.
+
+    Exit codes: 0 the same, 1 they differ, or a table cannot be read, 2 configuration, or they have no offset in common.
+    """
+    settings, name = opened(config, pipeline)
+    others = settings if other is None else opened(other, other_pipeline or name)[0]
+    second = others.one(other_pipeline or name)
+    if others is settings and second == name:
+        raise ConfigError("both are the same table; name another one, by --with or --other-pipeline")
+    places = [settings.one_table(name).table.location, others.one_table(second).table.location]
+    if places[0] == places[1]:
+        raise ConfigError(f"both are the table at {places[0]}")
+    compared = pairs((settings, name), (others, second))
+    with reading(" or ".join(places)):
+        tables = [existing_table(name, settings).rows(), existing_table(second, others).rows()]
+        found = compare(tables[0], tables[1], compared, samples)
+    if as_json:
+        emit_whole(_document(found, compared))
+    else:
+        _show(found, console())
+    if not found.is_same:
+        raise typer.Exit(1)
