@@ -3,14 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset
 
 from writer.core.offsets import Span, TopicPartition
+
+if TYPE_CHECKING:
+    from pyarrow import dataset
 
 _WINDOW = 200_000  # offsets whose rows of both tables are in memory at once
 _PLACE = ("_topic", "_incarnation", "_partition", "_offset")
@@ -57,7 +59,7 @@ class Comparison:
         return not (self.different or self.only_first or self.only_second)
 
 
-def compare(first: dataset.Dataset, second: dataset.Dataset, pairs: Iterable[Pair], samples: int) -> Comparison:
+def compare(first: "dataset.Dataset", second: "dataset.Dataset", pairs: Iterable[Pair], samples: int) -> Comparison:
     """Compare the rows of two tables. `samples`: most differences that are kept, the first by partition and offset.
 
     Each offset has at most one row in a table, which `headrace audit --deep` proves. Raises OSError, ArrowInvalid.
@@ -80,7 +82,7 @@ def _windows(offsets: Span) -> Iterator[Span]:
         yield at, min(end, at + _WINDOW)
 
 
-def _rows(table: dataset.Dataset, part: TopicPartition, start: int, end: int, columns: list[str]) -> pa.Table:
+def _rows(table: "dataset.Dataset", part: TopicPartition, start: int, end: int, columns: list[str]) -> pa.Table:
     """Return rows in the order of their offsets."""
     here = (pc.field("_topic") == part.topic) & (pc.field("_partition") == part.partition)
     here &= (
