@@ -16,6 +16,7 @@ from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import OutcomeUnknown, Store
 from writer.table.log.entries import removed
+from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.log import Action
 
 _ROWS_AT_ONCE = 65_536
@@ -60,7 +61,7 @@ def without(
                 if (left := left_of(to, file, gone, partial(at_offsets, offsets=offsets))) is not None:
                     found.rest.append(left)
         yield found
-    except OutcomeUnknown:
+    except (OutcomeUnknown, CommitFailed):
         raise  # an entry may name them by now, or may yet
     except BaseException:
         to.remove()

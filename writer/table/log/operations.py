@@ -131,6 +131,38 @@ class Rewrite:
 
 
 @dataclass(frozen=True)
+class BucketChange:
+    """How many rows of one bucket a reprocess takes, and how many it adds."""
+
+    bucket: BucketKey
+    taken: int
+    added: int
+
+
+@dataclass(frozen=True)
+class Reprocess:
+    """One atomic swap of a bucket's rows for what their records are by the rules of today. It moves no offset."""
+
+    id: str  # unique; the same when the entry is tried again
+    removed: Sequence[BucketFile]
+    rest: Sequence[StagedFile]  # rows of the removed files that were not read again
+    files: Sequence[StagedFile]  # rows of the records that were, of whatever bucket
+    buckets: Sequence[BucketChange]
+    side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # dead letters that were rows
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: moves of each part, at, by, source
+    meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
+
+    def __post_init__(self) -> None:
+        if not self.removed:
+            raise ValueError("a reprocess removes at least one file")
+        before, left, came = (sum(file.rows or 0 for file in some) for some in (self.removed, self.rest, self.files))
+        unknown = any(file.rows is None for file in self.removed)
+        taken, added = sum(one.taken for one in self.buckets), sum(one.added for one in self.buckets)
+        if added != came or (not unknown and before - taken != left):
+            raise ValueError(f"of {before} rows {taken} go, {left} stay, {added} of {came} come: that does not add up")
+
+
+@dataclass(frozen=True)
 class Reopened:
     """A bucket that a rewind took rows out of, or that was sealed since the version to which it goes back."""
 

@@ -1,0 +1,213 @@
+"""Reprocesses buckets: first the dead letters at their offsets, then their rows, a bucket at a time.
+
+It raises no epoch and moves no frontier, so the live writer goes on beside it. Whatever dies, the entry of a bucket is
+there with its files or it is not. Broken off, it is run again: what is as it should be is left as it is.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import bucketers
+from recovery import identity
+from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.source import Source
+from recovery.backfill.throttle import Pace, lag_max, live_lag
+from recovery.reprocess.bucket_rows import BucketRows, chosen, rows_of
+from recovery.reprocess.bucket_swap import BucketOutcome, BucketSwap
+from recovery.reprocess.records import coarse
+from recovery.reprocess.sources import SourceChoice
+from writer.config.pipelines import Config
+from writer.core import logging
+from writer.core.errors import HeadraceError
+from writer.core.files import BucketKey
+from writer.maintenance.dead_letters import Selection, read
+from writer.maintenance.local_pipeline import age_of
+from writer.maintenance.replay import Replaying, ReplayResult
+from writer.schemas.registry import SchemaSource
+from writer.sealing.manifest import bucket_path
+from writer.table.log.foreign_writes import CommitFailed, FilesGone, one_line
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.row_removal import Offsets, together
+
+_TRIES = 5  # of a bucket whose files other processes rewrite
+
+
+@dataclass(frozen=True)
+class ReprocessRequest:
+    """What a person asked for."""
+
+    buckets: str  # A..B, both included, or one
+    source: SourceChoice
+    rate: float | None = None  # records a second
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class BucketPreview:
+    """What a reprocess would read of one bucket."""
+
+    bucket: BucketKey
+    rows: int  # that say an offset
+    unplaced: int
+    available: int  # of these, rows whose records the source has, as far as it says before it is read
+
+
+@dataclass
+class Preview:
+    """What a reprocess would read."""
+
+    buckets: list[BucketPreview] = field(default_factory=list)
+    dead_letters: int = 0  # at the offsets between the first and the last row
+
+
+@dataclass
+class ReprocessResult:
+    """What became of it."""
+
+    buckets: list[BucketOutcome] = field(default_factory=list)
+    dead_letters: ReplayResult = field(default_factory=ReplayResult)
+
+
+class Reprocessing:
+    """A reprocess of buckets of one pipeline's table."""
+
+    def __init__(self, name: str, config: Config, schemas: SchemaSource, wanted: ReprocessRequest) -> None:
+        """Open the tables. Raises ConfigError for a pipeline with a route, HeadraceError when there is no table."""
+        config.one_table(name)
+        self._filling, self._wanted = Filling(name, config, schemas), wanted
+        self._replaying = Replaying(name, config, schemas)
+        self.name = name
+        self._bucketer = bucketers.build(self._filling.settings.bucket)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Bucket columns of the table."""
+        return self._bucketer.columns
+
+    def look(self) -> Preview:
+        """Find what would be read. Raises ConfigError for buckets that are none, CommitFailed, SourceFailed."""
+        found, rows = Preview(), list[BucketRows]()
+        with _storage(self._filling):
+            sources = self._wanted.source.opened(self._filling)
+            snapshot = self._follow()
+            for bucket in self._buckets(snapshot):
+                rows.append(held := rows_of(self._filling.table, snapshot, bucket))
+                found.buckets.append(BucketPreview(bucket, held.rows, held.unplaced, _available(sources, held)))
+            found.dead_letters = self._dead_letters(together(held.hull() for held in rows))
+        return found
+
+    def run(
+        self, now: datetime, listener: Callable[[BucketOutcome], None] = lambda _: None,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> ReprocessResult:  # fmt: skip
+        """Reprocess. `listener` gets each bucket, `on_wait` why it waits. What was committed stays where it fails.
+
+        Raises ConfigError, SourceFailed, LimitReached, CommitFailed, FilesGone when other processes rewrite a bucket
+        again and again.
+        """
+        filling, wanted, result = self._filling, self._wanted, ReprocessResult()
+        lag, limit = partial(live_lag, filling.config, self.name), lag_max(filling.settings.commit.max_delay)
+        pace = Pace(lag, limit, wanted.rate, alive=lambda: None, on_wait=on_wait)
+        facts = {"by": wanted.by or identity.person(), "source": wanted.source.origin}
+        with _storage(filling):
+            swap = BucketSwap(filling, wanted.source.opened(filling), pace, facts)
+            snapshot = self._follow()
+            buckets = self._buckets(snapshot)
+            rows = [rows_of(filling.table, snapshot, bucket) for bucket in buckets]
+            result.dead_letters = self._replayed([one for one in rows if one.rows], now)
+            added: set[str] = set()  # files of this run: their rows are as they should be
+            for bucket in [one.bucket for one in rows if one.rows]:
+                outcome = self._one(swap, bucket, added, now)
+                added.update(outcome.paths)
+                result.buckets.append(outcome)
+                listener(outcome)
+        return result
+
+    def _one(self, swap: BucketSwap, bucket: BucketKey, added: set[str], now: datetime) -> BucketOutcome:
+        """Swap one bucket; once more when another process rewrote its files meanwhile."""
+        for tries in range(_TRIES):
+            snapshot = self._follow()
+            try:
+                held = rows_of(self._filling.table, snapshot, bucket, added)
+                outcome = swap.run(snapshot, held, now) if held.rows else BucketOutcome(bucket, unplaced=held.unplaced)
+            except (FilesGone, FileNotFoundError) as error:
+                logging.event("reprocess_conflict", **self._about(bucket), reason=one_line(error))
+                if tries == _TRIES - 1 or self._is_lost(error, snapshot):
+                    raise
+            else:
+                if outcome.version is not None:
+                    facts = {k: v for k, v in vars(outcome).items() if k not in ("bucket", "into", "paths")}
+                    logging.event("bucket_reprocessed", **self._about(bucket), **facts)
+                return outcome
+        raise AssertionError
+
+    def _is_lost(self, error: Exception, snapshot: PipelineSnapshot) -> bool:
+        """Return whether a file is gone that the newest version of the table still names."""
+        is_gone = isinstance(error, FileNotFoundError)
+        return is_gone and self._filling.table.snapshot().version == snapshot.version
+
+    def _follow(self) -> PipelineSnapshot:
+        """Apply what waits, and see that readers have all files. Returns the newest version."""
+        snapshot = self._filling.follow()
+        self._filling.table.publish(snapshot.state.place)  # files are read in their place
+        return snapshot
+
+    def _buckets(self, snapshot: PipelineSnapshot) -> list[BucketKey]:
+        there = {file.bucket for file in self._filling.table.bucket_files(snapshot)}
+        return chosen(there, self._wanted.buckets, self._bucketer, self.columns)
+
+    def _dead_letters(self, hull: Offsets) -> int:
+        """Count the dead letters at these offsets."""
+        table = self._filling.tables.side(self._filling.settings.dead_letters)
+        files = table.bucket_files(table.snapshot())
+        return sum(batch.num_rows for batch in read(table.store, files, Selection(within=hull))) if hull else 0
+
+    def _replayed(self, rows: Sequence[BucketRows], now: datetime) -> ReplayResult:
+        """Replay the dead letters between the first and the last row of the buckets."""
+        hull = together(held.hull() for held in rows)
+        if not self._dead_letters(hull):
+            return ReplayResult()
+        ages = [age_of(held.came, now) for held in rows]
+        return self._replaying.run(Selection(within=hull), now, max(ages, default=timedelta(0)))
+
+    def _about(self, bucket: BucketKey) -> dict[str, Any]:
+        return {"pipeline": self.name, "bucket": bucket_path(self.columns, bucket)}
+
+
+@contextmanager
+def _storage(filling: Filling) -> Iterator[None]:
+    """Raise CommitFailed where the storage of the table fails, HeadraceError for a file that is gone."""
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except FileNotFoundError as error:
+        raise HeadraceError(
+            f"a file that the table at {filling.table.location} names is gone: {one_line(error)}. Restore it; without "
+            "it the rows that it held are lost."
+        ) from error
+    except OSError as error:
+        raise CommitFailed(f"cannot read {filling.table.location}: {one_line(error)}") from error
+
+
+def _available(sources: Sequence[Source], held: BucketRows) -> int:
+    """Count the rows whose records a source has, as far as it says before it is read."""
+    found = together({r.part: [(r.start, r.end)]} for source in sources for r in source.available(coarse(held.offsets)))
+    return sum(_common(held.offsets[part], spans) for part, spans in found.items() if part in held.offsets)
+
+
+def _common(wanted: Sequence[tuple[int, int]], there: Sequence[tuple[int, int]]) -> int:
+    """Count the offsets that are in both; each in order."""
+    count = at = 0
+    for start, end in wanted:
+        while at < len(there) and there[at][1] <= start:
+            at += 1
+        ahead = at
+        while ahead < len(there) and there[ahead][0] < end:
+            count += min(end, there[ahead][1]) - max(start, there[ahead][0])
+            ahead += 1
+    return count
