@@ -8,8 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
+from confluent_kafka import Producer, TopicPartition as Where
+from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
@@ -25,8 +29,9 @@ from tests.process import run_killed
 from writer.avro.schema_plan import SchemaPlan
 from writer.cli.main import app
 from writer.cli.write import delete_rows
+from writer.clients.kafka import Cluster
 from writer.core.errors import ConfigError, LimitReached
-from writer.core.offsets import OffsetRange
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import Piece
@@ -492,3 +497,64 @@ def test_killed_at_any_step_it_loses_and_doubles_no_row(tmp_path: Path, form: st
     history(wanted, 20, 40)
     reprocessed(driver)
     check_like(driver, wanted)
+
+
+def test_from_kafka_and_what_it_has_no_more_stays(tmp_path: Path, bootstrap: str) -> None:
+    """A real broker: records that are held are read again, the row of one that was deleted stays as it is."""
+    admin, name = AdminClient({"bootstrap.servers": bootstrap}), "clicks"
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    try:
+        values = mixed(0, 20)
+        producer = Producer({"bootstrap.servers": bootstrap})
+        for at, sent in values.items():
+            producer.produce(name, sent, f"k{at}".encode(), 0, timestamp=int(NOW.timestamp() * 1000))
+        assert producer.flush(30) == 0
+
+        ids: dict[str, list[str]] = {}
+
+        def lake(root: str, schemas: Schemas, **rules: Any) -> Driver:
+            kafka = {"bootstrap_servers": bootstrap, "request_timeout": "30 s"}
+            limits = {"failed_ratio_max": 1}
+            driver = Driver(
+                tmp_path / root, "delta", schemas=schemas, limits=limits, sections={"kafka": kafka}, **rules
+            )
+            kafka_ = driver.config.kafka
+            ids[name] = [Cluster(kafka_.address, kafka_.request_timeout).topics([name])[name].id]
+            driver.epoch = driver.table.begin({TopicPartition(name, 1, 0): 0}, ids)
+            driver.specs = 0
+            return driver
+
+        def during(driver: Driver) -> None:
+            driver.carry([log(values)], {0: 20})
+            delete(driver, "id = 2")
+
+        during(lake("old", ONE))
+        driver, wanted = lake("old", TWO, **BERLIN), lake("new", TWO, **BERLIN)
+        during(wanted)
+        before = {place(row): row["hour"] for row in rows(driver)}
+        admin.delete_records([Where(name, 0, 2)])[Where(name, 0, 2)].result(30)
+        look = doing(driver, source=SourceChoice("kafka")).look()
+        assert sum(one.rows - one.available for one in look.buckets) == 2
+        done = reprocessed(driver, source=SourceChoice("kafka"))
+        assert sum(one.absent for one in done.buckets) == 2
+        stayed = {place(row): row["hour"] for row in rows(driver) if row["_offset"] < 2}
+        assert stayed == {at: before[at] for at in stayed}
+        assert [row for row in rows(driver) if row["_offset"] >= 2] == [r for r in rows(wanted) if r["_offset"] >= 2]
+        assert letters(driver) == letters(wanted)
+        check_sound(driver)
+    finally:
+        admin.delete_topics([name])[name].result(30)
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_from_an_archive_of_whole_records_and_from_no_other(pair: tuple[Driver, Driver], tmp_path: Path) -> None:
+    driver, wanted = pair
+    table = pa.Table.from_batches([log(mixed(0, 60)), log(mixed(0, 30), 1)])
+    (tmp_path / "archive").mkdir()
+    pq.write_table(table, tmp_path / "archive" / "one.parquet")
+    source = SourceChoice("archive", (str(tmp_path / "archive"),))
+    assert sum(one.absent for one in reprocessed(driver, source=source).buckets) == 0
+    check_like(driver, wanted)
+    pq.write_table(table.drop_columns(["key"]), tmp_path / "archive" / "one.parquet")
+    with pytest.raises(ConfigError, match="has no column of the key of records"):
+        doing(driver, source=source).look()
