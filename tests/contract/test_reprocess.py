@@ -23,6 +23,8 @@ from recovery.reprocess.execute import Reprocessing, ReprocessRequest, Reprocess
 from recovery.reprocess.sources import SourceChoice
 from tests.carried import Driver, log
 from tests.contract.audits import OLD, audited, said
+from tests.contract.test_adopt_iceberg import rows_deleted
+from tests.contract.test_iceberg import in_its_catalog
 from tests.effects import Died, dying
 from tests.looking import EVENT, NOW, WIDER, Schemas, event, value
 from tests.process import run_killed
@@ -40,6 +42,7 @@ from writer.maintenance.row_keys import where
 from writer.output.tables import console
 from writer.sealing.rules import Ready
 from writer.sealing.sealer import Sealer
+from writer.table.log.foreign_writes import LiveDeleteFiles
 from writer.table.log.operations import Closing, Rewrite, Takeover
 
 HOUR = timedelta(hours=1)
@@ -558,3 +561,16 @@ def test_from_an_archive_of_whole_records_and_from_no_other(pair: tuple[Driver, 
     pq.write_table(table.drop_columns(["key"]), tmp_path / "archive" / "one.parquet")
     with pytest.raises(ConfigError, match="has no column of the key of records"):
         doing(driver, source=source).look()
+
+
+@pytest.mark.parametrize("shift", ["-3 h", "+500 d"], ids=["rows", "dead_letters"])
+def test_rows_that_delete_files_of_another_client_take_are_not_brought_back(tmp_path: Path, shift: str) -> None:
+    history(made(tmp_path, "iceberg"), 0, 20)
+    rules = {"event_time": {"field": "at", "max_age": "30 d", "clocks": [{"shift": shift}]}}
+    driver = made(tmp_path, "iceberg", **rules)
+    rows_deleted(in_its_catalog(driver))
+    aside = letters(driver)
+    with pytest.raises(LiveDeleteFiles, match="by delete files"):
+        reprocessed(driver)
+    assert "reprocess" not in {entry.kind for entry in driver.table.history()}
+    assert letters(driver) == aside
