@@ -21,10 +21,12 @@ from recovery.backfill.chunk_commit import Filling
 from recovery.backfill.source import Chunk, Source
 from recovery.reprocess.execute import Reprocessing, ReprocessRequest, ReprocessResult
 from recovery.reprocess.sources import SourceChoice
+from recovery.rewind.execute import Rewinding
 from tests.carried import Driver, log
 from tests.contract.audits import OLD, audited, said
 from tests.contract.test_adopt_iceberg import rows_deleted
 from tests.contract.test_iceberg import in_its_catalog
+from tests.contract.test_rewind import Cluster as Ends
 from tests.effects import Died, dying
 from tests.looking import EVENT, NOW, WIDER, Schemas, event, value
 from tests.process import run_killed
@@ -42,6 +44,7 @@ from writer.maintenance.row_keys import where
 from writer.output.tables import console
 from writer.sealing.rules import Ready
 from writer.sealing.sealer import Sealer
+from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.foreign_writes import LiveDeleteFiles
 from writer.table.log.operations import Closing, Rewrite, Takeover
 
@@ -574,3 +577,25 @@ def test_rows_that_delete_files_of_another_client_take_are_not_brought_back(tmp_
         reprocessed(driver)
     assert "reprocess" not in {entry.kind for entry in driver.table.history()}
     assert letters(driver) == aside
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_the_ledger_keeps_its_account_and_a_rewind_goes_past_it(tmp_path: Path, form: str) -> None:
+    before = made(tmp_path, form, schemas=ONE, interval=2)
+    history(before)
+    early = before.table.snapshot().version - 1
+    driver = made(tmp_path, form, interval=2, **BERLIN)
+    reprocessed(driver)
+    driver.table.tidy()
+    assert LedgerStore(driver.table.store, driver.table.state().metadata["id"], "clicks").last() > early
+    check_sound(driver)
+    back = Rewinding(driver.config, "clicks", Ends(60, partitions=2))
+    look = back.look(early)
+    assert look.moves
+    back.write(look, NOW)
+    check_sound(driver)
+    driver.start(2)
+    history(driver)
+    wanted = made(tmp_path / "new", form, **BERLIN)
+    history(wanted)
+    check_like(driver, wanted)
