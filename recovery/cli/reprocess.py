@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from recovery.reprocess.bucket_swap import BucketOutcome
-from recovery.reprocess.execute import Preview, Reprocessing, ReprocessRequest, ReprocessResult
+from recovery.reprocess.execute import BucketPreview, Preview, Reprocessing, ReprocessRequest, ReprocessResult
 from recovery.reprocess.sources import Origin, SourceChoice
 from writer.config.loader import load
 from writer.core.text import plural
@@ -103,7 +103,7 @@ def shown(doing: Reprocessing, found: Preview, *, as_json: bool, out: Console) -
         return False
     sheet = TextTable(out, [Column("bucket", width_min=20), *numbers("rows", "records there", "without offset")])
     sheet.add([
-        [bucket_path(doing.columns, one.bucket), f"{one.rows:,}", f"{one.available:,}", f"{one.unplaced:,}"]
+        [_named(one, doing.columns), f"{one.rows:,}", f"{one.available:,}", f"{one.unplaced:,}"]
         for one in found.buckets
     ])  # fmt: skip
     tables.sentence(
@@ -146,7 +146,11 @@ def ended(doing: Reprocessing, result: ReprocessResult, *, as_json: bool, out: C
     return int(absent > 0)
 
 
+def _named(one: BucketOutcome | BucketPreview, columns: Sequence[str]) -> str:
+    return f"{bucket_path(columns, one.bucket)}{' (late table)' if one.late else ''}"
+
+
 def _line(one: BucketOutcome, columns: Sequence[str]) -> list[str]:
     sums = (one.rows, one.stay, one.moved, one.dead_letters + one.quarantined, one.filtered, one.absent)
     version = "-" if one.version is None else str(one.version)
-    return [bucket_path(columns, one.bucket), *(f"{count:,}" for count in sums), version]
+    return [_named(one, columns), *(f"{count:,}" for count in sums), version]

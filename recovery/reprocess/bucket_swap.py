@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +21,7 @@ from recovery.backfill.throttle import Pace
 from recovery.reprocess.bucket_rows import BucketRows
 from recovery.reprocess.records import Records, by_incarnation
 from recovery.reprocess.same_rows import same_rows
+from writer.batch.plan import TaskPlan
 from writer.batch.task_report import EXITS, Report
 from writer.commit import builder
 from writer.commit.failed_records_limit import check as check_failed_records
@@ -35,7 +36,7 @@ from writer.table.log.operations import BucketChange, Reprocess
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.row_removal import Offsets, RemovalResult, without
 
-_PREFIX = "reprocess"
+PREFIX = "reprocess"  # of the names of files
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,16 @@ class BucketOutcome:
     dead_letters: int = 0
     quarantined: int = 0
     filtered: int = 0
-    absent: int = 0  # rows whose records no source has; they stay as they are
+    absent: int = 0  # rows whose records no source has, or late ones that are no rows now; they stay as they are
     unplaced: int = 0  # rows that say no offset; they stay as they are
     into: Mapping[BucketKey, int] = field(default_factory=dict)  # rows that other buckets got
     paths: Sequence[str] = ()  # of the files that were added
     seconds: float = 0.0
+    late: bool = False  # of the table of late rows
 
 
 @dataclass
-class _Made:
+class MadeRows:
     """What the tasks made of the records: one for each incarnation of the topics."""
 
     reports: list[Report] = field(default_factory=list)
@@ -90,6 +92,7 @@ class BucketSwap:
     def __init__(self, filling: Filling, sources: Sequence[Source], pace: Pace, facts: Mapping[str, Any]) -> None:
         """`facts`: what entries say of who did it, and from which source."""
         self._filling, self._sources, self._pace, self._facts = filling, sources, pace, facts
+        self.table = filling.table
 
     def run(self, snapshot: PipelineSnapshot, held: BucketRows, now: datetime) -> BucketOutcome:
         """Make the bucket's rows anew. `snapshot`: where its files were listed; `now`: of the window of event times.
@@ -99,12 +102,12 @@ class BucketSwap:
         """
         began, began_s = datetime.now(UTC), time.monotonic()
         fault_points.point("before_reprocess_read")
-        made = _Made()
+        made = MadeRows()
         try:
             for incarnation, offsets in by_incarnation(held.offsets).items():
                 self._task(made, incarnation, offsets, held, now)
             report = made.report
-            check_failed_records(self._filling.name, report, self._filling.settings.limits)
+            self._settle(made)
             if not made.read or self._is_same(snapshot, held, made, report):
                 self._discard(made)
                 return BucketOutcome(
@@ -125,12 +128,12 @@ class BucketSwap:
             [file.path for file in report.files], round(time.monotonic() - began_s, 3),
         )  # fmt: skip
 
-    def _task(self, made: _Made, incarnation: int, offsets: Offsets, held: BucketRows, now: datetime) -> None:
+    def _task(self, made: MadeRows, incarnation: int, offsets: Offsets, held: BucketRows, now: datetime) -> None:
         """Run a task on the records of one incarnation of the topics."""
         walk, records = self._filling.walk, Records(self._sources, offsets, self._pace.pieces)
         incarnations = {part.topic: incarnation for part in offsets}
         older = age_of(held.came, now)
-        report = walk.run(records.pieces, lambda _: walk.task_plan(now, _PREFIX, incarnations, older))
+        report = walk.run(records.pieces, lambda _: self._plan(now, incarnations, older))
         made.reports.append(report)
         made.found |= records.found
         for (topic, partition), counts in report.counts.items():
@@ -139,35 +142,44 @@ class BucketSwap:
             made.moves[part] = {**found, "rows": found.get("rows", 0) - counts.read}
             assert not sum(made.moves[part].values()), f"{part}: {counts}"
 
-    def _is_same(self, snapshot: PipelineSnapshot, held: BucketRows, made: _Made, report: Report) -> bool:
+    def _plan(self, now: datetime, incarnations: Mapping[str, int], older: timedelta) -> TaskPlan:
+        return self._filling.walk.task_plan(now, PREFIX, incarnations, older)
+
+    def _settle(self, made: MadeRows) -> None:
+        """See that what came of the records may take the place of the rows. Raises LimitReached."""
+        check_failed_records(self._filling.name, made.report, self._filling.settings.limits)
+
+    def _is_same(self, snapshot: PipelineSnapshot, held: BucketRows, made: MadeRows, report: Report) -> bool:
         """Return whether the records became the rows that are there."""
         if any(moves["rows"] for moves in made.moves.values()) or {f.bucket for f in report.files} != {held.bucket}:
             return False
         names = snapshot.state.metadata["partitionColumns"]
         columns = pa.schema([column for column in snapshot.columns() if column.name not in names])
         budget = self._filling.settings.memory.buffer
-        return same_rows(self._filling.table.store, columns, held.files, made.found, report.files, budget)
+        return same_rows(self.table.store, columns, held.files, made.found, report.files, budget)
 
     def _commit(
-        self, snapshot: PipelineSnapshot, held: BucketRows, made: _Made, report: Report, began: datetime
+        self, snapshot: PipelineSnapshot, held: BucketRows, made: MadeRows, report: Report, began: datetime
     ) -> int:
-        filling, table = self._filling, self._filling.table
-        filling.walk.grow(table)  # before any file has them
+        table = self.table
+        table.grow(list(self._filling.walk.schemas.columns()))  # before any file has them
         with without(
             table.store, held.files, made.found, columns=snapshot.state.metadata["partitionColumns"],
-            hidden=table.hidden, folder=table.folder, prefix=_PREFIX,
+            hidden=table.hidden, folder=table.folder, prefix=PREFIX,
         ) as left:  # fmt: skip
             if left.rows != made.read:
                 raise HeadraceError(
                     f"{made.read} records were read of rows of a bucket of the table at {table.location}, "
                     f"{left.rows} rows are at their offsets. `headrace audit --deep` looks at each."
                 )
-            builder.check_age(began, datetime.now(UTC), filling.settings.table.orphan_retention)
-            return table.reprocess(snapshot, self._planned(held, made, report, left, began))
+            builder.check_age(began, datetime.now(UTC), self._filling.settings.table.orphan_retention)
+            return self._swap(snapshot, held, made, report, left, began)
 
-    def _planned(
-        self, held: BucketRows, made: _Made, report: Report, left: RemovalResult, began: datetime
-    ) -> Reprocess:
+    def _swap(
+        self, snapshot: PipelineSnapshot, held: BucketRows, made: MadeRows, report: Report, left: RemovalResult,
+        began: datetime,
+    ) -> int:  # fmt: skip
+        """Put the entry. Returns its version."""
         walk, came = self._filling.walk, _rows_by_bucket(report.files)
         taken = Counter({held.bucket: left.rows})
         changes = [BucketChange(bucket, taken[bucket], came[bucket]) for bucket in dict.fromkeys([*taken, *came])]
@@ -176,12 +188,13 @@ class BucketSwap:
             "moves": [{**vars(part), **moves} for part, moves in made.moves.items() if any(moves.values())],
             **builder.sums(report.files), **builder.spec_facts(report, walk.specs),
         }  # fmt: skip
-        return Reprocess(
+        planned = Reprocess(
             uuid4().hex, left.removed, left.rest, report.files, changes, walk.side_files(report), facts,
             walk.schemas.meant(report),
         )  # fmt: skip
+        return self.table.reprocess(snapshot, planned)
 
-    def _discard(self, made: _Made) -> None:
+    def _discard(self, made: MadeRows) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
         report = made.report
         self._filling.tables.discard(report.files, self._filling.walk.side_files(report))

@@ -18,6 +18,7 @@ from recovery.backfill.source import Source
 from recovery.backfill.throttle import Pace, lag_max, live_lag
 from recovery.reprocess.bucket_rows import BucketRows, chosen, rows_of
 from recovery.reprocess.bucket_swap import BucketOutcome, BucketSwap
+from recovery.reprocess.late_swap import LateSwap
 from recovery.reprocess.records import coarse
 from recovery.reprocess.sources import SourceChoice
 from writer.config.pipelines import Config
@@ -32,6 +33,7 @@ from writer.sealing.manifest import bucket_path
 from writer.table.log.foreign_writes import CommitFailed, FilesGone, one_line
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.row_removal import Offsets, together
+from writer.table.table import PipelineTable
 
 _TRIES = 5  # of a bucket whose files other processes rewrite
 
@@ -54,6 +56,7 @@ class BucketPreview:
     rows: int  # that say an offset
     unplaced: int
     available: int  # of these, rows whose records the source has, as far as it says before it is read
+    late: bool = False  # of the table of late rows
 
 
 @dataclass
@@ -94,9 +97,15 @@ class Reprocessing:
         with _storage(self._filling):
             sources = self._wanted.source.opened(self._filling)
             snapshot = self._follow()
-            for bucket in self._buckets(snapshot):
-                rows.append(held := rows_of(self._filling.table, snapshot, bucket))
+            for bucket in self._buckets(table := self._filling.table, snapshot):
+                rows.append(held := rows_of(table, snapshot, bucket))
                 found.buckets.append(BucketPreview(bucket, held.rows, held.unplaced, _available(sources, held)))
+            if self._has_late:
+                table = self._filling.tables.side(self._filling.settings.late_place)
+                for bucket in self._buckets(table):
+                    late = rows_of(table, table.snapshot(), bucket)
+                    preview = BucketPreview(bucket, late.rows, late.unplaced, _available(sources, late), late=True)
+                    found.buckets.append(preview)
             found.dead_letters = self._dead_letters(together(held.hull() for held in rows))
         return found
 
@@ -114,14 +123,19 @@ class Reprocessing:
         pace = Pace(lag, limit, wanted.rate, alive=lambda: None, on_wait=on_wait)
         facts = {"by": wanted.by or identity.person(), "source": wanted.source.origin}
         with _storage(filling):
-            swap = BucketSwap(filling, wanted.source.opened(filling), pace, facts)
+            sources = wanted.source.opened(filling)
+            swap = BucketSwap(filling, sources, pace, facts)
             snapshot = self._follow()
-            buckets = self._buckets(snapshot)
+            buckets = self._buckets(filling.table, snapshot)
             rows = [rows_of(filling.table, snapshot, bucket) for bucket in buckets]
             result.dead_letters = self._replayed([one for one in rows if one.rows], now)
             added: set[str] = set()  # files of this run: their rows are as they should be
-            for bucket in [one.bucket for one in rows if one.rows]:
-                outcome = self._one(swap, bucket, added, now)
+            work = [(swap, one.bucket) for one in rows if one.rows]
+            if self._has_late:
+                late = LateSwap(filling, sources, pace, facts)
+                work += [(late, bucket) for bucket in self._buckets(late.table)]
+            for each, bucket in work:
+                outcome = self._one(each, bucket, added, now)
                 added.update(outcome.paths)
                 result.buckets.append(outcome)
                 listener(outcome)
@@ -131,12 +145,15 @@ class Reprocessing:
         """Swap one bucket; once more when another process rewrote its files meanwhile."""
         for tries in range(_TRIES):
             snapshot = self._follow()
+            if swap.table is not self._filling.table:
+                snapshot = swap.table.snapshot()
+                swap.table.publish(snapshot.state.place)
             try:
-                held = rows_of(self._filling.table, snapshot, bucket, added)
+                held = rows_of(swap.table, snapshot, bucket, added)
                 outcome = swap.run(snapshot, held, now) if held.rows else BucketOutcome(bucket, unplaced=held.unplaced)
             except (FilesGone, FileNotFoundError) as error:
                 logging.event("reprocess_conflict", **self._about(bucket), reason=one_line(error))
-                if tries == _TRIES - 1 or self._is_lost(error, snapshot):
+                if tries == _TRIES - 1 or _is_lost(error, swap.table, snapshot):
                     raise
             else:
                 if outcome.version is not None:
@@ -145,19 +162,20 @@ class Reprocessing:
                 return outcome
         raise AssertionError
 
-    def _is_lost(self, error: Exception, snapshot: PipelineSnapshot) -> bool:
-        """Return whether a file is gone that the newest version of the table still names."""
-        is_gone = isinstance(error, FileNotFoundError)
-        return is_gone and self._filling.table.snapshot().version == snapshot.version
-
     def _follow(self) -> PipelineSnapshot:
         """Apply what waits, and see that readers have all files. Returns the newest version."""
         snapshot = self._filling.follow()
         self._filling.table.publish(snapshot.state.place)  # files are read in their place
         return snapshot
 
-    def _buckets(self, snapshot: PipelineSnapshot) -> list[BucketKey]:
-        there = {file.bucket for file in self._filling.table.bucket_files(snapshot)}
+    @property
+    def _has_late(self) -> bool:
+        """Whether there is a table of late rows."""
+        return self._filling.tables.side(self._filling.settings.late_place).exists()
+
+    def _buckets(self, table: PipelineTable, snapshot: PipelineSnapshot | None = None) -> list[BucketKey]:
+        """Return the buckets of a table that are meant."""
+        there = {file.bucket for file in table.bucket_files(snapshot or table.snapshot())}
         return chosen(there, self._wanted.buckets, self._bucketer, self.columns)
 
     def _dead_letters(self, hull: Offsets) -> int:
@@ -192,6 +210,11 @@ def _storage(filling: Filling) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise CommitFailed(f"cannot read {filling.table.location}: {one_line(error)}") from error
+
+
+def _is_lost(error: Exception, table: PipelineTable, snapshot: PipelineSnapshot) -> bool:
+    """Return whether a file is gone that the newest version of the table still names."""
+    return isinstance(error, FileNotFoundError) and table.snapshot().version == snapshot.version
 
 
 def _available(sources: Sequence[Source], held: BucketRows) -> int:

@@ -284,6 +284,32 @@ def test_what_another_client_dedupe_or_retention_took_stays_out(tmp_path: Path, 
     check_sound(driver)
 
 
+@pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
+def test_rows_of_the_table_of_late_rows_are_read_again_and_stay_there(tmp_path: Path, form: str) -> None:
+    late: dict[str, Any] = {"seal": {"late": "late_table"}}
+
+    def during(driver: Driver) -> None:
+        history(driver, 0, 20)
+        driver.table.close(driver.table.snapshot(), Closing("c", NOW + HOUR, {"reason": "command"}))
+        history(driver, 20, 40)
+
+    def beside(driver: Driver) -> list[dict[str, Any]]:
+        found = driver.side(driver.settings.late_place).rows().to_table().to_pylist()
+        return [{k: v for k, v in row.items() if k != "extra"} for row in sorted(found, key=place)]
+
+    shaped = {"specs": {"Event": {"derive": {"twice": "id * 2"}}}}
+    driver, wanted = both(tmp_path, form, late, {**late, **shaped}, during, (TWO, TWO))
+    old = len(beside(driver))
+    assert old > 20
+    done = reprocessed(driver, source=Between(lambda: delete(driver, "id IN (22, 24, 30)")))
+    delete(wanted, "id IN (22, 24, 30)")
+    assert [one for one in done.buckets if one.late and one.version]
+    assert beside(driver) == beside(wanted)
+    assert len(beside(driver)) < old
+    check_like(driver, wanted)
+    assert [one.version for one in reprocessed(driver).buckets if one.version] == []
+
+
 @pytest.fixture
 def pair(tmp_path: Path, form: str) -> tuple[Driver, Driver]:
     return both(tmp_path, form, {}, BERLIN, history)

@@ -110,6 +110,8 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
         case "rewrite" if taken := facts.get("taken"):
             verb = "was" if taken["rows"] == 1 else "were"
             return f"{plural(taken['rows'], 'row')} {verb} taken out by {taken['why']}"
+        case "rewrite" if facts.get("why") == "reprocess":
+            return f"{plural(facts['rows'], 'late row')} of a bucket were made anew from their records"
         case "rewrite":
             return "files of a bucket were written again as fewer; its rows did not change"
         case "columns":

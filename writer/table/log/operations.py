@@ -119,6 +119,7 @@ class Rewrite:
     files: Sequence[StagedFile] = ()
     taken: Takeover | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what was done, at
+    changes: bool = False  # rows have other values than they had; else they only move
 
     def __post_init__(self) -> None:
         if not self.removed:
