@@ -4,17 +4,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from bucketers import Bucketer, interval
+from recovery.reprocess.places import Collector, Places, size
 from writer.batch.staging import table_file
 from writer.batch.staging.parquet_files import hive_value
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketFile, BucketKey
-from writer.core.offsets import Span, TopicPartition
 from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import PLACE, Offsets, places, together
+from writer.table.row_removal import PLACE
 from writer.table.table import PipelineTable
 
 _ROWS_AT_ONCE = 65_536
@@ -27,14 +26,14 @@ class BucketRows:
 
     bucket: BucketKey
     files: Sequence[BucketFile] = ()
-    offsets: Offsets = field(default_factory=dict)
-    rows: int = 0  # that say an offset
-    unplaced: int = 0  # that say none: adopted, or backfilled by event time
+    places: Places = field(default_factory=dict)
+    unplaced: int = 0  # rows that say no offset: adopted, or backfilled by event time
     came: datetime | None = None  # when the broker had the first of them
 
-    def hull(self) -> dict[TopicPartition, list[Span]]:
-        """Return the range from the first to the last offset of each part."""
-        return {part: [(spans[0][0], spans[-1][1])] for part, spans in self.offsets.items()}
+    @property
+    def rows(self) -> int:
+        """How many rows say an offset."""
+        return size(self.places)
 
 
 def rows_of(
@@ -45,8 +44,7 @@ def rows_of(
     Raises HeadraceError where an offset is there twice, OSError, CommitFailed.
     """
     files = [file for file in table.bucket_files(snapshot, bucket) if file.path not in besides]
-    found: list[Offsets] = []
-    rows, unplaced, came = 0, 0, list[datetime]()
+    found, unplaced, came = Collector(), 0, list[datetime]()
     for file in files:
         with table_file.opened(table.store, file.path) as source:
             if not {*PLACE} <= {*source.names}:
@@ -54,19 +52,16 @@ def rows_of(
                 continue
             names = [name for name in (*PLACE, _CAME) if name in source.names]
             for batch in source.iter_batches(_ROWS_AT_ONCE, names):
-                missing = pc.or_(*(pc.is_null(batch.column(name)) for name in (PLACE[0], PLACE[3])))
-                none = pc.sum(missing).as_py() or 0
-                rows, unplaced = rows + batch.num_rows - none, unplaced + none
-                found.append(places(pa.Table.from_batches([batch])))
+                found.add(batch)
                 if _CAME in names and (first := pc.min(batch.column(_CAME)).as_py()) is not None:
                     came = [min([first, *came])]
-    offsets = together(found)
-    if (distinct := sum(end - start for spans in offsets.values() for start, end in spans)) != rows:
+    places = found.places()
+    if (distinct := size(places)) != found.rows:
         raise HeadraceError(
-            f"bucket {'/'.join(map(str, bucket))} of the table at {table.location} has {rows - distinct} rows whose "
-            "offsets are there more than once; `headrace audit --deep` names them. Nothing of it was read again."
+            f"bucket {'/'.join(map(str, bucket))} of the table at {table.location} has {found.rows - distinct} rows "
+            "whose offsets are there more than once; `headrace audit --deep` names them. Nothing of it was read again."
         )
-    return BucketRows(bucket, files, offsets, rows, unplaced, min(came, default=None))
+    return BucketRows(bucket, files, places, unplaced + found.unplaced, min(came, default=None))
 
 
 def chosen(buckets: Collection[BucketKey], wanted: str, bucketer: Bucketer, columns: Sequence[str]) -> list[BucketKey]:

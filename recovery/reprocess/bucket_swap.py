@@ -10,15 +10,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 
 from recovery.backfill.chunk_commit import Filling
 from recovery.backfill.source import Source
 from recovery.backfill.throttle import Pace
 from recovery.reprocess.bucket_rows import BucketRows
+from recovery.reprocess.places import Places, at_places, count, size
 from recovery.reprocess.records import Records, by_incarnation
 from recovery.reprocess.same_rows import same_rows
 from writer.batch.plan import TaskPlan
@@ -28,13 +31,13 @@ from writer.commit.failed_records_limit import check as check_failed_records
 from writer.core import fault_points
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketKey, StagedFile
-from writer.core.offsets import Span, TopicPartition
+from writer.core.offsets import TopicPartition
 from writer.maintenance.local_pipeline import age_of
 from writer.storage.base import OutcomeUnknown
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.operations import BucketChange, Reprocess
 from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import Offsets, RemovalResult, without
+from writer.table.row_removal import RemovalResult, leaving
 
 PREFIX = "reprocess"  # of the names of files
 
@@ -64,7 +67,7 @@ class MadeRows:
     """What the tasks made of the records: one for each incarnation of the topics."""
 
     reports: list[Report] = field(default_factory=list)
-    found: dict[TopicPartition, list[Span]] = field(default_factory=dict)  # offsets whose records came
+    found: dict[TopicPartition, np.ndarray] = field(default_factory=dict)  # offsets whose records came
     moves: dict[TopicPartition, dict[str, int]] = field(default_factory=dict)
 
     @property
@@ -83,7 +86,7 @@ class MadeRows:
     @property
     def read(self) -> int:
         """How many records came."""
-        return sum(end - start for spans in self.found.values() for start, end in spans)
+        return size(self.found)
 
 
 class BucketSwap:
@@ -104,8 +107,8 @@ class BucketSwap:
         fault_points.point("before_reprocess_read")
         made = MadeRows()
         try:
-            for incarnation, offsets in by_incarnation(held.offsets).items():
-                self._task(made, incarnation, offsets, held, now)
+            for incarnation, places in by_incarnation(held.places).items():
+                self._task(made, incarnation, places, held, now)
             report = made.report
             self._settle(made)
             if not made.read or self._is_same(snapshot, held, made, report):
@@ -128,14 +131,14 @@ class BucketSwap:
             [file.path for file in report.files], round(time.monotonic() - began_s, 3),
         )  # fmt: skip
 
-    def _task(self, made: MadeRows, incarnation: int, offsets: Offsets, held: BucketRows, now: datetime) -> None:
+    def _task(self, made: MadeRows, incarnation: int, places: Places, held: BucketRows, now: datetime) -> None:
         """Run a task on the records of one incarnation of the topics."""
-        walk, records = self._filling.walk, Records(self._sources, offsets, self._pace.pieces)
-        incarnations = {part.topic: incarnation for part in offsets}
+        walk, records = self._filling.walk, Records(self._sources, places, self._pace.pieces)
+        incarnations = {part.topic: incarnation for part in places}
         older = age_of(held.came, now)
         report = walk.run(records.pieces, lambda _: self._plan(now, incarnations, older))
         made.reports.append(report)
-        made.found |= records.found
+        made.found |= records.found()
         for (topic, partition), counts in report.counts.items():
             found = {name: getattr(counts, name) for name in EXITS if getattr(counts, name)}
             part = TopicPartition(topic, incarnation, partition)
@@ -163,8 +166,9 @@ class BucketSwap:
     ) -> int:
         table = self.table
         table.grow(list(self._filling.walk.schemas.columns()))  # before any file has them
-        with without(
-            table.store, held.files, made.found, columns=snapshot.state.metadata["partitionColumns"],
+        counted, goes = partial(count, table.store, places=made.found), partial(at_places, places=made.found)
+        with leaving(
+            table.store, held.files, counted, goes, columns=snapshot.state.metadata["partitionColumns"],
             hidden=table.hidden, folder=table.folder, prefix=PREFIX,
         ) as left:  # fmt: skip
             if left.rows != made.read:

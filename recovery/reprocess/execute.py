@@ -19,12 +19,13 @@ from recovery.backfill.throttle import Pace, lag_max, live_lag
 from recovery.reprocess.bucket_rows import BucketRows, chosen, rows_of
 from recovery.reprocess.bucket_swap import BucketOutcome, BucketSwap
 from recovery.reprocess.late_swap import LateSwap
-from recovery.reprocess.records import coarse
+from recovery.reprocess.places import hull, ranges
 from recovery.reprocess.sources import SourceChoice
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketKey
+from writer.core.offsets import Span, TopicPartition, joined
 from writer.maintenance.dead_letters import Selection, read
 from writer.maintenance.local_pipeline import age_of
 from writer.maintenance.replay import Replaying, ReplayResult
@@ -32,7 +33,7 @@ from writer.schemas.registry import SchemaSource
 from writer.sealing.manifest import bucket_path
 from writer.table.log.foreign_writes import CommitFailed, FilesGone, one_line
 from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import Offsets, together
+from writer.table.row_removal import Offsets, inside, together
 from writer.table.table import PipelineTable
 
 _TRIES = 5  # of a bucket whose files other processes rewrite
@@ -106,7 +107,7 @@ class Reprocessing:
                     late = rows_of(table, table.snapshot(), bucket)
                     preview = BucketPreview(bucket, late.rows, late.unplaced, _available(sources, late), late=True)
                     found.buckets.append(preview)
-            found.dead_letters = self._dead_letters(together(held.hull() for held in rows))
+            found.dead_letters = self._dead_letters(together(hull(held.places) for held in rows))
         return found
 
     def run(
@@ -178,19 +179,19 @@ class Reprocessing:
         there = {file.bucket for file in table.bucket_files(snapshot or table.snapshot())}
         return chosen(there, self._wanted.buckets, self._bucketer, self.columns)
 
-    def _dead_letters(self, hull: Offsets) -> int:
+    def _dead_letters(self, within: Offsets) -> int:
         """Count the dead letters at these offsets."""
         table = self._filling.tables.side(self._filling.settings.dead_letters)
         files = table.bucket_files(table.snapshot())
-        return sum(batch.num_rows for batch in read(table.store, files, Selection(within=hull))) if hull else 0
+        return sum(batch.num_rows for batch in read(table.store, files, Selection(within=within))) if within else 0
 
     def _replayed(self, rows: Sequence[BucketRows], now: datetime) -> ReplayResult:
         """Replay the dead letters between the first and the last row of the buckets."""
-        hull = together(held.hull() for held in rows)
-        if not self._dead_letters(hull):
+        within = together(hull(held.places) for held in rows)
+        if not self._dead_letters(within):
             return ReplayResult()
         ages = [age_of(held.came, now) for held in rows]
-        return self._replaying.run(Selection(within=hull), now, max(ages, default=timedelta(0)))
+        return self._replaying.run(Selection(within=within), now, max(ages, default=timedelta(0)))
 
     def _about(self, bucket: BucketKey) -> dict[str, Any]:
         return {"pipeline": self.name, "bucket": bucket_path(self.columns, bucket)}
@@ -219,18 +220,8 @@ def _is_lost(error: Exception, table: PipelineTable, snapshot: PipelineSnapshot)
 
 def _available(sources: Sequence[Source], held: BucketRows) -> int:
     """Count the rows whose records a source has, as far as it says before it is read."""
-    found = together({r.part: [(r.start, r.end)]} for source in sources for r in source.available(coarse(held.offsets)))
-    return sum(_common(held.offsets[part], spans) for part, spans in found.items() if part in held.offsets)
-
-
-def _common(wanted: Sequence[tuple[int, int]], there: Sequence[tuple[int, int]]) -> int:
-    """Count the offsets that are in both; each in order."""
-    count = at = 0
-    for start, end in wanted:
-        while at < len(there) and there[at][1] <= start:
-            at += 1
-        ahead = at
-        while ahead < len(there) and there[ahead][0] < end:
-            count += min(end, there[ahead][1]) - max(start, there[ahead][0])
-            ahead += 1
-    return count
+    found: dict[TopicPartition, list[Span]] = {}
+    for r in (r for source in sources for r in source.available(ranges(held.places))):
+        found.setdefault(r.part, []).append((r.start, r.end))
+    there = {part: joined(spans) for part, spans in found.items() if part in held.places}
+    return sum(int(inside(held.places[part], spans).sum()) for part, spans in there.items())

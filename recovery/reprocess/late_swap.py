@@ -10,21 +10,23 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
+import numpy as np
 
 from recovery.backfill.chunk_commit import Filling
 from recovery.backfill.source import Source
 from recovery.backfill.throttle import Pace
 from recovery.reprocess.bucket_rows import BucketRows
 from recovery.reprocess.bucket_swap import BucketOutcome, BucketSwap, MadeRows
+from recovery.reprocess.places import Collector
 from writer.batch.plan import TaskPlan
 from writer.batch.staging import table_file
 from writer.batch.task_report import Report
 from writer.core.files import StagedFile
+from writer.core.offsets import TopicPartition
 from writer.storage.base import Store
 from writer.table.log.operations import Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import PLACE, Offsets, RemovalResult, places, together
+from writer.table.row_removal import PLACE, RemovalResult
 
 _ROWS_AT_ONCE = 65_536
 
@@ -46,7 +48,7 @@ class LateSwap(BucketSwap):
     def _settle(self, made: MadeRows) -> None:
         """Leave those rows as they are whose records became none."""
         made.moves.clear()
-        made.found = {part: list(spans) for part, spans in _offsets(self.table.store, made.report.files).items()}
+        made.found = _places(self.table.store, made.report.files)
 
     def _swap(
         self, snapshot: PipelineSnapshot, held: BucketRows, made: MadeRows, report: Report, left: RemovalResult,
@@ -65,11 +67,11 @@ class LateSwap(BucketSwap):
         self._filling.tables.discard((), self._filling.walk.side_files(made.report))
 
 
-def _offsets(store: Store, files: Sequence[StagedFile]) -> Offsets:
-    """Return the offsets of the rows of staged files."""
-    found: list[Offsets] = []
+def _places(store: Store, files: Sequence[StagedFile]) -> dict[TopicPartition, np.ndarray]:
+    """Return the places of the rows of staged files."""
+    found = Collector()
     for file in files:
         with table_file.opened(store, file.path) as source:
-            batches = source.iter_batches(_ROWS_AT_ONCE, PLACE)
-            found += [places(pa.Table.from_batches([batch])) for batch in batches]
-    return together(found)
+            for batch in source.iter_batches(_ROWS_AT_ONCE, PLACE):
+                found.add(batch)
+    return found.places()

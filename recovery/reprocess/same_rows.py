@@ -6,20 +6,21 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from recovery.reprocess.places import Places, at_places
 from writer.batch.staging import table_file
 from writer.batch.staging.sorting import in_order
 from writer.core.files import BucketFile, StagedFile
 from writer.maintenance.rewrite import batches_of
 from writer.storage.base import Store
 from writer.storage.disk_space import scratch
-from writer.table.row_removal import PLACE, Offsets, at_offsets
+from writer.table.row_removal import PLACE
 
 
 def same_rows(
-    store: Store, columns: pa.Schema, there: Sequence[BucketFile], offsets: Offsets, made: Sequence[StagedFile],
+    store: Store, columns: pa.Schema, there: Sequence[BucketFile], places: Places, made: Sequence[StagedFile],
     budget: int,
 ) -> bool:  # fmt: skip
-    """Return whether rows at these offsets are, value by value, those that were made, which are of the same offsets.
+    """Return whether rows at these places are, value by value, those that were made, which are of the same places.
 
     `columns`: of the table, those of buckets left out. `budget`: bytes of rows in memory; more are sorted on disk.
     Raises OSError.
@@ -34,7 +35,7 @@ def same_rows(
         left, right = (Path(folder) / name for name in ("before", "after"))
         for each in (left, right):
             each.mkdir()
-        mine = (batch.filter(pa.array(at_offsets(batch, offsets))) for batch in before)
+        mine = (batch.filter(pa.array(at_places(batch, places))) for batch in before)
         return _are_alike(in_order(mine, PLACE, left, budget // 2), in_order(after, PLACE, right, budget // 2))
 
 
