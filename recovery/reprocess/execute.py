@@ -4,7 +4,7 @@ It raises no epoch and moves no frontier, so the live writer goes on beside it. 
 there with its files or it is not. Broken off, it is run again: what is as it should be is left as it is.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -94,20 +94,17 @@ class Reprocessing:
 
     def look(self) -> Preview:
         """Find what would be read. Raises ConfigError for buckets that are none, CommitFailed, SourceFailed."""
-        found, rows = Preview(), list[BucketRows]()
+        found, hulls = Preview(), list[Offsets]()
         with _storage(self._filling):
             sources = self._wanted.source.opened(self._filling)
-            snapshot = self._follow()
-            for bucket in self._buckets(table := self._filling.table, snapshot):
-                rows.append(held := rows_of(table, snapshot, bucket))
-                found.buckets.append(BucketPreview(bucket, held.rows, held.unplaced, _available(sources, held)))
-            if self._has_late:
-                table = self._filling.tables.side(self._filling.settings.late_place)
+            for table in self._tables():
+                is_late = table is not self._filling.table
                 for bucket in self._buckets(table):
-                    late = rows_of(table, table.snapshot(), bucket)
-                    preview = BucketPreview(bucket, late.rows, late.unplaced, _available(sources, late), late=True)
-                    found.buckets.append(preview)
-            found.dead_letters = self._dead_letters(together(hull(held.places) for held in rows))
+                    _, held = self._rows(table, bucket)
+                    there = _available(sources, held)
+                    found.buckets.append(BucketPreview(bucket, held.rows, held.unplaced, there, late=is_late))
+                    hulls += [] if is_late else [hull(held.places)]
+            found.dead_letters = self._dead_letters(together(hulls))
         return found
 
     def run(
@@ -125,16 +122,14 @@ class Reprocessing:
         facts = {"by": wanted.by or identity.person(), "source": wanted.source.origin}
         with _storage(filling):
             sources = wanted.source.opened(filling)
+            main, *late = self._tables()
+            buckets = self._buckets(main)
+            result.dead_letters = self._replayed(buckets, now)
             swap = BucketSwap(filling, sources, pace, facts)
-            snapshot = self._follow()
-            buckets = self._buckets(filling.table, snapshot)
-            rows = [rows_of(filling.table, snapshot, bucket) for bucket in buckets]
-            result.dead_letters = self._replayed([one for one in rows if one.rows], now)
             added: set[str] = set()  # files of this run: their rows are as they should be
-            work = [(swap, one.bucket) for one in rows if one.rows]
-            if self._has_late:
-                late = LateSwap(filling, sources, pace, facts)
-                work += [(late, bucket) for bucket in self._buckets(late.table)]
+            work = [(swap, bucket) for bucket in buckets]
+            for table in late:
+                work += [(LateSwap(filling, sources, pace, facts), bucket) for bucket in self._buckets(table)]
             for each, bucket in work:
                 outcome = self._one(each, bucket, added, now)
                 added.update(outcome.paths)
@@ -145,12 +140,8 @@ class Reprocessing:
     def _one(self, swap: BucketSwap, bucket: BucketKey, added: set[str], now: datetime) -> BucketOutcome:
         """Swap one bucket; once more when another process rewrote its files meanwhile."""
         for tries in range(_TRIES):
-            snapshot = self._follow()
-            if swap.table is not self._filling.table:
-                snapshot = swap.table.snapshot()
-                swap.table.publish(snapshot.state.place)
+            snapshot, held = self._rows(swap.table, bucket, added)
             try:
-                held = rows_of(swap.table, snapshot, bucket, added)
                 outcome = swap.run(snapshot, held, now) if held.rows else BucketOutcome(bucket, unplaced=held.unplaced)
             except (FilesGone, FileNotFoundError) as error:
                 logging.event("reprocess_conflict", **self._about(bucket), reason=one_line(error))
@@ -163,20 +154,30 @@ class Reprocessing:
                 return outcome
         raise AssertionError
 
-    def _follow(self) -> PipelineSnapshot:
-        """Apply what waits, and see that readers have all files. Returns the newest version."""
-        snapshot = self._filling.follow()
-        self._filling.table.publish(snapshot.state.place)  # files are read in their place
-        return snapshot
+    def _rows(
+        self, table: PipelineTable, bucket: BucketKey, besides: Collection[str] = ()
+    ) -> tuple[PipelineSnapshot, BucketRows]:
+        """Apply what waits, then read the offsets of a bucket's rows; again when its files were rewritten meanwhile."""
+        for tries in range(_TRIES):
+            snapshot = self._filling.follow()
+            if table is not self._filling.table:
+                snapshot = table.snapshot()
+            table.publish(snapshot.state.place)  # files are read in their place
+            try:
+                return snapshot, rows_of(table, snapshot, bucket, besides)
+            except FileNotFoundError as error:
+                if tries == _TRIES - 1 or _is_lost(error, table, snapshot):
+                    raise
+        raise AssertionError
 
-    @property
-    def _has_late(self) -> bool:
-        """Whether there is a table of late rows."""
-        return self._filling.tables.side(self._filling.settings.late_place).exists()
+    def _tables(self) -> list[PipelineTable]:
+        """Return the table, and that of late rows where there is one."""
+        late = self._filling.tables.side(self._filling.settings.late_place)
+        return [self._filling.table, *([late] if late.exists() else [])]
 
-    def _buckets(self, table: PipelineTable, snapshot: PipelineSnapshot | None = None) -> list[BucketKey]:
+    def _buckets(self, table: PipelineTable) -> list[BucketKey]:
         """Return the buckets of a table that are meant."""
-        there = {file.bucket for file in table.bucket_files(snapshot or table.snapshot())}
+        there = {file.bucket for file in table.bucket_files(table.snapshot())}
         return chosen(there, self._wanted.buckets, self._bucketer, self.columns)
 
     def _dead_letters(self, within: Offsets) -> int:
@@ -185,13 +186,17 @@ class Reprocessing:
         files = table.bucket_files(table.snapshot())
         return sum(batch.num_rows for batch in read(table.store, files, Selection(within=within))) if within else 0
 
-    def _replayed(self, rows: Sequence[BucketRows], now: datetime) -> ReplayResult:
+    def _replayed(self, buckets: Sequence[BucketKey], now: datetime) -> ReplayResult:
         """Replay the dead letters between the first and the last row of the buckets."""
-        within = together(hull(held.places) for held in rows)
+        hulls, ages = list[Offsets](), [timedelta(0)]
+        for bucket in buckets:
+            _, held = self._rows(self._filling.table, bucket)
+            hulls.append(hull(held.places))
+            ages += [age_of(held.came, now)] if held.rows else []
+        within = together(hulls)
         if not self._dead_letters(within):
             return ReplayResult()
-        ages = [age_of(held.came, now) for held in rows]
-        return self._replaying.run(Selection(within=within), now, max(ages, default=timedelta(0)))
+        return self._replaying.run(Selection(within=within), now, max(ages))
 
     def _about(self, bucket: BucketKey) -> dict[str, Any]:
         return {"pipeline": self.name, "bucket": bucket_path(self.columns, bucket)}
