@@ -39,7 +39,7 @@ class Selection:
     schema_id: int | None = None
     since: datetime | None = None  # by the broker's time
     until: datetime | None = None
-    within: Offsets | None = None
+    within: Offsets | None = None  # at these offsets
 
     def of(self, dead_letters: pa.RecordBatch) -> pa.RecordBatch:
         """Return those that are meant."""

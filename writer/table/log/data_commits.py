@@ -79,10 +79,8 @@ def rewrite(end: Appender, snapshot: PipelineSnapshot, rewrite: Rewrite) -> int:
 
     Raises FilesGone when one of those that it removes is not there any more.
     """
-    columns, moves_only = (
-        snapshot.state.metadata["partitionColumns"],
-        not (rewrite.changes or (rewrite.taken and rewrite.taken.rows)),
-    )
+    columns = snapshot.state.metadata["partitionColumns"]
+    moves_only = not (rewrite.changes or (rewrite.taken and rewrite.taken.rows))
     gone = [removed(file, columns, datetime.now(UTC), moves_only=moves_only) for file in rewrite.removed]
     return end.append(
         snapshot, rewrite.files, {}, entry_facts(rewrite), _still_there(end, snapshot, rewrite.removed),
