@@ -55,6 +55,24 @@ def opened(
     return ByOffset(name, found, roles, beside)
 
 
+def of_records(filling: Filling, locations: Sequence[str], columns: str | None) -> Source:
+    """Open an archive of whole records: with key, value and time, and headers where rows are made of them too.
+
+    Raises ConfigError for one that lacks a column.
+    """
+    found = files(locations, filling.config.s3.settings)
+    head = next(iter(found[0].batches()), pa.table({}))
+    roles = columns_of(head.schema.names, columns)
+    needed = ["topic", "key", "value", "time", *(["headers"] if filling.walk.needs_headers else [])]
+    if missing := [role for role in needed if role not in roles]:
+        raise ConfigError(
+            f"the archive {', '.join(locations)} has no column of the {missing[0]} of records; rows that are made anew "
+            f"would lose it. Name it with --columns {missing[0]}=..., or take --from kafka or --from raw"
+        )
+    name = f"archive {','.join(locations)}"
+    return ByOffset(name, found, roles, filling.walk.schemas.record_columns.schema)
+
+
 def columns_of(names: Sequence[str], option: str | None) -> dict[str, str]:
     """Return the column of each role: as given, or as headrace's tables or Spark's Kafka source name them."""
     if option is None:

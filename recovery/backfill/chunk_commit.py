@@ -4,17 +4,15 @@ It raises no epoch and moves no frontier, so the live writer goes on beside it. 
 its files or it is not; what is open is read from the log each time, so a chunk is never settled twice.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 
 from recovery.backfill.dedupe_rows import Unplaced
-from recovery.backfill.source import ANY_AGE, Chunk
-from writer.batch.bucketing import TimeRule
+from recovery.backfill.source import Chunk
 from writer.batch.plan import TaskPlan
 from writer.batch.task_report import Counts, Report
 from writer.commit import builder, missing_offsets as missing
@@ -22,7 +20,7 @@ from writer.commit.failed_records_limit import check as check_failed_records
 from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.offsets import Span, TopicPartition, without
-from writer.maintenance.local_pipeline import LocalPipeline, Piece, opened
+from writer.maintenance.local_pipeline import ANY_AGE, LocalPipeline, Piece, age_of, believing, opened
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
 from writer.table.gap_records import standing
@@ -63,17 +61,17 @@ class Filling:
         self.name, self.config = name, config
         self.settings = config.pipelines[name]
         self._schemas = schemas
-        self._tables = all_tables(name, config)
-        self.table = self._tables.main
+        self.tables = all_tables(name, config)
+        self.table = self.tables.main
         self._walk: LocalPipeline | None = None
         self._known: tuple[pa.Schema, int] | None = None  # columns and specs of the table, as the walk was opened
         self.table.check_exists()
-        self._tables.side(self.settings.dead_letters).check_exists()
+        self.tables.side(self.settings.dead_letters).check_exists()
 
     @property
     def walk(self) -> LocalPipeline:
         """The pipeline, for tasks in this process. Raises RegistryUnreachable, ConfigError."""
-        self._walk = self._walk or opened(self.name, self.config, self._schemas, tables=self._tables)
+        self._walk = self._walk or opened(self.name, self.config, self._schemas, tables=self.tables)
         return self._walk
 
     @property
@@ -84,13 +82,18 @@ class Filling:
 
     def look(self) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
         """Apply pending side files, then read the gap records. Raises CommitFailed, LedgerUnreadable."""
+        self.follow()
+        return standing(self.table, self.name)
+
+    def follow(self) -> PipelineSnapshot:
+        """Apply pending side files, and see which columns the table has by now. Raises CommitFailed."""
         now = self.table.snapshot()
-        self._tables.apply_side_files()
+        self.tables.apply_side_files()
         known = now.columns(), now.specs
         if self._known is not None and self._known != known:
             self._walk = None  # the live writer has met another schema, or was started with other specs
         self._known = known
-        return standing(self.table, self.name)
+        return now
 
     def carry(
         self, gap_record: GapRecord, snapshot: PipelineSnapshot, chunk: Chunk, source: str, by: str, now: datetime,
@@ -110,7 +113,7 @@ class Filling:
             self._discard(done.report)
             raise
         fault_points.point("before_chunk_redo")
-        self._tables.apply_side_files()
+        self.tables.apply_side_files()
         sums = builder.sums(builder.row_files(done.report))
         return ChunkCommit(version, fill.offsets, sums["rows"], sums["files"], sums["bytes"], fill.left, fill.done)
 
@@ -120,12 +123,9 @@ class Filling:
         assert len(incarnations) == len({(p.topic, p.incarnation) for p in chunk.spans}), "one incarnation a chunk"
 
         def plan(first: Piece | None) -> TaskPlan:
-            found = replace(self._plan(incarnations), raw=self.raw if chunk.raw else None)
-            older = _age(first, found.now)
-            targets = {
-                name: replace(one, time_rule=_believing(one.time_rule, older)) for name, one in found.targets.items()
-            }
-            return replace(found, time_rule=_believing(found.time_rule, older), targets=targets)
+            now = datetime.now(UTC)
+            found = self.walk.task_plan(now, "backfill", incarnations, _age(first, now))
+            return replace(found, raw=self.raw if chunk.raw else None)
 
         report = self.walk.run(lambda schemas: paced(chunk.read(schemas)), plan)
         try:
@@ -153,7 +153,7 @@ class Filling:
     def _unplaced(self, chunk: Chunk, snapshot: PipelineSnapshot, paced: Any) -> _ChunkOutcome:
         """Add rows without offsets whose keys the table does not have."""
         self.config.one_table(self.name)
-        doing = Unplaced(self.table, snapshot, self.settings, self._plan({}), _believing(self.walk.time_rule, ANY_AGE))
+        doing = Unplaced(self.table, snapshot, self.settings, self._plan(), believing(self.walk.time_rule, ANY_AGE))
         pieces = (p.rows for p in paced(chunk.read(self.walk.plan)) if p.rows is not None)
         report, rows, out = doing.carried(pieces, chunk.keys)
         return _ChunkOutcome(report, rows, out)
@@ -180,17 +180,12 @@ class Filling:
         )  # fmt: skip
         return self.table.fill(snapshot, fill), fill
 
-    def _plan(self, incarnations: Mapping[str, int]) -> TaskPlan:
-        return self.walk.task_plan(datetime.now(UTC), "backfill", incarnations)
+    def _plan(self) -> TaskPlan:
+        return self.walk.task_plan(datetime.now(UTC), "backfill", {})
 
     def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
-        self._tables.discard(report.files, self.walk.side_files(report))
-
-
-def _believing(rule: TimeRule, older: Any) -> TimeRule:
-    """Believe what was believable when the broker had it: a gap may be far older than `event_time.max_age`."""
-    return rule if rule.age_max >= ANY_AGE else replace(rule, age_max=min(ANY_AGE, rule.age_max + older))
+        self.tables.discard(report.files, self.walk.side_files(report))
 
 
 def _still_open(gap_record: GapRecord, chunk: Chunk) -> None:
@@ -203,8 +198,7 @@ def _still_open(gap_record: GapRecord, chunk: Chunk) -> None:
             raise Overtaken(f"offsets {gone[0]} of {part.topic}/{part.partition} were brought meanwhile: look again")
 
 
-def _age(first: Piece | None, now: datetime) -> Any:
-    """Return how long ago the broker had the first record; if that is unknown, any age is accepted."""
+def _age(first: Piece | None, now: datetime) -> timedelta:
+    """Return how long ago the broker had the first records."""
     times = [] if first is None else [t for t in first.records.column("timestamp").to_pylist() if t is not None]
-    oldest = min(times, default=None)
-    return ANY_AGE if oldest is None or oldest.year <= 1970 else max(now - oldest, now - now)  # noqa: PLR2004
+    return age_of(min(times, default=None), now)

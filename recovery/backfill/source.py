@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Protocol
 
 from writer.avro.schema_plan import SchemaPlan
@@ -11,7 +10,6 @@ from writer.core.errors import HeadraceError
 from writer.core.offsets import OffsetRange, Span, TopicPartition
 from writer.maintenance.local_pipeline import Piece
 
-ANY_AGE = timedelta(days=36_500)  # of an event whose broker timestamp is unknown
 NO_TIME_MS = -1  # what records carry that the broker gave no time, as Spark hands them over
 
 

@@ -163,6 +163,7 @@ FACTS = {
     "added": [{"location": "/lake/a"}], "location": "/lake/a_raw", "specs": {"shop.Click": {"where": "n > 1"}},
     "specs_version": 2,
     "answers": [{"operation": "DELETE", "version": 4}], "main_version": 7, "operation": "DELETE",
+    "buckets": [[["2026-11-20T05"], 3, 2]],
 }  # fmt: skip
 
 

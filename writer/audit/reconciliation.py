@@ -31,7 +31,7 @@ class PartitionSummary:
     without_records: int = 0
     gap: int = 0
     gaps: tuple[Span, ...] = ()
-    replayed: int = 0  # rows that were dead letters once
+    replayed: int = 0  # rows that were dead letters once, less those that a reprocess made dead letters
     back: int = 0  # offsets that rewinds took back: they count among the outcomes each time that they were read
     raw: int = 0  # records that were kept in the raw table, too
 
@@ -101,13 +101,17 @@ def state(
         line = _filled(line, brought.get(part, BackfilledOffsets()))
         moved = moves.pop(part, {})
         if sum(moved.values()):
-            wrong = [*wrong, Problem(f"replays changed its outcomes by {moved}, which is not nothing in sum", part)]
+            wrong = [
+                *wrong,
+                Problem(f"replays and reprocesses changed its outcomes by {moved}, which is not nothing in sum", part),
+            ]
         outcomes = {name: line.outcomes.get(name, 0) + moved.get(name, 0) for name in ("read", *EXITS)}
         lines.append(replace(line, outcomes=outcomes, replayed=moved.get("rows", 0)))
         problems += wrong
     if since < 0:
         problems += [
-            Problem(f"a replay speaks of a part that no start began: {moved}", p) for p, moved in moves.items()
+            Problem(f"a replay or a reprocess speaks of a part that no start began: {moved}", p)
+            for p, moved in moves.items()
         ]
     removals = tuple(removal for one in segments for removal in one.removals)
     adopted = sum(one.adopted or 0 for one in segments)

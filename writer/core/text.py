@@ -102,9 +102,16 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
         case "replay":
             rows = sum(move.get("rows", 0) for move in facts.get("moves", ()))
             return f"{plural(rows, 'row')} came of dead letters that were decoded again"
+        case "reprocess":
+            read, made = (sum(one[at] for one in facts["buckets"]) for at in (1, 2))
+            return (
+                f"the records of {plural(read, 'row')} of a bucket were read again, and are {plural(made, 'row')} now"
+            )
         case "rewrite" if taken := facts.get("taken"):
             verb = "was" if taken["rows"] == 1 else "were"
             return f"{plural(taken['rows'], 'row')} {verb} taken out by {taken['why']}"
+        case "rewrite" if facts.get("why") == "reprocess":
+            return f"{plural(facts['rows'], 'late row')} of a bucket were made anew from their records"
         case "rewrite":
             return "files of a bucket were written again as fewer; its rows did not change"
         case "columns":

@@ -17,7 +17,7 @@ from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition
 from writer.storage.base import Store
-from writer.table.row_removal import among, spans_of
+from writer.table.row_removal import Offsets, among, at_offsets, spans_of
 
 _ROWS_AT_ONCE = 1_000
 _PLACE = ("_topic", "_incarnation", "_partition")
@@ -39,6 +39,7 @@ class Selection:
     schema_id: int | None = None
     since: datetime | None = None  # by the broker's time
     until: datetime | None = None
+    within: Offsets | None = None  # at these offsets
 
     def of(self, dead_letters: pa.RecordBatch) -> pa.RecordBatch:
         """Return those that are meant."""
@@ -51,6 +52,8 @@ class Selection:
         if self.offsets is not None:
             at = dead_letters.column("_offset")
             kept.append(pc.and_(pc.greater_equal(at, self.offsets[0]), pc.less(at, self.offsets[1])))
+        if self.within is not None:
+            kept.append(pa.array(at_offsets(dead_letters, self.within)))
         times = dead_letters.column("_kafka_time")
         if self.since is not None:
             kept.append(pc.greater_equal(times, pa.scalar(self.since, times.type)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -33,6 +33,9 @@ from writer.schemas.schema_id_check import Meanings
 from writer.schemas.tracker import Schemas
 from writer.table.factory import Tables, main_table
 from writer.table.table import PipelineTable
+
+ANY_AGE = timedelta(days=36_500)  # of an event whose broker timestamp is unknown
+_NO_TIME_YEAR = 1970  # of the timestamp that stands for none
 
 
 @dataclass(frozen=True)
@@ -133,15 +136,22 @@ class LocalPipeline:
 
         return self.run(lambda _: [Piece(records)], plan)
 
-    def task_plan(self, now: datetime, prefix: str, incarnations: Mapping[str, int]) -> TaskPlan:
-        """Return the plan of a task in this process."""
+    def task_plan(
+        self, now: datetime, prefix: str, incarnations: Mapping[str, int], older: timedelta = timedelta(0)
+    ) -> TaskPlan:
+        """Return the plan of a task in this process.
+
+        `older`: how long ago the broker had the records; what was believable then is believed.
+        """
         plan = build_task_plan(
             self.config.pipelines[self.name], self.config.s3.settings, self.plan, self.wire or CONFLUENT, self.unit,
             now=now, prefix=prefix, incarnations=incarnations, hidden=self.hidden,
             folder=self.folder,
             record_columns=self.schemas.record_columns,
         )  # fmt: skip
-        return plan if self.targets is None else routed(plan, self.targets, {})
+        plan = plan if self.targets is None else routed(plan, self.targets, {})
+        targets = {name: replace(one, time_rule=believing(one.time_rule, older)) for name, one in plan.targets.items()}
+        return replace(plan, time_rule=believing(plan.time_rule, older), targets=targets) if older else plan
 
     def grow(self, table: PipelineTable) -> None:
         """Give the table, or those of the route, the columns that staged rows have. Raises CommitFailed."""
@@ -270,6 +280,16 @@ def opened(
     if targets is not None:
         targets.begin(None)
     return LocalPipeline(name, config, known, unit, wire, table.hidden, table.folder, key_wire, targets, specs)
+
+
+def believing(rule: TimeRule, older: timedelta) -> TimeRule:
+    """Believe what was believable when the broker had it: its records may be far older than `event_time.max_age`."""
+    return rule if rule.age_max >= ANY_AGE else replace(rule, age_max=min(ANY_AGE, rule.age_max + older))
+
+
+def age_of(oldest: datetime | None, now: datetime) -> timedelta:
+    """Return how long ago the broker had its oldest record; if that is unknown, any age is accepted."""
+    return ANY_AGE if oldest is None or oldest.year <= _NO_TIME_YEAR else max(now - oldest, timedelta(0))
 
 
 def record_places(records: pa.Table) -> list[tuple[str, int, int]]:

@@ -8,7 +8,7 @@ replays up.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -58,11 +58,16 @@ class Replaying:
         self._tables = all_tables(name, config)
         self._main, self._dead_letters = self._tables.main, self._tables.side(self._settings.dead_letters)
         self._walk: LocalPipeline | None = None
+        self._older = timedelta(0)
         self._main.check_exists()
         self._dead_letters.check_exists()
 
-    def run(self, selection: Selection, now: datetime) -> ReplayResult:
-        """Replay the chosen dead letters, commit by commit. Raises what a commit raises; what is committed stays."""
+    def run(self, selection: Selection, now: datetime, older: timedelta = timedelta(0)) -> ReplayResult:
+        """Replay the chosen dead letters, commit by commit. Raises what a commit raises; what is committed stays.
+
+        `older`: how long ago the broker had them; event times that were believable then are believed.
+        """
+        self._older = older
         done = ReplayResult()
         tried: dict[TopicPartition, list[Span]] = {}
         walk = self._walk = opened(self._name, self._config, self._source, tables=self._tables)
@@ -148,7 +153,7 @@ class Replaying:
         incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), incarnation)
         return walk.run(
             lambda _: map(Piece, records.to_batches()),
-            lambda _: walk.task_plan(now, "replay", incarnations),
+            lambda _: walk.task_plan(now, "replay", incarnations, self._older),
         )
 
     def _commit(

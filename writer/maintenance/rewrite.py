@@ -158,7 +158,7 @@ def _marked(job: Job, store: Store, files: Sequence[_File], rows: int, scratch: 
     if job.dedupe is None:
         return None
     columns = pa.schema([job.columns.field(name) for name in needed(job.dedupe)])
-    every = (batch for file in files for batch in _batches(store, file.source.path, columns))
+    every = (batch for file in files for batch in batches_of(store, file.source.path, columns))
     marks = repeated(every, rows, job.dedupe, scratch, job.budget)
     for file in files:
         file.going = sum(
@@ -173,14 +173,14 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     for file in files:
         at = file.first
-        for batch in _batches(store, file.source.path, job.columns):
+        for batch in batches_of(store, file.source.path, job.columns):
             times.take(file.source, batch)
             going = marks.of(at, batch.num_rows) if marks is not None and file.going else None
             at += batch.num_rows
             yield batch if going is None else batch.filter(pa.array(~going))
 
 
-def _batches(store: Store, path: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+def batches_of(store: Store, path: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows with these columns, as any reader of the table finds them."""
     with table_file.opened(store, path) as file:
         groups = [file.metadata.row_group(g).total_byte_size for g in range(file.metadata.num_row_groups)]

@@ -23,7 +23,7 @@ from writer.storage.base import OutcomeUnknown
 from writer.storage.locations import on_s3
 from writer.table.factory import Tables
 from writer.table.log.appender import LostRace
-from writer.table.log.foreign_writes import FilesGone
+from writer.table.log.foreign_writes import CommitFailed, FilesGone
 from writer.table.log.operations import Rewrite, Takeover
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.row_removal import PLACE, Offsets, count, left_of, places, together
@@ -206,7 +206,7 @@ class RowDeletion:
             }  # fmt: skip
             swap = Rewrite(uuid4().hex, [hit.file for hit in hits], rest, Takeover(WHY, rows), facts)
             version = self._table.rewrite(snapshot, swap)
-        except OutcomeUnknown:
+        except (OutcomeUnknown, CommitFailed):
             raise  # an entry may name them by now, or may yet
         except BaseException:
             to.remove()

@@ -77,6 +77,8 @@ def after(
             return _closed(_with(unsealed, came), about)
         case "rewrite":
             return _rewritten(unsealed, about.get("taken"), actions, columns, at, ask)
+        case "reprocess":
+            return _reprocessed(unsealed, about, at, ask)
         case "seal":
             sealed = {tuple(manifest["bucket"]) for manifest in about["manifests"]}
             elsewhere = {b: rows for b, rows in unsealed.elsewhere.items() if b not in sealed}
@@ -214,6 +216,18 @@ def _rewound(unsealed: UnsealedIndex, about: Mapping[str, Any], at: datetime, as
     closed = None if until is None or unsealed.closed is None else (until, unsealed.closed[1])
     missing_ranges = tuple(missing_range for missing_range in unsealed.missing_ranges if missing_range.gap not in gone)
     return replace(unsealed, buckets=opened, missing_ranges=missing_ranges, closed=closed)
+
+
+def _reprocessed(unsealed: UnsealedIndex, about: Mapping[str, Any], at: datetime, ask: BucketQuestion) -> UnsealedIndex:
+    """Apply a reprocess: rows of some buckets went, others came. A bucket without manifest and rows is none."""
+    found = dict(unsealed.buckets)
+    for key, taken, added in about["buckets"]:
+        before = _known(unsealed, tuple(key), at, ask)
+        one = replace(before, changed=at, taken=before.taken + taken, added=before.added + added)
+        found[one.bucket] = one
+        if one.rows_known and not one.sealed and one.taken == one.added:
+            del found[one.bucket]
+    return replace(unsealed, buckets=found)
 
 
 def _known(unsealed: UnsealedIndex, bucket: BucketKey, at: datetime, ask: BucketQuestion) -> Unsealed:

@@ -16,6 +16,7 @@ from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import OutcomeUnknown, Store
 from writer.table.log.entries import removed
+from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.log import Action
 
 _ROWS_AT_ONCE = 65_536
@@ -45,22 +46,36 @@ def without(
     store: Store, files: Sequence[BucketFile], offsets: Offsets, *, columns: Sequence[str] = (),
     hidden: bool = False, folder: str = "", prefix: str = _PREFIX,
 ) -> Iterator[RemovalResult]:  # fmt: skip
-    """Stage what is left of the files that hold rows at these offsets.
+    """Stage what is left of the files that hold rows at these offsets. The rest is as `leaving` has it."""
+    counted, goes = partial(count, store, offsets=offsets), partial(at_offsets, offsets=offsets)
+    with leaving(
+        store, files, counted, goes, columns=columns, hidden=hidden, folder=folder, prefix=prefix
+    ) as found:  # fmt: skip
+        yield found
 
-    `columns`: of the table's buckets. If the block is left by an exception, what was staged is removed. `hidden`: stage
-    where readers do not look. `folder`: of the table's files.
+
+@contextmanager
+def leaving(
+    store: Store, files: Sequence[BucketFile], counted: Callable[[BucketFile], int],
+    goes: Callable[[pa.RecordBatch], np.ndarray], *, columns: Sequence[str] = (),
+    hidden: bool = False, folder: str = "", prefix: str = _PREFIX,
+) -> Iterator[RemovalResult]:  # fmt: skip
+    """Stage what is left of files whose rows go: `counted` says how many of a file, `goes` which.
+
+    `columns`: of the table's buckets. If the block is left by an exception, what was staged is removed, unless an entry
+    may name it. `hidden`: stage where readers do not look. `folder`: of the table's files.
     """
     found = RemovalResult(columns=columns)
     to = Destination(store, tuple(columns), prefix, 0, hidden=hidden, below=folder)
     try:
         for file in files:
-            if gone := count(store, file, offsets):
+            if gone := counted(file):
                 found.removed.append(file)
                 found.rows += gone
-                if (left := left_of(to, file, gone, partial(at_offsets, offsets=offsets))) is not None:
+                if (left := left_of(to, file, gone, goes)) is not None:
                     found.rest.append(left)
         yield found
-    except OutcomeUnknown:
+    except (OutcomeUnknown, CommitFailed):
         raise  # an entry may name them by now, or may yet
     except BaseException:
         to.remove()

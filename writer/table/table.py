@@ -142,7 +142,7 @@ class PipelineTable(Appender):
 
     begin, adopt, take = control_commits.begin, control_commits.adopt, takeover.take_over
     commit, replay = data_commits.commit, data_commits.replay
-    rewrite, rewind = data_commits.rewrite, data_commits.rewind
+    rewrite, reprocess, rewind = data_commits.rewrite, data_commits.reprocess, data_commits.rewind
     record_gap, fill, give_up = control_commits.record_gap, control_commits.fill, control_commits.give_up
     close, seal = control_commits.close, control_commits.seal
     add_targets, enter_raw, convert = control_commits.add_targets, control_commits.enter_raw, control_commits.convert

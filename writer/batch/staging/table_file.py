@@ -12,6 +12,7 @@ from writer.storage.base import Store
 
 # What Iceberg's clients write for a column whose name Iceberg reserves, and its name in files of headrace.
 NAMES_IN_ICEBERG = {"_partition": "_kafka_partition"}
+_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _OURS = {theirs: ours for ours, theirs in NAMES_IN_ICEBERG.items()}
 
 
@@ -38,7 +39,16 @@ class TableFile:
         """Yield the rows, at most `size` at a time; `columns`: those that are wanted, all of which are there."""
         wanted = None if columns is None else [self._theirs[name] for name in columns]
         for batch in self._file.iter_batches(size, columns=wanted, row_groups=row_groups):
-            yield batch.rename_columns([_OURS.get(name, name) for name in batch.schema.names])
+            yield _without_views(batch.rename_columns([_OURS.get(name, name) for name in batch.schema.names]))
+
+
+def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return texts and bytes in the types that headrace writes: delta-rs has views, which Arrow does not compare."""
+    for at, column in enumerate(batch.schema):
+        plain = _PLAIN.get(column.type)
+        if plain is not None:
+            batch = batch.set_column(at, column.with_type(plain), batch.column(at).cast(plain))
+    return batch
 
 
 @contextmanager

@@ -95,7 +95,7 @@ class LedgerSegment:
     committed_ranges: tuple[CommittedRange, ...] = ()
     moves: Mapping[TopicPartition, Mapping[str, int]] = field(
         default_factory=dict
-    )  # what replays changed of the outcomes
+    )  # what replays and reprocesses changed of the outcomes
     removals: tuple[Removal, ...] = ()
     strange: tuple[str, ...] = ()  # what the account does not survive, each as a phrase
     adopted: int | None = None  # rows that were there when the table was taken over; None: it was not, here
@@ -171,7 +171,7 @@ def bound(segments: Sequence[LedgerSegment]) -> LedgerSegment:
 
 
 def begun(segments: Iterable[LedgerSegment]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, dict[str, int]]]:
-    """Return where parts begin first, and what replays changed of their outcomes in all."""
+    """Return where parts begin first, and what replays and reprocesses changed of their outcomes in all."""
     begins: dict[TopicPartition, int] = {}
     moves: dict[TopicPartition, dict[str, int]] = {}
     for one in segments:
@@ -235,7 +235,7 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
             return replace(one, committed_ranges=tuple(skipped), gap_records=gap_record.records_of(version, about))
         case "fill" | "lost":
             return replace(one, gap_records=gap_record.records_of(version, about), filtered=_filtered(about))
-        case "replay":
+        case "replay" | "reprocess":
             moves = {part_of(m): {k: m[k] for k in EXITS if m.get(k)} for m in about["moves"]}
             return replace(one, moves=moves, filtered=_filtered(about))
         case "take":

@@ -1,4 +1,4 @@
-"""Entries that add, replace or remove rows: batches, replays, rewrites, rewinds.
+"""Entries that add, replace or remove rows: batches, replays, rewrites, reprocesses, rewinds.
 
 They raise as `control_commits` says.
 """
@@ -9,14 +9,15 @@ from urllib.parse import unquote
 
 from writer.core.files import BucketFile, StagedFile
 from writer.core.units import microseconds
-from writer.table.log.appender import Appender, Swap
+from writer.table.log.appender import Appender, Check, Swap
 from writer.table.log.entries import entry_facts, removed
 from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed, FilesGone, Overtaken
-from writer.table.log.operations import Batch, Replay, Rewind, Rewrite
+from writer.table.log.operations import Batch, Replay, Reprocess, Rewind, Rewrite
 from writer.table.log.snapshot import (
     ANSWERED,
     FORMAT,
     NEVER,
+    REPROCESSED,
     PipelineSnapshot,
     app_id,
     changes_name,
@@ -78,18 +79,45 @@ def rewrite(end: Appender, snapshot: PipelineSnapshot, rewrite: Rewrite) -> int:
 
     Raises FilesGone when one of those that it removes is not there any more.
     """
+    columns = snapshot.state.metadata["partitionColumns"]
+    moves_only = not (rewrite.changes or (rewrite.taken and rewrite.taken.rows))
+    gone = [removed(file, columns, datetime.now(UTC), moves_only=moves_only) for file in rewrite.removed]
+    return end.append(
+        snapshot, rewrite.files, {}, entry_facts(rewrite), _still_there(end, snapshot, rewrite.removed),
+        Swap(gone, moves_only),
+    )  # fmt: skip
+
+
+def reprocess(end: Appender, snapshot: PipelineSnapshot, wanted: Reprocess) -> int:
+    """Swap rows of a bucket for what their records are by now. It needs no epoch. `snapshot`: where files were listed.
+
+    Raises FilesGone when one of those that it removes is not there any more.
+    """
+    columns, now = snapshot.state.metadata["partitionColumns"], datetime.now(UTC)
+
+    def values(newest: PipelineSnapshot) -> dict[str, int]:
+        format_ = {f"{end.pipeline}/format": max(newest.format, REPROCESSED)}
+        return {**format_, **unrecorded(newest.state.transactions, wanted.meanings)}
+
+    return end.append(
+        snapshot, [*wanted.files, *wanted.rest], values, entry_facts(wanted),
+        _still_there(end, snapshot, wanted.removed),
+        Swap([removed(file, columns, now) for file in wanted.removed]), moment="reprocess",
+    )  # fmt: skip
+
+
+def _still_there(end: Appender, snapshot: PipelineSnapshot, files: Sequence[BucketFile]) -> Check:
+    """Return what raises FilesGone where one of the files, listed at the snapshot, is not there any more."""
     table, looked = snapshot.state.place
 
     def check(newest: PipelineSnapshot) -> None:
         nonlocal looked
         if newest.state.metadata["id"] != table:
             raise FilesGone(f"the table at {end.location} was removed and made again meanwhile")
-        _check_there(end, rewrite.removed, looked, newest.version)
+        _check_there(end, files, looked, newest.version)
         looked = newest.version
 
-    columns, moves_only = snapshot.state.metadata["partitionColumns"], not (rewrite.taken and rewrite.taken.rows)
-    gone = [removed(file, columns, datetime.now(UTC), moves_only=moves_only) for file in rewrite.removed]
-    return end.append(snapshot, rewrite.files, {}, entry_facts(rewrite), check, Swap(gone, moves_only))
+    return check
 
 
 def _check_there(end: Appender, files: Sequence[BucketFile], since: int, until: int) -> None:

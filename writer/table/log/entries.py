@@ -29,6 +29,7 @@ from writer.table.log.operations import (
     Gap,
     Loss,
     Replay,
+    Reprocess,
     Rewind,
     Rewrite,
     Sealing,
@@ -36,8 +37,10 @@ from writer.table.log.operations import (
 )
 from writer.table.log.snapshot import TargetRecord
 
-_LANDED = ("batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind", "schema", "accept")
-Operation = Batch | Replay | Rewrite | Rewind | Gap | Fill | Loss | Closing | Sealing | Acceptance
+_LANDED = (
+    "batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind", "schema", "accept", "reprocess",
+)  # fmt: skip
+Operation = Batch | Replay | Rewrite | Reprocess | Rewind | Gap | Fill | Loss | Closing | Sealing | Acceptance
 _EVENT_TIMES = ("headrace.event_time_min", "headrace.event_time_max")  # tags of a file
 
 
@@ -178,6 +181,9 @@ def entry_facts(one: Operation) -> dict[str, Any]:
             own = {"kind": "batch", "side_files": _side(one.side_files)}
         case Replay():
             own = {"kind": "replay", "side_files": _side(one.side_files), "withdrawn": _withdrawn(one.withdrawn)}
+        case Reprocess():
+            buckets = [[list(each.bucket), each.taken, each.added] for each in one.buckets]
+            own = {"kind": "reprocess", "side_files": _side(one.side_files), "buckets": buckets}
         case Rewrite():
             own = {"kind": "rewrite", **({"taken": vars(one.taken)} if one.taken else {})}
         case Rewind():

@@ -119,6 +119,7 @@ class Rewrite:
     files: Sequence[StagedFile] = ()
     taken: Takeover | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what was done, at
+    changes: bool = False  # rows have other values than they had; else they only move
 
     def __post_init__(self) -> None:
         if not self.removed:
@@ -128,6 +129,38 @@ class Rewrite:
         gone = self.taken.rows if self.taken else 0
         if gone < 0 or (not unknown and before - gone != after):
             raise ValueError(f"a rewrite of {before} rows leaves {after} and takes {gone}: that does not add up")
+
+
+@dataclass(frozen=True)
+class BucketChange:
+    """How many rows of one bucket a reprocess takes, and how many it adds."""
+
+    bucket: BucketKey
+    taken: int
+    added: int
+
+
+@dataclass(frozen=True)
+class Reprocess:
+    """One atomic swap of a bucket's rows for what their records are by the rules of today. It moves no offset."""
+
+    id: str  # unique; the same when the entry is tried again
+    removed: Sequence[BucketFile]
+    rest: Sequence[StagedFile]  # rows of the removed files that were not read again
+    files: Sequence[StagedFile]  # rows of the records that were, of whatever bucket
+    buckets: Sequence[BucketChange]
+    side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # dead letters that were rows
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: moves of each part, at, by, source
+    meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
+
+    def __post_init__(self) -> None:
+        if not self.removed:
+            raise ValueError("a reprocess removes at least one file")
+        before, left, came = (sum(file.rows or 0 for file in some) for some in (self.removed, self.rest, self.files))
+        unknown = any(file.rows is None for file in self.removed)
+        taken, added = sum(one.taken for one in self.buckets), sum(one.added for one in self.buckets)
+        if added != came or (not unknown and before - taken != left):
+            raise ValueError(f"of {before} rows {taken} go, {left} stay, {added} of {came} come: that does not add up")
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,14 @@ KINDS: Mapping[int, tuple[str, ...]] = {
     4: ("accept",),
     5: ("targets",),
     6: ("convert",),
-    7: ("raw", "specs"),
+    7: ("raw", "specs", "reprocess"),
 }
 FORMAT = 3  # that a start gives a table
 ANSWERED = 4  # that an entry gives a table which answers what another client did: `accept`, and `rewind` that undoes it
 ROUTED = 5  # that a route gives the log of its pipeline, and each of its targets
 CONVERTED = 6  # that its last entry gives the log of a table which goes on in another format
 WITH_RAW = 7  # that the log of a table has which has a raw table beside it
+REPROCESSED = 7  # that an entry gives a table which swaps rows for what their records are by now
 WITH_SPECS = 7  # that the first event specs give a table: its batches may count records that these left out
 NEWEST = max(KINDS)
 # Kinds that need no format: a version that does not know them skips them, as they concern neither rows nor offsets.

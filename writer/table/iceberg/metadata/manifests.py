@@ -46,14 +46,14 @@ class ManifestWriter:
         """Id of the snapshot that this one follows."""
         return self._parent.snapshot_id if self._parent else None
 
-    def write(self, added: Sequence[DataFile], removed: Collection[str]) -> str:
-        """Write manifests and their list. Returns the path of the list. Raises FilesGone, OSError.
+    def write(self, added: Sequence[DataFile], removed: Collection[str], *, rows_stay: bool = True) -> str:
+        """Write manifests and their list. Returns the path of the list. Raises FilesGone, LiveDeleteFiles, OSError.
 
-        `removed`: whole paths.
+        `removed`: whole paths. `rows_stay`: rows of them are in the files that are added, or elsewhere in the lake.
         """
         found = self._parent.manifests(self._io) if self._parent else []
         live = [one for one in found if one.has_added_files() or one.has_existing_files()]
-        if removed and added and (deletes := self._deletes_of(live, removed)):
+        if removed and rows_stay and (deletes := self._deletes_of(live, removed)):
             # What is to stand for these files was read from them as they are: rows that others deleted would be back.
             raise LiveDeleteFiles(
                 f"another client deleted rows of {min(deletes)} by delete files (merge-on-read), and headrace does not "

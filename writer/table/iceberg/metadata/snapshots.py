@@ -28,6 +28,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from writer.table.iceberg.metadata.data_files import data_file, full_paths
 from writer.table.iceberg.metadata.manifests import MERGE_FROM, ManifestWriter
 from writer.table.iceberg.metadata.schema import MAPPING, mapping_of, renamed
+from writer.table.log.entries import parse_commit_info
 from writer.table.log.log import Action, State
 
 TAG = "headrace"  # reference to our newest snapshot: no expiry removes it, whoever runs it
@@ -54,7 +55,8 @@ def prepare(
     manifests = ManifestWriter(table, merge_from)
     schema, spec = table.schema(), table.spec()
     added = [data_file(add, location, schema, spec) for add in adds]
-    listed = manifests.write(added, full_paths(location, removes))
+    is_read_again = parse_commit_info(actions)[1].get("kind") == "reprocess"  # rows may have become dead letters
+    listed = manifests.write(added, full_paths(location, removes), rows_stay=bool(added) or is_read_again)
     metadata = table.metadata
     moves_only = bool(removes) and not any(one["dataChange"] for one in [*adds, *removes])
     summary = _summary(table, added, manifests.removed, moves_only=moves_only, version=version)

@@ -1,0 +1,59 @@
+"""Whatever a table went through, a reprocess by new rules makes it that of the new rules from the start."""
+
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from tests.carried import Driver, log
+from tests.contract.test_reprocess import BERLIN, ONE, TWO, check_like, delete, made, mixed, reprocessed
+from tests.examples import share
+from tests.looking import NOW
+from writer.maintenance.compaction import Compactor, here
+from writer.table.log.operations import Closing
+
+DERIVED: dict[str, Any] = {"specs": {"Event": {"derive": {"twice": "id * 2"}}}}
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("batch"), st.integers(1, 12)),
+        st.tuples(st.just("delete"), st.sampled_from([0, 1, 6, 7, 9, 12, 20])),  # those that both rules decode
+        st.tuples(st.just("compact"), st.just(0)),
+        st.tuples(st.just("close"), st.integers(0, 5)),
+    ),
+    min_size=1, max_size=5,
+)  # fmt: skip
+
+
+def gone_through(driver: Driver, steps: list[tuple[str, int]]) -> None:
+    """Take the steps; the first and the last are batches."""
+    at = 0
+    for kind, number in [("batch", 20), *steps, ("batch", 10)]:
+        if kind == "batch":
+            driver.carry([log(mixed(at, at + number))], {0: at + number})
+            at += number
+        elif kind == "delete":
+            delete(driver, f"id = {number}")
+        elif kind == "close":
+            until = NOW - timedelta(hours=number)
+            driver.table.close(driver.table.snapshot(), Closing(f"c{at}", until, {"reason": "command"}))
+        else:
+            compactor = Compactor("clicks", driver.settings, driver.table, None)
+            snapshot = driver.table.snapshot()
+            for pieces in compactor.planned(snapshot, compactor.buckets(snapshot), open_too=True).values():
+                list(compactor.carry_out(snapshot, pieces, here))
+
+
+@settings(max_examples=share(15), suppress_health_check=list(HealthCheck))
+@given(STEPS, st.sampled_from([BERLIN, {**BERLIN, **DERIVED}]))
+def test_old_rules_and_a_reprocess_are_the_new_rules(before: list[tuple[str, int]], new: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        old = made(Path(folder) / "old", "delta", schemas=ONE)
+        gone_through(old, before)
+        driver = made(Path(folder) / "old", "delta", schemas=TWO, **new)
+        wanted = made(Path(folder) / "new", "delta", schemas=TWO, **new)
+        gone_through(wanted, before)
+        reprocessed(driver)
+        check_like(driver, wanted)
+        assert [one.version for one in reprocessed(driver).buckets if one.version] == []

@@ -1,0 +1,94 @@
+"""Which buckets a reprocess means, and which offsets it reads: each once."""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bucketers import Composite, EventTime, Field
+from recovery.backfill.source import Chunk, in_full
+from recovery.reprocess.bucket_rows import chosen
+from recovery.reprocess.places import at_places, hull, positions, ranges
+from recovery.reprocess.records import Records, by_incarnation
+from tests.carried import log
+from tests.looking import event
+from writer.avro.schema_plan import SchemaPlan
+from writer.core.errors import ConfigError
+from writer.core.offsets import OffsetRange, TopicPartition
+from writer.maintenance.local_pipeline import Piece
+
+HOURS = EventTime(timedelta(hours=1))
+BOTH = Composite(Field("country"), HOURS)
+P0, P1, OLD = TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1), TopicPartition("clicks", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("2026-11-20T05", ["05"]), ("hour=2026-11-20T05", ["05"]), ("2026-11-20T05..2026-11-20T06", ["05", "06"]),
+        ("2026-11-20T06..2026-11-21T00", ["06", "07"]), ("hour=2026-11-20T04..hour=2026-11-20T05", ["05"]),
+        ("2026-11-20T08", []), ("2026-11-20T08..2026-11-20T09", []),
+    ],
+)  # fmt: skip
+def test_buckets_from_one_to_another_are_meant(wanted: str, found: list[str]) -> None:
+    there = [(f"2026-11-20T{hour}",) for hour in ("07", "05", "06")]
+    assert [bucket[0][-2:] for bucket in chosen(there, wanted, HOURS, ("hour",))] == found
+
+
+def test_of_buckets_of_two_columns_all_of_an_hour_are_meant_or_one() -> None:
+    there = [(country, f"2026-11-20T{hour}") for country in ("DE", None, "FR") for hour in ("05", "06")]
+    columns = ("country", "hour")
+    assert len(chosen(there, "2026-11-20T05", BOTH, columns)) == 3
+    assert len(chosen(there, "2026-11-20T05..2026-11-20T06", BOTH, columns)) == 6
+    assert chosen(there, "country=DE/hour=2026-11-20T06", BOTH, columns) == [("DE", "2026-11-20T06")]
+    with pytest.raises(ConfigError, match="country=…/hour=…"):
+        chosen(there, "country=DE..country=FR", BOTH, columns)
+    with pytest.raises(ConfigError, match="is no bucket of time"):
+        chosen([("DE",)], "DE..FR", Field("country"), ("country",))
+    assert chosen([], "2026-11-20T05..2026-11-20T06", HOURS, ("hour",)) == []
+
+
+def test_far_offsets_are_read_apart_and_near_ones_in_one_go() -> None:
+    offsets = np.array([3, 5, 9, 50_000, 50_002])
+    assert ranges({P0: offsets}) == [OffsetRange(P0, 3, 10), OffsetRange(P0, 50_000, 50_003)]
+    assert hull({P0: offsets, P1: np.array([7])}) == {P0: [(3, 50_003)], P1: [(7, 8)]}
+    assert positions(np.array([2, 3, 9, 60_000]), offsets).tolist() == [-1, 0, 2, -1]
+    assert positions(np.array([2]), np.array([], np.int64)).tolist() == [-1]
+    assert list(by_incarnation({P0: offsets, OLD: offsets})) == [1, 0]
+
+
+def test_rows_are_found_by_all_four_columns_of_their_place() -> None:
+    rows = pa.record_batch(
+        {
+            "_topic": ["clicks", "clicks", "other", None], "_incarnation": pa.array([1, 0, 1, None], pa.int32()),
+            "_partition": pa.array([0, 0, 0, None], pa.int32()), "_offset": pa.array([5, 5, 5, None], pa.int64()),
+        }
+    )  # fmt: skip
+    assert at_places(rows, {P0: np.array([5])}).tolist() == [True, False, False, False]
+
+
+class Twice:
+    """A source that gives each record twice, in pieces, and those around them."""
+
+    name = "twice"
+
+    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
+        return list(wanted)
+
+    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:  # noqa: ARG002
+        batch = log({n: event(n) for n in range(20)})
+        both = pa.concat_batches([batch, batch])
+        for at in (0, 15):
+            yield Chunk({}, lambda _, at=at: iter([Piece(both.slice(at, 25))]), in_full)
+
+
+def test_a_record_that_a_source_gives_often_is_read_once() -> None:
+    plan: Any = SchemaPlan(pa.schema([]), ())
+    records = Records([Twice(), Twice()], {P0: np.array([2, 4, 6, 30])})
+    for _ in range(2):  # a task may ask again
+        found = pa.Table.from_batches([piece.records for piece in records.pieces(plan)])
+        assert sorted(found.column("offset").to_pylist()) == [2, 4, 6]
+        assert {part: offsets.tolist() for part, offsets in records.found().items()} == {P0: [2, 4, 6]}
