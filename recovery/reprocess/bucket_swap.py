@@ -120,7 +120,7 @@ class BucketSwap:
             version = self._commit(snapshot, held, made, report, began)
         except (CommitFailed, OutcomeUnknown):
             raise  # an entry may name the files by now, or may yet
-        except BaseException:
+        except Exception:  # not where a person interrupts it: an entry may be there
             self._discard(made)
             raise
         self._filling.tables.apply_side_files()

@@ -98,6 +98,7 @@ class Reprocessing:
         with _storage(self._filling):
             sources = self._wanted.source.opened(self._filling)
             for table in self._tables():
+                self._follow(table)
                 is_late = table is not self._filling.table
                 for bucket in self._buckets(table):
                     _, held = self._rows(table, bucket)
@@ -123,12 +124,14 @@ class Reprocessing:
         with _storage(filling):
             sources = wanted.source.opened(filling)
             main, *late = self._tables()
+            self._follow(main)
             buckets = self._buckets(main)
             result.dead_letters = self._replayed(buckets, now)
             swap = BucketSwap(filling, sources, pace, facts)
             added: set[str] = set()  # files of this run: their rows are as they should be
             work = [(swap, bucket) for bucket in buckets]
             for table in late:
+                self._follow(table)
                 work += [(LateSwap(filling, sources, pace, facts), bucket) for bucket in self._buckets(table)]
             for each, bucket in work:
                 outcome = self._one(each, bucket, added, now)
@@ -157,18 +160,22 @@ class Reprocessing:
     def _rows(
         self, table: PipelineTable, bucket: BucketKey, besides: Collection[str] = ()
     ) -> tuple[PipelineSnapshot, BucketRows]:
-        """Apply what waits, then read the offsets of a bucket's rows; again when its files were rewritten meanwhile."""
+        """Read the offsets of a bucket's rows; again when its files were rewritten meanwhile."""
         for tries in range(_TRIES):
-            snapshot = self._filling.follow()
-            if table is not self._filling.table:
-                snapshot = table.snapshot()
-            table.publish(snapshot.state.place)  # files are read in their place
+            snapshot = self._follow(table)
             try:
                 return snapshot, rows_of(table, snapshot, bucket, besides)
             except FileNotFoundError as error:
                 if tries == _TRIES - 1 or _is_lost(error, table, snapshot):
                     raise
         raise AssertionError
+
+    def _follow(self, table: PipelineTable) -> PipelineSnapshot:
+        """Apply what waits, and see that all files of a table are in their place. Returns its newest version."""
+        snapshot = self._filling.follow()
+        snapshot = snapshot if table is self._filling.table else table.snapshot()
+        table.publish(snapshot.state.place)  # of an entry whose writer died, too
+        return snapshot
 
     def _tables(self) -> list[PipelineTable]:
         """Return the table, and that of late rows where there is one."""

@@ -35,6 +35,7 @@ from writer.cli.main import app
 from writer.cli.write import delete_rows
 from writer.clients.kafka import Cluster
 from writer.core.errors import ConfigError, LimitReached
+from writer.core.files import BucketFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.dead_letters import Selection
@@ -46,7 +47,7 @@ from writer.sealing.rules import Ready
 from writer.sealing.sealer import Sealer
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.foreign_writes import LiveDeleteFiles
-from writer.table.log.operations import Closing, Rewrite, Takeover
+from writer.table.log.operations import BucketChange, Closing, Reprocess, Rewrite, Takeover
 
 HOUR = timedelta(hours=1)
 ALL = "2026-11-01T00..2026-11-30T00"
@@ -303,7 +304,11 @@ def test_rows_of_the_table_of_late_rows_are_read_again_and_stay_there(tmp_path: 
     assert old > 20
     done = reprocessed(driver, source=Between(lambda: delete(driver, "id IN (22, 24, 30)")))
     delete(wanted, "id IN (22, 24, 30)")
-    assert [one for one in done.buckets if one.late and one.version]
+    versions = {one.version for one in done.buckets if one.late and one.version}
+    assert versions
+    entries = [actions for at, actions in driver.side(driver.settings.late_place).entries(-1) if at in versions]
+    changes = {action["add"]["dataChange"] for actions in entries for action in actions if "add" in action}
+    assert changes == {True}, "who reads the table as a stream sees them"
     assert beside(driver) == beside(wanted)
     assert len(beside(driver)) < old
     check_like(driver, wanted)
@@ -625,3 +630,13 @@ def test_the_ledger_keeps_its_account_and_a_rewind_goes_past_it(tmp_path: Path, 
     wanted = made(tmp_path / "new", form, **BERLIN)
     history(wanted)
     check_like(driver, wanted)
+
+
+def test_an_entry_that_does_not_add_up_is_none() -> None:
+    bucket = ("2026-11-20T05",)
+    file = BucketFile("a.parquet", bucket, 3, 1)
+    Reprocess("r", [file], (), (), [BucketChange(bucket, 3, 0)])
+    with pytest.raises(ValueError, match="of 3 rows 2 go, 0 stay, 0 of 0 come: that does not add up"):
+        Reprocess("r", [file], (), (), [BucketChange(bucket, 2, 0)])
+    with pytest.raises(ValueError, match="removes at least one file"):
+        Reprocess("r", [], (), (), [])

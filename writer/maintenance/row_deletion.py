@@ -208,7 +208,7 @@ class RowDeletion:
             version = self._table.rewrite(snapshot, swap)
         except (OutcomeUnknown, CommitFailed):
             raise  # an entry may name them by now, or may yet
-        except BaseException:
+        except Exception:  # not where a person interrupts it: an entry may be there
             to.remove()
             raise
         return DeletionResult(version, bucket, rows, len(hits))

@@ -77,7 +77,7 @@ def leaving(
         yield found
     except (OutcomeUnknown, CommitFailed):
         raise  # an entry may name them by now, or may yet
-    except BaseException:
+    except Exception:  # not where a person interrupts it: an entry may be there
         to.remove()
         raise
 
