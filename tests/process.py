@@ -38,7 +38,7 @@ class Process:
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"it did not end within {seconds} s:\n{self.said()}") from None
-        _, alive = psutil.wait_procs(family, timeout=60)
+        alive = _alive(family)
         for process in alive:
             process.kill()
         assert not alive, f"left running: {alive}\n{self.said()}"
@@ -56,9 +56,25 @@ class Process:
         family = self.family()
         self.process.kill()
         self.process.wait(60)
-        _, alive = psutil.wait_procs(family, timeout=60)
-        for process in alive:
+        for process in _alive(family):
             process.kill()
+
+
+def _alive(family: list[psutil.Process], within_s: float = 60) -> list[psutil.Process]:
+    """Return which processes still run after so long. A zombie does not run."""
+    deadline = time.monotonic() + within_s
+    while left := [one for one in family if _runs(one)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    return left
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def say(*words: str, code: int = 0, **environment: str) -> str:

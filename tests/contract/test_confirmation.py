@@ -27,10 +27,10 @@ LONG_AGO = datetime(2020, 2, 29, 12, tzinfo=UTC)
 # command takes back, and `init` a file where none is; the autoscaler, the supervisor, `demo`, `chaos` and `bench` run
 # processes.
 KEEPING = {
-    "audit", "autoscaler explain", "autoscaler run", "bench", "buckets", "chaos", "ddl", "demo", "dlq list", "dlq show",
-    "doctor", "explain", "gaps list", "gaps show", "hooks list", "hooks run", "hooks skip", "init", "limit", "pause",
-    "preview", "reload", "resume", "schema plan", "simulate", "size", "status", "supervisor explain", "supervisor run",
-    "validate", "wait",
+    "audit", "autoscaler explain", "autoscaler run", "bench", "buckets", "chaos", "ddl", "demo", "diff", "dlq list",
+    "dlq show", "doctor", "explain", "gaps list", "gaps show", "hooks list", "hooks run", "hooks skip", "init", "limit",
+    "pause", "preview", "reload", "resume", "schema plan", "simulate", "size", "status", "supervisor explain",
+    "supervisor run", "validate", "wait",
 }  # fmt: skip
 
 
