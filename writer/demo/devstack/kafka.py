@@ -23,7 +23,7 @@ from writer.demo.devstack.process import (
 )
 
 HEAP_MEGABYTES = 512
-READY_WITHIN = timedelta(seconds=60)  # seen: 3 s; a crowded CI machine is ten times slower
+READY_WITHIN = timedelta(seconds=180)  # seen: 3 s; on two cores beside fifteen busy processes more than 60
 NODE_ID = 1
 _TOPIC_WITHIN = timedelta(seconds=30)
 
