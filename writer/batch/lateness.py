@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from writer.core.offsets import Source
 from writer.core.units import microseconds
 
 LatePolicy = Literal["reopen", "late_table", "dead_letter"]
+LATE_POLICIES: tuple[LatePolicy, ...] = get_args(LatePolicy)
 
 
 class LateTier(NamedTuple):

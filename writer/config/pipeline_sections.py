@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -12,7 +12,7 @@ import bucketers
 from writer.avro import wire_format
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import Clock
-from writer.batch.lateness import LatePolicy, LateTier
+from writer.batch.lateness import LATE_POLICIES, LatePolicy, LateTier
 from writer.batch.record_columns import RecordColumns
 from writer.batch.staging.sorting import Dedupe as Rule
 from writer.config.base import ShortForm, Strict
@@ -142,7 +142,7 @@ def _in_order(late: list[LateRule]) -> list[LateRule]:
 def _or_word(schema: dict[str, Any]) -> None:
     """Let the JSON schema take a destination alone, too."""
     rules = {"type": schema.pop("type"), "items": schema.pop("items")}
-    schema["anyOf"] = [{"type": "string", "enum": list(get_args(LatePolicy))}, rules]
+    schema["anyOf"] = [{"type": "string", "enum": list(LATE_POLICIES)}, rules]
 
 
 class Seal(Strict):

@@ -79,17 +79,25 @@ def lost(cause: str) -> str:
     return f"its entry says {cause!r}, which this version of headrace does not know"
 
 
+# What entries did of whose kind there is no more to say.
+_PLAIN: Mapping[str, str] = {
+    "start": "a driver began: from here on the pipeline is its own",
+    "adopt": "a person said where a topic that was created again is read on",
+    "close": "buckets were closed: what still comes for them is late",
+    "seal": "buckets were sealed: readers may take them as complete",
+    "rewind": "rows were taken out, and are read again",
+    "schema": "a person accepted that schema ids mean other schemas from here on",
+    "convert": "the table became an Iceberg table: from here on the catalog says what belongs to it",
+    "take": "headrace took the table over from another writer, as it was",
+    "create": "the table was created",
+}
+
+
 def what(kind: str, facts: Mapping[str, Any]) -> str:
     """Return what an entry of the log did that is neither a batch nor a gap."""
     match kind:
-        case "start":
-            return "a driver began: from here on the pipeline is its own"
-        case "adopt":
-            return "a person said where a topic that was created again is read on"
-        case "close":
-            return "buckets were closed: what still comes for them is late"
-        case "seal":
-            return "buckets were sealed: readers may take them as complete"
+        case _ if kind in _PLAIN:
+            return _PLAIN[kind]
         case "fill":
             left = f"{plural(facts['left'], 'offset')} left"
             return f"a backfill settled {plural(facts['offsets'], 'offset')} of gap {facts['gap'][:8]}, {left}"
@@ -97,8 +105,6 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
             return (
                 f"gap {facts['gap'][:8]} was given up with {plural(facts['left'], 'offset')} that were not brought back"
             )
-        case "rewind":
-            return "rows were taken out, and are read again"
         case "replay":
             rows = sum(move.get("rows", 0) for move in facts.get("moves", ()))
             return f"{plural(rows, 'row')} came of dead letters that were decoded again"
@@ -116,8 +122,6 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
             return "files of a bucket were written again as fewer; its rows did not change"
         case "columns":
             return f"columns were added or widened: {', '.join(f'{k} ({v})' for k, v in facts['changes'].items())}"
-        case "schema":
-            return "a person accepted that schema ids mean other schemas from here on"
         case "accept":
             changes = " and ".join(f"{one['operation']} (version {one['version']})" for one in facts["answers"])
             return f"a person let stand what another client did: {changes}"
@@ -132,14 +136,8 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
         case "specs":
             names = ", ".join(facts["specs"])
             return f"event specs of {names} became version {facts['specs_version']}: batches from here on go by it"
-        case "convert":
-            return "the table became an Iceberg table: from here on the catalog says what belongs to it"
-        case "take":
-            return "headrace took the table over from another writer, as it was"
         case "side":
             return f"what version {facts['main_version']} of the pipeline's table listed for this one was added"
-        case "create":
-            return "the table was created"
         case "client":
             return f"another client ran {facts['operation']}; `headrace audit` says whether it changed rows"
     return f"it is a {kind}, which this version of headrace does not know"

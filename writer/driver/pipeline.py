@@ -284,9 +284,8 @@ class PipelineRun:
         self.progress.entered("tasks", offsets=sum(r.end - r.start for r in committing))
         fault_points.point("before_stage", self.name)
         starts = {source: begin for source, (begin, _) in waiting.items()}
-        closed = snapshot.closed_until, snapshot.closed_targets
-        seen = all_seen(snapshot, (self._part(*source) for source in end))
-        frozen = BatchDecision(now, self.epoch, starts, self._standing.numbers, *closed, seen)
+        times = snapshot.closed_until, snapshot.closed_targets, all_seen(snapshot, parts.values())
+        frozen = BatchDecision(now, self.epoch, starts, self._standing.numbers, *times)
         held = {} if self._lease is None else {"lease": self._lease}
         started = now.isoformat()
         about = {"run": self._run_id, "batch": batch_id, "started": started, **held, **why, **self._throttle.facts()}

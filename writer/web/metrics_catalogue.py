@@ -1,9 +1,8 @@
 """The catalogue of metrics, from which `/metrics` and docs/METRICS.md are made."""
 
 from collections.abc import Callable, Mapping
-from typing import get_args
 
-from writer.batch.lateness import LatePolicy
+from writer.batch.lateness import LATE_POLICIES
 from writer.sealing.bucket_states import BucketCounts
 from writer.status.model import DECODERS, GAP_CAUSES, OUTCOMES
 from writer.web.metric_types import PARTITION, Metric, Reading, Value, by_partition, named, plain
@@ -343,7 +342,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_late_rows_by_policy_total",
         "The same by what became of them: reopen (joined their bucket), late_table, dead_letter.",
-        named(lambda r: r.view.totals.late.by_policy, get_args(LatePolicy)),
+        named(lambda r: r.view.totals.late.by_policy, LATE_POLICIES),
         ("pipeline", "policy"),
     ),
     Metric(
