@@ -169,6 +169,14 @@ def topic(bootstrap: str) -> Callable[..., str]:
     return create
 
 
+@pytest.fixture(autouse=True, scope="session")
+def same_priority() -> Iterator[None]:
+    """Let no command that a test calls lower the priority of this process, which no test could raise again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "nice", lambda _: 0)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def documented_json(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hold all JSON that a command prints in this process against docs/json_keys.yaml."""

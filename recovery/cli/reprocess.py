@@ -78,7 +78,13 @@ def reprocess(
             else:
                 sheet.add([_line(one, doing.columns)])
 
-        result = doing.run(datetime.now(UTC), done, lambda why: out.log(f"waits: {why}") if not as_json else None)
+        def waits(why: str) -> None:
+            if as_json:
+                tables.emit({"event": "waits", "pipeline": doing.name, "reason": why})
+            else:
+                out.log(f"waits: {why}")
+
+        result = doing.run(datetime.now(UTC), done, waits)
         raise typer.Exit(ended(doing, result, as_json=as_json, out=out))
 
     confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)

@@ -1,15 +1,10 @@
-"""Old rules and then a reprocess by new ones give what the new rules give from the start, whatever dies or races."""
+"""Old rules and then a reprocess by new ones give what the new rules give from the start."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from confluent_kafka import Producer, TopicPartition as Where
@@ -17,168 +12,44 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from recovery.backfill.chunk_commit import Filling
-from recovery.backfill.source import Chunk, Source
-from recovery.reprocess.execute import Reprocessing, ReprocessRequest, ReprocessResult
 from recovery.reprocess.sources import SourceChoice
 from recovery.rewind.execute import Rewinding
 from tests.carried import Driver, log
-from tests.contract.audits import OLD, audited, said
 from tests.contract.test_adopt_iceberg import rows_deleted
 from tests.contract.test_iceberg import in_its_catalog
 from tests.contract.test_rewind import Cluster as Ends
-from tests.effects import Died, dying
 from tests.looking import EVENT, NOW, WIDER, Schemas, event, value
-from tests.process import run_killed
-from writer.avro.schema_plan import SchemaPlan
+from tests.reprocessing import (
+    BERLIN,
+    HOUR,
+    ONE,
+    TWO,
+    Between,
+    both,
+    check_like,
+    check_sound,
+    delete,
+    doing,
+    history,
+    letters,
+    made,
+    mixed,
+    place,
+    reprocessed,
+    rows,
+)
 from writer.cli.main import app
-from writer.cli.write import delete_rows
 from writer.clients.kafka import Cluster
 from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import BucketFile
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.maintenance.compaction import Compactor, here
+from writer.core.offsets import TopicPartition
 from writer.maintenance.dead_letters import Selection
-from writer.maintenance.local_pipeline import Piece
 from writer.maintenance.replay import Replaying
-from writer.maintenance.row_keys import where
-from writer.output.tables import console
 from writer.sealing.rules import Ready
 from writer.sealing.sealer import Sealer
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.foreign_writes import LiveDeleteFiles
 from writer.table.log.operations import BucketChange, Closing, Reprocess, Rewrite, Takeover
-
-HOUR = timedelta(hours=1)
-ALL = "2026-11-01T00..2026-11-30T00"
-ONE, TWO = Schemas({1: EVENT}, [1]), Schemas({1: EVENT, 2: WIDER}, [1, 2])
-BERLIN: dict[str, Any] = {"event_time": {"field": "at", "max_age": "30 d", "clocks": [{"shift": "-3 h"}]}}
-
-
-def wider(number: int) -> bytes:
-    return value(2, WIDER, {"id": number, "at": NOW - number * HOUR / 6, "note": None, "extra": number})
-
-
-def mixed(start: int, end: int) -> dict[int, bytes | None]:
-    """Rows of four hours; of ten records one is a tombstone, one is cut, one too old, one of a schema yet unknown."""
-    kinds: dict[int, Callable[[int], bytes | None]] = {
-        3: lambda _: None, 5: lambda _: b"\0\0\0\0\1cut", 7: lambda at: event(at, at=OLD), 8: wider,
-    }  # fmt: skip
-    other: Callable[[int], bytes | None] = lambda at: event(at, at=NOW - (at % 4) * HOUR)  # noqa: E731
-    return {at: kinds.get(at % 10, other)(at) for at in range(start, end)}
-
-
-def made(root: Path, form: str, *, schemas: Schemas = TWO, **settings: Any) -> Driver:
-    raw = {"raw": {"location": str(root / "lake" / "clicks_raw")}}
-    limits = {"failed_ratio_max": 1}
-    driver = Driver(root, form, schemas=schemas, table=raw, limits=limits, **settings)
-    driver.start(2)
-    return driver
-
-
-RAW = SourceChoice("raw")
-
-
-def doing(driver: Driver, buckets: str = ALL, source: Any = RAW) -> Reprocessing:
-    return Reprocessing("clicks", driver.config, driver.schemas, ReprocessRequest(buckets, source, by="ann"))
-
-
-def reprocessed(driver: Driver, buckets: str = ALL, source: Any = RAW) -> ReprocessResult:
-    return doing(driver, buckets, source).run(NOW)
-
-
-@dataclass
-class Between:
-    """The raw table as a source; `do` happens once, after the first records were read and before the swap."""
-
-    do: Callable[[], object]
-    origin: str = "raw"
-    done: bool = False
-
-    def opened(self, filling: Filling) -> list[Source]:
-        return [_Seam(one, self) for one in RAW.opened(filling)]
-
-
-@dataclass
-class _Seam:
-    source: Source
-    between: Between
-
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
-        return self.source.available(wanted)
-
-    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
-        for chunk in self.source.chunks(left, rows_max):
-            yield Chunk(chunk.spans, self._reading(chunk), chunk.confirm)
-
-    def _reading(self, chunk: Chunk) -> Callable[[SchemaPlan], Iterator[Piece]]:
-        def read(plan: SchemaPlan) -> Iterator[Piece]:
-            yield from chunk.read(plan)
-            if not self.between.done:
-                self.between.done = True
-                self.between.do()
-
-        return read
-
-
-def rows(driver: Driver) -> list[dict[str, Any]]:
-    """Return the rows that readers see, by offset, each with its bucket."""
-    found = driver.table.rows().to_table().to_pylist()
-    return sorted(found, key=place)
-
-
-def place(row: Mapping[str, Any]) -> tuple[int, int]:
-    """Return partition and offset; Iceberg has another name for the partition."""
-    return row.get("_kafka_partition", row.get("_partition")), row["_offset"]
-
-
-def letters(driver: Driver) -> list[tuple[Any, ...]]:
-    names = ["_partition", "_offset", "outcome", "schema_id", "value"]
-    found = driver.side(driver.dead_letters).rows().to_table().to_pylist()
-    return sorted(tuple(row.get(n, row.get("_kafka_partition")) for n in names) for row in found)
-
-
-def check_sound(driver: Driver) -> None:
-    for deep in (False, True):
-        found = audited(driver, deep=deep)
-        assert found.adds_up, said(found)
-
-
-def delete(driver: Driver, text: str) -> None:
-    delete_rows.run_delete(
-        driver.config, "clicks", where(text), driver.schemas, with_dead_letters=True, write=True, now=NOW,
-        as_json=True, out=console(),
-    )  # fmt: skip
-
-
-def history(driver: Driver, start: int = 0, end: int = 60) -> None:
-    for at in range(start, end, 20):
-        ends = {0: at + 20, 1: (at + 20) // 2}
-        driver.carry([log(mixed(at, at + 20)), log(mixed(at // 2, at // 2 + 10), 1)], ends)
-
-
-def both(
-    tmp_path: Path, form: str, old: Mapping[str, Any], new: Mapping[str, Any], during: Callable[[Driver], None],
-    schemas: tuple[Schemas, Schemas] = (ONE, TWO),
-) -> tuple[Driver, Driver]:  # fmt: skip
-    """Return a table of old rules whose writer goes on by new ones, and one of the new rules from the start."""
-    before = made(tmp_path / "old", form, schemas=schemas[0], **old)
-    during(before)
-    after = made(tmp_path / "old", form, schemas=schemas[1], **new)
-    oracle_ = made(tmp_path / "new", form, schemas=schemas[1], **new)
-    during(oracle_)
-    return after, oracle_
-
-
-def check_like(driver: Driver, wanted: Driver) -> None:
-    assert rows(driver) == rows(wanted)
-    assert letters(driver) == letters(wanted)
-    check_sound(driver)
-    check_sound(wanted)
 
 
 def test_old_rules_and_a_reprocess_give_what_the_new_rules_give_from_the_start(tmp_path: Path, form: str) -> None:
@@ -315,71 +186,6 @@ def test_rows_of_the_table_of_late_rows_are_read_again_and_stay_there(tmp_path: 
     assert [one.version for one in reprocessed(driver).buckets if one.version] == []
 
 
-@pytest.fixture
-def pair(tmp_path: Path, form: str) -> tuple[Driver, Driver]:
-    return both(tmp_path, form, {}, BERLIN, history)
-
-
-@pytest.mark.parametrize("form", ["delta", "parquet"])
-def test_the_writer_commits_between_read_and_swap_and_both_stand(pair: tuple[Driver, Driver]) -> None:
-    driver, wanted = pair
-    epoch = driver.table.snapshot().epoch
-    reprocessed(driver, source=Between(lambda: history(driver, 60, 80)))
-    history(wanted, 60, 80)
-    assert driver.table.snapshot().epoch == epoch
-    check_like(driver, wanted)
-
-
-@pytest.mark.parametrize("form", ["delta", "iceberg"])
-def test_a_bucket_that_is_compacted_between_read_and_swap_is_done_again(pair: tuple[Driver, Driver]) -> None:
-    driver, wanted = pair
-
-    def compact() -> None:
-        compactor = Compactor("clicks", driver.settings, driver.table, None)
-        snapshot = driver.table.snapshot()
-        for pieces in compactor.planned(snapshot, compactor.buckets(snapshot), open_too=True).values():
-            list(compactor.carry_out(snapshot, pieces, here))
-
-    between = Between(compact)
-    before = driver.table.snapshot().version
-    reprocessed(driver, source=between)
-    kinds = [entry.kind for entry in driver.table.history() if entry.version > before]
-    assert between.done
-    assert "rewrite" in kinds
-    check_like(driver, wanted)
-
-
-def test_rows_that_are_deleted_between_read_and_swap_stay_out(pair: tuple[Driver, Driver]) -> None:
-    driver, wanted = pair
-    reprocessed(driver, source=Between(lambda: delete(driver, "id IN (10, 12, 14)")))
-    delete(wanted, "id IN (10, 12, 14)")
-    check_like(driver, wanted)
-
-
-@pytest.mark.parametrize("form", ["delta"])
-def test_two_at_once_swap_each_row_once(pair: tuple[Driver, Driver]) -> None:
-    driver, wanted = pair
-    reprocessed(driver, source=Between(lambda: reprocessed(driver)))
-    check_like(driver, wanted)
-
-
-@pytest.mark.parametrize("form", ["delta"])
-def test_rows_whose_records_are_not_there_stay_as_they_are(pair: tuple[Driver, Driver]) -> None:
-    driver, _ = pair
-    raw = driver.side(driver.settings.table.raw.location)
-    first, *_ = raw.bucket_files(raw.snapshot())
-    raw.rewrite(raw.snapshot(), Rewrite("r", [first], (), Takeover("retention", first.rows or 0), {"buckets": []}))
-    before = {place(row): row["hour"] for row in rows(driver)}
-    look = doing(driver).look()
-    done = reprocessed(driver)
-    absent = sum(one.absent for one in done.buckets)
-    assert 0 < absent < len(before)
-    assert sum(one.rows - one.available for one in look.buckets) == absent
-    same = [row for row in rows(driver) if before.get(place(row)) == row["hour"]]
-    assert len(same) == absent
-    check_sound(driver)
-
-
 def test_too_many_failed_records_leave_all_as_it_was(tmp_path: Path) -> None:
     driver = made(tmp_path, "delta")
     history(driver)
@@ -469,73 +275,6 @@ def test_the_command_shows_first_and_then_does_it(tmp_path: Path, monkeypatch: p
     check_sound(driver)
 
 
-def test_it_may_die_at_any_effect_and_is_run_again(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    two = "2026-11-20T10..2026-11-20T11"
-
-    def anew(root: Path) -> Driver:
-        before = made(root, form, schemas=ONE)
-        history(before, 0, 20)
-        delete(before, "id = 1")
-        return made(root, form, **BERLIN)
-
-    whole = anew(tmp_path / "whole")
-    reprocessed(whole, two)
-    wanted, ended = (rows(whole), letters(whole)), False
-    for after in range(1_000):
-        driver = anew(tmp_path / str(after))
-        death = dying(monkeypatch, after)
-        next(death)
-        with suppress(Died):
-            reprocessed(driver, two)
-            ended = True
-        next(death)
-        driver = _opened(tmp_path / str(after), form)
-        seen = [place(row) for row in rows(driver)]
-        assert len(seen) == len(set(seen)), f"a row is there twice after {after} effects"
-        reprocessed(driver, two)
-        assert (rows(driver), letters(driver)) == wanted, f"after {after} effects"
-        found = audited(driver)
-        assert found.adds_up, f"after {after} effects: {said(found)}"
-        if ended:
-            break
-    assert after > 4, "it has several effects"
-
-
-def _opened(root: Path, form: str) -> Driver:
-    """Open the tables as another process does; its writer is not started."""
-    raw = {"raw": {"location": str(root / "lake" / "clicks_raw")}}
-    return Driver(root, form, schemas=TWO, table=raw, limits={"failed_ratio_max": 1}, **BERLIN)
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from tests.contract.test_reprocess import _opened, reprocessed
-reprocessed(_opened(Path(sys.argv[1]), sys.argv[2]))
-"""
-POINTS = (
-    "before_reprocess_read:2",
-    "before_reprocess_swap:2",
-    "before_reprocess:1",
-    "after_reprocess:2",
-    "before_apply:1",
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("form", "point"), [*(("delta", p) for p in POINTS), *(("parquet", p) for p in POINTS[2:4])])
-def test_killed_at_any_step_it_loses_and_doubles_no_row(tmp_path: Path, form: str, point: str) -> None:
-    _, wanted = both(tmp_path, form, {}, BERLIN, lambda driver: history(driver, 0, 20))
-    run_killed(KILLED, str(tmp_path / "old"), form, point=point)
-    driver = _opened(tmp_path / "old", form)
-    assert audited(driver).adds_up, said(audited(driver))
-    driver.start(2)
-    history(driver, 20, 40)
-    history(wanted, 20, 40)
-    reprocessed(driver)
-    check_like(driver, wanted)
-
-
 def test_from_kafka_and_what_it_has_no_more_stays(tmp_path: Path, bootstrap: str) -> None:
     """A real broker: records that are held are read again, the row of one that was deleted stays as it is."""
     admin, name = AdminClient({"bootstrap.servers": bootstrap}), "clicks"
@@ -581,20 +320,6 @@ def test_from_kafka_and_what_it_has_no_more_stays(tmp_path: Path, bootstrap: str
         check_sound(driver)
     finally:
         admin.delete_topics([name])[name].result(30)
-
-
-@pytest.mark.parametrize("form", ["delta"])
-def test_from_an_archive_of_whole_records_and_from_no_other(pair: tuple[Driver, Driver], tmp_path: Path) -> None:
-    driver, wanted = pair
-    table = pa.Table.from_batches([log(mixed(0, 60)), log(mixed(0, 30), 1)])
-    (tmp_path / "archive").mkdir()
-    pq.write_table(table, tmp_path / "archive" / "one.parquet")
-    source = SourceChoice("archive", (str(tmp_path / "archive"),))
-    assert sum(one.absent for one in reprocessed(driver, source=source).buckets) == 0
-    check_like(driver, wanted)
-    pq.write_table(table.drop_columns(["key"]), tmp_path / "archive" / "one.parquet")
-    with pytest.raises(ConfigError, match="has no column of the key of records"):
-        doing(driver, source=source).look()
 
 
 @pytest.mark.parametrize("shift", ["-3 h", "+500 d"], ids=["rows", "dead_letters"])

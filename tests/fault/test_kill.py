@@ -20,7 +20,7 @@ POINTS = ("before_stage", "after_stage", "before_commit", "after_commit", "befor
 
 
 @pytest.mark.cell("kill -9 of the driver", "at six points, one after the other")
-def test_a_driver_killed_in_any_room_loses_and_doubles_nothing(site: Site, topic: MakeTopic) -> None:
+def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     lake = site.pipeline("events", [name], raw=True, commit={"max_records": 1_000})
     for round_, point in enumerate(POINTS):

@@ -1,4 +1,4 @@
-"""The process is killed in every room, finds its disk full, or its clock elsewhere: real processes, without Spark."""
+"""The process is killed in every step, finds its disk full, or its clock elsewhere: real processes, without Spark."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def line(what: str, root: Path, lake: Path, form: str, **settings: Any) -> str:
         *(("parquet", point) for point in (*POINTS, *MOVES, *OPTIONAL)),
     ],
 )
-def test_a_process_killed_in_a_room_loses_and_doubles_nothing(
+def test_a_process_killed_in_any_step_loses_and_doubles_nothing(
     tmp_path: Path, form: str, point: str, record: Callable[..., None]
 ) -> None:
     lake, before, kills = tmp_path / "lake" / "clicks", oracle.tally.copy(), 0

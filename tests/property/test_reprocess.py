@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.carried import Driver, log
-from tests.contract.test_reprocess import BERLIN, ONE, TWO, check_like, delete, made, mixed, reprocessed
 from tests.examples import share
 from tests.looking import NOW
+from tests.reprocessing import BERLIN, ONE, TWO, check_like, delete, made, mixed, reprocessed
 from writer.maintenance.compaction import Compactor, here
 from writer.table.log.operations import Closing
 

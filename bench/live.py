@@ -1,0 +1,259 @@
+"""A live writer beside which another command is measured: its stream of events, its lag, its rows."""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from subprocess import PIPE, run
+from typing import Any, Self
+
+import duckdb
+import yaml
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+
+from bench.contenders import PIPELINE, configuration
+from bench.data import TIME_FIELD, DataSet
+from bench.figures import BenchFailed
+from bench.fill import fill
+from bench.job import PARTITIONS, Job
+from bench.race import Contending
+from writer.clients.driver_endpoint import announced, status_at
+from writer.demo.devstack.stack import Stack
+from writer.demo.devstack.workspace import ProcessGroup
+
+MAX_DELAY = timedelta(seconds=10)  # of the live writer's commits
+LAG_MAX = MAX_DELAY + timedelta(seconds=30)  # its objective: its delay, and time for a batch
+_GRACE = timedelta(seconds=60)
+_STARTED_WITHIN_S = 300
+_CAUGHT_UP_WITHIN_S = 300
+_LOOK_S = 1.0
+
+
+class Stream:
+    """Live events, so many a second, until it is stopped."""
+
+    def __init__(self, job: Job, data: DataSet, first: int, a_second: float) -> None:
+        self._job, self._data, self.sent, self._rate = job, data, first, a_second
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="live", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> int:
+        """End. Returns how many events the topic has."""
+        self._stop.set()
+        self._thread.join()
+        return self.sent
+
+    def _run(self) -> None:
+        producer = Producer({"bootstrap.servers": self._job.bootstrap, "log_level": 0, "enable.idempotence": True})
+        count = max(1, round(self._rate / 2))
+        while not self._stop.wait(0.5):
+            values = self._data.encode(self.sent, count, schema_id=self._job.schema_id).to_pylist()
+            for i, value in enumerate(values):
+                producer.produce(self._job.topic, value, partition=i % PARTITIONS)
+                producer.poll(0)
+            producer.flush(30)
+            self.sent += count
+
+
+class LiveWriter:
+    """The real writer, and events that come while it runs; as a context, which ends both."""
+
+    def __init__(self, job: Job, path: Path, data: DataSet, first: int, a_second: float) -> None:
+        """`path`: of the configuration; `first`: how many events the topic has."""
+        words = [sys.executable, "-m", "writer.cli", "run", str(path)]
+        env = {"TMPDIR": str(job.scratch)}
+        self._job, self._stream = job, Stream(job, data, first, a_second)
+        self._process = Contending("the writer", words, cwd=job.scratch, log=job.log, env=env)
+        self._process_group = ProcessGroup()
+
+    def __enter__(self) -> Self:
+        """Start, and wait until it has caught up. Raises BenchFailed."""
+        self._process_group.adopt()
+        try:
+            self._process.launch()
+            self._stream.start()
+            self._until(lambda: _is_warm(self._job), _STARTED_WITHIN_S, "the live writer does not catch up")
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def lag_alone(self) -> list[float]:
+        """Return the lag of the writer, second by second, for two of its delays."""
+        return self._watched(lambda: False, seconds=2 * MAX_DELAY.total_seconds())
+
+    def beside(self, *words: str) -> "Beside":
+        """Run a verb of the command to its end, and look at the writer meanwhile. Raises BenchFailed."""
+        out: list[str] = []
+        began = time.monotonic()
+        doing = threading.Thread(target=lambda: out.append(verb(*words, "--json", codes=(0, 1))))
+        doing.start()
+        lag_s = self._watched(lambda: not doing.is_alive(), seconds=24 * 3600)
+        doing.join()
+        seconds = time.monotonic() - began
+        if not out:
+            raise BenchFailed(f"headrace {words[0]} failed; what it said stands above")
+        return Beside(seconds, lag_s, [json.loads(line) for line in out[0].splitlines() if line.startswith("{")])
+
+    def finish(self) -> int:
+        """End the stream, and wait until its events are rows. Returns how many events the topic has."""
+        events = self._stream.stop()
+        self._until(lambda: rows(self._job)[0] >= events, _CAUGHT_UP_WITHIN_S, "the live writer is not done")
+        return events
+
+    def _end(self) -> None:
+        self._stream.stop()
+        self._process.stop(grace=_GRACE)
+        self._process_group.end(grace=_GRACE)
+
+    def _watched(self, enough: Callable[[], bool], *, seconds: float) -> list[float]:
+        """Look at the lag of the writer until it is enough, or the time is over."""
+        found: list[float] = []
+        end = time.monotonic() + seconds
+        while not enough() and time.monotonic() < end:
+            if self._process.ended():
+                raise BenchFailed(f"the live writer ended; look at {self._job.log}")
+            found += _lag(self._job)
+            time.sleep(_LOOK_S)
+        return found
+
+    def _until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            if self._process.ended() or time.monotonic() > end:
+                raise BenchFailed(f"{what} within {seconds:.0f} s")
+            time.sleep(_LOOK_S)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What was seen of a command beside a live writer."""
+
+    seconds: float  # from its start to its end
+    lag_s: Sequence[float]  # of the writer
+    said: Sequence[Mapping[str, Any]]  # its lines of JSON
+
+    def count(self, event: str) -> int:
+        """How many lines are such events."""
+        return sum(line.get("event") == event for line in self.said)
+
+
+@dataclass
+class Figures:
+    """What was seen of a command beside a live writer, and of its table afterwards."""
+
+    live_a_second: float
+    seconds: float = 0.0
+    waited: int = 0  # times that it waited for the live writer
+    lag_before_s: Sequence[float] = ()
+    lag_s: Sequence[float] = ()  # while it ran
+    events: int = 0  # of the topic
+    rows: int = 0
+    distinct: int = 0
+    audit_adds_up: bool = False
+
+    def add_command(self, done: Beside) -> None:
+        """Take what was seen while it ran."""
+        self.seconds, self.lag_s, self.waited = done.seconds, list(done.lag_s), done.count("waits")
+
+    def add_table(self, job: Job, path: Path) -> None:
+        """Count the rows, and audit them."""
+        self.rows, self.distinct = rows(job)
+        audited = json.loads(verb("audit", str(path), "--deep", "--json", codes=(0, 1)))
+        self.audit_adds_up = audited["pipelines"][PIPELINE]["adds_up"]
+
+    def problems(self) -> list[str]:
+        """What is not as it must be, each as a sentence."""
+        found = []
+        if (self.rows, self.distinct) != (self.events, self.events):
+            found.append(f"{self.events:,} events were sent; {self.rows:,} rows, {self.distinct:,} distinct")
+        if not self.audit_adds_up:
+            found.append("the deep audit does not add up")
+        if max(self.lag_s, default=0) > LAG_MAX.total_seconds():
+            found.append(
+                f"the live writer was {max(self.lag_s):.0f} s behind, {LAG_MAX.total_seconds():.0f} is the limit"
+            )
+        return found
+
+    def beside(self, what: str) -> str:
+        """Say how the live writer did. `what`: the command."""
+        before, beside = max(self.lag_before_s, default=0), max(self.lag_s, default=0)
+        return (
+            f"beside {self.live_a_second:,.0f} live events a second; the live writer was at most {beside:.0f} s behind "
+            f"({before:.0f} s before; its aim is {LAG_MAX.total_seconds():.0f} s), {what} waited {self.waited} times; "
+            f"{self.rows:,} rows, {self.distinct:,} distinct"
+        )
+
+
+def configured(job: Job, **pipeline: Any) -> Path:
+    """Write the configuration of a writer that commits often. `pipeline`: more of its section."""
+    settings = yaml.safe_load(configuration(job))
+    section = settings["pipelines"][PIPELINE]
+    section["commit"] |= {"max_delay": f"{MAX_DELAY.total_seconds():.0f} s"}
+    for key, values in pipeline.items():
+        section.setdefault(key, {}).update(values)
+    path = Path(job.directory) / "headrace.yaml"
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return path
+
+
+def served(stack: Stack, topic: str, data: DataSet, events: int, directory: Path) -> Job:
+    """Fill a topic with events, and make the writer's directories."""
+    filled = fill(stack.broker.bootstrap, stack.registry.url, topic, data, events)
+    job = Job(
+        stack.broker.bootstrap, stack.registry.url, topic, filled.schema_id, data.schema_text, 0, 500_000, TIME_FIELD,
+        str(directory),
+    )  # fmt: skip
+    job.scratch.mkdir(parents=True)
+    job.log.touch()
+    return job
+
+
+def rows(job: Job) -> tuple[int, int]:
+    """Let DuckDB count the rows that readers see, and the distinct ones."""
+    files = DeltaTable(str(job.table)).file_uris()
+    counted = duckdb.execute(
+        "SELECT count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)) FROM read_parquet($1)", [files]
+    ).fetchone()
+    assert counted is not None
+    return int(counted[0]), int(counted[1])
+
+
+def verb(*words: str, codes: Sequence[int] = (0,)) -> str:
+    """Run a verb of the command to its end. Returns what it said."""
+    done = run([sys.executable, "-m", "writer.cli", *words], stdout=PIPE, env=dict(os.environ), check=False)  # noqa: S603
+    if done.returncode not in codes:
+        raise BenchFailed(f"headrace {words[0]} ended with code {done.returncode}")
+    return done.stdout.decode()
+
+
+def _is_warm(job: Job) -> bool:
+    """Return whether the live writer has committed some batches and is not behind: what its start cost is over."""
+    behind = max(_lag(job), default=float("inf"))
+    return job.log.read_bytes().count(b"batch_committed") > 1 and behind <= LAG_MAX.total_seconds()
+
+
+def _lag(job: Job) -> list[float]:
+    """Ask the live writer how many seconds it is behind; nothing while it does not say."""
+    driver = announced(f"{job.directory}/checkpoints", PIPELINE)
+    if driver is None:
+        return []
+    with suppress(LookupError):
+        found = (status_at(driver.url) or {})["pipelines"][PIPELINE]
+        seconds = found["lag"]["seconds"]
+        return [] if seconds is None or found["state"] != "running" else [float(seconds)]
+    return []

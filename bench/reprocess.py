@@ -1,0 +1,119 @@
+"""Puts a wrong event-time unit right beside a live stream, and measures it: its speed, and the live writer's lag.
+
+A writer takes milliseconds for microseconds for a while, so its rows lie in a bucket of 1970. It is corrected and goes
+on; `headrace reprocess` makes the rows anew meanwhile. Counts every event.
+
+By itself: python -m bench.reprocess [--events 2M] [--live 2000] [--from raw|kafka] [--rate N] [--json FILE]
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import duckdb
+from deltalake import DeltaTable
+
+from bench.cli import number
+from bench.data import TIME_FIELD, DataSet, dataset
+from bench.figures import BenchFailed
+from bench.job import BUCKET, Job
+from bench.live import Figures, LiveWriter, configured, served, verb
+from writer.demo.devstack.stack import Stack
+
+_WRONG = "1970-01-21T00..1970-01-21T23"  # where milliseconds of 2026 lie that are taken for microseconds
+
+
+@dataclass
+class ReprocessedRows(Figures):
+    """What was seen."""
+
+    source: str = "raw"
+    wrong: int = 0  # rows in the bucket of 1970, before
+    moved: int = 0
+    misplaced: int = 0  # rows that are not in the bucket of their event time, afterwards
+
+    def problems(self) -> list[str]:
+        """What is not as it must be, each as a sentence."""
+        found = super().problems()
+        if self.misplaced or self.moved != self.wrong:
+            found.append(f"of {self.wrong:,} rows {self.moved:,} were moved, {self.misplaced:,} lie in a wrong bucket")
+        return found
+
+    def sentence(self) -> str:
+        """Say the figures."""
+        return (
+            f"{self.wrong:,} rows of a wrong bucket made anew from {self.source} in {self.seconds:.0f} s "
+            f"({self.wrong / max(self.seconds, 1):,.0f} a second) {self.beside('the reprocess')}, {self.misplaced:,} "
+            "in a wrong bucket"
+        )
+
+
+def measure(
+    events: int, live: float, source: str, flags: Sequence[str], directory: Path, progress: Callable[[str], None]
+) -> ReprocessedRows:
+    """Write `events` by a wrong unit, then put them right while `live` events a second come. Raises BenchFailed."""
+    data = _without_unit(dataset("200B"))
+    with Stack(directory / "servers") as stack:
+        progress(f"sending {events:,} events")
+        job = served(stack, "reprocess", data, events, directory / "writer")
+        table = {"raw": f"{job.directory}/raw"} if source == "raw" else {}
+        progress("writing them with event_time.unit: us, which are milliseconds")
+        verb("run", str(configured(job, table=table, event_time={"unit": "us"})), "--once")
+        path = configured(job, table=table, event_time={"unit": "ms"})
+        seen = ReprocessedRows(live, source=source, wrong=_misplaced(job))
+        with LiveWriter(job, path, data, events, live) as writer:
+            seen.lag_before_s = writer.lag_alone()
+            progress("the corrected writer is running; reprocessing beside it")
+            done = writer.beside("reprocess", str(path), "--buckets", _WRONG, "--from", source, "--yes", *flags)
+            if done.said[-1]["absent"]:
+                raise BenchFailed(f"records of rows were not there: {done.said[-1]}")
+            seen.add_command(done)
+            seen.moved = sum(line.get("moved", 0) for line in done.said)
+            seen.events = writer.finish()
+        seen.add_table(job, path)
+        seen.misplaced = _misplaced(job)
+    return seen
+
+
+def _without_unit(data: DataSet) -> DataSet:
+    """Return the set with an event time that says no unit: a plain long. Its bytes are the same."""
+    fields = [replace(field, kind="long") if field.name == TIME_FIELD else field for field in data.fields]
+    return replace(data, fields=fields)
+
+
+def _misplaced(job: Job) -> int:
+    """Count the rows that readers see in another bucket than that of their event time."""
+    wrong = duckdb.read_parquet(DeltaTable(str(job.table)).file_uris(), hive_partitioning=True).filter(
+        f"{BUCKET}::VARCHAR <> strftime(make_timestamp({TIME_FIELD} * 1000), '%Y-%m-%dT%H')"
+    )
+    return len(wrong)
+
+
+def main(words: Sequence[str]) -> int:
+    """Measure, and say what was seen. Returns 1 when something is not as it must be."""
+    parser = argparse.ArgumentParser(prog="python -m bench.reprocess", description=__doc__.partition("\n")[0])
+    parser.add_argument("--events", type=number, default=2_000_000, help="how many land in a wrong bucket")
+    parser.add_argument("--live", type=float, default=2_000, help="live events a second meanwhile")
+    parser.add_argument("--from", dest="source", choices=["raw", "kafka"], default="raw", help="of the records")
+    parser.add_argument("--rate", help="rows a second that the reprocess may make")
+    parser.add_argument("--json", type=Path)
+    wanted = parser.parse_args(words)
+    flags = ["--rate", wanted.rate] if wanted.rate else []
+    with tempfile.TemporaryDirectory(prefix="headrace-reprocess-", ignore_cleanup_errors=True) as directory:
+        seen = measure(
+            wanted.events, wanted.live, wanted.source, flags, Path(directory), lambda line: print(line, flush=True)
+        )
+    if wanted.json:
+        wanted.json.write_text(json.dumps(asdict(seen)), encoding="utf-8")
+    print(seen.sentence())
+    for problem in seen.problems():
+        print(problem)
+    return 1 if seen.problems() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

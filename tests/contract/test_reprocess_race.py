@@ -1,0 +1,145 @@
+"""A reprocess beside the writer, a compaction, a delete or another reprocess; and one that dies at an effect."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recovery.reprocess.sources import SourceChoice
+from tests.carried import Driver, log
+from tests.contract.audits import audited, said
+from tests.effects import Died, dying
+from tests.reprocessing import (
+    BERLIN,
+    ONE,
+    Between,
+    both,
+    check_like,
+    check_sound,
+    delete,
+    doing,
+    history,
+    letters,
+    made,
+    mixed,
+    opened,
+    place,
+    reprocessed,
+    rows,
+)
+from writer.core.errors import ConfigError
+from writer.maintenance.compaction import Compactor, here
+from writer.table.log.operations import Rewrite, Takeover
+
+
+@pytest.fixture
+def pair(tmp_path: Path, form: str) -> tuple[Driver, Driver]:
+    return both(tmp_path, form, {}, BERLIN, history)
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_the_writer_commits_between_read_and_swap_and_both_stand(pair: tuple[Driver, Driver]) -> None:
+    driver, wanted = pair
+    epoch = driver.table.snapshot().epoch
+    reprocessed(driver, source=Between(lambda: history(driver, 60, 80)))
+    history(wanted, 60, 80)
+    assert driver.table.snapshot().epoch == epoch
+    check_like(driver, wanted)
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_a_bucket_that_is_compacted_between_read_and_swap_is_done_again(pair: tuple[Driver, Driver]) -> None:
+    driver, wanted = pair
+
+    def compact() -> None:
+        compactor = Compactor("clicks", driver.settings, driver.table, None)
+        snapshot = driver.table.snapshot()
+        for pieces in compactor.planned(snapshot, compactor.buckets(snapshot), open_too=True).values():
+            list(compactor.carry_out(snapshot, pieces, here))
+
+    between = Between(compact)
+    before = driver.table.snapshot().version
+    reprocessed(driver, source=between)
+    kinds = [entry.kind for entry in driver.table.history() if entry.version > before]
+    assert between.done
+    assert "rewrite" in kinds
+    check_like(driver, wanted)
+
+
+def test_rows_that_are_deleted_between_read_and_swap_stay_out(pair: tuple[Driver, Driver]) -> None:
+    driver, wanted = pair
+    reprocessed(driver, source=Between(lambda: delete(driver, "id IN (10, 12, 14)")))
+    delete(wanted, "id IN (10, 12, 14)")
+    check_like(driver, wanted)
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_two_at_once_swap_each_row_once(pair: tuple[Driver, Driver]) -> None:
+    driver, wanted = pair
+    reprocessed(driver, source=Between(lambda: reprocessed(driver)))
+    check_like(driver, wanted)
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_rows_whose_records_are_not_there_stay_as_they_are(pair: tuple[Driver, Driver]) -> None:
+    driver, _ = pair
+    raw = driver.side(driver.settings.table.raw.location)
+    first, *_ = raw.bucket_files(raw.snapshot())
+    raw.rewrite(raw.snapshot(), Rewrite("r", [first], (), Takeover("retention", first.rows or 0), {"buckets": []}))
+    before = {place(row): row["hour"] for row in rows(driver)}
+    look = doing(driver).look()
+    done = reprocessed(driver)
+    absent = sum(one.absent for one in done.buckets)
+    assert 0 < absent < len(before)
+    assert sum(one.rows - one.available for one in look.buckets) == absent
+    same = [row for row in rows(driver) if before.get(place(row)) == row["hour"]]
+    assert len(same) == absent
+    check_sound(driver)
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_from_an_archive_of_whole_records_and_from_no_other(pair: tuple[Driver, Driver], tmp_path: Path) -> None:
+    driver, wanted = pair
+    table = pa.Table.from_batches([log(mixed(0, 60)), log(mixed(0, 30), 1)])
+    (tmp_path / "archive").mkdir()
+    pq.write_table(table, tmp_path / "archive" / "one.parquet")
+    source = SourceChoice("archive", (str(tmp_path / "archive"),))
+    assert sum(one.absent for one in reprocessed(driver, source=source).buckets) == 0
+    check_like(driver, wanted)
+    pq.write_table(table.drop_columns(["key"]), tmp_path / "archive" / "one.parquet")
+    with pytest.raises(ConfigError, match="has no column of the key of records"):
+        doing(driver, source=source).look()
+
+
+def test_it_may_die_at_any_effect_and_is_run_again(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = "2026-11-20T10..2026-11-20T11"
+
+    def anew(root: Path) -> Driver:
+        before = made(root, form, schemas=ONE)
+        history(before, 0, 20)
+        delete(before, "id = 1")
+        return made(root, form, **BERLIN)
+
+    whole = anew(tmp_path / "whole")
+    reprocessed(whole, two)
+    wanted, ended = (rows(whole), letters(whole)), False
+    for after in range(1_000):
+        driver = anew(tmp_path / str(after))
+        death = dying(monkeypatch, after)
+        next(death)
+        with suppress(Died):
+            reprocessed(driver, two)
+            ended = True
+        next(death)
+        driver = opened(tmp_path / str(after), form)
+        seen = [place(row) for row in rows(driver)]
+        assert len(seen) == len(set(seen)), f"a row is there twice after {after} effects"
+        reprocessed(driver, two)
+        assert (rows(driver), letters(driver)) == wanted, f"after {after} effects"
+        found = audited(driver)
+        assert found.adds_up, f"after {after} effects: {said(found)}"
+        if ended:
+            break
+    assert after > 4, "it has several effects"

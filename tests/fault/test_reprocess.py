@@ -1,0 +1,89 @@
+"""A reprocess that is killed at each of its steps, and run again, loses and doubles no row."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import oracle
+from tests.contract.audits import audited, said
+from tests.fault.cells import NAMES
+from tests.fault.test_backfill import MakeTopic, clean, headrace, live
+from tests.process import run_killed
+from tests.reprocessing import BERLIN, both, check_like, history, opened, reprocessed
+from tests.writing import Site
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+KILLED = """
+import sys
+from pathlib import Path
+from tests.reprocessing import opened, reprocessed
+reprocessed(opened(Path(sys.argv[1]), sys.argv[2]))
+"""
+POINTS = {
+    "before_reprocess_read:2": "before it reads the records of a second bucket",
+    "before_reprocess_swap:2": "before it swaps the rows of a second bucket",
+    "before_reprocess:1": "right before its first entry",
+    "after_reprocess:2": "right after its second entry",
+    "before_apply:1": "before dead letters reach their table",
+}
+BUCKETS = ("--buckets", "2026-11-20T00..2026-11-20T23", "--from", "raw", "--yes")
+
+
+@pytest.mark.parametrize("form", NAMES)
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_any_step_it_loses_and_doubles_no_row(
+    tmp_path: Path, form: str, point: str, record: Callable[..., None]
+) -> None:
+    before = oracle.tally.copy()
+    _, wanted = both(tmp_path, form, {}, BERLIN, lambda driver: history(driver, 0, 20, tombstones=False))
+    run_killed(KILLED, str(tmp_path / "old"), form, point=point)
+    driver = opened(tmp_path / "old", form)
+    lake = Path(driver.lake)
+    oracle.check_rows(lake, "clicks")
+    assert audited(driver).adds_up, said(audited(driver))
+    driver.start(2)
+    history(driver, 20, 40, tombstones=False)
+    history(wanted, 20, 40, tombstones=False)
+    reprocessed(driver)
+    check_like(driver, wanted)
+    oracle.check(lake, "clicks", {("clicks", 0): 40, ("clicks", 1): 20})
+    found = oracle.tally.since(before)
+    record(
+        fault="a reprocess is killed", moment=POINTS[point], on=f"in-process, {NAMES[form]}, local", times=1,
+        seen_twice=found.seen_twice, records=found.records, lost=found.lost, twice=found.twice, ended="killed 1",
+    )  # fmt: skip
+
+
+@pytest.mark.cell("a reprocess is killed", "at each step, beside the live writer")
+def test_beside_the_live_writer_killed_at_each_step_it_puts_a_wrong_clock_right(site: Site, topic: MakeTopic) -> None:
+    """The writer that wrote the wrong rows is corrected; its rows are made anew from the raw table while it goes on."""
+    name, fast = topic(2), {"max_delay": "2 s"}
+    lake = site.pipeline("events", [name], raw=True, commit=fast)
+    right = dict(site.pipelines["events"]["event_time"])
+    site.pipelines["events"]["event_time"] = {**right, "clocks": [{"shift": "-3 h"}]}
+    site.fill(name, 900, broken=4)
+    site.once()
+    wrong = in_other_buckets(lake)
+    assert wrong == 896
+    site.pipelines["events"]["event_time"] = right
+    writer = live(site, name, lake)
+    for point in list(POINTS)[:-1]:  # its dead letters stay what they are
+        headrace(site, "reprocess", *BUCKETS, env={"HEADRACE_FAULT": point}, code=-signal.SIGKILL)
+        oracle.check_rows(lake, "events")
+        site.fill(name, 50, seed=len(point))
+    headrace(site, "reprocess", *BUCKETS)
+    shown = json.loads(headrace(site, "reprocess", *BUCKETS, "--json").splitlines()[-1])
+    assert shown["changed"] == 0, "a second time nothing changes"
+    assert "fenced" not in writer.stop()
+    site.once()
+    assert in_other_buckets(lake) == 0
+    clean(site, lake, name)
+
+
+def in_other_buckets(lake: Path) -> int:
+    """Count the rows whose bucket is not that of their event time."""
+    hour = "strftime(event_time AT TIME ZONE 'UTC', '%Y-%m-%dT%H')"
+    return int(str(oracle.rows(lake, "count(*)", f"WHERE hour::VARCHAR <> {hour}")[0][0]))
