@@ -1,6 +1,8 @@
 """The raw table keeps every record as Kafka has it, exactly once, and loses those of rows that are deleted."""
 
 import json
+import re
+import shutil
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -26,11 +28,13 @@ from writer.cli.table.convert import run_convert
 from writer.cli.write import delete_rows
 from writer.cli.write.retention import run_retention
 from writer.core.errors import ConfigError
+from writer.driver.pipeline_start import make_tables
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.row_keys import where
 from writer.maintenance.vacuum import find_unneeded
 from writer.output.tables import console
 from writer.status.model import Totals
+from writer.table.factory import all_tables
 from writer.table.log.operations import Closing
 from writer.table.log.snapshot import NEWEST
 
@@ -38,6 +42,7 @@ DAY = timedelta(days=1)
 VALUES: dict[int, bytes | None] = {
     0: event(0), 1: event(1), 2: None, 3: b"\0\0\0\0\1cut", 4: event(4, at=OLD), 5: b"", 6: event(6), 7: event(1),
 }  # fmt: skip
+SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.timestamp("us", "UTC"))])
 KEYS = {at: None if at == 6 else f"k{at}".encode() for at in VALUES}
 HEADERS = {1: {"trace": b"\xff\0", "empty": b""}, 2: {"why": b"gone"}}
 
@@ -289,6 +294,26 @@ def test_the_raw_table_of_another_tables_log_is_refused(tmp_path: Path) -> None:
         Driver(tmp_path, "delta", table={
             "location": str(tmp_path / "lake" / "anew"), "raw": str(tmp_path / "lake" / "clicks_raw"),
         })  # fmt: skip
+
+
+@pytest.mark.parametrize("beside", ["dead_letters", "late"])
+def test_a_table_beside_one_that_was_made_again_is_refused(tmp_path: Path, beside: str) -> None:
+    """Its newest version is above those of the new log, whose dead letters and late rows it would take for known."""
+    settings = {"late": "late_table", "allowed_lateness": "0 s"}
+    driver = Driver(tmp_path, "delta", seal=settings)
+    driver.start()
+    carried(driver, VALUES)
+    driver.table.close(driver.table.snapshot(), Closing("c1", NOW + DAY, {"reason": "command"}))
+    driver.carry([log({8: event(8), 9: b"cut"})], {0: 10})
+    shutil.rmtree(driver.lake)
+    place = driver.dead_letters if beside == "dead_letters" else driver.settings.late_table
+    other = driver.settings.late_table if beside == "dead_letters" else driver.dead_letters
+    shutil.rmtree(other)
+    tables = all_tables("clicks", driver.config)
+    with pytest.raises(ConfigError, match=f"Move {re.escape(place)} away, or give (table|seal)"):
+        make_tables(driver.settings, tables, SCHEMA, driver.columns)
+    shutil.move(place, tmp_path / "away")
+    make_tables(driver.settings, all_tables("clicks", driver.config), SCHEMA, driver.columns)
 
 
 def test_without_a_raw_table_nothing_is_other_than_it_was(tmp_path: Path) -> None:

@@ -55,12 +55,15 @@ def make_tables(settings: Pipeline, tables: Tables, columns: pa.Schema, bucket_c
         whole = pa.schema([*columns, *(pa.field(name, pa.string()) for name in bucket_columns)])
         tables.main.create(whole, bucket_columns, layout(settings.bucket))
         if settings.late_table is not None:
-            tables.side(settings.late_table).create(whole, bucket_columns, layout(settings.bucket))
+            late = tables.side(settings.late_table)
+            late.create(whole, bucket_columns, layout(settings.bucket))
+            _check_not_ahead(late, tables.main, "seal.late_table")
     if settings.raw_place is not None:
         make_raw_table(settings.raw_place, tables)
     dead_letters = tables.side(settings.dead_letters)
     dead_letters.create(DEAD_LETTERS, [])
     dead_letters.grow(list(DEAD_LETTERS))  # of a table that an older writer made
+    _check_not_ahead(dead_letters, tables.main, "table.dead_letters")
 
 
 def make_raw_table(place: str, tables: Tables) -> None:
@@ -72,6 +75,20 @@ def make_raw_table(place: str, tables: Tables) -> None:
             f"the raw table at {place} has the records of another table, whose log counts its own versions: what comes "
             f"now would be taken for records that it has. Give table.raw another location; `headrace backfill "
             f"--from-raw {place}` reads the one that is there."
+        )
+
+
+def _check_not_ahead(side: PipelineTable, main: PipelineTable, key: str) -> None:
+    """Raise ConfigError where a table beside it has commits that the table has not: new ones would be taken for these.
+
+    So it is when the table was removed and made again, or restored from an older copy.
+    """
+    applied, version = side.snapshot().applied, main.snapshot().version
+    if applied > version:
+        raise ConfigError(
+            f"the table at {side.location} has what commits up to version {applied} of another log brought, and the "
+            f"log of the table at {main.location} is at version {version}: what its next commits bring would be "
+            f"dropped as known. Move {side.location} away, or give {key} another location."
         )
 
 
