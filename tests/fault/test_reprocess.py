@@ -66,8 +66,7 @@ def test_beside_the_live_writer_killed_at_each_step_it_puts_a_wrong_clock_right(
     site.pipelines["events"]["event_time"] = {**right, "clocks": [{"shift": "-3 h"}]}
     site.fill(name, 900, broken=4)
     site.once()
-    wrong = in_other_buckets(lake)
-    assert wrong == 896
+    assert in_other_buckets(lake) == 900
     site.pipelines["events"]["event_time"] = right
     writer = live(site, name, lake)
     for point in list(POINTS)[:-1]:  # its dead letters stay what they are
