@@ -88,16 +88,17 @@ class Switch:
     def changes(self, written: Config) -> dict[str, str]:
         """Return what is to be changed in the file by which the shadow is written: key → value."""
         one, before = self.made.pipelines[self.name], written.pipelines[self.name]
-        wanted = {"location": one.table.location, "format": one.table.format, "dead_letters": one.table.dead_letters}
-        found = {f"table.{key}": value for key, value in wanted.items() if value != getattr(before.table, key)}
-        if one.table.format == "iceberg":
-            name = self._names.full(self._names.main) if self._names else one.table.name
-            found |= {} if name == before.table.name else {"table.name": name}
-        if one.table.raw and one.table.raw != before.table.raw:
-            found["table.raw.location"] = one.table.raw.location
-        if one.seal.late_table != before.seal.late_table:
-            found["seal.late_table"] = one.seal.late_table
-        return {f"pipelines.{self.name}.{key}": "null" if value is None else value for key, value in found.items()}
+        moved = before.table.model_copy(update={"location": one.table.location})
+        final = self._called(self.made, self._names.main) if self._names else self.made
+        named = [str(config.in_catalog(table)) for config, table in ((final, self._settings(final)), (written, moved))]
+        found = {
+            "table.location": (one.table.location, before.table.location),
+            "table.name": (named[0], named[1]),
+            "table.dead_letters": (one.table.dead_letters, before.table.dead_letters),
+            "table.raw.location": [table.raw and table.raw.location for table in (one.table, before.table)],
+            "seal.late_table": (one.seal.late_table, before.seal.late_table),
+        }
+        return {f"pipelines.{self.name}.{key}": str(new or "null") for key, (new, old) in found.items() if new != old}
 
     def statements(self) -> dict[str, list[str]]:
         """Return the SQL by which Trino and Presto go over to the other table, by engine. Iceberg's names do that."""
