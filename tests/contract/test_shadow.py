@@ -308,7 +308,10 @@ def test_commands_that_maintain_the_first_table_refuse_and_those_that_read_it_do
     lake.promote("--yes")
     assert lake.first.table.snapshot().format == PROMOTED
     before = contents(tmp_path)
-    for words in (["compact", "--yes"], ["delete-rows", "--where", "id = 4", "--yes"]):
+    raw = yaml.safe_load(lake.file.read_text())
+    raw["pipelines"]["clicks"] |= {"retention": "30 d"}
+    lake.file.write_text(yaml.safe_dump(raw))
+    for words in (["compact", "--yes"], ["delete-rows", "--where", "id = 4", "--yes"], ["vacuum"], ["retention"]):
         done = CliRunner().invoke(app, [words[0], str(lake.file), *words[1:]])
         assert f"Set pipelines.clicks.table.location: {lake.place}" in str(done.exception), (words, done.output)
     new = {path: data for path, data in contents(tmp_path).items() if path not in before}

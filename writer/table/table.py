@@ -96,6 +96,11 @@ class PipelineTable(Appender):
                 f"pipeline {self.pipeline!r} has no table at {self.location} yet. `headrace run` makes it."
             )
 
+    def check_current(self) -> None:
+        """Raise as `check_exists` does, and ConfigError where no entry may follow, before anything else is changed."""
+        self.check_exists()
+        self.check_format(self.snapshot())
+
     def check_place(self) -> None:
         """Raise ConfigError when what lies at the location keeps a table from being made there; OSError."""
         found = self._format.obstacle()
