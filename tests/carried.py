@@ -62,9 +62,11 @@ class Driver:
     """One start of pipeline `clicks`. `die` names the moment at which a batch ends with Died."""
 
     def __init__(
-        self, root: Path, form: str = "delta", *, schemas: Schemas | None = None, interval: int = 50, **settings: Any
-    ) -> None:
-        self.config = configured(root, form, interval=interval, **settings)
+        self, root: Path, form: str = "delta", *, schemas: Schemas | None = None, interval: int = 50,
+        whole: Config | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
+        """`whole`: the configuration, in place of one that is made from the rest."""
+        self.config = whole or configured(root, form, interval=interval, **settings)
         self.settings = self.config.pipelines["clicks"]
         self.schemas = schemas or Schemas({1: EVENT}, [1])
         self.lake, self.dead_letters = self.settings.table.location, self.settings.dead_letters

@@ -24,12 +24,12 @@ from writer.output.confirmation import confirmed
 
 LONG_AGO = datetime(2020, 2, 29, 12, tzinfo=UTC)
 # Commands that remove and rewrite nothing. Of these `pause`, `resume` and `hooks skip` write a mark that another
-# command takes back, and `init` a file where none is; the autoscaler, the supervisor, `demo`, `chaos` and `bench` run
-# processes.
+# command takes back, and `init` a file where none is; the autoscaler, the supervisor, `demo`, `chaos`, `bench` and
+# `shadow` run processes.
 KEEPING = {
     "audit", "autoscaler explain", "autoscaler run", "bench", "buckets", "chaos", "ddl", "demo", "diff", "dlq list",
     "dlq show", "doctor", "explain", "gaps list", "gaps show", "hooks list", "hooks run", "hooks skip", "init", "limit",
-    "pause", "preview", "reload", "resume", "schema plan", "simulate", "size", "status", "supervisor explain",
+    "pause", "preview", "reload", "resume", "schema plan", "shadow", "simulate", "size", "status", "supervisor explain",
     "supervisor run", "validate", "wait",
 }  # fmt: skip
 

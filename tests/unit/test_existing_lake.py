@@ -1,6 +1,8 @@
 """A lake that release 0.1.0 left behind is read as that release read it: what storage alone says, without servers."""
 
 import json
+import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -34,6 +36,7 @@ from tests.unit.test_scaling import Cluster as Executors
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.table.convert import run_convert
+from writer.cli.table.promote import Request, run_promote
 from writer.clients.driver_endpoint import announced
 from writer.config.connections import Autoscaler
 from writer.config.loader import load
@@ -49,6 +52,8 @@ from writer.table.factory import all_tables, main_table
 from writer.table.gap_claims import BackfillLocks
 from writer.table.gap_records import gap_records
 from writer.table.ledger.segment_store import LedgerStore
+from writer.table.locations import shadow_of
+from writer.table.log.appender import Superseded
 
 KINDS = {
     "start", "batch", "columns", "replay", "close", "seal", "rewrite", "gap", "fill", "lost", "rewind", "side",
@@ -208,6 +213,29 @@ def test_its_tables_become_iceberg_tables_with_the_same_rows_and_account(tmp_pat
     assert rows[0] == rows[1]
     places = [Path(place) for name in FORMATS for place in config.pipelines[name].locations if Path(place).exists()]
     assert all(map(oracle._iceberg, places))
+
+
+def test_a_copy_of_its_tables_takes_their_place_and_gives_it_back(tmp_path: Path) -> None:
+    root = _unpacked(tmp_path)
+    config = load(root / CONFIG)
+    for name in FORMATS:
+        all_tables(name, config).apply_side_files()
+        before = audit(config, name, since=None, deep=True)
+        copy = shadow_of(config, config, name, str(tmp_path / "copy" / name))
+        for one, other in zip(config.pipelines[name].locations, copy.pipelines[name].locations, strict=True):
+            if Path(one).exists():
+                shutil.copytree(one, other)
+        there = main_table(name, copy).location
+        asked = Request(config, config, root / CONFIG, name, there, compares=False)
+        run_promote(asked, write=True, now=datetime.now(UTC), as_json=True, out=console())
+        with pytest.raises(Superseded, match=re.escape(f"Set pipelines.{name}.table.location: {there}")):
+            main_table(name, config).begin({}, {})
+        for one in (config, copy):
+            assert audit(one, name, since=None, deep=True).reconciliation.lines == before.reconciliation.lines
+        back = Request(copy, config, root / CONFIG, name, config.pipelines[name].table.location, compares=False)
+        run_promote(back, write=True, now=datetime.now(UTC), as_json=True, out=console())
+        assert main_table(name, config).snapshot().superseded_by == ""
+        assert main_table(name, copy).snapshot().superseded_by == config.pipelines[name].table.location
 
 
 def _unpacked(root: Path) -> Path:

@@ -41,6 +41,8 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "vacuum": "Find and remove files that nothing needs",
         "table": "Adopt a table, or accept what another client changed",
         "convert": "Make Iceberg tables of Delta or Parquet tables",
+        "shadow": "Write a table's offsets to a second one, by other rules",
+        "promote": "Put a shadow in the place of its table",
     },
     "Recover": {
         "supervisor": "Run the writer and start it again when it fails",
@@ -97,6 +99,8 @@ EXAMPLES: Mapping[str, str] = {
     "retention": "headrace retention pipelines.yaml",
     "vacuum": "headrace vacuum pipelines.yaml",
     "convert": "headrace convert pipelines.yaml --pipeline clicks",
+    "shadow": "headrace shadow pipelines.yaml --with new.yaml --location /lake/clicks_v2",
+    "promote": "headrace promote pipelines.yaml --with new.yaml --shadow /lake/clicks_v2",
     "table adopt": "headrace table adopt pipelines.yaml --pipeline clicks",
     "table accept": "headrace table accept pipelines.yaml --pipeline clicks",
     "supervisor run": "headrace supervisor run pipelines.yaml",

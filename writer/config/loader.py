@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -261,17 +261,17 @@ class ReloadableConfig:
 
     def __init__(
         self, path: Path, only: list[str] | None, requested: threading.Event, *, watched: bool = False,
-        missing_ok: bool = False,
+        missing_ok: bool = False, read: Callable[[Path], Config] = load,
     ) -> None:  # fmt: skip
         """Read it. `only`: pipelines that the process runs; None: all. Raises ConfigError.
 
         It is read again when `requested` is set, and where it is `watched`, when its text changes. `missing_ok`: the
-        file need not have those of `only` now.
+        file need not have those of `only` now. `read`: makes the configuration of the file.
         """
-        self.path, self.only, self._watched = path.absolute(), only, watched
+        self.path, self.only, self._watched, self._load = path.absolute(), only, watched, read
         self._text = self._seen = self._texts()
         self._looked_s = time.monotonic()
-        self.config = load(path)
+        self.config = read(path)
         self.names = self._names(self.config) if missing_ok else self.config.chosen(only)
         self._requested = requested
         self.last = Reload()
@@ -285,7 +285,7 @@ class ReloadableConfig:
             return None
         reads, now = self.last.reads + 1, datetime.now(UTC)
         try:
-            new = load(self.path)
+            new = self._load(self.path)
             names = self._names(new)
             found = changes(self.config, new, {*self.names, *names})
             self.config = combined(self.config, new, found)

@@ -5,6 +5,7 @@ units.
 """
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -192,6 +193,32 @@ class Config(Strict):
         if raw is None:
             raise ConfigError(f"pipeline {name!r} has no raw table; set table.raw, or leave --raw out")
         return self.model_copy(update={"pipelines": {**self.pipelines, name: raw}})
+
+    def at_shadow(self, name: str, location: str, in_catalog: str | None = None) -> "Config":
+        """Return the configuration where a pipeline fills a second table at a location, and touches nothing else.
+
+        All that it writes lies beside that location, or where this file says, if the location is its own. Nothing
+        outside hears of it: no hook, receiver or consumer group. Its driver answers at any free port. `in_catalog`:
+        name of an Iceberg table. Raises ConfigError for a pipeline with a route.
+        """
+        one = self.one_table(name)
+        table, seal = one.table.model_copy(update={"name": in_catalog or one.table.name}), one.seal
+        if location != table.location:
+            raw = table.raw and table.raw.model_copy(update={"location": f"{location}_raw"})
+            table = table.model_copy(update={"location": location, "dead_letters": None, "raw": raw})
+            seal = seal.model_copy(update={"late_table": None})
+        quiet = {"table": table, "seal": seal, "hooks": [], "commit_offsets_to_group": None}
+        silent = {key: type(getattr(self, key))() for key in ("notifications", "openlineage", "opentelemetry")}
+        own = {
+            "checkpoints": f"{location}_checkpoints", "pipelines": {name: one.model_copy(update=quiet)},
+            "http": self.http.model_copy(update={"enabled": True, "port": 0}),
+        }  # fmt: skip
+        return self.model_copy(update={**own, **silent})
+
+    def beginning(self, name: str, offsets: Mapping[str, Mapping[int, int]]) -> "Config":
+        """Return the configuration where a new pipeline begins at these offsets, by topic and partition."""
+        begun = self.pipelines[name].model_copy(update={"start": {"offsets": offsets}})
+        return self.model_copy(update={"pipelines": {**self.pipelines, name: begun}})
 
     def at_target(self, name: str, target: str | None) -> "Config":
         """Return the configuration where a pipeline has the table of a target in place of its own. Raises ConfigError.

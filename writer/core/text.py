@@ -131,6 +131,10 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
             return f"tables of the route were entered: {', '.join(one['location'] for one in facts['added'])}"
         case "raw":
             return f"a raw table was entered: from here on records may be kept at {facts['location']}"
+        case "promote" if facts["superseded_by"]:
+            return f"the table at {facts['superseded_by']} was put in its place: no writer goes on here"
+        case "promote":
+            return "the table that had been put in its place gave way to it: writers may go on"
         case "specs" if not facts["specs"]:
             return f"the pipeline has no event specs from here on: version {facts['specs_version']}"
         case "specs":

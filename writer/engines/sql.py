@@ -66,6 +66,16 @@ def register(name: Name, table: TableDescription, engine: str, location: str | N
     )
 
 
+def unregister(name: Name, table: TableDescription, engine: str) -> str:
+    """Let an engine forget a table; its files stay."""
+    if engine == "trino" and table.format == "delta":
+        return (
+            f"CALL {name.catalog}.system.unregister_table(schema_name => {literal(name.schema)}, "
+            f"table_name => {literal(name.table)})"
+        )
+    return f"DROP TABLE {name}"
+
+
 def add_column(name: Name, column: str, kind: str, dialect: Dialect) -> str:
     """Add a column that the table has by now."""
     return f"ALTER TABLE {name} ADD COLUMN {dialect.name(column)} {kind}"

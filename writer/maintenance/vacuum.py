@@ -65,7 +65,7 @@ def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: 
     cutoff = now - (older_than or least)
     tables = all_tables(name, config)
     main = tables.main
-    main.check_exists()
+    main.check_current()
     places, awaited = [], _Awaited(main)
     for location in (main.location, *_side_tables(main, settings.dead_letters)):
         table = main if location == main.location else tables.side(location)

@@ -30,6 +30,7 @@ from writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
 if TYPE_CHECKING:
     from writer.table.iceberg.adoption import ForeignTable  # a second, for pyiceberg
     from writer.table.iceberg.conversion import Conversion
+    from writer.table.iceberg.renaming import TableNames
 
 _AT_ONCE = 8  # targets that are applied to at the same time
 _REST = Backoff(1, 300)  # of a target that refuses
@@ -249,6 +250,16 @@ def conversion(name: str, config: Config, location: str, table: Table | None = N
         return (
             Conversion(old, Log(store_at(old.log_location, s3)), Iceberg(location, place, s3)) if old.exists() else None
         )
+
+
+def table_names(name: str, config: Config) -> "TableNames | None":
+    """Return the names by which a catalog knows a pipeline's table and its shadows; None of another format."""
+    location = config.pipelines[name].table.location
+    if (place := config.catalog_place(name, location)) is None:
+        return None
+    from writer.table.iceberg.renaming import TableNames
+
+    return TableNames(place, location, config.s3.settings)
 
 
 def foreign_table(name: str, config: Config) -> "ForeignTable":

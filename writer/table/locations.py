@@ -1,4 +1,4 @@
-"""Checks the locations of a pipeline against each other and other tables, before a start writes anything."""
+"""Checks the locations of a pipeline, or of its shadow, against other tables, before a start writes anything."""
 
 import os
 from collections.abc import Collection, Iterator
@@ -9,7 +9,7 @@ from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.storage.base import Store, StoreError, Unanswered
-from writer.storage.locations import on_s3, store_at
+from writer.storage.locations import checked, on_s3, store_at
 from writer.storage.nesting import (
     MARKS,
     METADATA,
@@ -22,7 +22,7 @@ from writer.storage.nesting import (
     nested,
     parts,
 )
-from writer.table.factory import main_table, side_table
+from writer.table.factory import main_table, side_table, table_names
 from writer.table.log.foreign_writes import reading
 
 FIX = (
@@ -73,6 +73,55 @@ def check(name: str, config: Config) -> None:
         raise ConfigError(f"{refused}. {FIX}")
     for one in found.nestings:
         logging.warning("location_inside_another", pipeline=name, location=one.inner.name, inside=one.outer.name)
+
+
+def shadow_of(first: Config, other: Config, name: str, location: str) -> Config:
+    """Return the configuration of a pipeline's shadow. `other`: what it is written by.
+
+    Raises ConfigError where it would not be apart from what the first configuration has.
+    """
+    first.one_table(name)
+    try:
+        place = checked(location)
+    except ValueError as error:
+        raise ConfigError(f"the location of the shadow: {error}") from error
+    if place == first.pipelines[name].table.location:
+        raise ConfigError(f"{place} is the table of pipeline {name!r} itself; give its shadow another location.")
+    other.chosen([name])
+    in_catalog = None
+    if other.pipelines[name].table.format == "iceberg":
+        if other.catalog and other.catalog.log_location:
+            raise ConfigError(
+                "catalog.log_location finds logs by the names of tables, which `headrace promote` changes: there is no "
+                "shadow of such a table yet."
+            )
+        if names := table_names(name, first):
+            in_catalog = names.full(names.find(place) or names.shadow)
+    made = other.at_shadow(name, place, in_catalog)
+    check_apart(first, made)
+    return made
+
+
+def check_apart(config: Config, shadow: Config) -> None:
+    """Raise ConfigError where a shadow would write at, in or around a place of any pipeline of the configuration."""
+    log = config.catalog.log_location if config.catalog else None
+    theirs = [("where logs of Iceberg tables lie", log)] if log else []
+    for name, settings in config.pipelines.items():
+        places = [
+            *_tables(settings),
+            ("late table", settings.late_place),
+            ("checkpoints", f"{config.checkpoints}/{name}"),
+        ]
+        places += [("table of a target", place) for place in known_targets(name, config)]
+        theirs += [(f"the {what} of pipeline {name!r}", place) for what, place in places]
+    ours = [place for one in shadow.pipelines.values() for place in one.locations]
+    for place in (*ours, shadow.checkpoints):
+        for what, other in theirs:
+            if any(a[: len(b)] == b or b[: len(a)] == a for a in _forms(place) for b in _forms(other)):
+                raise ConfigError(
+                    f"the shadow would write to {place}, and {other} is {what}: neither may be inside the other. Give "
+                    "the shadow another --location."
+                )
 
 
 def is_table(store: Store) -> bool:

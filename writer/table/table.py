@@ -96,6 +96,11 @@ class PipelineTable(Appender):
                 f"pipeline {self.pipeline!r} has no table at {self.location} yet. `headrace run` makes it."
             )
 
+    def check_current(self) -> None:
+        """Raise as `check_exists` does, and ConfigError where no entry may follow, before anything else is changed."""
+        self.check_exists()
+        self.check_format(self.snapshot())
+
     def check_place(self) -> None:
         """Raise ConfigError when what lies at the location keeps a table from being made there; OSError."""
         found = self._format.obstacle()
@@ -147,6 +152,7 @@ class PipelineTable(Appender):
     close, seal = control_commits.close, control_commits.seal
     add_targets, enter_raw, convert = control_commits.add_targets, control_commits.enter_raw, control_commits.convert
     set_specs, convert_targets = control_commits.set_specs, control_commits.convert_targets
+    supersede, revive = control_commits.supersede, control_commits.revive
     accept, accept_schema_ids = control_commits.accept, schema_ids.accept
 
     def grow(self, columns: Sequence[pa.Field], epoch: int | None = None) -> None:

@@ -17,8 +17,8 @@ from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget
 from writer.output.tables import emit_whole
 from writer.table.factory import main_table
 
-_CATALOGS = {"delta": "delta", "parquet": "hive"}  # table.format → what a catalog of it is commonly called
-_SCHEMA = "lake"
+CATALOGS = {"delta": "delta", "parquet": "hive"}  # table.format → what a catalog of it is commonly called
+SCHEMA = "lake"
 _HOUR = timedelta(hours=1)
 
 
@@ -63,7 +63,7 @@ def texts(
         case "duckdb":
             return sql.duckdb(table, name or short)
     try:
-        full = sql.Name.of(name or f"{_CATALOGS[table.format]}.{_SCHEMA}.{short}")
+        full = sql.Name.of(name or f"{CATALOGS[table.format]}.{SCHEMA}.{short}")
     except ValueError as error:
         raise ConfigError(f"--table {name!r} is no catalog.schema.table; write it as delta.lake.clicks") from error
     statements = [sql.create_schema(full), sql.register(full, table, engine, location)]

@@ -1,1 +1,1 @@
-"""Commands that change the format of a table."""
+"""Commands about a second form of a table: another format, a shadow, and what differs."""

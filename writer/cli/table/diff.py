@@ -1,58 +1,37 @@
 """`headrace diff`: compares two tables that were written of the same offsets."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from writer.audit.audit import audit
 from writer.audit.comparison import Comparison, Difference, Pair, compare
-from writer.config.pipelines import Config
+from writer.audit.coverage import Coverage, coverage, pairs
 from writer.core.errors import ConfigError
-from writer.core.offsets import TopicPartition
 from writer.core.text import plural
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
 from writer.output.tables import Column, TextTable, cell, console, emit_whole, numbers, plain, sentence
 from writer.table.factory import existing_table
+from writer.table.locations import shadow_of
 from writer.table.log.foreign_writes import reading
-from writer.table.table import PipelineTable
 
 _VALUE = 40  # columns of a terminal for a value
 
 
-def pairs(first: tuple[Config, str], second: tuple[Config, str]) -> list[Pair]:
-    """Return the partitions that both tables read, by the ids of their topics, and the offsets that both committed.
-
-    Raises ConfigError where there are none.
-    """
-    accounts = [
-        {line.part: line for line in audit(config, name, since=None, deep=False).reconciliation.lines}
-        for config, name in (first, second)
-    ]
-    tables = [existing_table(name, config) for config, name in (first, second)]
-    here, there = (_by_id(table, account) for table, account in zip(tables, accounts, strict=True))
-    found = []
-    for key in sorted(here.keys() & there.keys()):
-        one, other = accounts[0][here[key]], accounts[1][there[key]]
-        start, end = max(one.start, other.start), min(one.end, other.end)
-        if start < end:
-            found.append(Pair(one.part, other.part, (start, end)))
-    if not found:
+def in_common(first: Coverage, second: Coverage) -> list[Pair]:
+    """Return what is compared. Raises ConfigError where there is nothing."""
+    if not (found := pairs(first, second)):
         raise ConfigError(
-            f"{tables[0].location} and {tables[1].location} have no offset in common: they read other topics, or from "
-            "other positions"
+            f"{first.location} and {second.location} have no offset in common: they read other topics, or from other "
+            "positions"
         )
     return found
 
 
-def _by_id(table: PipelineTable, parts: Mapping[TopicPartition, Any]) -> dict[tuple[str, int], TopicPartition]:
-    ids = table.snapshot().incarnations()
-    return {(ids[part.topic][part.incarnation - 1], part.partition): part for part in parts if part.topic in ids}
-
-
-def _document(found: Comparison, compared: Sequence[Pair]) -> dict[str, Any]:
+def document(found: Comparison, compared: Sequence[Pair]) -> dict[str, Any]:
+    """Write it as `--json` does."""
     return {
         "same": found.is_same, "offsets": found.offsets, "equal": found.equal, "different": found.different,
         "only_first": found.only_first, "only_second": found.only_second, "columns": dict(found.columns),
@@ -71,7 +50,8 @@ def _document(found: Comparison, compared: Sequence[Pair]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(found: Comparison, out: Console) -> None:
+def show(found: Comparison, out: Console) -> None:
+    """Print it."""
     sentence(
         out,
         f"{plural(found.offsets, 'offset')} that both tables committed: {plural(found.equal, 'row')} equal, "
@@ -108,6 +88,10 @@ def diff(
     other_pipeline: Annotated[
         str | None, typer.Option("--other-pipeline", help="Pipeline of the second table. Default: of the same name.")
     ] = None,
+    shadow: Annotated[
+        str | None,
+        typer.Option("--shadow", help="Location of the pipeline's shadow, which is compared in place of the second."),
+    ] = None,
     samples: Annotated[int, typer.Option("--samples", min=0, help="Most differences to show.")] = 10,
     as_json: AsJson = False,
 ) -> None:
@@ -121,18 +105,20 @@ def diff(
     settings, name = opened(config, pipeline)
     others = settings if other is None else opened(other, other_pipeline or name)[0]
     second = others.one(other_pipeline or name)
+    if shadow is not None:
+        others = shadow_of(settings, others, second, shadow)
     if others is settings and second == name:
-        raise ConfigError("both are the same table; name another one, by --with or --other-pipeline")
+        raise ConfigError("both are the same table; name another one, by --with, --other-pipeline or --shadow")
     places = [settings.one_table(name).table.location, others.one_table(second).table.location]
     if places[0] == places[1]:
         raise ConfigError(f"both are the table at {places[0]}")
-    compared = pairs((settings, name), (others, second))
+    compared = in_common(coverage(settings, name), coverage(others, second))
     with reading(" or ".join(places)):
         tables = [existing_table(name, settings).rows(), existing_table(second, others).rows()]
         found = compare(tables[0], tables[1], compared, samples)
     if as_json:
-        emit_whole(_document(found, compared))
+        emit_whole(document(found, compared))
     else:
-        _show(found, console())
+        show(found, console())
     if not found.is_same:
         raise typer.Exit(1)

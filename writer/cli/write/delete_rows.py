@@ -48,7 +48,7 @@ def run_delete(
     whole, config = all_tables(name, config), config.at_target(name, target)
     settings, known = config.pipelines[name], all_tables(name, config)
     main, side = known.main, known.side
-    main.check_exists()
+    main.check_current()
     request = uuid4().hex
     rule = settings.event_time.rule(settings.event_time.unit)
     tables = [main, *(table for table in [side(settings.late_place)] if table.exists())]

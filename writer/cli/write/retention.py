@@ -104,7 +104,7 @@ def run_retention(config: Config, names: Sequence[str], *, write: bool, now: dat
             if not as_json:
                 tables.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
         else:
-            existing_table(name, config)
+            existing_table(name, config).check_current()
             documents[name] = {"before": (now - settings.retention).isoformat()}
         for what, work in _works(config, name).items():
             old = work.due(now)

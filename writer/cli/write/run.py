@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -81,14 +81,22 @@ def _run(path: Path, only: list[str] | None, *, once: bool, new_run: bool, watch
     try:
         # A supervisor may have been started with a pipeline that the file does not have now.
         file = ReloadableConfig(path, only, reload, watched=watched, missing_ok=link is not None)
-        ended = job.run(file, once=once, new_run=new_run, listening=_print_page_url)
+        code = run_writer(file, once=once, new_run=new_run, listening=_print_page_url)
     except Exception as error:
         if link is not None:
             link.report(None, error)
         raise
+    raise typer.Exit(code)
+
+
+def run_writer(
+    file: ReloadableConfig, *, once: bool, new_run: bool = False, listening: Callable[[str], object] = lambda _: None
+) -> int:
+    """Run the writer to its end, and print why pipelines failed. Returns the exit code. Raises HeadraceError."""
+    ended = job.run(file, once=once, new_run=new_run, listening=listening)
     for line in dict.fromkeys(f"headrace: {sentence(error)}" for error in ended.values() if error is not None):
         typer.echo(line, err=True)
-    raise typer.Exit(most_severe(map(exit_code, ended.values())))
+    return most_severe(map(exit_code, ended.values()))
 
 
 def _show_new_run(config: Config, names: Sequence[str]) -> None:

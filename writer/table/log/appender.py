@@ -36,6 +36,10 @@ class Converted(ConfigError):
     """The table became an Iceberg table: its old log is at its end."""
 
 
+class Superseded(ConfigError):
+    """Another table is the pipeline's by now."""
+
+
 class LostRace(Exception):
     """Another entry has this version."""
 
@@ -116,8 +120,14 @@ class Appender:
                 )
 
     def check_format(self, snapshot: PipelineSnapshot) -> None:
-        """Raise TooNew, or Converted, where the log is not one that this headrace, or this format, goes on with."""
+        """Raise TooNew, Converted or Superseded where this headrace, or this format, does not go on with the log."""
         check_format(snapshot.state.transactions, self.pipeline, self.location)
+        if newer := snapshot.superseded_by:
+            raise Superseded(
+                f"`headrace promote` put the table at {newer} in the place of the one at {self.location}, which takes "
+                f"no more entries. Set pipelines.{self.pipeline}.table.location: {newer}. To go back, promote "
+                f"{self.location} (docs/SHADOW.md)."
+            )
         if snapshot.converted >= 0 and not self._format.in_catalog:
             raise Converted(
                 f"`headrace convert` makes the table at {self.location} an Iceberg table, or has made it one: nothing "
@@ -216,12 +226,14 @@ class Appender:
         actions = ours(snapshot.state, files, values, about, properties, swap.gone, moves_only=swap.moves_only)
         self.put(snapshot, actions)
 
-    def put(self, snapshot: PipelineSnapshot, actions: Sequence[Action]) -> None:
+    def put(self, snapshot: PipelineSnapshot, actions: Sequence[Action], *, revives: bool = False) -> None:
         """Append an entry right after the snapshot, once the files of the snapshot are where readers see them.
 
-        Raises LostRace when there is one, ForeignChange, ConfigError where none can be exclusive, OSError.
+        `revives`: the entry lets a superseded log go on. Raises LostRace when there is one, ForeignChange, ConfigError
+        where none can be exclusive, OSError.
         """
-        self.check_format(snapshot)
+        if not revives:
+            self.check_format(snapshot)
         check_writable(snapshot.state, self.location)
         self._format.publish(snapshot.state.place)  # so only the newest entry's files may be out of place
         try:

@@ -23,8 +23,10 @@ from writer.table.log.snapshot import (
     CONVERTED,
     FORMAT,
     INCARNATIONS,
+    PROMOTED,
     RAW,
     ROUTED,
+    SUPERSEDED,
     WITH_RAW,
     WITH_SPECS,
     PipelineSnapshot,
@@ -201,6 +203,42 @@ def convert(end: Appender, about: Mapping[str, Any], properties: Mapping[str, st
         return snapshot.converted
 
     return end.retried(convert)
+
+
+def supersede(end: Appender, frontier: Mapping[TopicPartition, int], by: str, facts: Mapping[str, Any]) -> int:
+    """Put another table, at `by`, in the place of this one: no writer follows. A second time does nothing.
+
+    `frontier`: of the table as it was looked at. Raises CommitFailed where the writer moved it since.
+    """
+
+    def change(snapshot: PipelineSnapshot) -> int:
+        if snapshot.superseded_by == by:
+            return snapshot.version
+        if snapshot.parts() != frontier:
+            raise CommitFailed(
+                f"the table at {end.location} was written to meanwhile (version {snapshot.version}); nothing was "
+                "promoted. Stop its writer, then promote again."
+            )
+        end.commits_since(snapshot.settled)  # no answer to another client's change could follow
+        return _supersede(end, snapshot, by, facts)
+
+    return end.retried(change)
+
+
+def revive(end: Appender, facts: Mapping[str, Any]) -> int:
+    """Let the log of a superseded table go on. A second time does nothing."""
+
+    def change(snapshot: PipelineSnapshot) -> int:
+        return _supersede(end, snapshot, "", facts) if snapshot.superseded_by else snapshot.version
+
+    return end.retried(change)
+
+
+def _supersede(end: Appender, snapshot: PipelineSnapshot, by: str, facts: Mapping[str, Any]) -> int:
+    about = {"kind": "promote", "superseded_by": by, **facts}
+    values = {f"{end.pipeline}/format": max(snapshot.format, PROMOTED)}
+    end.put(snapshot, ours(snapshot.state, [], values, about, {SUPERSEDED: by}), revives=not by)
+    return snapshot.version + 1
 
 
 class _FarEnough(Exception):

@@ -21,6 +21,7 @@ KINDS: Mapping[int, tuple[str, ...]] = {
     5: ("targets",),
     6: ("convert",),
     7: ("raw", "specs", "reprocess"),
+    8: ("promote",),
 }
 FORMAT = 3  # that a start gives a table
 ANSWERED = 4  # that an entry gives a table which answers what another client did: `accept`, and `rewind` that undoes it
@@ -28,6 +29,7 @@ ROUTED = 5  # that a route gives the log of its pipeline, and each of its target
 CONVERTED = 6  # that its last entry gives the log of a table which goes on in another format
 WITH_RAW = 7  # that the log of a table has which has a raw table beside it
 REPROCESSED = 7  # that an entry gives a table which swaps rows for what their records are by now
+PROMOTED = 8  # that an entry gives a table in whose place another one was put
 WITH_SPECS = 7  # that the first event specs give a table: its batches may count records that these left out
 NEWEST = max(KINDS)
 # Kinds that need no format: a version that does not know them skips them, as they concern neither rows nor offsets.
@@ -52,6 +54,7 @@ GAP_SUMS = ("gaps", "gap_offsets", "gaps_ended", "gap_offsets_ended")
 NEVER = -(2**62)  # what stands for no instant where a `txn` had one and goes back
 # Properties of the table.
 INCARNATIONS, TARGETS, RAW = "headrace.incarnations", "headrace.targets", "headrace.raw"
+SUPERSEDED = "headrace.superseded_by"
 
 
 class TargetRecord(NamedTuple):
@@ -181,6 +184,11 @@ class PipelineSnapshot:
     def raw_places(self) -> list[str]:
         """Locations of the raw tables that records of the pipeline were ever kept in, oldest first."""
         return list(json.loads(self.state.configuration.get(RAW, "[]")))
+
+    @property
+    def superseded_by(self) -> str:
+        """Location of the table that `headrace promote` put in its place; empty: none is."""
+        return self.state.configuration.get(SUPERSEDED, "")
 
     @property
     def target_places(self) -> dict[str, TargetRecord]:

@@ -71,6 +71,20 @@ class CatalogClient:
                 )
         return table
 
+    def location_there(self) -> str | None:
+        """Return where the table of this name lies, whatever the configuration says; None where there is none."""
+        table = self._tried(self._load)
+        return None if table is None else _location_of(table)
+
+    def neighbours(self) -> list[str]:
+        """Return the names of all tables in the namespace; none where there is no such namespace."""
+        return self._tried(self._neighbours)
+
+    def rename(self, table: str) -> None:
+        """Give the table another name in its namespace. Asks once; what became of it, `location_there` says."""
+        with self._asking():
+            self._catalog().rename_table(self.place.identifier, (*self.place.namespace, table))
+
     def create(self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
         """Make the table unless there is one of that name, and its namespace where that is missing.
 
@@ -134,6 +148,12 @@ class CatalogClient:
     def _has_namespace(self) -> bool:
         return not self._is_to_be_made() and bool(self._catalog().namespace_exists(self.place.namespace))
 
+    def _neighbours(self) -> list[str]:
+        if not self._is_to_be_made():
+            with suppress(NoSuchNamespaceError):
+                return [name[-1] for name in self._catalog().list_tables(self.place.namespace)]
+        return []
+
     def _load(self) -> Table | None:
         if self._is_to_be_made():
             return None
@@ -157,7 +177,7 @@ class CatalogClient:
             catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
 
     def _lies_there(self, table: Table) -> bool:
-        return without_scheme(table.properties.get(LOCATION) or table.location()).rstrip("/") == self.location
+        return _location_of(table) == self.location
 
     def _whereabouts(self) -> dict[str, str]:
         """Return properties that name the location of the files: a REST catalog may give the table another one."""
@@ -193,6 +213,10 @@ class CatalogClient:
             raise
         except Exception as error:
             raise described(error, self.place) from error
+
+
+def _location_of(table: Table) -> str:
+    return without_scheme(table.properties.get(LOCATION) or table.location()).rstrip("/")
 
 
 _SQLITE = "sqlite:///"
