@@ -13,8 +13,8 @@ from writer.clients.kafka import Cluster
 from writer.maintenance.local_pipeline import LocalPipeline, opened
 from writer.preflight import traffic
 from writer.preflight.finding import Finding
-from writer.preflight.route_sample import split
 from writer.preflight.sample_checks import sampled_route
+from writer.preflight.samples.route_sample import split
 
 NAMES = {1: "Click", 2: "View"}
 SCHEMAS = Schemas({number: {**EVENT, "name": name} for number, name in NAMES.items()}, [1, 2])
