@@ -137,8 +137,8 @@ def load(path: Path) -> SavedSample:
     """Read what `save` wrote. Raises ConfigError, which names the line."""
     at, schemas, rows = 1, list[SavedSchema](), list[dict[str, Any]]()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        about = json.loads(lines[0]) if lines else {}
+        lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")  # splitlines() knows more ends of a line
+        about = json.loads(lines[0])
         if not isinstance(about, dict) or about.get(_MARK) != _FORMAT:
             raise ConfigError(f"{path} holds no sample of this release; write one with `headrace preview --save`")
         for line in lines[1:]:

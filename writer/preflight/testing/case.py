@@ -19,6 +19,7 @@ from writer.schemas import saved_sample
 from writer.schemas.saved_sample import SavedSample
 
 COUNTS = "counts"  # name of the test that counts all records of a file
+_NAMED = 20  # records in a message
 PATTERN = "*.test.yaml"
 _FIX = "Name files *.test.yaml, or folders with such files."
 _SECTION = re.compile(r"^expect:.*\n?((?:[ \t]*\n)*[ \t]+\S.*\n?)*", re.MULTILINE)
@@ -105,7 +106,7 @@ def read(path: Path) -> Case:
         )
     expected = _typed(path, dict[str, Expected], raw, "expect")
     if unknown := next((one for one in expected if one not in names), None):
-        why = f"there is no such record{did_you_mean(unknown, list(names))}"
+        why = f"there is no such record{did_you_mean(unknown, list(names)[:_NAMED])}"
         raise ConfigError(f"{path} cannot be used: expect.{unknown}: {why}")
     return Case(path, file, config, name, sample, names, expected)
 
@@ -116,7 +117,7 @@ def _yaml(document: Any) -> str:
 
 def _is(text: str, document: Any) -> bool:
     try:
-        return bool(yaml.safe_load(text) == document)
+        return repr(yaml.safe_load(text)) == repr(document)  # NaN is itself, too
     except yaml.YAMLError:
         return False
 

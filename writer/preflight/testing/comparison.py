@@ -9,6 +9,8 @@ from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+import numpy as np
+
 from writer.avro.schema_plan import PROVENANCE
 from writer.config.base import did_you_mean
 from writer.output.tables import plain
@@ -88,6 +90,8 @@ def same(expected: Any, got: Any) -> bool:
             return alike and all(same(one, other) for one, other in zip(expected, got, strict=True))
         case float() if not math.isfinite(got):
             return str(expected).lower() == str(got)
+        case float() if type(expected) is float and float(np.float32(got)) == got:  # of a column of type float
+            return bool(np.float32(expected) == np.float32(got))
         case _:
             return not isinstance(expected, bool) and bool(expected == got)
 
