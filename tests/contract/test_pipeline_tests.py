@@ -341,6 +341,31 @@ def test_an_update_writes_whole_rows_and_the_file_that_is_named(files: Files) ->
     assert {one["what"] for one in test["differences"]} == {f"row.{name}" for name in changed}
 
 
+def test_an_update_adds_no_key_to_what_is_named(files: Files) -> None:
+    path = files.case({"a": good(1), "b": good(2)}, {"a": {"bucket": "hour=2026-11-20T01"}})
+    path.write_text(path.read_text().replace("expect:", "\nexpect:"))
+    files.run("--update", "--yes")
+    found = yaml.safe_load(path.read_text())["expect"]
+    assert found["a"] == {"exit": "row", "bucket": "hour=2026-11-20T11"}
+    assert found["b"]["row"] == {"id": 2, "at": "2026-11-20T11:30:00Z", "note": None}
+    assert "\n\nexpect:\n" in path.read_text()
+    path.write_text(path.read_text().partition("\nexpect:")[0])
+    files.run("--update", "--yes")
+    assert "2 passed" in files.passes(), "a section that was not there is made"
+    path.write_text(path.read_text().partition("expect:")[0] + "expect: {a: late,\nb: row}\n")
+    assert "Indent each line of it" in files.mistake("--update", "--yes")
+
+
+@pytest.mark.parametrize("form", ["parquet", "iceberg"])
+def test_a_table_of_any_format_is_not_asked(files: Files, form: str) -> None:
+    files.pipeline(table={"location": "s3://lake/clicks", "format": form})
+    config = yaml.safe_load((files.root / "pipelines.yaml").read_text())
+    config["catalog"] = {"type": "rest", "uri": "${env:NO_CATALOG}"}
+    (files.root / "pipelines.yaml").write_text(yaml.safe_dump(config))
+    files.case({"a": good(1)}, {"a": "row"}, variables={"NO_CATALOG": "http://127.0.0.1:1"})
+    files.passes()
+
+
 def test_tests_are_chosen_by_text_and_none_is_exit_5(files: Files) -> None:
     failing(files)
     assert "1 passed in" in files.passes("-k", "A ROW")

@@ -62,8 +62,8 @@ class Case:
             return _yaml(wanted)
         text, section = self.path.read_text(encoding="utf-8"), {"expect": wanted}
         found = _SECTION.search(text)
-        start, end = (len(text), len(text)) if found is None else found.span()
-        new = f"{text[:start].rstrip()}\n{_yaml(section)}{text[end:]}"
+        before, after = (f"{text.rstrip()}\n", "") if found is None else (text[: found.start()], text[found.end() :])
+        new = f"{before}{_yaml(section)}{after}"
         if not _is(new, {**yaml.safe_load(text), **section}):
             raise ConfigError(f"{self.path}: `expect` cannot be told from what follows it. Indent each line of it.")
         return new

@@ -109,7 +109,7 @@ def shown(got: Outcome) -> str:
 
 
 def as_found(case: Case, found: Mapping[Place, Outcome]) -> dict[str, Any]:
-    """Return the section `expect` as it would have to be. What is as expected is kept; of a row, the columns named."""
+    """Return the section `expect` as it would have to be. What is as expected is kept; of others, what they named."""
     wanted = dict[str, Any]()
     for name, place in case.names.items():
         expected, got = case.expected.get(name), found[place]
@@ -123,12 +123,12 @@ def as_found(case: Case, found: Mapping[Place, Outcome]) -> dict[str, Any]:
 
 
 def _entry(expected: Expected | None, got: Outcome) -> dict[str, Any]:
-    entry = {key: value for key, value in vars(got).items() if value is not None}
-    if got.row is not None:
-        columns = _columns(got.row)
-        if expected is not None and expected.row is not None:
-            columns = [name for name in expected.row if name in got.row]
-        entry["row"] = {name: got.row[name] for name in columns}
+    is_same = expected is not None and expected.exit == got.exit
+    keys = {"exit", *expected.model_fields_set} if expected is not None and is_same else vars(got).keys()
+    entry = {key: value for key, value in vars(got).items() if key in keys and value is not None}
+    if "row" in entry:
+        columns = _columns(entry["row"]) if expected is None or expected.row is None else expected.row
+        entry["row"] = {name: entry["row"][name] for name in columns if name in entry["row"]}
     return entry
 
 
