@@ -19,7 +19,7 @@ from writer.config.loader import checked
 from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import opened
 from writer.preflight import source_checks
-from writer.preflight.preview import decoded
+from writer.preflight.samples.preview import decoded
 from writer.specs.functions import ALLOWED
 from writer.specs.sampling import threshold
 from writer.specs.spec import Spec, SpecError, fingerprint, spec_of, to_json

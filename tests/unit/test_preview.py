@@ -18,7 +18,7 @@ from writer.core.errors import ConfigError
 from writer.maintenance import local_pipeline
 from writer.output import tables
 from writer.output.tables import Column, TextTable, plain
-from writer.preflight import preview, staged_sample
+from writer.preflight.samples import preview, staged_sample
 
 UNKNOWN = 77
 MIXED = [

@@ -13,8 +13,8 @@ from writer.clients.kafka import Cluster
 from writer.maintenance.local_pipeline import LocalPipeline, opened
 from writer.preflight import traffic
 from writer.preflight.finding import Finding
-from writer.preflight.route_sample import split
 from writer.preflight.sample_checks import sampled_route
+from writer.preflight.samples.route_sample import opened_part, split
 
 NAMES = {1: "Click", 2: "View"}
 SCHEMAS = Schemas({number: {**EVENT, "name": name} for number, name in NAMES.items()}, [1, 2])
@@ -43,6 +43,23 @@ def test_a_schema_whose_records_all_fail_to_decode_has_no_part(tmp_path: Path) -
     assert [(part.target, part.records.num_rows) for part in found.parts] == [("Click", 20)]
     assert [one.schema_id for one in found.undecoded] == [2]
     assert found.unrouted == []
+
+
+@pytest.mark.parametrize("by", ["record", {"field": "note"}])
+@pytest.mark.parametrize("with_table", [True, False])
+def test_a_table_gets_the_columns_of_its_own_schemas(tmp_path: Path, by: Any, with_table: bool) -> None:
+    view = {"type": "record", "name": "View", "fields": [{"name": "id", "type": "string"}, *EVENT["fields"][1:]]}
+    newer = {**EVENT, "name": "Click", "fields": [*EVENT["fields"], {"name": "more", "type": "int", "default": 0}]}
+    schemas = Schemas({1: {**EVENT, "name": "Click"}, 2: view, 3: newer}, [1, 2, 3])
+    settings = config(tmp_path, route={"by": by, "targets": {name: str(tmp_path / name) for name in NAMES.values()}})
+    walk = opened("clicks", settings, schemas, before_route=True)
+    row = {"at": NOW, "note": "Click"}
+    batch = records([value(1, EVENT, {**row, "id": 1}), value(2, view, {**row, "id": "x", "note": "View"})])
+    for part in split(walk, batch).parts:
+        table = opened_part("clicks", part, schemas, with_table=with_table)
+        assert table.decoded(part.records).rows == 1
+        registered = ["more"] if part.target == "Click" and by == "record" else []  # before a record brings it
+        assert table.plan.columns.names == ["id", "at", "note", *registered]
 
 
 @pytest.mark.parametrize("unrouted", ["stop", "dead_letters"])

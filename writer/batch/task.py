@@ -23,7 +23,7 @@ from writer.batch.bucketing import BucketAssignment
 from writer.batch.dead_letters import DeadLetterFile, incarnation_column
 from writer.batch.lateness import Late, follow, late, late_reasons
 from writer.batch.plan import TaskPlan
-from writer.batch.record_steps import Group, RecordSteps
+from writer.batch.record_steps import Group, LeaveOut, RecordSteps
 from writer.batch.route import NoTarget, Route, Share
 from writer.batch.skip import skip
 from writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RawRecords, as_raw
@@ -65,12 +65,12 @@ def run(
 class Task:
     """State of one task: the steps of its records, the rows of each table, its dead letters, its raw records."""
 
-    def __init__(self, plan: TaskPlan) -> None:
-        self._plan, self._counts = plan, defaultdict[Source, Counts](Counts)
+    def __init__(self, plan: TaskPlan, leave_out: LeaveOut | None = None) -> None:
+        self._plan, self._leave_out, self._counts = plan, leave_out, defaultdict[Source, Counts](Counts)
         self._dead = DeadLetterFile(plan.destination(plan.dead_letters), plan.incarnations, plan.now)
         self._raw = None if plan.raw is None else _raw_records(plan, plan.raw)
         keep = None if self._raw is None else partial(self._keep, self._raw)
-        self._steps = RecordSteps(plan, self._dead.add, counts=self._counts, keep=keep)
+        self._steps = RecordSteps(plan, self._dead.add, counts=self._counts, keep=keep, leave_out=leave_out)
         self._report = self._steps.report
         self._targets = dict[str, TableRows]()  # by name, those that got a record
         if plan.route is None:
@@ -186,7 +186,7 @@ class Task:
     def _target(self, name: str) -> "TableRows":
         if name not in self._targets:
             plan = self._plan.targets[name]
-            steps = RecordSteps(plan, self._dead.add, counts=self._counts)
+            steps = RecordSteps(plan, self._dead.add, counts=self._counts, leave_out=self._leave_out)
             self._targets[name] = TableRows(plan, steps, self._dead)
         return self._targets[name]
 

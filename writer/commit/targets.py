@@ -18,6 +18,7 @@ from writer.batch.task_report import Report
 from writer.commit.closed_buckets import closes, newly_closed
 from writer.commit.target_table import Target, check_ours, check_settings, may_pass, open_target
 from writer.commit.task_plan import build_task_plan
+from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core import logging
@@ -343,21 +344,27 @@ class Targets:
         known = self._schemas.plan.schemas[schema_id]
         assert isinstance(known, WriterSchema), "what is not decoded is not routed"
         target.texts[schema_id] = known.text
-        before, target.plan = target.plan, target.plan.extend(schema_id, known.text)
-        what, rule = "event_time", target.settings.event_time.rule(target.unit)
-        admitted = target.plan.schemas[schema_id]
-        try:
-            if isinstance(admitted, WriterSchema):
-                times, _ = times_of(target.plan.input_of(admitted).empty_table(), rule, pa.array([], pa.string()))
-                what = "bucket"
-                target.bucketer.assign(target.plan.columns.empty_table(), times)
-        except ValueError as error:
-            target.plan = before.reject(schema_id, f"schema id {schema_id}: {what}: {error}")
+        target.plan = admitted(target.settings, target.unit, target.plan, schema_id, known.text)
         about = {"pipeline": self._pipeline, "target": target.name, "schema_id": schema_id}
         if isinstance(found := target.plan.schemas[schema_id], Rejected):
             logging.warning("schema_rejected", reason=found.reason, **about)
         else:
             logging.event("schema_admitted", decoder="native" if known.native else "fastavro", **about)
+
+
+def admitted(settings: Pipeline, unit: str, plan: SchemaPlan, schema_id: int, text: str) -> SchemaPlan:
+    """Return the plan of a target with one more schema; rejected there, too, if event time or bucket is no column."""
+    grown, what = plan.extend(schema_id, text), "event_time"
+    found = grown.schemas[schema_id]
+    try:
+        if isinstance(found, WriterSchema):
+            rule = settings.event_time.rule(unit)
+            times, _ = times_of(grown.input_of(found).empty_table(), rule, pa.array([], pa.string()))
+            what = "bucket"
+            bucketers.build(settings.bucket).assign(grown.columns.empty_table(), times)
+    except ValueError as error:
+        return plan.reject(schema_id, f"schema id {schema_id}: {what}: {error}")
+    return grown
 
 
 def record_names(plan: SchemaPlan) -> dict[int, str]:

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -31,6 +31,7 @@ SECTIONS = ("autoscaler", "http", "spark", "supervisor")
 NEEDS = f"it may have the sections {', '.join(SECTIONS)}"
 _LOOK_S = 5.0  # between two looks at a file that is watched
 _OF_PIPELINES = ("pipelines", "defaults")  # sections that a process takes over while it runs
+_NO_SERVERS = {"kafka": {"bootstrap_servers": "none:9092"}, "registry": {"url": "http://none"}, "checkpoints": "/none"}
 _BENEATH = ("kafka", "registry", "s3", "checkpoints")  # sections that decide what a pipeline reads, and where it writes
 
 
@@ -51,13 +52,28 @@ def load(path: Path) -> Config:
     return checked(*_whole(path))
 
 
+def load_pipelines(path: Path, variables: Mapping[str, str]) -> Config:
+    """Read the pipelines of a configuration for a command that asks no server. Raises ConfigError.
+
+    Sections about servers are left aside. References become `variables`, those of others stand for themselves, so that
+    neither the environment nor a secret is needed.
+    """
+    raw = mapping(path, "it needs the key pipelines", MISSING)
+    own = {key: raw[key] for key in (*_OF_PIPELINES, "catalog") if key in raw}
+
+    def look_up(kind: str, name: str) -> str:
+        return variables.get(name, f"${{{kind}:{name}}}") if kind == "env" else f"${{{kind}:{name}}}"
+
+    return checked({**_NO_SERVERS, **own}, str(path), look_up)
+
+
 def _whole(path: Path) -> tuple[dict[str, Any], str]:
     """Read a configuration file and what lies beneath it. Returns it, and what it is, for messages."""
     required = [name for name, field in Config.model_fields.items() if field.is_required()]
-    raw = _mapping(path, f"it needs the keys {', '.join(required)}", MISSING)
+    raw = mapping(path, f"it needs the keys {', '.join(required)}", MISSING)
     if not (given := os.environ.get(VARIABLE)):
         return raw, str(path)
-    place = _mapping(Path(given), NEEDS, f"Correct {VARIABLE}, or unset it.")
+    place = mapping(Path(given), NEEDS, f"Correct {VARIABLE}, or unset it.")
     return beneath(raw, place, given), f"{path}, with {given} beneath it,"
 
 
@@ -80,7 +96,7 @@ def addresses(path: Path) -> Addresses:
 
     def section(name: str, kind: Any) -> Any:
         with suppress(ConfigError, ValidationError, RecursionError):
-            return TypeAdapter(kind).validate_python(_resolved(raw.get(name), {}))
+            return TypeAdapter(kind).validate_python(_resolved(raw.get(name), {}, _look_up))
         return None
 
     names = raw.get("pipelines")
@@ -93,24 +109,29 @@ def addresses(path: Path) -> Addresses:
     )
 
 
-def checked(raw: dict[str, Any], read: str) -> Config:
-    """Check a configuration. `read`: what it is, for messages. Raises ConfigError, one line for each fault."""
+def checked(raw: dict[str, Any], read: str, look_up: Callable[[str, str], str] | None = None) -> Config:
+    """Check a configuration. `read`: what it is, for messages. Raises ConfigError, one line for each fault.
+
+    `look_up`: of a reference's kind and name; by default in the environment and in files.
+    """
     if renamed := retired.in_config(raw):
         raise ConfigError(
             "\n".join([f"{read} uses retired names (docs/UPGRADES.md):", *(f"  {one}" for one in renamed)])
         )
     looked_up: dict[str, str] = {}
     try:
-        return Config.model_validate(_resolved(raw, looked_up))
+        return Config.model_validate(_resolved(raw, looked_up, look_up or _look_up))
     except RecursionError as error:
         raise ConfigError(f"{read} cannot be used: an alias (*) stands inside what it names (&)") from error
     except ValidationError as error:
-        raise ConfigError(_masked("\n".join([f"{read} cannot be used:", *_faults(error)]), looked_up)) from None
+        raise ConfigError(_masked("\n".join([f"{read} cannot be used:", *faults(error)]), looked_up)) from None
 
 
-def _faults(error: ValidationError) -> list[str]:
+def faults(error: ValidationError, *above: str) -> list[str]:
+    """Return a line for each fault: its key, below the keys `above`, and what is wrong with it."""
     return [
-        f"  {'.'.join(map(str, e['loc'])) or 'file'}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()
+        f"  {'.'.join(map(str, (*above, *e['loc']))) or 'file'}: {e['msg'].removeprefix('Value error, ')}"
+        for e in error.errors()
     ]
 
 
@@ -125,7 +146,8 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, what, node.start_mark) from error
 
 
-def _mapping(path: Path, needs: str, fix: str) -> dict[str, Any]:
+def mapping(path: Path, needs: str, fix: str) -> dict[str, Any]:
+    """Read a YAML file. Raises ConfigError for what is none, with the line, and with `needs` for what is no mapping."""
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
         try:
@@ -151,17 +173,17 @@ def _fault(error: yaml.YAMLError | ValueError) -> str:
     return " ".join(str(error).split())
 
 
-def _resolved(value: Any, looked_up: dict[str, str]) -> Any:
+def _resolved(value: Any, looked_up: dict[str, str], look_up: Callable[[str, str], str]) -> Any:
     """Replace the references, and remember in `looked_up` by what: text → reference."""
     if isinstance(value, dict):
-        return {key: _resolved(item, looked_up) for key, item in value.items()}
+        return {key: _resolved(item, looked_up, look_up) for key, item in value.items()}
     if isinstance(value, list):
-        return [_resolved(item, looked_up) for item in value]
+        return [_resolved(item, looked_up, look_up) for item in value]
     if not isinstance(value, str):
         return value
 
     def replacement(match: re.Match[str]) -> str:
-        text = _look_up(*match.groups())
+        text = look_up(*match.groups())
         looked_up[text] = match[0]
         return text
 
@@ -229,7 +251,7 @@ def combined(old: Config, new: Config, found: ConfigChanges) -> Config:
         return Config.model_validate({name: getattr(config, name) for name, config in sections.items()})
     except ValidationError as error:
         why = "the pipelines do not fit the other sections, which a process reads when it starts. Restart the process:"
-        raise ConfigError("\n".join([why, *_faults(error)])) from None
+        raise ConfigError("\n".join([why, *faults(error)])) from None
 
 
 def _differing(section: str, old: object, new: object) -> list[str]:

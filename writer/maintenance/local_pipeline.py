@@ -15,11 +15,12 @@ from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import CONFLUENT, Wire
 from writer.batch.bucketing import TimeRule
 from writer.batch.plan import TaskPlan
-from writer.batch.record_steps import Group, RecordSteps
+from writer.batch.record_steps import Group, LeaveOut, RecordSteps
 from writer.batch.schema_reader import Decoders
 from writer.batch.task import Task
 from writer.batch.task_report import Report
 from writer.commit import builder
+from writer.commit.closed_buckets import closes
 from writer.commit.event_specs import check_version
 from writer.commit.targets import Targets, routed
 from writer.commit.task_plan import build_task_plan
@@ -30,11 +31,12 @@ from writer.core.files import StagedFile
 from writer.schemas.format_detection import judge, unit_of, wire_of
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import Meanings
-from writer.schemas.tracker import Schemas
+from writer.schemas.tracker import Admission, Schemas
 from writer.table.factory import Tables, main_table
 from writer.table.table import PipelineTable
 
 ANY_AGE = timedelta(days=36_500)  # of an event whose broker timestamp is unknown
+PLACES = ("table", "dead_letters", "late")  # folders of staged files
 _NO_TIME_YEAR = 1970  # of the timestamp that stands for none
 
 
@@ -125,16 +127,27 @@ class LocalPipeline:
             raise self._no_time(error) from error
         return sample
 
-    def staged(self, records: pa.RecordBatch, now: datetime, into: Path) -> Report:
-        """Run a whole task on the records, into files below `into`. Raises ConfigError, RegistryUnreachable."""
+    def staged(
+        self, records: pa.RecordBatch, now: datetime, into: Path, *, closed_until: datetime | None = None,
+        leave_out: LeaveOut | None = None,
+    ) -> Report:  # fmt: skip
+        """Run a whole task on the records, into files below `into`. Raises ConfigError, RegistryUnreachable.
+
+        `closed_until`: buckets that end by then are closed, if the table has any that close. `leave_out` may be told of
+        a record again, when the task runs again.
+        """
         incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), 1)
-        table, dead_letters = str(into / "table"), str(into / "dead_letters")
+        settings, (table, dead_letters, late) = self.config.pipelines[self.name], (str(into / one) for one in PLACES)
+        closed_until = closed_until if closes(settings, bucketers.build(settings.bucket)) else None
 
         def plan(_: Piece | None) -> TaskPlan:
-            found = self.task_plan(now, "sample", incarnations)
-            return replace(found, table=table, dead_letters=dead_letters, entropy_bits=0, hidden=False, folder="")
+            return replace(
+                self.task_plan(now, "sample", incarnations), table=table, dead_letters=dead_letters,
+                late_table=settings.late_table and late, closed_until=closed_until, entropy_bits=0, hidden=False,
+                folder="",
+            )  # fmt: skip
 
-        return self.run(lambda _: [Piece(records)], plan)
+        return self.run(lambda _: [Piece(records)], plan, leave_out)
 
     def task_plan(
         self, now: datetime, prefix: str, incarnations: Mapping[str, int], older: timedelta = timedelta(0)
@@ -165,7 +178,10 @@ class LocalPipeline:
         of_targets = {} if self.targets is None else self.targets.side_files(report)
         return {**builder.side_files(self.config.pipelines[self.name], report), **of_targets}
 
-    def run(self, read: Callable[[SchemaPlan], Iterable[Piece]], plan: Callable[[Piece | None], TaskPlan]) -> Report:
+    def run(
+        self, read: Callable[[SchemaPlan], Iterable[Piece]], plan: Callable[[Piece | None], TaskPlan],
+        leave_out: LeaveOut | None = None,
+    ) -> Report:  # fmt: skip
         """Run one task on what `read` gives, and again, read anew, when it met schemas that the plan lacked.
 
         `plan`: of the task, by the first piece. Raises ConfigError, RegistryUnreachable, what `read` raises.
@@ -176,7 +192,7 @@ class LocalPipeline:
             first = next(pieces, None)
             if first is not None and first.rows is None:
                 self.settled(first.records)
-            task = Task(plan(first))
+            task = Task(plan(first), leave_out)
             try:
                 report = task.run(chain([] if first is None else [first], pieces), partial(_take, task, size))
             except ValueError as error:
@@ -240,6 +256,7 @@ class LocalPipeline:
 def opened(
     name: str, config: Config, schemas: SchemaSource, *, topics: Sequence[str] | None = None, with_table: bool = True,
     checked: bool = True, tables: Tables | None = None, before_route: bool = False, forgives: bool = False,
+    admission: Admission | None = None,
 ) -> LocalPipeline:  # fmt: skip
     """Open a pipeline: its table's columns, if there is a table, and the registered schemas on top.
 
@@ -247,6 +264,7 @@ def opened(
     `tables`: of a command that commits rows; those of a route are opened, and made where records need them.
     `before_route`: records are only decoded, as a route has them before it splits them.
     `forgives`: event specs leave no record out, and what fails on one gives null.
+    `admission`: of schemas to one table of a route; by default, all fill the table.
     Unless `checked` is off, schema ids must mean what they meant when the table's rows were read: else SchemaChanged.
     Raises ConfigError for a table that is not the pipeline's, CommitFailed for one that cannot be read,
     RegistryUnreachable.
@@ -272,7 +290,7 @@ def opened(
         name, schemas, meanings, decode_only=is_routed, bucket_columns=buckets,
         record_columns=pipeline.columns.record_columns, rules=pipeline.column_rules,
         wire=wire or CONFLUENT, key_wire=key_wire or CONFLUENT,
-        specs=tuple(replace(one, forgives=forgives) for one in pipeline.record_specs),
+        specs=tuple(replace(one, forgives=forgives) for one in pipeline.record_specs), admission=admission,
     )  # fmt: skip
     known.read_topics(pipeline.topics.among(seen) if topics is None else topics)
     known.follow(columns)

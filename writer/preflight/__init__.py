@@ -1,1 +1,1 @@
-"""Checks and estimates before a start: validate, preview, sizing, effects of a schema."""
+"""Checks and estimates before a start: validate, preview, tests, sizing, effects of a schema."""

@@ -20,7 +20,7 @@ from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample
 from writer.output.tables import legible, short_type
 from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.preflight.host_checks import scratch
-from writer.preflight.route_sample import RouteSplit, opened_part, split
+from writer.preflight.samples.route_sample import RouteSplit, opened_part, split
 from writer.schemas.format_detection import MixedWire, UnclearWire
 from writer.schemas.registry import SchemaSource
 from writer.sealing.manifest import bucket_path

@@ -19,9 +19,9 @@ from writer.core.errors import ConfigError, ExitCode, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural, span
 from writer.maintenance.local_pipeline import LocalPipeline, opened
-from writer.preflight.route_sample import opened_part, split
+from writer.preflight.samples.route_sample import opened_part, split
+from writer.preflight.samples.staged_sample import Staged, staged
 from writer.preflight.sizing import Traffic
-from writer.preflight.staged_sample import Staged, staged
 from writer.schemas.registry import SchemaSource, source
 
 _WINDOW = timedelta(hours=1)

@@ -55,6 +55,14 @@ class HasKeys(Protocol):
         """Return the same source, whose `known` schemas are those of a topic's keys."""
 
 
+@runtime_checkable
+class HasOtherIds(Protocol):
+    """A source that finds its schemas by other ids itself."""
+
+    def by(self, ids: Ids) -> SchemaSource:
+        """Return the same schemas by other ids."""
+
+
 @dataclass(frozen=True)
 class Login:
     """The login for a registry, and the authority of its certificate."""
@@ -353,6 +361,8 @@ def subjects(config: Registry) -> Subjects:
 def by(schemas: SchemaSource, ids: Ids) -> SchemaSource:
     """Return the same schemas by other ids. Raises ConfigError when it is not known where they are to be had."""
     match schemas, ids:
+        case HasOtherIds(), _:
+            return schemas.by(ids)
         case _, "confluent":
             return schemas
         case _, "fingerprint":

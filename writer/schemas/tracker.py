@@ -43,6 +43,14 @@ def _knows(source: SchemaSource, topics: Iterable[str], wire: Wire, schema_id: i
     return True
 
 
+@dataclass(frozen=True)
+class Admission:
+    """Which schemas fill a table, and how."""
+
+    registered: Callable[[str], bool] = lambda _: True  # of the topics, before a record brings them; by their text
+    extended: Callable[[SchemaPlan, int, str], SchemaPlan] = SchemaPlan.extend  # a plan with one more, or that rejected
+
+
 class Schemas:
     """The schema plan of one pipeline. It only grows, and is handed to the tasks batch by batch.
 
@@ -67,16 +75,18 @@ class Schemas:
         key_wire: Wire = CONFLUENT,
         decode_only: bool = False,
         specs: tuple[Spec, ...] = (),
+        admission: Admission | None = None,
     ) -> None:
         """Let columns grow by `rules`. `record_columns`: of the records' keys and headers.
 
-        `decode_only`: the values are decoded by this plan, and fill the columns of others.
+        `decode_only`: the values are decoded by this plan, and fill the columns of others. `admission`: of schemas to
+        one table of a route.
         Wait at most `unknown_id_timeout` for an unknown id, and no longer when `stopping` is set.
         """
         self._pipeline, self._named, self._topics = pipeline, source, list[str]()
         self.meanings, self._wire, self._source = meanings, wire, self._opened(source, meanings, wire)
         self._unknown_id_timeout = unknown_id_timeout
-        self._extended = SchemaPlan.decode_only if decode_only else SchemaPlan.extend
+        self._admission = admission or Admission(extended=SchemaPlan.decode_only if decode_only else SchemaPlan.extend)
         # Names that no field of a schema may take, in lower case.
         own = (*PROVENANCE.names, *bucket_columns, *record_columns.names)
         self._reserved = frozenset(name.lower() for name in own) | rules.reserved
@@ -138,13 +148,13 @@ class Schemas:
         """
         if self._wire.schema_id is not None:
             try:
-                return self._extended(plan, self._wire.schema_id, self._source.schema(self._wire.schema_id))
+                return self._admission.extended(plan, self._wire.schema_id, self._source.schema(self._wire.schema_id))
             except SchemaNotFound as error:
                 setting = "wire" if self._part == "value" else "columns.key.wire"
                 raise ConfigError(f"{setting}.schema_id: {error}. Register the schema, or name another.") from error
         for topic in self._topics:
             for schema_id, text in self._source.known(topic).items():
-                plan = self._extended(plan, schema_id, text)
+                plan = self._admission.extended(plan, schema_id, text) if self._admission.registered(text) else plan
         return plan
 
     @property
@@ -230,7 +240,7 @@ class Schemas:
             if text is None:
                 self.plan = self.plan.reject(schema_id, f"schema id {show_id(schema_id)} is unknown to the registry")
             else:
-                self.plan = self._extended(self.plan, schema_id, text)
+                self.plan = self._admission.extended(self.plan, schema_id, text)
             self._log_admission(schema_id)
 
     def _asked(self, ask: Callable[[], _T], schema_id: int, unknown_id_timeout: timedelta = _NO_GRACE) -> _T | None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.output.tables import plain
-from writer.preflight.preview import Step, looked
+from writer.preflight.samples.preview import Step, looked
 from writer.web.http_server import TEXT, Answer, Guarded, allowed, json_answer
 
 _PATH = "/records"

@@ -1,13 +1,15 @@
 """`headrace preview`: shows what becomes of records, without Spark."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from writer.config.loader import load
+from writer.config.loader import load, load_pipelines
+from writer.core.errors import ConfigError
 from writer.output.cli_options import ConfigFile, OnePipeline, OneTarget, json_option
-from writer.preflight import preview as command
+from writer.preflight.samples import preview as command
 
 
 def preview(
@@ -25,6 +27,12 @@ def preview(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C; from a position: all from there on.")
     ] = False,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Write the records and their schemas to this new file, too.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Show the records of such a file, without Kafka and registry.")
+    ] = None,
     as_json: Annotated[bool, json_option("a line for each record, or file")] = False,
 ) -> None:
     """Show records of a pipeline's topics as a step of the writer sees them. Without Spark; changes nothing.
@@ -34,6 +42,12 @@ def preview(
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration.
     """
     now = datetime.now(UTC)
+    if file is not None:
+        if follow or save is not None or start != "latest":
+            raise ConfigError("--file shows all records of a file; leave --follow, --from and --save out")
+        pipelines = load_pipelines(config, {})
+        command.preview_file(pipelines, pipeline, file, target=target, at=at, as_json=as_json, now=now)
+        return
     command.preview(
         load(config),
         pipeline,
@@ -44,4 +58,5 @@ def preview(
         follow=follow,
         as_json=as_json,
         now=now,
+        save=save,
     )

@@ -1,17 +1,22 @@
 """Splits a sample of records by the tables that a route sends them to. Makes no table."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
+from writer.avro.schema_plan import SchemaPlan
 from writer.batch.route import NoTarget, Route
-from writer.commit.targets import record_names
+from writer.commit.targets import admitted, record_names
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, opened, record_places
 from writer.schemas.registry import SchemaSource
+from writer.schemas.subjects import full_name
+from writer.schemas.tracker import Admission
 from writer.table.log.foreign_writes import CommitFailed
 
 
@@ -22,6 +27,7 @@ class TargetPart:
     target: str
     config: Config
     records: pa.RecordBatch
+    registered: Callable[[str], bool]  # which schemas of the topics fill the table before a record brings them
 
 
 @dataclass(frozen=True)
@@ -61,19 +67,27 @@ def split(walk: LocalPipeline, batch: pa.RecordBatch) -> RouteSplit:
             else:
                 found.setdefault(share.target, []).append(records.select(batch.schema.names))
     parts = [
-        TargetPart(target, config.at_target(name, target), _batch(tables))
+        TargetPart(target, config.at_target(name, target), _batch(tables), partial(_goes_to, route, target))
         for target, tables in sorted(found.items(), key=lambda one: (-sum(t.num_rows for t in one[1]), one[0]))
     ]
     return RouteSplit(parts, sample.dead_letters, unrouted.dead_letters)
 
 
-def opened_part(name: str, part: TargetPart, schemas: SchemaSource) -> LocalPipeline:
-    """Open the table of a part; where it does not exist yet or cannot be read, as if it did not exist."""
+def opened_part(name: str, part: TargetPart, schemas: SchemaSource, *, with_table: bool = True) -> LocalPipeline:
+    """Open the table of a part; where it does not exist yet or cannot be read, as if it did not exist.
+
+    As the writer has it, it gets the columns of the schemas that go there by the name of their record, and of those
+    that its records have. Without `with_table` it is as the writer makes it, which also rejects schemas without the
+    event time; with it, this is left to the check that says what to do.
+    """
     topics = sorted({topic for topic, _, _ in record_places(pa.Table.from_batches([part.records]))})
-    try:
-        return opened(name, part.config, schemas, topics=topics)
-    except (ConfigError, CommitFailed):  # its own check says so
-        return opened(name, part.config, schemas, topics=topics, with_table=False)
+    if with_table:
+        with suppress(ConfigError, CommitFailed):  # its own check says so
+            return opened(name, part.config, schemas, topics=topics, admission=Admission(part.registered))
+    settings = part.config.pipelines[name]
+    extended = partial(admitted, settings, str(settings.event_time.unit)) if not with_table else SchemaPlan.extend
+    admission = Admission(part.registered, extended)
+    return opened(name, part.config, schemas, topics=topics, with_table=False, admission=admission)
 
 
 def _route(settings: Pipeline, records: Mapping[int, str]) -> Route:
@@ -82,6 +96,11 @@ def _route(settings: Pipeline, records: Mapping[int, str]) -> Route:
     rest = settings.route.unrouted
     otherwise = None if rest in ("dead_letters", "stop") else rest
     return Route(by, key, settings.route.rules, _OwnTable(), is_full=True, otherwise=otherwise, records=records)
+
+
+def _goes_to(route: Route, target: str, text: str) -> bool:
+    """Return whether a schema goes to a target by the name of its record."""
+    return route.by == "record" and (name := full_name(text)) is not None and route.target(name) == target
 
 
 def _batch(tables: list[pa.Table]) -> pa.RecordBatch:

@@ -1,78 +1,118 @@
 """Shows records as each step of the writer sees them, on a terminal or as JSON. Changes nothing."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Any, Literal
+from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
 import bucketers
-from writer.avro.schema_plan import Rejected
-from writer.avro.wire_format import WIDTHS, Wire, each, recognised, show_id
+from writer.avro.wire_format import Wire, each, recognised
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import Source, Span
-from writer.core.text import instant as short_instant, plural, span
-from writer.core.units import show_size
+from writer.core.text import plural
 from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, opened, record_places
 from writer.output import tables
-from writer.output.tables import Column, TextTable, cell, emit, instant, plain, short_type
-from writer.preflight.route_sample import TargetPart, opened_part, split
-from writer.preflight.staged_sample import show_staged
+from writer.output.tables import Column, TextTable, emit, plain
+from writer.preflight.samples.preview_text import (
+    ASSIGNED,
+    NARROW,
+    RAW,
+    RAW_NARROW,
+    Record,
+    assigned_line,
+    others,
+    raw_line,
+    summary,
+    transposed,
+)
+from writer.preflight.samples.route_sample import TargetPart, opened_part, split
+from writer.preflight.samples.staged_sample import show_staged
+from writer.schemas import saved_sample
 from writer.schemas.format_detection import RECORDS_MAX
-from writer.schemas.registry import source
-from writer.sealing.manifest import bucket_path
+from writer.schemas.registry import SchemaSource, source
+from writer.schemas.saved_sample import SavedSample, SavedSchemas, SchemaRecorder
 
 Step = Literal["raw", "decoded", "assigned", "staged"]
-Record = dict[str, Any]  # one record as a step sees it
-_HEAD_BYTES = 48  # of a value, for the eye
-_NARROW = 96  # columns; below them, hex digits and milliseconds would leave no room for the value
-_HEX_BYTES = 4  # of them, as hex digits too
-_NAME = 24  # columns for the name of a decoded value, at most
-_CELL = 20  # for the value itself, at least
-_TROUBLE = {"dead_letter": "red", "quarantined": "yellow", "tombstone": "dim", "filtered": "dim"}
 
 
 def preview(
     config: Config, name: str | None, *, target: str | None = None, at: Step, records: int, start: str, follow: bool,
-    as_json: bool, now: datetime,
+    as_json: bool, now: datetime, save: Path | None = None,
 ) -> None:  # fmt: skip
     """Show records of a pipeline's topics at a step; of a route by the tables that they go to, or of one of these.
 
-    Raises HeadraceError.
+    `save`: file to which the records are written with their schemas. Raises HeadraceError.
     """
-    name = config.one(name)
-    if target is not None:
-        config.at_target(name, target)  # says that it does not exist
+    name = _chosen(config, name, target, at)
     if follow and at == "staged":
         raise ConfigError("--at staged shows finished files, which --follow never has; leave one of them out")
+    if follow and save is not None:
+        raise ConfigError("--save writes a sample that has an end, which --follow never has; leave one of them out")
     cluster, topics = _asked(config, name)
     spans = kafka_sample.spans(cluster, topics, records, kafka_sample.position(start))
     out = tables.console()
     look = PreviewSession(name, config, at, out, now, as_json=as_json, whole=not follow)
-    if config.pipelines[name].route is not None and at != "raw":
-        if follow:
-            raise ConfigError("--follow does not split records by a route; show them as they are: --at raw")
-        look.show_route(kafka_sample.read(config.kafka, spans), target)
-        return
-    if target is not None:
-        raise ConfigError("--at raw shows records before the route; leave --target out, or show them decoded")
     if follow:
+        if look.is_routed:
+            raise ConfigError("--follow does not split records by a route; show them as they are: --at raw")
         with suppress(KeyboardInterrupt):
             look.show(kafka_sample.follow(config.kafka, {source: first for source, (first, _) in spans.items()}))
         return
     batch = kafka_sample.read(config.kafka, spans)
-    if not as_json:
-        tables.sentence(out, _scope(name, topics, batch, spans, start), "dim")
-    if batch.num_rows:
-        look.show([batch])
+    if save is not None:
+        sample = recorded(config, name, topics, batch, source(config.registry))
+        saved_sample.save(save, sample)
+    look.show_sample(batch, target, _scope(name, topics, batch, spans, start))
+    if save is not None and not as_json:
+        of = plural(batch.num_rows, "record"), plural(len(sample.schemas.saved), "schema")
+        tables.sentence(out, f"{of[0]} and {of[1]} are in {save}", "dim")
+
+
+def preview_file(
+    config: Config, name: str | None, path: Path, *, target: str | None, at: Step, as_json: bool, now: datetime
+) -> None:
+    """Show records of a file that `save` wrote, without Kafka and registry, as if there were no table yet.
+
+    Raises HeadraceError.
+    """
+    sample = saved_sample.load(path)
+    name = _chosen(config, name or (sample.pipeline if sample.pipeline in config.pipelines else None), target, at)
+    look = PreviewSession(name, config, at, tables.console(), now, as_json=as_json, whole=True, saved=sample)
+    look.show_sample(
+        sample.records, target, f"{name}: {plural(sample.records.num_rows, 'record')} of {path}; times in UTC"
+    )
+
+
+def recorded(config: Config, name: str, topics: list[str], batch: pa.RecordBatch, schemas: SchemaSource) -> SavedSample:
+    """Return records with the schemas that their steps ask for. Raises HeadraceError."""
+    recorder = SchemaRecorder(schemas)
+    is_routed = config.pipelines[name].route is not None
+    walk = opened(name, config, recorder, topics=topics, with_table=False, before_route=is_routed)
+    if batch.num_rows and is_routed:
+        for part in split(walk, batch).parts:
+            opened_part(name, part, recorder, with_table=False).decoded(part.records)
+    elif batch.num_rows:
+        walk.decoded(batch)
+    return SavedSample(name, topics, batch, SavedSchemas(recorder.saved))
+
+
+def _chosen(config: Config, name: str | None, target: str | None, at: Step) -> str:
+    """Return the pipeline that is meant. Raises ConfigError for a target that it has not."""
+    name = config.one(name)
+    if target is not None:
+        config.at_target(name, target)  # says that it does not exist
+        if at == "raw":
+            raise ConfigError("--at raw shows records before the route; leave --target out, or show them decoded")
+    return name
 
 
 def looked(config: Config, name: str, *, at: Step, records: int, now: datetime) -> list[Record]:
@@ -130,12 +170,31 @@ class PreviewSession:
     _: KW_ONLY
     as_json: bool
     whole: bool  # one batch comes, and may be summed up
+    saved: SavedSample | None = None  # of a file: neither registry nor table is asked
     _sheet: TextTable | None = None
     _target: str | None = None  # of a route, whose records are shown
 
+    @property
+    def is_routed(self) -> bool:
+        """Whether records are shown by the tables of a route."""
+        return self.config.pipelines[self.name].route is not None and self.at != "raw"
+
+    def show_sample(self, batch: pa.RecordBatch, target: str | None, scope: str) -> None:
+        """Show a sample, of a route by its tables. `scope`: what it is of."""
+        if self.is_routed:
+            self.show_route(batch, target)
+            return
+        if not self.as_json:
+            tables.sentence(self.out, scope, "dim")
+        if batch.num_rows:
+            self.show([batch])
+
     def show(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Show each batch as it comes."""
-        walk = _walk(self.config, self.name, self.at)
+        if self.saved is None or self.at == "raw":
+            walk = _walk(self.config, self.name, self.at)
+        else:
+            walk = opened(self.name, self.config, self.saved.schemas, topics=self.saved.topics, with_table=False)
         for batch in batches:
             if walk is not None and self.at == "staged":
                 show_staged(walk, batch, self.now, self.out, as_json=self.as_json)
@@ -147,19 +206,21 @@ class PreviewSession:
         if batch.num_rows == 0:
             tables.sentence(self.out, f"{self.name}: the topics hold no records", "dim")
             return
-        schemas = source(self.config.registry)
+        schemas = source(self.config.registry) if self.saved is None else self.saved.schemas
         topics = batch.column("topic").unique().to_pylist()  # a sample's
-        found = split(opened(self.name, self.config, schemas, topics=topics, before_route=True), batch)
+        with_table = self.saved is None
+        walk = opened(self.name, self.config, schemas, topics=topics, before_route=True, with_table=with_table)
+        found = split(walk, batch)
         for part in found.parts:
             if target in (None, part.target):
-                self._part(part, opened_part(self.name, part, schemas))
+                self._part(part, opened_part(self.name, part, schemas, with_table=with_table))
         if target is None and found.refused:
             refused = list(map(_refused, found.refused))
             if self.as_json:
                 self._emit(refused, None)
             else:
                 self.out.print(Text(f"no table: {plural(len(refused), 'record')}", "bold"))
-                _others(self.out, refused)
+                others(self.out, refused)
         elif target is not None and not any(part.target == target for part in found.parts):
             tables.sentence(self.out, f"{self.name}: none of {plural(batch.num_rows, 'record')} goes to {target}.")
 
@@ -184,15 +245,15 @@ class PreviewSession:
             self._emit(records, self._target)
             return
         if walk is None:
-            narrow = self.out.width < _NARROW
-            self._lines(_RAW_NARROW if narrow else _RAW, [_raw_line(record, narrow=narrow) for record in records])
+            narrow = self.out.width < NARROW
+            self._lines(RAW_NARROW if narrow else RAW, [raw_line(record, narrow=narrow) for record in records])
         elif self.at == "decoded":
-            _transposed(self.out, [record for record in records if record["outcome"] == "row"], walk)
-            _others(self.out, [record for record in records if record["outcome"] != "row"])
+            transposed(self.out, [record for record in records if record["outcome"] == "row"], walk)
+            others(self.out, [record for record in records if record["outcome"] != "row"])
         else:
-            self._lines(_ASSIGNED, [_assigned_line(record) for record in records])
+            self._lines(ASSIGNED, [assigned_line(record) for record in records])
         if walk is not None and self.whole:
-            tables.sentence(self.out, _summary(records, walk), "dim")
+            tables.sentence(self.out, summary(records, walk), "dim")
 
     def _lines(self, columns: list[Column], rows: list[list[str | Text]]) -> None:
         self._sheet = self._sheet or TextTable(self.out, columns)
@@ -270,131 +331,3 @@ def _scope(name: str, topics: list[str], batch: pa.RecordBatch, spans: Mapping[S
     empty = "" if batch.num_rows == offsets else f" ({offsets - batch.num_rows:,} offsets hold no record)"
     which = "newest" if start == "latest" else "first"
     return f"{name}: the {which} {plural(batch.num_rows, 'record')}{since} in {where}{empty}; times in UTC"
-
-
-_PLACE = [
-    Column("partition", width_max=28),
-    Column("offset", right=True, width_min=7),
-    Column("broker time", width_min=27),
-]
-_RAW = [
-    *_PLACE, Column("key", width_max=14), Column("schema", right=True), Column("size", right=True, width_min=8),
-    Column("value"),
-]  # fmt: skip
-_RAW_NARROW = [
-    *_PLACE[:2], Column("broker time"), Column("key", width_max=8), Column("schema", right=True),
-    Column("size", right=True), Column("value"),
-]  # fmt: skip
-_ASSIGNED = [
-    *_PLACE[:2], Column("event time", width_min=27), Column("behind", right=True, width_min=8),
-    Column("bucket", width_min=10),
-]  # fmt: skip
-
-
-def _raw_line(record: Record, *, narrow: bool) -> list[str | Text]:
-    value, schema = record["value_hex"], record["schema_id"]
-    place: list[str | Text] = [_partition(record), f"{record['offset']:,}", instant(record["timestamp"])]
-    if narrow:
-        place[-1] = short_instant(record["timestamp"])
-    key = Text("null", "dim") if record["key"] is None else Text(record["key"])
-    if value is None:
-        return [*place, key, "", Text("-", "dim"), Text("tombstone", "dim")]
-    body = value[0 if schema is None else WIDTHS[record["wire"]] :]
-    head, binary = Text(), (text := tables.legible(body)).startswith("0x")
-    if binary and not narrow:  # the text that may stand in it
-        head, text = Text(body[:_HEX_BYTES].hex(" ") + " ", "dim"), tables.visible(body)
-    cut = 2 * _HEAD_BYTES if binary and narrow else _HEAD_BYTES
-    head.append(text[:cut] + ("…" if len(text) > cut else ""))
-    return [*place, key, Text("none", "red") if schema is None else show_id(schema), show_size(len(value)), head]
-
-
-def _assigned_line(record: Record) -> list[str | Text]:
-    outcome = record["outcome"]
-    if outcome != "row":
-        why = Text(
-            f"{outcome.replace('_', ' ')}: {record['reason']}" if "reason" in record else outcome, _TROUBLE[outcome]
-        )
-        return [_partition(record), f"{record['offset']:,}", why]
-    came, event = record["timestamp"], record["event_time"]
-    behind = "" if came is None else span((came - event).total_seconds())
-    bucket = bucket_path(list(record["bucket"]), tuple(record["bucket"].values()))
-    return [_partition(record), f"{record['offset']:,}", instant(event), behind, bucket]
-
-
-def _partition(record: Record) -> str:
-    return f"{record['topic']}/{record['partition']}"
-
-
-def _summary(records: list[Record], walk: LocalPipeline) -> str:
-    outcomes = Counter(record["outcome"] for record in records)
-    message = [
-        ", ".join([plural(outcomes.pop("row", 0), "row"), *(_times(*item) for item in sorted(outcomes.items()))])
-    ]
-    buckets = {tuple(record["bucket"].values()) for record in records if "bucket" in record}
-    if buckets:
-        units = sorted({_read_as(record["unit"]) for record in records if "unit" in record})
-        message.append(f"{plural(len(buckets), 'bucket')}, event time read {' and '.join(units)}")
-        message.append("behind: how long after the event the broker had it")
-    else:
-        used = sorted({record["schema_id"] for record in records if record["schema_id"] is not None})
-        message += [f"schema {show_id(schema_id)}: {_way(walk, schema_id)}" for schema_id in used]
-    return "; ".join(message)
-
-
-def _read_as(unit: str) -> str:
-    return "as its schema's type says" if unit == "logical" else f"as {unit}"
-
-
-def _times(outcome: str, number: int) -> str:
-    return (
-        f"{number:,} {outcome}" if outcome in ("quarantined", "filtered") else plural(number, outcome.replace("_", " "))
-    )
-
-
-def _transposed(out: Console, rows: list[Record], walk: LocalPipeline) -> None:
-    """Print rows as columns, as many side by side as the width holds."""
-    schema = pa.schema([*walk.plan.columns, *walk.schemas.record_columns.schema])
-    kinds = {field.name: short_type(field.type) for field in schema}
-    names_width = min(max(map(len, schema.names), default=0), _NAME) + max(map(len, kinds.values()), default=0)
-    step = max(out.width - names_width - 2, _CELL)
-    beside = max(1, step // (_CELL + 2))
-    for at in range(0, len(rows), beside):
-        some = rows[at : at + beside]
-        width = min(step // len(some) - 2, 3 * _CELL)
-        records = [Column(_head(record, width), width_min=width, width_max=width) for record in some]
-        sheet = TextTable(out, [Column("column", width_max=_NAME), Column("type", style="dim"), *records])
-        sheet.add(
-            [[name, kinds[name], *(cell(record["row"][name], width) for record in some)] for name in schema.names]
-        )
-        out.print()
-
-
-def _head(record: Record, width: int) -> str:
-    text = f"{_partition(record)} @{record['offset']:,}"
-    return text if len(text) <= width else "…" + text[-(width - 1) :]
-
-
-def _others(out: Console, records: list[Record]) -> None:
-    if not records:
-        return
-    columns = [
-        Column("partition"),
-        Column("offset", right=True),
-        Column("schema", right=True),
-        Column("no row, because"),
-    ]
-    rows: list[list[str | Text]] = []
-    for record in records:
-        dead_letter = record["outcome"] != "tombstone"
-        why = record["reason"] if dead_letter else "it is a tombstone: it has no value"
-        schema = "none" if record["schema_id"] is None else show_id(record["schema_id"])
-        schema = schema if dead_letter else ""
-        rows.append([_partition(record), f"{record['offset']:,}", schema, Text(why, _TROUBLE[record["outcome"]])])
-    TextTable(out, columns).add(rows)
-
-
-def _way(walk: LocalPipeline, schema_id: int) -> str:
-    known = walk.plan.schemas[schema_id]
-    if isinstance(known, Rejected):
-        return "rejected"
-    return f"{plural(len(known.columns), 'field')}, decoded {'natively' if known.native else 'by fastavro'}"

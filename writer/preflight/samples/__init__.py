@@ -1,0 +1,1 @@
+"""Shows what becomes of a sample of records, and which tables of a route get them."""

@@ -1,0 +1,199 @@
+"""Encodes values that are written as JSON in Avro's binary form, for tests of a pipeline.
+
+Avro 1.12, "JSON Encoding": a value of a union stands in an object under the name of its type, bytes are text of one
+character a byte. Beyond that, a value of a union may stand for itself where one type alone takes it, a time or date may
+be ISO 8601, and a decimal a number. Only primitive values are left to fastavro, which would choose the type of a union
+anew.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from io import BytesIO
+from typing import Any
+
+from fastavro import schemaless_writer
+from fastavro.schema import parse_schema
+
+from writer.config.base import did_you_mean
+
+Schema = Any  # Avro schemas are JSON: str | list | dict
+Place = tuple[str, ...]  # of a value: names of fields, positions in lists
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PER_SECOND = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
+_PYTHON: Mapping[str, tuple[type, ...]] = {
+    "null": (type(None),), "boolean": (bool,), "int": (int,), "long": (int,), "float": (float, int),
+    "double": (float, int), "string": (str,),
+}  # fmt: skip
+_WORDS = {list: "a list", dict: "an object", str: "text"}
+
+
+class NotOfType(ValueError):
+    """A value that its type does not take. The message has its place in the value."""
+
+
+class AvroEncoder:
+    """Encodes values of one schema, of any type."""
+
+    def __init__(self, text: str) -> None:
+        """Raise ValueError for what is no Avro schema."""
+        self._named = dict[str, Schema]()
+        try:
+            self._root = parse_schema(json.loads(text), named_schemas=self._named, _force=True)
+        except Exception as error:  # fastavro raises what it stumbles over, such as KeyError for a missing "items"
+            raise ValueError(f"no Avro schema: {type(error).__name__}: {error}") from error
+
+    def __call__(self, value: Any) -> bytes:
+        """Return the binary form of a value. Raises NotOfType."""
+        out = BytesIO()
+        self._write(out, value, self._root, ())
+        return out.getvalue()
+
+    def _write(self, out: BytesIO, value: Any, kind: Schema, at: Place) -> None:
+        kind = self._named.get(kind, kind) if isinstance(kind, str) else kind
+        if isinstance(kind, list):
+            number, inner = self._branch(value, kind, at)
+            schemaless_writer(out, "long", number)
+            self._write(out, inner, kind[number], at)
+            return
+        match type_name(kind):
+            case "record" | "error":
+                self._record(out, _of(dict, value, at), kind, at)
+            case "array":
+                for place, item in _block(out, list(enumerate(_of(list, value, at)))):
+                    self._write(out, item, kind["items"], (*at, str(place)))
+            case "map":
+                for key, item in _block(out, list(_of(dict, value, at).items())):
+                    schemaless_writer(out, "string", _of(str, key, at))
+                    self._write(out, item, kind["values"], (*at, key))
+            case name:
+                _write_leaf(out, name, _datum(value, name, kind, at), kind, at)
+
+    def _record(self, out: BytesIO, value: Mapping[str, Any], kind: Schema, at: Place) -> None:
+        names = [field["name"] for field in kind["fields"]]
+        if unknown := next((name for name in value if name not in names), None):
+            raise _wrong((*at, str(unknown)), f"the schema has no such field{did_you_mean(str(unknown), names)}")
+        for field in kind["fields"]:
+            if field["name"] not in value and "default" not in field:
+                raise _wrong((*at, field["name"]), "it is missing, and the schema has no default for it")
+            self._write(out, value.get(field["name"], field.get("default")), field["type"], (*at, field["name"]))
+
+    def _branch(self, value: Any, kinds: Sequence[Schema], at: Place) -> tuple[int, Any]:
+        """Return which type of a union a value has, and the value itself."""
+        names = [self._branch_name(kind) for kind in kinds]
+        if isinstance(value, dict) and len(value) == 1 and (name := next(iter(value))) in names:
+            return names.index(name), value[name]
+        wrong = dict[int, NotOfType]()
+        for number, kind in enumerate(kinds):
+            try:
+                self._write(BytesIO(), value, kind, at)
+            except NotOfType as error:
+                wrong[number] = error
+        fitting = [number for number in range(len(kinds)) if number not in wrong]
+        if len(fitting) == 1:
+            return fitting[0], value
+        if fitting:
+            first = names[fitting[0]]
+            raise _wrong(at, f"it may be {' or '.join(names[n] for n in fitting)}; say which, such as {{{first}: …}}")
+        values = [number for number, name in enumerate(names) if name != "null"]
+        if len(values) == 1:
+            raise wrong[values[0]]
+        raise _wrong(at, f"{_shown(value)} is none of {', '.join(names)}")
+
+    def _branch_name(self, kind: Schema) -> str:
+        """Return the name of a type in a union: in full, of a type that has one."""
+        kind = self._named.get(kind, kind) if isinstance(kind, str) else kind
+        return str(kind["name"]) if isinstance(kind, dict) and "name" in kind else type_name(kind)
+
+
+def type_name(kind: Schema) -> str:
+    """Return `record`, `array`, `long` and so on."""
+    while isinstance(kind, dict):
+        kind = kind["type"]
+    return str(kind)
+
+
+def _block(out: BytesIO, items: list[Any]) -> Any:
+    """Yield the items of a list or a map, and write what stands before and behind them."""
+    if items:
+        schemaless_writer(out, "long", len(items))
+        yield from items
+    schemaless_writer(out, "long", 0)
+
+
+def _write_leaf(out: BytesIO, name: str, datum: Any, kind: Schema, at: Place) -> None:
+    if name == "enum":
+        if datum not in kind["symbols"]:
+            raise _wrong(
+                at, f"{_shown(datum)} is no symbol of {kind['name']}{did_you_mean(str(datum), kind['symbols'])}"
+            )
+        schemaless_writer(out, "int", kind["symbols"].index(datum))
+    elif name == "fixed":
+        if len(datum) != kind["size"]:
+            raise _wrong(at, f"it has {len(datum)} bytes, and {kind['name']} has {kind['size']}")
+        out.write(datum)
+    else:
+        try:
+            schemaless_writer(out, name, datum)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise _wrong(at, f"{_shown(datum)} is no {name} ({error})") from error
+
+
+def _datum(value: Any, name: str, kind: Schema, at: Place) -> Any:
+    """Return a value as the type beneath its logical type has it."""
+    logical = kind.get("logicalType", "") if isinstance(kind, dict) else ""
+    if name in ("long", "int") and isinstance(value, str | date):
+        return _time(value, name, logical, at)
+    if name in ("bytes", "fixed"):
+        if logical == "decimal" and isinstance(value, int | float) and not isinstance(value, bool):
+            return _decimal(value, kind, at)
+        try:
+            return _of(str, value, at).encode("latin-1")
+        except UnicodeEncodeError as error:
+            raise _wrong(at, "text of bytes has a character for each byte, from \\u0000 to \\u00ff") from error
+    if name == "enum":
+        return _of(str, value, at)
+    if type(value) not in _PYTHON[name] or (name == "int" and not -(2**31) <= value < 2**31):
+        raise _wrong(at, f"{_shown(value)} is no {name}")
+    return value
+
+
+def _time(value: Any, name: str, logical: str, at: Place) -> int:
+    """Return a time or a date as its type counts: of a datetime, a date, or their text."""
+    unit = _PER_SECOND.get(logical.rpartition("-")[2]) if "timestamp" in logical else None
+    try:
+        if unit is not None:
+            when = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+            when = when if when.tzinfo else when.replace(tzinfo=UTC)
+            return (when - _EPOCH) // timedelta(microseconds=1) * unit // 10**6
+        if logical == "date":
+            return (date.fromisoformat(str(value)) - _EPOCH.date()).days
+    except ValueError as error:
+        raise _wrong(at, f"{_shown(value)} is no {logical}: {error}") from error
+    raise _wrong(at, f"{_shown(value)} is no {name}")
+
+
+def _decimal(value: float, kind: Schema, at: Place) -> bytes:
+    unscaled = Decimal(str(value)).scaleb(kind.get("scale", 0))
+    number = int(unscaled)
+    if number != unscaled:
+        raise _wrong(at, f"{value} has more than {kind.get('scale', 0)} digits behind the point")
+    try:
+        return number.to_bytes(kind.get("size", number.bit_length() // 8 + 1), "big", signed=True)
+    except OverflowError as error:
+        raise _wrong(at, f"{value} does not fit into {kind['size']} bytes") from error
+
+
+def _of(wanted: Any, value: Any, at: Place) -> Any:
+    if not isinstance(value, wanted):
+        raise _wrong(at, f"{_shown(value)} is not {_WORDS[wanted]}")
+    return value
+
+
+def _wrong(at: Place, why: str) -> NotOfType:
+    return NotOfType(f"{'.'.join(at)}: {why}" if at else why)
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

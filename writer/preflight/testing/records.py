@@ -1,0 +1,113 @@
+"""Makes records, as Kafka has them, of those that a test file writes down."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from writer.avro.schema import UnsupportedSchema, fingerprint
+from writer.avro.wire_format import CONFLUENT, Part, Wire
+from writer.clients.kafka_sample import RECORDS
+from writer.config.pipeline import Pipeline
+from writer.preflight.testing.avro_json import AvroEncoder
+from writer.preflight.testing.case_file import CaseFile, RecordSpec
+from writer.schemas.saved_sample import SavedSample, SavedSchema, SavedSchemas
+
+Place = tuple[str, int, int]  # topic, partition, offset
+
+
+class Unusable(ValueError):
+    """A record that cannot be made. The message has its key."""
+
+
+def made(
+    folder: Path, pipeline: Pipeline, name: str, file: CaseFile, given: Mapping[str, RecordSpec]
+) -> tuple[SavedSample, dict[str, Place]]:
+    """Return the records with their schemas, and where each is by its name. Raises Unusable.
+
+    The schemas are registered for all topics: `registered` first, then in the order of the records that they are of.
+    """
+    key = pipeline.columns.avro_key
+    values = _Registry(folder, "value", pipeline.wire.fixed or CONFLUENT)
+    keys = _Registry(folder, "key", (None if key is None else key.wire.fixed) or CONFLUENT)
+    for path in file.registered:
+        values.encoder(path, "registered")
+    topic = file.topic or next(iter(pipeline.topics.names), None)
+    rows, places, ends = list[dict[str, Any]](), dict[str, Place](), dict[tuple[str, int], int]()
+    for label, one in given.items():
+        where = f"records.{label}"
+        source = one.topic or topic or "", one.partition
+        if not source[0]:
+            raise Unusable(f"{where}: it has no topic, and the pipeline names none; set `topic`")
+        at = ends.get(source, 0) if one.offset is None else one.offset
+        if (*source, at) in places.values():
+            raise Unusable(f"{where}: there are two records at {source[0]}/{source[1]}:{at}; give one another offset")
+        places[label], ends[source] = (*source, at), at + 1
+        headers = [
+            {"key": name, "value": None if text is None else text.encode()} for name, text in one.headers.items()
+        ]
+        value = None if one.hex is None else bytes.fromhex(one.hex)
+        if one.hex is None:
+            value = values.written(one.value, one.schema_file or file.schema_file, f"{where}.value", headers)
+        schema = one.key_schema or file.key_schema
+        if schema is None and not isinstance(one.key, str | None):
+            raise Unusable(f"{where}.key: {one.key!r} is no text; put it in quotes, or give the test a key_schema")
+        key_bytes = one.key.encode() if schema is None and one.key is not None else None
+        if schema is not None:
+            key_bytes = keys.written(one.key, schema, f"{where}.key", headers)
+        rows.append({
+            "topic": source[0], "partition": source[1], "offset": at, "timestamp": one.timestamp or file.now,
+            "key": key_bytes, "value": value, "headers": headers or None,
+        })  # fmt: skip
+    rows.sort(key=lambda row: (row["topic"], row["partition"], row["offset"]))
+    topics = sorted({row["topic"] for row in rows})
+    schemas = SavedSchemas([*values.schemas(topics), *keys.schemas(topics)])
+    return SavedSample(name, topics, pa.RecordBatch.from_pylist(rows, schema=RECORDS), schemas), places
+
+
+class _Registry:
+    """The schemas of values, or of keys, with the ids that a producer would write beside them."""
+
+    def __init__(self, folder: Path, part: Part, wire: Wire) -> None:
+        self._folder, self._part, self._wire = folder, part, wire
+        self._ids, self._texts = dict[Path, int](), dict[Path, str]()
+        self._encoder = cache(AvroEncoder)
+
+    def encoder(self, path: Path, where: str) -> AvroEncoder:
+        """Return the encoder of a schema, which has an id from then on. Raises Unusable."""
+        try:
+            if path not in self._texts:
+                text = (self._folder / path).read_text(encoding="utf-8")
+                known = len(self._ids) + 1 if self._wire.schema_id is None else self._wire.schema_id
+                self._ids[path] = fingerprint(text) if self._wire.ids == "fingerprint" else known
+                self._texts[path] = text
+            return self._encoder(self._texts[path])
+        except (OSError, UnsupportedSchema, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise Unusable(f"{where}: {self._folder / path}: {why}") from error
+
+    def written(self, value: Any, path: Path | None, where: str, headers: list[dict[str, Any]]) -> bytes | None:
+        """Return a value in the wire format, and add to the headers what that needs there; None is none.
+
+        Raises Unusable.
+        """
+        if value is None:
+            return None
+        if path is None:
+            raise Unusable(f"{where}: there is no schema for it; set `schema`, of the record or of the test")
+        encode = self.encoder(path, where)
+        if (mark := self._wire.beside(self._ids[path])) is not None:
+            headers.append({"key": self._wire.header, "value": mark})
+        try:
+            return self._wire.head(self._ids[path]) + encode(value)
+        except ValueError as error:
+            raise Unusable(f"{where}: {error}") from error
+
+    def schemas(self, topics: list[str]) -> list[SavedSchema]:
+        """Return the schemas, as registered for the topics."""
+        ids = self._wire.ids
+        return [
+            SavedSchema(self._part, ids, self._ids[path], text, tuple(topics)) for path, text in self._texts.items()
+        ]
