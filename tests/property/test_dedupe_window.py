@@ -111,9 +111,12 @@ STEPS = st.lists(
         ROWS, ROWS, st.tuples(st.just("close"), st.integers(1, HOURS)), st.tuples(st.just("seal"), st.integers(0, 5)),
         st.tuples(st.just("seal anew"), st.integers(0, 5)), st.tuples(st.just("broken"), st.integers(0, 5)),
         st.tuples(st.just("compact"), st.integers(0, 5)), st.tuples(st.just("late"), st.just(0)),
+        st.tuples(st.just("seal all"), st.integers(0, 5)),
     ),
-    min_size=4, max_size=14,
+    min_size=3, max_size=10,
 )  # fmt: skip
+SEALED = [("rows", [(0, 1), (1, 3), (2, 6)]), ("close", 7), ("seal all", 2)]
+CAME = st.lists(st.integers(0, 9), min_size=14, max_size=14)
 
 
 class Table:
@@ -148,6 +151,8 @@ class Table:
             self.plainly_compacted(what)
         elif kind == "late":
             self.steps["late rows"](self.sealer, MUCH_LATER)
+        elif kind == "seal all":
+            self.seal_all(what)
         elif due := sorted(self.due()):
             if kind == "seal anew":
                 self.new_process()
@@ -180,6 +185,11 @@ class Table:
         except Died:
             self.new_process()
 
+    def seal_all(self, order: int) -> None:
+        while due := sorted(self.due()):
+            self.seal(due[order % len(due)])
+            order = order * 7 + 3
+
     def plainly_compacted(self, number: int) -> None:
         """Compact a bucket as one that knows no window does."""
         compactor, snapshot = Compactor("clicks", self.driver.settings, self.driver.table, None), self.driver.table
@@ -189,9 +199,7 @@ class Table:
 
     def finish(self, order: int) -> None:
         self.close(HOURS)
-        while due := sorted(self.due()):
-            self.seal(due[order % len(due)])
-            order = order * 7 + 3
+        self.seal_all(order)
         self.steps["late rows"](self.sealer, MUCH_LATER + HOUR)
 
     def offsets(self, *, late: bool = False) -> list[int]:
@@ -227,12 +235,12 @@ def test_the_order_of_sealing_does_not_matter(steps, hours, order) -> None:
 
 
 @settings(max_examples=share(12), suppress_health_check=list(HealthCheck))
-@given(STEPS, st.lists(st.integers(0, 9), min_size=14, max_size=14), st.integers(0, 5))
+@given(STEPS, CAME, st.integers(0, 5))
 def test_the_order_in_which_records_come_does_not_matter_within_the_window(steps, came, order) -> None:
     """Records with an older Kafka time come later, as of a backfill: sealed buckets lose their repeats of them."""
     with tempfile.TemporaryDirectory() as folder:
         table = Table(Path(folder), FORM, HOURS, "reopen")
-        for (kind, what), at in zip(steps, came, strict=False):
+        for (kind, what), at in zip([*SEALED, *steps], came, strict=False):
             table.take(kind, what, at)
         table.finish(order)
         assert table.offsets() == sorted(row.offset for row in standing(table.rows, HOURS))
@@ -240,11 +248,11 @@ def test_the_order_in_which_records_come_does_not_matter_within_the_window(steps
 
 
 @settings(max_examples=share(12), suppress_health_check=list(HealthCheck))
-@given(STEPS, st.lists(st.integers(0, 9), min_size=14, max_size=14), st.integers(0, 5))
+@given(STEPS, CAME, st.integers(0, 5))
 def test_late_rows_go_by_rows_of_the_table(steps, came, order) -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = Table(Path(folder), FORM, HOURS, "late_table")
-        for (kind, what), at in zip([*steps, ("close", 5), ("rows", [(0, 3), (1, 4)])], came, strict=False):
+        for (kind, what), at in zip([*SEALED, *steps], came, strict=False):
             table.take(kind, what, at)
         table.finish(order)
         stay = standing(table.rows, HOURS)
