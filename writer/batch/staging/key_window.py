@@ -106,16 +106,31 @@ def repeated_within(
         return marks, told
     writer.close()
     order, sealed = ", ".join(["late", *(f'"{name}"' for name in PLACE), "start", "at"]), [b.sealed for b in buckets]
-    numbered = f"row_number() OVER (PARTITION BY {', '.join(names)} ORDER BY {order}) AS nth"
-    question = f"SELECT at, bucket, {numbered} FROM rows ORDER BY {', '.join(names)}, {order}"  # noqa: S608 - our own names
+    question = f"SELECT at, bucket, {', '.join(names)} FROM rows ORDER BY {', '.join(names)}, {order}"  # noqa: S608 - our own names
+    last: pa.RecordBatch | None = None
     with query(path, question, scratch, budget) as found:
         for batch in found:
-            numbers, own, nth = (batch.column(n).to_numpy(zero_copy_only=False) for n in ("at", "bucket", "nth"))
-            by = judge.judge(own, nth == 1)
+            numbers, own = (batch.column(n).to_numpy(zero_copy_only=False) for n in ("at", "bucket"))
+            by = judge.judge(own, _begins(batch, last, names))
+            last = batch.slice(batch.num_rows - 1) if batch.num_rows else last
             marks.set(numbers[(by >= 0) & (own == 0)])
             told.update(n for n in np.unique(own[(by == 0) & (own != 0)]).tolist() if sealed[n])
     path.unlink()
     return marks, told
+
+
+def _begins(batch: pa.RecordBatch, last: pa.RecordBatch | None, names: Sequence[str]) -> np.ndarray:
+    """Return for each row whether it has another key than the one before; `last`: that of the batch before."""
+    begins = np.zeros(batch.num_rows, bool)
+    begins[:1] = last is None
+    for name in names:
+        own = batch.column(name)
+        before = pa.concat_arrays([own[:1] if last is None else last.column(name), own])[: batch.num_rows]
+        differs = pc.not_equal(own, before)
+        if pa.types.is_floating(own.type):
+            differs = pc.and_not(differs, pc.and_(pc.is_nan(own), pc.is_nan(before)))
+        begins |= differs.to_numpy(zero_copy_only=False)
+    return begins
 
 
 def bounds(metadata: pq.FileMetaData, names: Iterable[str]) -> dict[str, tuple[Any, Any] | None]:

@@ -123,6 +123,7 @@ def query(path: Path, question: str, scratch: Path, budget: int) -> Iterator[Ite
     batch_rows = int(np.clip(_BATCH_BYTES * metadata.num_rows / max(held, 1), 16, 8192)) if metadata.num_rows else 1
     settings = SessionConfig().with_target_partitions(1).with_batch_size(batch_rows)
     settings = settings.set("datafusion.execution.parquet.schema_force_view_types", "false")
+    settings = settings.set("datafusion.execution.sort_spill_reservation_bytes", str(max(budget, BUDGET_MIN) // 4))
     runtime = RuntimeEnvBuilder().with_disk_manager_specified(str(scratch))
     context: Any = SessionContext(settings, runtime.with_fair_spill_pool(max(budget, BUDGET_MIN)))
     context.register_parquet("rows", str(path), skip_metadata=False)
