@@ -267,9 +267,37 @@ def check_table(one: Pipeline) -> None:
             )
     if one.compact.dedupe and not one.compacts_at_seal:
         raise ValueError("compact.dedupe takes rows out when a bucket is sealed; set compact.at_seal: true")
+    if one.compact.dedupe and one.compact.dedupe.window is not None:
+        _check_window(one, one.compact.dedupe.window)
     if one.table.format == "parquet":
         check_hive(one.table, one.roll, one.bucket)
     if one.table.format == "iceberg":
         check_fit_iceberg(one.hooks)
     if one.table.name is not None and one.table.format != "iceberg":
         raise ValueError(f"table.name is a name in a catalog, which a table of format {one.table.format} does not have")
+
+
+def _check_window(one: Pipeline, window: timedelta) -> None:
+    """Raise ValueError where dedupe across buckets cannot be."""
+    bucketer, length = bucketers.build(one.bucket), show_duration(window)
+    if not one.seal.enabled:
+        raise ValueError("compact.dedupe.window takes rows out when a bucket is sealed; leave seal.enabled at true")
+    if not bucketers.goes_by_time(bucketer):
+        raise ValueError("compact.dedupe.window: buckets of this bucketer do not go by time, so none is near another")
+    if (width := _width(bucketer)) is not None and window < width:
+        raise ValueError(
+            f"compact.dedupe.window {length} is shorter than a bucket ({show_duration(width)}), within which rows are "
+            "deduped anyway. Set it to how much later a repeat may come, or leave it out"
+        )
+    if one.retention is not None and window > one.retention:
+        raise ValueError(
+            f"compact.dedupe.window {length} is longer than retention {show_duration(one.retention)}: what was dropped "
+            "cannot be compared. Set it to the retention or less"
+        )
+
+
+def _width(bucketer: bucketers.Bucketer) -> timedelta | None:
+    """Return how wide buckets are; None: a bucketer of another package does not say."""
+    if isinstance(bucketer, bucketers.Composite):
+        return next((width for part in bucketer.parts if (width := _width(part)) is not None), None)
+    return bucketer.width if isinstance(bucketer, bucketers.EventTime) else None

@@ -255,12 +255,26 @@ class Columns(Strict):
 
 
 class Dedupe(Strict):
-    """Of rows with the same key in one bucket, one stays."""
+    """Of rows with the same key in one bucket, or within a window, one stays."""
 
     key: list[str] = Field(
         min_length=1, description="columns that make rows the same; a row with a null among them is left as it is"
     )
     keep: Literal["first", "last"] = Field("first", description="which of them stays, by Kafka's time, then by offset")
+    window: Duration | None = Field(
+        None,
+        description="also across buckets: a row goes if one that came before it stays in a bucket that is at most this "
+        "far away, such as `24 h`; default: within one bucket only",
+    )
+
+    @model_validator(mode="after")
+    def _first_stays(self) -> "Dedupe":
+        if self.window is not None and self.keep == "last":
+            raise ValueError(
+                "dedupe with 'window' keeps the first row: with keep: last each repeat would take a row out of a "
+                "bucket that is sealed. Leave keep out, or leave window out"
+            )
+        return self
 
     @property
     def rule(self) -> Rule:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -22,11 +21,12 @@ from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey, by_bucket
 from writer.maintenance.compaction_plan import Pace, Piece, Policy, plan
+from writer.maintenance.dedupe.across_buckets import AcrossBuckets, Comparison
+from writer.maintenance.dedupe.neighbours import Place
 from writer.maintenance.rewrite import Job, RewriteResult, Source, UnknownColumn, rewrite
 from writer.schemas.format_detection import unit_of
 from writer.sealing.manifest import bucket_path
 from writer.sealing.rules import is_closed
-from writer.sealing.sealer import Sealer
 from writer.storage.base import S3Settings
 from writer.storage.disk_space import scratch
 from writer.table.log.entries import named
@@ -58,8 +58,13 @@ class CompactionResult:
 class Compactor:
     """Rewrites buckets of one pipeline's table."""
 
-    def __init__(self, name: str, settings: Pipeline, table: PipelineTable, s3: S3Settings | None) -> None:
+    def __init__(
+        self, name: str, settings: Pipeline, table: PipelineTable, s3: S3Settings | None,
+        across: AcrossBuckets | None = None, *, late: "Compactor | None" = None, of_late_rows: bool = False,
+    ) -> None:  # fmt: skip
+        """`across`: for dedupe within a window; `late`: of the table of late rows then; `of_late_rows`: it is that."""
         self._name, self._settings, self._table, self._s3 = name, settings, table, s3
+        self._across, self._late, self._of_late_rows = across, late, of_late_rows
         wanted = settings.compact
         self.policy = Policy(
             settings.roll.target_file_size, wanted.open_files_max, tuple(wanted.sort_by),
@@ -71,6 +76,8 @@ class Compactor:
 
     def closed(self, snapshot: PipelineSnapshot, bucket: BucketKey) -> bool:
         """Return whether no on-time row comes to a bucket any more."""
+        if self._of_late_rows:
+            return True
         span = bucketers.interval(self._bucketer, bucket)
         return span is not None and is_closed(span[1], snapshot.closed_until)
 
@@ -89,6 +96,8 @@ class Compactor:
         for bucket in buckets:
             closed = self.closed(snapshot, bucket)
             planned[bucket] = plan(files.get(bucket, []), self.policy if closed else open_policy, closed=closed)
+        if self._of_late_rows:  # of these, rows only go
+            return {b: [replace(p, whole=frozenset(f.path for f in p.files)) for p in ps] for b, ps in planned.items()}
         return planned
 
     def carry_out(self, snapshot: PipelineSnapshot, pieces: Sequence[Piece], run: Run) -> Iterator[CompactionResult]:
@@ -102,14 +111,15 @@ class Compactor:
         began, configured = time.monotonic(), self._settings.event_time.unit
         unit = unit_of(configured, self._table.recent(10) if configured == "auto" else ())
         self._table.publish(snapshot.state.place)  # files are read in their place
-        jobs = [self._job(piece, snapshot, unit) for piece in pieces]
+        compared = [self._compared(piece, snapshot) for piece in pieces]
+        jobs = [self._job(*each, snapshot, unit) for each in zip(pieces, compared, strict=True)]
         done = iter(run(jobs))
-        for piece in pieces:
+        for piece, beside in zip(pieces, compared, strict=True):
             started = datetime.now(UTC)
             try:
                 rewritten = next(done)
             except FileNotFoundError as error:
-                if self._table.snapshot().version == snapshot.version:
+                if self._table.snapshot().version == snapshot.version and not (beside and beside.is_outdated()):
                     raise HeadraceError(
                         f"a file that the table at {self._table.location} names is gone: {error}. Restore it; without "
                         "it the rows that it held are lost."
@@ -119,14 +129,36 @@ class Compactor:
             except UnknownColumn as error:
                 raise ConfigError(f"pipelines.{self._name}: {error}") from error
             if rewritten.removed:
-                yield self._landed(snapshot, piece, rewritten, started, time.monotonic() - began)
+                yield self._landed(snapshot, piece, beside, rewritten, started, time.monotonic() - began)
+            if self._across and beside:
+                self._across.judged(beside.places[0], [beside.places[number] for number in rewritten.told])
             began = time.monotonic()
 
     def before_seal(self, bucket: BucketKey, run: Run) -> None:
         """Rewrite a bucket until nothing is left to do. Raises as `carry_out` does, and when others are faster.
 
-        A bucket whose rows another client deleted by delete files stays as it is, unless it is to be deduped.
+        A bucket whose rows another client deleted by delete files stays as it is, unless it is to be deduped. Sealed
+        buckets and late rows that turn out to be repeats of its rows go, too.
         """
+        self._settle(bucket, run)
+        for other, told in self._told():
+            other._settle(told, run)  # noqa: SLF001 - the same class
+        list(self._told())  # by rows that were judged before: these buckets were not asked about
+
+    def answers(self, run: Run) -> Iterator[CompactionResult]:
+        """Rewrite, once, what turned out to hold repeats of the rows of buckets that were carried out."""
+        for other, told in list(self._told()):
+            snapshot = other._table.snapshot()  # noqa: SLF001 - the same class
+            yield from other.carry_out(snapshot, other.planned(snapshot, [told])[told], run)
+        list(self._told())
+
+    def _told(self) -> Iterator[tuple["Compactor", BucketKey]]:
+        for place in self._across.told() if self._across else ():
+            other = self if place.late == self._of_late_rows else self._late
+            if other is not None:
+                yield other, place.bucket
+
+    def _settle(self, bucket: BucketKey, run: Run) -> None:
         for _ in range(_TRIES):
             snapshot = self._table.snapshot()
             try:
@@ -171,8 +203,9 @@ class Compactor:
                 )
 
     def _landed(
-        self, snapshot: PipelineSnapshot, piece: Piece, rewritten: RewriteResult, started: datetime, seconds: float
-    ) -> CompactionResult:
+        self, snapshot: PipelineSnapshot, piece: Piece, beside: Comparison | None, rewritten: RewriteResult,
+        started: datetime, seconds: float,
+    ) -> CompactionResult:  # fmt: skip
         gone = [file for file in piece.files if file.path in set(rewritten.removed)]
         bucket, size = gone[0].bucket, sum(file.bytes for file in rewritten.files)
         done = CompactionResult(
@@ -185,9 +218,10 @@ class Compactor:
             "seconds": done.seconds,
         }  # fmt: skip
         taken = Takeover("dedupe", rewritten.taken) if rewritten.taken else None
+        by = beside.by if beside and taken else ()
         check_age(started, datetime.now(UTC), self._settings.table.orphan_retention)
         try:
-            version = self._table.rewrite(snapshot, Rewrite(uuid4().hex, gone, rewritten.files, taken, facts))
+            version = self._table.rewrite(snapshot, Rewrite(uuid4().hex, gone, rewritten.files, taken, facts, by=by))
         except FilesGone as error:
             self._table.discard(rewritten.files)  # another entry stands where theirs might: none will name them
             self._conflict(bucket, error)
@@ -206,7 +240,12 @@ class Compactor:
     def _conflict(self, bucket: BucketKey, error: Exception) -> None:
         logging.event("rewrite_conflict", pipeline=self._name, bucket=self._named(bucket), reason=str(error))
 
-    def _job(self, piece: Piece, snapshot: PipelineSnapshot, unit: str) -> Job:
+    def _compared(self, piece: Piece, snapshot: PipelineSnapshot) -> Comparison | None:
+        if self._across is None or piece.dedupe is None:
+            return None
+        return self._across.compared(Place(piece.files[0].bucket, self._of_late_rows), snapshot)
+
+    def _job(self, piece: Piece, beside: Comparison | None, snapshot: PipelineSnapshot, unit: str) -> Job:
         names = tuple(snapshot.state.metadata["partitionColumns"])
         columns = pa.schema([column for column in snapshot.columns() if column.name not in names])
         settings = self._settings
@@ -219,16 +258,8 @@ class Compactor:
             self._table.location, piece.files[0].bucket, names, columns, sources, settings.roll.target_file_size,
             settings.memory.buffer, settings.event_time.rule(unit), piece.sort_by, piece.dedupe,
             settings.table.entropy_bits, self._table.hidden, self._table.folder, self._s3,
+            beside.window if beside else None,
         )  # fmt: skip
-
-
-def beside_seals(sealer: Sealer, s3: S3Settings | None, run: Run) -> Callable[[Sealer, datetime], None]:
-    """Rewrite buckets before they are sealed, if so configured. Returns the step for open buckets."""
-    compactor = Compactor(sealer.pipeline, sealer.settings, sealer.table, s3)
-    if not sealer.settings.compacts_at_seal:
-        return lambda _sealer, _now: None
-    sealer.prepare.append(partial(compactor.before_seal, run=run))
-    return lambda _sealer, _now: compactor.merge_open(run)
 
 
 def here(jobs: Sequence[Job]) -> Iterator[RewriteResult]:

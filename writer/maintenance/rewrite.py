@@ -6,9 +6,10 @@ when the driver puts it there.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from bucketers.arrow import contiguous
 from writer.avro.column_cast import SEAMLESS, absent, fitted
 from writer.batch.bucketing import TimeRule, times_of
 from writer.batch.staging import table_file
+from writer.batch.staging.key_window import CAME, Compared, bounds, concerns, joined_bounds, repeated_within
 from writer.batch.staging.parquet_files import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Destination, OpenFile, leaves
 from writer.batch.staging.sorting import Dedupe, Marks, in_order, needed, repeated
 from writer.core import fault_points
@@ -52,6 +54,15 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Window:
+    """Other buckets that dedupe compares with, and their files: their keys are read, and nothing of them is written."""
+
+    width_us: int
+    buckets: tuple[Compared, ...]  # number 0 is the job's own
+    files: tuple[tuple[int, str, str], ...] = ()  # number of the bucket, location of the table, path
+
+
+@dataclass(frozen=True)
 class Job:
     """The job of a task: one bucket's files, and how to rewrite them."""
 
@@ -69,6 +80,7 @@ class Job:
     hidden: bool = False
     folder: str = ""  # of the table's files
     s3: S3Settings | None = None
+    window: Window | None = None  # None: dedupe looks at this bucket alone
 
 
 @dataclass(frozen=True)
@@ -79,6 +91,7 @@ class RewriteResult:
     files: tuple[StagedFile, ...] = ()
     rows: int = 0  # that were read of the files that go
     taken: int = 0  # rows of them that dedupe took
+    told: tuple[int, ...] = ()  # numbers of other buckets that hold repeats of rows of this one
 
 
 @dataclass
@@ -106,10 +119,10 @@ def rewrite(job: Job, scratch: str | None = None) -> RewriteResult:
         at = 0
         for file in files:
             file.first, at = at, at + file.rows
-        marks = _marked(job, store, files, at, Path(folder))
+        marks, told = _marked(job, store, files, at, Path(folder))
         chosen = [file for file in files if file.going or not file.source.whole or not file.in_order]
         if not any(f.going or not f.in_order for f in chosen) and len(chosen) < 2:  # noqa: PLR2004 - nothing to merge
-            return RewriteResult()
+            return RewriteResult(told=told)
         going = sum(file.going for file in chosen)
         rows = sum(file.rows for file in chosen)
         times = _Times(job)
@@ -117,7 +130,7 @@ def rewrite(job: Job, scratch: str | None = None) -> RewriteResult:
         ordered = in_order(read, job.sort_by, Path(folder), job.budget) if job.sort_by else read
         return RewriteResult(
             tuple(file.source.path for file in chosen),
-            tuple(_written(job, store, ordered, rows - going, times)), rows, going,
+            tuple(_written(job, store, ordered, rows - going, times)), rows, going, told,
         )  # fmt: skip
 
 
@@ -153,19 +166,47 @@ def _looked_at(store: Store, source: Source, sort_by: Sequence[str]) -> _File:
     return _File(source, metadata.num_rows, came, in_order)
 
 
-def _marked(job: Job, store: Store, files: Sequence[_File], rows: int, scratch: Path) -> Marks | None:
-    """Find the rows that dedupe takes, and count them by file."""
+def _marked(
+    job: Job, store: Store, files: Sequence[_File], rows: int, scratch: Path
+) -> tuple[Marks | None, tuple[int, ...]]:
+    """Find the rows that dedupe takes, and count them by file. Returns also what `RewriteResult.told` has."""
     if job.dedupe is None:
-        return None
+        return None, ()
     columns = pa.schema([job.columns.field(name) for name in needed(job.dedupe)])
     every = (batch for file in files for batch in batches_of(store, file.source.path, columns))
-    marks = repeated(every, rows, job.dedupe, scratch, job.budget)
+    told = set[int]()
+    if job.window is None:
+        marks = repeated(every, rows, job.dedupe, scratch, job.budget)
+    else:
+        numbered = ((0, batch) for batch in every)
+        beside = _beside(job, job.window, [(store, file.source.path) for file in files], columns)
+        marks, told = repeated_within(
+            chain(numbered, beside), job.window.buckets, rows, job.dedupe, job.window.width_us, scratch, job.budget
+        )
     for file in files:
         file.going = sum(
             int(np.count_nonzero(marks.of(at, min(_BATCH_ROWS, file.first + file.rows - at))))
             for at in range(file.first, file.first + file.rows, _BATCH_ROWS)
         )
-    return marks
+    return marks, tuple(sorted(told))
+
+
+def _beside(
+    job: Job, window: Window, own: Sequence[tuple[Store, str]], columns: pa.Schema
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield rows of the other buckets' files that may share a key with those of this one, by the files' statistics."""
+    assert job.dedupe is not None
+    names, judged = [*job.dedupe.key, CAME], window.buckets[0]
+    stores = {table: store_at(table, job.s3) for table in {table for _, table, _ in window.files}}
+
+    def bounds_of(store: Store, path: str) -> Mapping[str, tuple[Any, Any] | None]:
+        with table_file.opened(store, path) as file:
+            return bounds(file.metadata, names)
+
+    known = joined_bounds([bounds_of(*file) for file in own])
+    for number, table, path in window.files:
+        if concerns(window.buckets[number], bounds_of(stores[table], path), judged, known, job.dedupe.key):
+            yield from ((number, batch) for batch in batches_of(stores[table], path, columns))
 
 
 def _read(

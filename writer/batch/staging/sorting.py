@@ -61,7 +61,7 @@ def repeated(batches: Iterable[pa.RecordBatch], rows: int, rule: Dedupe, scratch
         wanted = pa.table([*keys, *(batch.column(name) for name in PLACE), numbers], names=[*names, *PLACE, "at"])
         for name in names:
             wanted = wanted.filter(pc.is_valid(wanted.column(name)))
-        writer = writer or _scratch_file(path, wanted.schema)
+        writer = writer or scratch_file(path, wanted.schema)
         writer.write_table(wanted)
     assert at == rows, f"{rows} rows were to be looked at, {at} came"
     marks = Marks(rows)
@@ -71,7 +71,7 @@ def repeated(batches: Iterable[pa.RecordBatch], rows: int, rule: Dedupe, scratch
     way = "ASC" if rule.keep == "first" else "DESC"
     order = ", ".join(f'"{name}" {way}' for name in (*PLACE, "at"))
     ranked = f"SELECT at, row_number() OVER (PARTITION BY {', '.join(names)} ORDER BY {order}) AS rank FROM rows"  # noqa: S608 - our own names
-    with _query(path, f"SELECT at FROM ({ranked}) WHERE rank > 1", scratch, budget) as found:  # noqa: S608
+    with query(path, f"SELECT at FROM ({ranked}) WHERE rank > 1", scratch, budget) as found:  # noqa: S608
         for batch in found:
             marks.set(batch.column("at").to_numpy(zero_copy_only=False))
     path.unlink()
@@ -90,7 +90,7 @@ def in_order(
     path, writer = scratch / "rows.parquet", None
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
-        writer = writer or _scratch_file(path, batch.schema)
+        writer = writer or scratch_file(path, batch.schema)
         waiting.append(batch)
         if sum(one.nbytes for one in waiting) >= _GROUP_BYTES:
             writer.write_table(pa.Table.from_batches(waiting))
@@ -102,18 +102,19 @@ def in_order(
     schema = writer.schema
     writer.close()
     order = ", ".join(f"{_quoted(name)} ASC NULLS LAST" for name in dict.fromkeys([*by, *PLACE]))
-    with _query(path, f"SELECT * FROM rows ORDER BY {order}", scratch, budget) as found:  # noqa: S608 - quoted
+    with query(path, f"SELECT * FROM rows ORDER BY {order}", scratch, budget) as found:  # noqa: S608 - quoted
         for batch in found:
             yield batch.cast(schema) if batch.schema != schema else batch
     path.unlink()
 
 
-def _scratch_file(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+def scratch_file(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """Open a file for rows that are read once more."""
     return pq.ParquetWriter(path, schema, compression="lz4", use_dictionary=False, write_statistics=False)
 
 
 @contextmanager
-def _query(path: Path, question: str, scratch: Path, budget: int) -> Iterator[Iterator[pa.RecordBatch]]:
+def query(path: Path, question: str, scratch: Path, budget: int) -> Iterator[Iterator[pa.RecordBatch]]:
     """Ask about the rows of a file, and have the answer a batch at a time."""
     from datafusion import RuntimeEnvBuilder, SessionConfig, SessionContext  # late: it imports pandas, half a second
 
@@ -122,6 +123,7 @@ def _query(path: Path, question: str, scratch: Path, budget: int) -> Iterator[It
     batch_rows = int(np.clip(_BATCH_BYTES * metadata.num_rows / max(held, 1), 16, 8192)) if metadata.num_rows else 1
     settings = SessionConfig().with_target_partitions(1).with_batch_size(batch_rows)
     settings = settings.set("datafusion.execution.parquet.schema_force_view_types", "false")
+    settings = settings.set("datafusion.execution.sort_spill_reservation_bytes", str(max(budget, BUDGET_MIN) // 4))
     runtime = RuntimeEnvBuilder().with_disk_manager_specified(str(scratch))
     context: Any = SessionContext(settings, runtime.with_fair_spill_pool(max(budget, BUDGET_MIN)))
     context.register_parquet("rows", str(path), skip_metadata=False)

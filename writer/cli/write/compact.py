@@ -15,11 +15,13 @@ from writer.core.text import plural
 from writer.core.units import show_size
 from writer.maintenance.compaction import CompactionResult, Compactor, here
 from writer.maintenance.compaction_plan import Piece
+from writer.maintenance.dedupe.late_rows import compactor_of
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OnePipeline, OneTarget, opened_table
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import Column, TextTable, console, emit_whole, numbers
 from writer.sealing.manifest import bucket_path
+from writer.sealing.sealer import Sealer
 from writer.table.factory import existing_table
 from writer.table.table import PipelineTable
 
@@ -33,7 +35,12 @@ def run_compact(name: str, config: Config, asked: Sequence[str] | None, *, write
     table = existing_table(name, config)
     snapshot = table.snapshot()
     columns = tuple(snapshot.state.metadata["partitionColumns"])
-    compactor = Compactor(name, config.pipelines[name], table, config.s3.settings)
+    dedupe = config.pipelines[name].compact.dedupe
+    across = dedupe is not None and dedupe.window is not None
+    compactor = (
+        compactor_of(Sealer(name, config), config)[0] if across
+        else Compactor(name, config.pipelines[name], table, config.s3.settings)
+    )  # fmt: skip
     if asked:
         buckets = [bucket_of(text, columns) for text in asked]
         unknown = [text for text, b in zip(asked, buckets, strict=True) if not table.bucket_files(snapshot, b)]
@@ -48,7 +55,7 @@ def run_compact(name: str, config: Config, asked: Sequence[str] | None, *, write
     table.publish(snapshot.state.place)  # what a crash broke off is ended, also where nothing is left to rewrite
     done: list[CompactionResult] = []
     sheet = TextTable(out, _DONE)
-    for one in _carried_out(compactor, table, buckets):
+    for one in _carried_out(compactor, table, buckets, 1 if across else _BUCKETS_AT_ONCE):
         done.append(one)
         if not as_json:
             sheet.add([_line(one, columns)])
@@ -63,13 +70,14 @@ def run_compact(name: str, config: Config, asked: Sequence[str] | None, *, write
 
 
 def _carried_out(
-    compactor: Compactor, table: PipelineTable, buckets: Sequence[BucketKey]
+    compactor: Compactor, table: PipelineTable, buckets: Sequence[BucketKey], at_once: int
 ) -> Iterator[CompactionResult]:
-    for at in range(0, len(buckets), _BUCKETS_AT_ONCE):
+    for at in range(0, len(buckets), at_once):
         snapshot = table.snapshot()
-        planned = compactor.planned(snapshot, buckets[at : at + _BUCKETS_AT_ONCE], open_too=True)
+        planned = compactor.planned(snapshot, buckets[at : at + at_once], open_too=True)
         for pieces in planned.values():
             yield from compactor.carry_out(snapshot, pieces, here)
+        yield from compactor.answers(here)
 
 
 def bucket_of(text: str, columns: Sequence[str]) -> BucketKey:

@@ -13,8 +13,8 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural
-from writer.driver.sealing.steps import Closer, numbers_now
-from writer.maintenance.compaction import beside_seals, here
+from writer.driver.sealing.steps import Closer, beside_seals, numbers_now
+from writer.maintenance.compaction import here
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, opened, time_of
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
@@ -105,7 +105,7 @@ class SealResult:
 def seal_table(name: str, config: Config, wanted: SealRequest, now: datetime, target: str | None = None) -> SealResult:
     """Close and seal what is asked for. Raises ConfigError, HeadraceError when there is no table, CommitFailed."""
     sealer = Sealer(name, config, target)
-    beside_seals(sealer, config.s3.settings, here)
+    steps = beside_seals(sealer, config.at_target(name, target), here)
     sealer.table.check_exists()
     standing = sealer.follow(keep=not wanted.dry_run)
     chosen = None if wanted.bucket is None else _chosen(sealer, wanted.bucket)
@@ -131,6 +131,8 @@ def seal_table(name: str, config: Config, wanted: SealRequest, now: datetime, ta
         sealer.close(standing, until, reason, now)
         standing = sealer.follow()
     closes = standing.closed_until != standing.snapshot.closed_until
+    if "late rows" in steps and not wanted.dry_run:
+        steps["late rows"](sealer, now)
     return replace(_sealed(sealer, standing, wanted, chosen, notes, now), unanswered=unanswered, closes=closes)
 
 

@@ -11,11 +11,11 @@ from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.driver.pipeline import PipelineRun
 from writer.driver.sealing.rounds import Attempts, Rounds, Seals, Trouble
-from writer.driver.sealing.steps import Closer, Step, seal_due
+from writer.driver.sealing.steps import Closer, Step, beside_seals, seal_due
 from writer.hooks.dispatcher import HookDispatcher, deliveries
 from writer.hooks.outbox import Health
 from writer.maintenance import retention
-from writer.maintenance.compaction import Compactor, Run, beside_seals, here, in_spark
+from writer.maintenance.compaction import Compactor, Run, here, in_spark
 from writer.maintenance.compaction_plan import Pace
 from writer.maintenance.retention import Regularly
 from writer.sealing.bucket_states import BucketCounts, together
@@ -61,7 +61,7 @@ def _steps(sealer: Sealer, config: Config, closer: Closer, run: Run, hooks: Step
     """Return what is done to the buckets of a table, in this order. `config`: where the table is the pipeline's."""
     return {
         "close": closer,
-        "merge": beside_seals(sealer, config.s3.settings, run),
+        **beside_seals(sealer, config, run),
         "seal": seal_due,
         "retention": Regularly(sealer.pipeline, retention.works(sealer.pipeline, config)),
         "hooks": hooks,

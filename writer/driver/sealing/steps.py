@@ -4,9 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
+from writer.config.pipelines import Config
 from writer.core import logging
+from writer.maintenance.compaction import Run
+from writer.maintenance.dedupe.late_rows import compactor_of
 from writer.offsets.start_decision import numbers_of
 from writer.sealing.idleness import Listener, frontier_of, held_back
 from writer.sealing.rules import Ask, Close, Hold, Ready, to_close
@@ -61,6 +65,21 @@ class Closer:
         sealer.watermark = watermark(parts, sealer.policy.out_of_orderness)
         buckets = standing.unsealed.buckets.values()
         return to_close(sealer.policy, buckets, parts, standing.closed_until, now, caught_up=caught_up)
+
+
+def beside_seals(sealer: Sealer, config: Config, run: Run) -> dict[str, Step]:
+    """Rewrite buckets before they are sealed, if so configured. Returns the steps for open buckets and late rows.
+
+    `config`: where the table is the pipeline's own.
+    """
+    if not sealer.settings.compacts_at_seal:
+        return {}
+    compactor, late_rows = compactor_of(sealer, config)
+    sealer.prepare.append(partial(compactor.before_seal, run=run))
+    steps: dict[str, Step] = {"merge": lambda _sealer, _now: compactor.merge_open(run)}
+    if late_rows is not None:
+        steps["late rows"] = lambda _sealer, now: late_rows.dedupe(run, now)
+    return steps
 
 
 def seal_due(sealer: Sealer, now: datetime) -> None:

@@ -77,13 +77,13 @@ def replay(end: Appender, snapshot: PipelineSnapshot, replay: Replay) -> int:
 def rewrite(end: Appender, snapshot: PipelineSnapshot, rewrite: Rewrite) -> int:
     """Swap files, atomically where the format can. It needs no epoch. `snapshot`: where the files were listed.
 
-    Raises FilesGone when one of those that it removes is not there any more.
+    Raises FilesGone when one of those that it removes, or goes by, is not there any more.
     """
     columns = snapshot.state.metadata["partitionColumns"]
     moves_only = not (rewrite.changes or (rewrite.taken and rewrite.taken.rows))
     gone = [removed(file, columns, datetime.now(UTC), moves_only=moves_only) for file in rewrite.removed]
     return end.append(
-        snapshot, rewrite.files, {}, entry_facts(rewrite), _still_there(end, snapshot, rewrite.removed),
+        snapshot, rewrite.files, {}, entry_facts(rewrite), _still_there(end, snapshot, [*rewrite.removed, *rewrite.by]),
         Swap(gone, moves_only),
     )  # fmt: skip
 
@@ -129,7 +129,7 @@ def _check_there(end: Appender, files: Sequence[BucketFile], since: int, until: 
     for version, actions in looked:
         lost = mine & {unquote(action["remove"]["path"]) for action in actions if "remove" in action}
         if lost:
-            raise FilesGone(f"version {version} of {end.location} removed {min(lost)}, which was to be rewritten")
+            raise FilesGone(f"version {version} of {end.location} removed {min(lost)}, which was read to rewrite files")
 
 
 def rewind(end: Appender, snapshot: PipelineSnapshot, wanted: Rewind) -> int:

@@ -120,6 +120,7 @@ class Rewrite:
     taken: Takeover | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what was done, at
     changes: bool = False  # rows have other values than they had; else they only move
+    by: Sequence[BucketFile] = ()  # files of other buckets that rows go by: they are to be there, too
 
     def __post_init__(self) -> None:
         if not self.removed:

@@ -1,0 +1,182 @@
+"""Finds rows whose key stands in another bucket within a window, in bounded memory.
+
+Two buckets are within the window where less than it lies between the end of one and the start of the other, so rows
+whose event times are at most the window apart always are. The rows of a key are judged in the order of PLACE, each
+once: one goes where a row that stays lies within the window. A row that goes takes no other with it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bucketers.arrow import column
+from writer.batch.staging.sorting import PLACE, Dedupe, Marks, query, scratch_file
+
+CAME = "_kafka_time"
+Bounds = Mapping[str, tuple[Any, Any] | None]  # of columns: least and greatest value; None: unknown
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A bucket whose rows are compared."""
+
+    start_us: int  # of its interval, since 1970
+    end_us: int
+    late: bool = False  # of the table of late rows: its rows are judged after all others
+    near: bool = True  # within the window of the bucket that is judged, not only of another that is compared
+    sealed: bool = False  # its rows were judged before: they are told of where they go by a row of the judged bucket
+
+
+class Judge:
+    """Judges rows that come sorted by key, then in their order. Holds the buckets of the rows of one key that stay."""
+
+    def __init__(self, buckets: Sequence[Compared], window_us: int) -> None:
+        self._starts = np.array([one.start_us for one in buckets], np.int64)
+        self._ends = np.array([one.end_us for one in buckets], np.int64)
+        self._window_us = window_us
+        self._stay: list[int] = []  # of the key that the last batch ended with: a few, each a window from the others
+
+    def judge(self, buckets: np.ndarray, first: np.ndarray) -> np.ndarray:
+        """Return for each row the bucket of the row by which it goes; -1: it stays.
+
+        `buckets`: numbers of their buckets; `first`: whether it is the first row of its key.
+        """
+        if not len(buckets):
+            return np.full(0, -1)
+        by, key = np.full(len(buckets), -1), np.cumsum(first)  # rows of the last batch's key have 0
+        for one in self._stay:
+            by[(by < 0) & (key == 0) & self._near(buckets, np.full(len(buckets), one))] = one
+        stay = [] if key[-1] else list(self._stay)
+        open_ = np.flatnonzero(by < 0)
+        while len(open_):
+            heads = np.flatnonzero(np.diff(key[open_], prepend=-1))  # of each key the first row that is open: it stays
+            counts = np.diff(np.append(heads, len(open_)))
+            heading = np.repeat(open_[heads], counts)
+            if key[open_[-1]] == key[-1]:
+                stay.append(int(buckets[heading[-1]]))
+            gone = (open_ != heading) & self._near(buckets[open_], buckets[heading])
+            by[open_[gone]] = buckets[heading[gone]]
+            open_ = open_[~gone & (open_ != heading)]
+        self._stay = stay
+        return by
+
+    def _near(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
+        between = np.maximum(self._starts[some], self._starts[others]) - np.minimum(
+            self._ends[some], self._ends[others]
+        )
+        return np.asarray((some == others) | (between < self._window_us))
+
+
+def repeated_within(
+    batches: Iterable[tuple[int, pa.RecordBatch]], buckets: Sequence[Compared], rows: int, rule: Dedupe, window_us: int,
+    scratch: Path, budget: int,
+) -> tuple[Marks, set[int]]:  # fmt: skip
+    """Mark the rows of bucket 0 that go. Returns also the sealed buckets of which rows go by one of bucket 0.
+
+    `batches`: number of a bucket, and rows of it with the columns of `needed`; first the `rows` of bucket 0, as they
+    are numbered. Memory is the budget of the sort, what it takes beside, and one bit for each row of bucket 0.
+    """
+    assert rule.keep == "first", "what came later cannot take a row that was judged before"
+    names, path, at = [f"k{n}" for n in range(len(rule.key))], scratch / "keys.parquet", 0
+    writer = None
+    for bucket, batch in batches:
+        count, facts = batch.num_rows, buckets[bucket]
+        beside = [
+            pa.repeat(facts.late, count), pa.repeat(facts.start_us, count), pa.array(np.arange(at, at + count)),
+            pa.repeat(pa.scalar(bucket, pa.int32()), count),
+        ]  # fmt: skip
+        at += count
+        keys = [column(batch, name) for name in rule.key]
+        wanted = pa.table(
+            [*keys, *(batch.column(name) for name in PLACE), *beside],
+            names=[*names, *PLACE, "late", "start", "at", "bucket"],
+        )
+        for name in names:
+            wanted = wanted.filter(pc.is_valid(wanted.column(name)))
+        writer = writer or scratch_file(path, wanted.schema)
+        writer.write_table(wanted)
+    marks, told, judge = Marks(rows), set[int](), Judge(buckets, window_us)
+    if writer is None:
+        return marks, told
+    writer.close()
+    order, sealed = ", ".join(["late", *(f'"{name}"' for name in PLACE), "start", "at"]), [b.sealed for b in buckets]
+    question = f"SELECT at, bucket, {', '.join(names)} FROM rows ORDER BY {', '.join(names)}, {order}"  # noqa: S608 - our own names
+    last: pa.RecordBatch | None = None
+    with query(path, question, scratch, budget) as found:
+        for batch in found:
+            numbers, own = (batch.column(n).to_numpy(zero_copy_only=False) for n in ("at", "bucket"))
+            by = judge.judge(own, _begins(batch, last, names))
+            last = batch.slice(batch.num_rows - 1) if batch.num_rows else last
+            marks.set(numbers[(by >= 0) & (own == 0)])
+            told.update(n for n in np.unique(own[(by == 0) & (own != 0)]).tolist() if sealed[n])
+    path.unlink()
+    return marks, told
+
+
+def _begins(batch: pa.RecordBatch, last: pa.RecordBatch | None, names: Sequence[str]) -> np.ndarray:
+    """Return for each row whether it has another key than the one before; `last`: that of the batch before."""
+    begins = np.zeros(batch.num_rows, bool)
+    begins[:1] = last is None
+    for name in names:
+        own = batch.column(name)
+        before = pa.concat_arrays([own[:1] if last is None else last.column(name), own])[: batch.num_rows]
+        differs = pc.not_equal(own, before)
+        if pa.types.is_floating(own.type):
+            differs = pc.and_not(differs, pc.and_(pc.is_nan(own), pc.is_nan(before)))
+        begins |= differs.to_numpy(zero_copy_only=False)
+    return begins
+
+
+def bounds(metadata: pq.FileMetaData, names: Iterable[str]) -> dict[str, tuple[Any, Any] | None]:
+    """Return the least and the greatest value of columns in a file, nulls aside, by the statistics of its footer.
+
+    Of `_kafka_time`, which orders rows, a null is the last.
+    """
+    at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    groups, found = [metadata.row_group(g) for g in range(metadata.num_row_groups)], {}
+    for name in names:
+        all_ = [group.column(at[name]).statistics for group in groups] if name in at else []
+        known = bool(all_) and all(s is not None and s.has_min_max and s.min == s.min and s.max == s.max for s in all_)
+        known = known and not (name == CAME and any(s.null_count != 0 for s in all_))
+        found[name] = (min(s.min for s in all_), max(s.max for s in all_)) if known else None
+    return found
+
+
+def joined_bounds(several: Sequence[Bounds]) -> dict[str, tuple[Any, Any] | None]:
+    """Return the bounds of several files together."""
+    found: dict[str, tuple[Any, Any] | None] = {}
+    for name in several[0] if several else ():
+        known = [one for each in several if (one := each[name]) is not None]
+        whole = len(known) == len(several)
+        try:
+            found[name] = (min(low for low, _ in known), max(high for _, high in known)) if whole else None
+        except TypeError:  # of another type, in a file from before the column was widened
+            found[name] = None
+    return found
+
+
+def concerns(bucket: Compared, other: Bounds, judged: Compared, own: Bounds, key: Sequence[str]) -> bool:
+    """Return whether rows of a file may share a key with the judged bucket, and decide or hear what goes."""
+    if not all(_meet(own[name], other[name]) for name in key):
+        return False
+    if bucket.late != judged.late:
+        return bucket.near if bucket.late else True
+    came, others = own[CAME], other[CAME]
+    if came is None or others is None:
+        return True
+    return bool(others[0] <= came[1] or (bucket.near and bucket.sealed and others[1] >= came[0]))
+
+
+def _meet(some: tuple[Any, Any] | None, others: tuple[Any, Any] | None) -> bool:
+    if some is None or others is None:
+        return True
+    try:
+        return bool(some[0] <= others[1] and others[0] <= some[1])
+    except TypeError:
+        return True

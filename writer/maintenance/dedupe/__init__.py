@@ -1,0 +1,1 @@
+"""Dedupe across buckets: which buckets are compared, and the table of late rows."""
