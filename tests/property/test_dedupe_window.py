@@ -16,7 +16,7 @@ from tests.carried import Died, Driver, log
 from tests.examples import share
 from tests.looking import EVENT, NOW, value
 from writer.audit.audit import audit
-from writer.batch.staging.key_window import Compared, repeated_within
+from writer.batch.staging.key_window import Compared, KeyFilter, repeated_within
 from writer.batch.staging.sorting import Dedupe
 from writer.driver.sealing.steps import beside_seals
 from writer.maintenance.compaction import Compactor, here
@@ -85,6 +85,33 @@ def test_rows_of_a_bucket_go_by_those_that_stay(tmp_path_factory, made, hours, b
     assert found.of(0, own).tolist() == wanted
     gone = {row.hour for row in rows if row.key >= 0 and row.offset not in stay}
     assert {numbers[n] for n in told} <= gone - {3}
+
+
+@given(
+    st.one_of(
+        st.tuples(st.just(pa.int64()), st.lists(st.integers(-(2**63), 2**63 - 1))),
+        st.tuples(st.sampled_from([pa.string(), pa.binary()]), st.lists(st.text())),
+        st.tuples(st.just(pa.float64()), st.lists(st.floats())),
+        st.tuples(st.just(pa.timestamp("us", "UTC")), st.lists(st.integers(0, 2**50))),
+        st.tuples(st.just(pa.bool_()), st.lists(st.booleans())),
+        st.tuples(st.just(pa.decimal128(20, 2)), st.lists(st.decimals(0, 999, places=2))),
+    )
+)
+def test_a_filter_of_keys_passes_over_none_that_was_added(made) -> None:
+    kind, given_ = made
+    keys = pa.array([one.encode() if kind == pa.binary() else one for one in given_], kind)
+    beside = pa.array(np.arange(len(keys)) % 3)
+    filter_ = KeyFilter(len(keys), 2**20)
+    filter_.add([keys, beside])
+    assert all(filter_.may_have([keys, beside]).to_pylist())
+    at = len(keys) // 3
+    assert all(filter_.may_have([keys.slice(at), beside.slice(at)]).to_pylist())
+
+
+def test_a_filter_of_keys_passes_over_most_others() -> None:
+    filter_, some = KeyFilter(1000, 2**20), [f"2026-user-{n:06}" for n in range(3000)]
+    filter_.add([pa.array(some[:1000])])
+    assert sum(filter_.may_have([pa.array(some[1000:])]).to_pylist()) < 300
 
 
 @given(st.lists(st.integers(0, 30), unique=True, min_size=1), st.sets(st.integers(0, 30)), st.integers(1, 5))

@@ -1,12 +1,14 @@
 """Which files of a bucket are worth writing anew."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from writer.batch.staging.sorting import Dedupe
 from writer.commit.builder import StagedTooLongAgo, check_age
+from writer.config.pipeline import Pipeline
 from writer.core.files import BucketFile
 from writer.maintenance.compaction_plan import GROUP_FILES, Pace, Policy, pause_s, plan
 
@@ -89,3 +91,30 @@ def test_what_was_staged_half_the_orphan_age_ago_is_not_committed() -> None:
         StagedTooLongAgo, match=r"staged 302401 s ago, more than half of table\.orphan_retention \(7 d\)"
     ):
         check_age(NOON, NOON + age / 2 + timedelta(seconds=1), age)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"compact": {"dedupe": {"window": "24 h"}}}, "key"),
+        ({"compact": {"dedupe": {"key": ["id"], "window": "0 s"}}}, "must be longer than zero"),
+        ({"compact": {"dedupe": {"key": ["id"], "window": "24 h", "keep": "last"}}}, "keeps the first row"),
+        ({"bucket": {"type": "event_time", "width": "1 d"}}, "window 6 h is shorter than a bucket \\(1 d\\)"),
+        (
+            {"bucket": {"type": "composite", "parts": [
+                {"type": "field", "field": "a"}, {"type": "event_time", "width": "12 h"},
+            ]}},
+            "window 6 h is shorter than a bucket \\(12 h\\)",
+        ),
+        ({"bucket": {"type": "field", "field": "a"}}, "do not go by time"),
+        ({"seal": {"enabled": False}}, "leave seal.enabled at true"),
+        ({"retention": "5 h", "event_time": {"field": "at", "max_age": "5 h"}}, "longer than retention 5 h"),
+        ({"compact": {"at_seal": False, "dedupe": {"key": ["id"], "window": "6 h"}}}, "set compact.at_seal: true"),
+    ],
+)  # fmt: skip
+def test_a_window_that_cannot_be_is_refused(settings: dict[str, Any], said: str) -> None:
+    window = {"compact": {"dedupe": {"key": ["id"], "window": "6 h"}}}
+    clicks = {"topics": ["clicks"], "table": {"location": "/lake"}, "event_time": {"field": "at"}}
+    with pytest.raises(ValueError, match=said):
+        Pipeline.model_validate({**clicks, **window, **settings})
+    Pipeline.model_validate({**clicks, **window})

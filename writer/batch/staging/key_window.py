@@ -5,7 +5,7 @@ whose event times are at most the window apart always are. The rows of a key are
 once: one goes where a row that stays lies within the window. A row that goes takes no other with it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bucketers.arrow import column
+from bucketers.arrow import column, contiguous
 from writer.batch.staging.sorting import PLACE, Dedupe, Marks, query, scratch_file
 
 CAME = "_kafka_time"
@@ -31,6 +31,51 @@ class Compared:
     late: bool = False  # of the table of late rows: its rows are judged after all others
     near: bool = True  # within the window of the bucket that is judged, not only of another that is compared
     sealed: bool = False  # its rows were judged before: they are told of where they go by a row of the judged bucket
+
+
+class KeyFilter:
+    """Tells which rows may have one of some keys. It has 16 bits a key: one row in 16 or more passes for nothing."""
+
+    def __init__(self, keys: int, budget: int) -> None:
+        """`keys`: how many there are; `budget`: bytes, of which a quarter is taken at most."""
+        self._size = 1 << (int(min(max(16 * keys, 8), budget)) - 1).bit_length()
+        self._marks = Marks(self._size)
+
+    def add(self, keys: Sequence[pa.Array]) -> None:
+        """Add the keys of rows: an array for each column, without nulls."""
+        self._marks.set(self._numbers(keys))
+
+    def may_have(self, keys: Sequence[pa.Array]) -> pa.Array:
+        """Return for each row whether its key may have been added."""
+        return pa.array(self._marks.has(self._numbers(keys)))
+
+    def _numbers(self, keys: Sequence[pa.Array]) -> np.ndarray:
+        mixed = np.zeros(len(keys[0]), np.uint64)
+        for values in keys:
+            for part in _words(values):
+                mixed = (mixed ^ part) * np.uint64(0x9E3779B97F4A7C15)
+                mixed ^= mixed >> np.uint64(32)
+        return np.asarray((mixed & np.uint64(self._size - 1)).astype(np.int64))
+
+
+def _words(values: pa.Array) -> Iterator[np.ndarray]:
+    """Yield 64 bits of each value, or several times: of texts the first and the last eight bytes, and the length."""
+    if pa.types.is_integer(values.type):
+        yield values.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
+        return
+    if pa.types.is_floating(values.type):
+        values = pc.add(values, pa.scalar(0, values.type))  # no zero below zero
+    opaque = pa.types.is_binary(values.type) or pa.types.is_fixed_size_binary(values.type)
+    texts = values.cast(pa.large_binary() if opaque else pa.large_string())
+    ends = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
+    bytes_, lengths = np.append(data, np.zeros(8, np.uint8)), np.diff(ends)
+    starts, ends = ends[:-1] - ends[0], ends[1:] - ends[0]
+    for first in (starts, np.maximum(ends - 8, starts)):
+        at = np.minimum(first[:, None] + np.arange(8), ends[:, None])  # beyond the end the byte after it, for all alike
+        words = np.where(at < ends[:, None], bytes_[at], np.uint8(0))
+        yield np.ascontiguousarray(words).view(np.uint64).ravel()
+    yield lengths.astype(np.uint64)
 
 
 class Judge:
@@ -80,11 +125,12 @@ def repeated_within(
     """Mark the rows of bucket 0 that go. Returns also the sealed buckets of which rows go by one of bucket 0.
 
     `batches`: number of a bucket, and rows of it with the columns of `needed`; first the `rows` of bucket 0, as they
-    are numbered. Memory is the budget of the sort, what it takes beside, and one bit for each row of bucket 0.
+    are numbered. Of the others only rows whose key bucket 0 may have are kept. Memory is the budget of the sort, and
+    what it takes beside; 33 bits at most for each row of bucket 0, of which 32 are at most a quarter of the budget.
     """
     assert rule.keep == "first", "what came later cannot take a row that was judged before"
     names, path, at = [f"k{n}" for n in range(len(rule.key))], scratch / "keys.parquet", 0
-    writer = None
+    writer, own = None, KeyFilter(rows, budget)
     for bucket, batch in batches:
         count, facts = batch.num_rows, buckets[bucket]
         beside = [
@@ -99,8 +145,14 @@ def repeated_within(
         )
         for name in names:
             wanted = wanted.filter(pc.is_valid(wanted.column(name)))
+        plain = [contiguous(wanted.column(name)) for name in names]
+        if bucket:
+            wanted = wanted.filter(own.may_have(plain))
+        else:
+            own.add(plain)
         writer = writer or scratch_file(path, wanted.schema)
-        writer.write_table(wanted)
+        if wanted.num_rows:
+            writer.write_table(wanted)
     marks, told, judge = Marks(rows), set[int](), Judge(buckets, window_us)
     if writer is None:
         return marks, told
@@ -110,11 +162,11 @@ def repeated_within(
     last: pa.RecordBatch | None = None
     with query(path, question, scratch, budget) as found:
         for batch in found:
-            numbers, own = (batch.column(n).to_numpy(zero_copy_only=False) for n in ("at", "bucket"))
-            by = judge.judge(own, _begins(batch, last, names))
+            numbers, found_in = (batch.column(n).to_numpy(zero_copy_only=False) for n in ("at", "bucket"))
+            by = judge.judge(found_in, _begins(batch, last, names))
             last = batch.slice(batch.num_rows - 1) if batch.num_rows else last
-            marks.set(numbers[(by >= 0) & (own == 0)])
-            told.update(n for n in np.unique(own[(by == 0) & (own != 0)]).tolist() if sealed[n])
+            marks.set(numbers[(by >= 0) & (found_in == 0)])
+            told.update(n for n in np.unique(found_in[(by == 0) & (found_in != 0)]).tolist() if sealed[n])
     path.unlink()
     return marks, told
 

@@ -41,6 +41,10 @@ class Marks:
         """Mark rows."""
         np.bitwise_or.at(self._bits, numbers >> 3, np.left_shift(1, numbers & 7).astype(np.uint8))
 
+    def has(self, numbers: np.ndarray) -> np.ndarray:
+        """Return for each of these numbers whether it is marked."""
+        return np.asarray(self._bits[numbers >> 3] >> (numbers & 7).astype(np.uint8) & 1, bool)
+
     def of(self, start: int, count: int) -> np.ndarray:
         """Return for each row from a number on whether it is marked."""
         first, end = start >> 3, (start + count + 7) >> 3
