@@ -131,7 +131,7 @@ class Compactor:
             if rewritten.removed:
                 yield self._landed(snapshot, piece, beside, rewritten, started, time.monotonic() - began)
             if self._across and beside:
-                self._across.judged(beside.places[0], [beside.places[number] for number in rewritten.told])
+                self._across.judged(beside.places[0], [beside.places[number] for number in rewritten.repeats_in])
             began = time.monotonic()
 
     def before_seal(self, bucket: BucketKey, run: Run) -> None:
@@ -141,19 +141,19 @@ class Compactor:
         buckets and late rows that turn out to be repeats of its rows go, too.
         """
         self._settle(bucket, run)
-        for other, told in self._told():
-            other._settle(told, run)  # noqa: SLF001 - the same class
-        list(self._told())  # by rows that were judged before: these buckets were not asked about
+        for other, repeats in self._due():
+            other._settle(repeats, run)  # noqa: SLF001 - the same class
+        list(self._due())  # by rows that were judged before: these buckets were not asked about
 
     def answers(self, run: Run) -> Iterator[CompactionResult]:
         """Rewrite, once, what turned out to hold repeats of the rows of buckets that were carried out."""
-        for other, told in list(self._told()):
+        for other, bucket in list(self._due()):
             snapshot = other._table.snapshot()  # noqa: SLF001 - the same class
-            yield from other.carry_out(snapshot, other.planned(snapshot, [told])[told], run)
-        list(self._told())
+            yield from other.carry_out(snapshot, other.planned(snapshot, [bucket])[bucket], run)
+        list(self._due())
 
-    def _told(self) -> Iterator[tuple["Compactor", BucketKey]]:
-        for place in self._across.told() if self._across else ():
+    def _due(self) -> Iterator[tuple["Compactor", BucketKey]]:
+        for place in self._across.due() if self._across else ():
             other = self if place.late == self._of_late_rows else self._late
             if other is not None:
                 yield other, place.bucket

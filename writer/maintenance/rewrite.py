@@ -91,7 +91,7 @@ class RewriteResult:
     files: tuple[StagedFile, ...] = ()
     rows: int = 0  # that were read of the files that go
     taken: int = 0  # rows of them that dedupe took
-    told: tuple[int, ...] = ()  # numbers of other buckets that hold repeats of rows of this one
+    repeats_in: tuple[int, ...] = ()  # numbers of other buckets that hold repeats of rows of this one
 
 
 @dataclass
@@ -119,10 +119,10 @@ def rewrite(job: Job, scratch: str | None = None) -> RewriteResult:
         at = 0
         for file in files:
             file.first, at = at, at + file.rows
-        marks, told = _marked(job, store, files, at, Path(folder))
+        marks, repeats_in = _marked(job, store, files, at, Path(folder))
         chosen = [file for file in files if file.going or not file.source.whole or not file.in_order]
         if not any(f.going or not f.in_order for f in chosen) and len(chosen) < 2:  # noqa: PLR2004 - nothing to merge
-            return RewriteResult(told=told)
+            return RewriteResult(repeats_in=repeats_in)
         going = sum(file.going for file in chosen)
         rows = sum(file.rows for file in chosen)
         times = _Times(job)
@@ -130,7 +130,7 @@ def rewrite(job: Job, scratch: str | None = None) -> RewriteResult:
         ordered = in_order(read, job.sort_by, Path(folder), job.budget) if job.sort_by else read
         return RewriteResult(
             tuple(file.source.path for file in chosen),
-            tuple(_written(job, store, ordered, rows - going, times)), rows, going, told,
+            tuple(_written(job, store, ordered, rows - going, times)), rows, going, repeats_in,
         )  # fmt: skip
 
 
@@ -169,18 +169,18 @@ def _looked_at(store: Store, source: Source, sort_by: Sequence[str]) -> _File:
 def _marked(
     job: Job, store: Store, files: Sequence[_File], rows: int, scratch: Path
 ) -> tuple[Marks | None, tuple[int, ...]]:
-    """Find the rows that dedupe takes, and count them by file. Returns also what `RewriteResult.told` has."""
+    """Find the rows that dedupe takes, and count them by file. Returns also what `RewriteResult.repeats_in` has."""
     if job.dedupe is None:
         return None, ()
     columns = pa.schema([job.columns.field(name) for name in needed(job.dedupe)])
     every = (batch for file in files for batch in batches_of(store, file.source.path, columns))
-    told = set[int]()
+    repeats_in = set[int]()
     if job.window is None:
         marks = repeated(every, rows, job.dedupe, scratch, job.budget)
     else:
         numbered = ((0, batch) for batch in every)
         beside = _beside(job, job.window, [(store, file.source.path) for file in files], columns)
-        marks, told = repeated_within(
+        marks, repeats_in = repeated_within(
             chain(numbered, beside), job.window.buckets, rows, job.dedupe, job.window.width_us, scratch, job.budget
         )
     for file in files:
@@ -188,7 +188,7 @@ def _marked(
             int(np.count_nonzero(marks.of(at, min(_BATCH_ROWS, file.first + file.rows - at))))
             for at in range(file.first, file.first + file.rows, _BATCH_ROWS)
         )
-    return marks, tuple(sorted(told))
+    return marks, tuple(sorted(repeats_in))
 
 
 def _beside(

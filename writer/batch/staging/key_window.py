@@ -30,7 +30,7 @@ class Compared:
     end_us: int
     late: bool = False  # of the table of late rows: its rows are judged after all others
     near: bool = True  # within the window of the bucket that is judged, not only of another that is compared
-    sealed: bool = False  # its rows were judged before: they are told of where they go by a row of the judged bucket
+    sealed: bool = False  # its rows were judged before: it is said where they go by a row of the judged bucket
 
 
 class KeyFilter:
@@ -153,9 +153,9 @@ def repeated_within(
         writer = writer or scratch_file(path, wanted.schema)
         if wanted.num_rows:
             writer.write_table(wanted)
-    marks, told, judge = Marks(rows), set[int](), Judge(buckets, window_us)
+    marks, repeats_in, judge = Marks(rows), set[int](), Judge(buckets, window_us)
     if writer is None:
-        return marks, told
+        return marks, repeats_in
     writer.close()
     order, sealed = ", ".join(["late", *(f'"{name}"' for name in PLACE), "start", "at"]), [b.sealed for b in buckets]
     question = f"SELECT at, bucket, {', '.join(names)} FROM rows ORDER BY {', '.join(names)}, {order}"  # noqa: S608 - our own names
@@ -166,9 +166,9 @@ def repeated_within(
             by = judge.judge(found_in, _begins(batch, last, names))
             last = batch.slice(batch.num_rows - 1) if batch.num_rows else last
             marks.set(numbers[(by >= 0) & (found_in == 0)])
-            told.update(n for n in np.unique(found_in[(by == 0) & (found_in != 0)]).tolist() if sealed[n])
+            repeats_in.update(n for n in np.unique(found_in[(by == 0) & (found_in != 0)]).tolist() if sealed[n])
     path.unlink()
-    return marks, told
+    return marks, repeats_in
 
 
 def _begins(batch: pa.RecordBatch, last: pa.RecordBatch | None, names: Sequence[str]) -> np.ndarray:

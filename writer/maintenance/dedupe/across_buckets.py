@@ -41,7 +41,7 @@ class AcrossBuckets:
         self._bucketer, self._window = bucketer, window
         self._unsealed = unsealed
         self._judged = set[BucketKey]()  # by this process, and not sealed yet
-        self._told = set[Place]()
+        self._due = set[Place]()
         self._intervals = dict[BucketKey, Interval | None]()
 
     def compared(self, own: Place, snapshot: PipelineSnapshot) -> Comparison | None:
@@ -79,15 +79,15 @@ class AcrossBuckets:
         by = tuple(f for place in chosen.places[1:] if place.late == own.late for f in files[place])
         return Comparison(window, chosen.places, by, tuple((table, at.version) for table, at in seen))
 
-    def judged(self, own: Place, told: Collection[Place]) -> None:
-        """Take the result for a bucket: its rows were judged; `told`: what holds repeats of them."""
+    def judged(self, own: Place, due: Collection[Place]) -> None:
+        """Take the result for a bucket: its rows were judged; `due`: what holds repeats of them."""
         self._judged |= set() if own.late else {own.bucket}
-        self._told |= set(told)
+        self._due |= set(due)
 
-    def told(self) -> Iterator[Place]:
+    def due(self) -> Iterator[Place]:
         """Return the places that hold repeats of rows that were judged since the last call, in order."""
-        told, self._told = self._told, set()
-        return iter(sorted(told, key=lambda place: (place.late, tuple(map(str, place.bucket)))))
+        due, self._due = self._due, set()
+        return iter(sorted(due, key=lambda place: (place.late, tuple(map(str, place.bucket)))))
 
     def _table(self, place: Place) -> PipelineTable:
         return self.late if place.late else self.table
