@@ -87,10 +87,11 @@ def _without_unit(data: DataSet) -> DataSet:
 
 def _misplaced(job: Job) -> int:
     """Count the rows that readers see in another bucket than that of their event time."""
-    wrong = duckdb.read_parquet(DeltaTable(str(job.table)).file_uris(), hive_partitioning=True).filter(
-        f"{BUCKET}::VARCHAR <> strftime(make_timestamp({TIME_FIELD} * 1000), '%Y-%m-%dT%H')"
-    )
-    return len(wrong)
+    files = DeltaTable(str(job.table)).file_uris()
+    with duckdb.connect() as connection:
+        found = connection.read_parquet(files, hive_partitioning=True)
+        hour = f"strftime(make_timestamp({TIME_FIELD} * 1000), '%Y-%m-%dT%H')"
+        return len(found.filter(f"{BUCKET}::VARCHAR <> {hour}"))
 
 
 def main(words: Sequence[str]) -> int:
