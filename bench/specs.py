@@ -19,7 +19,7 @@ from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import TimeRule
 from writer.batch.plan import TaskPlan
 from writer.batch.task import Task
-from writer.config.event_specs import EventSpec
+from writer.config.record_rules import EventSpec
 from writer.config.pipeline_sections import Memory
 from writer.config.table_sections import Roll
 

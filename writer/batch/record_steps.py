@@ -142,7 +142,11 @@ class RecordSteps:
         if self._keep is not None:
             self._keep(decoded.with_values(kept))
         self.report.schemas.add(decoded.schema_id)
-        return Group(decoded.schema_id, kept, decoded.rows, decoded=decoded)
+        known, rows = self._plan.schemas.schemas[decoded.schema_id], decoded.rows
+        if isinstance(known, WriterSchema) and known.protection is not None:
+            with self.clock("decode"):
+                rows = known.protection.apply(rows)
+        return Group(decoded.schema_id, kept, rows, decoded=decoded)
 
     def conform(self, group: Group) -> Group | None:
         """Give decoded values the plan's columns, and those of keys and headers; None where the plan has no schema."""

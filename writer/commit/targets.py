@@ -17,6 +17,7 @@ from writer.batch.route import Route
 from writer.batch.task_report import Report
 from writer.commit.closed_buckets import closes, newly_closed
 from writer.commit.target_table import Target, check_ours, check_settings, may_pass, open_target
+from writer.commit.privacy import check_uses, protected_columns
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
@@ -24,6 +25,7 @@ from writer.core import logging
 from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import BucketKey, StagedFile
 from writer.core.units import show_duration, show_size
+from writer.privacy.policy import PrivacyError
 from writer.schemas.subjects import full_name
 from writer.schemas.tracker import Schemas
 from writer.storage.nesting import parts
@@ -60,7 +62,7 @@ class Targets:
     @property
     def needs_headers(self) -> bool:
         """Whether a record's headers decide where it goes, or fill a column."""
-        columns = (target.settings.columns.record_columns for target in self._targets.values())
+        columns = (target.settings.record_columns for target in self._targets.values())
         return self._section.by_key[0] == "header" or any(one.has_headers for one in columns)
 
     def begin(self, epoch: int | None) -> None:
@@ -209,8 +211,9 @@ class Targets:
         return made >= self._section.max_targets or len(self._made) >= self._section.max_targets + _REFUSED_MAX
 
     def _record_columns(self, target: Target) -> RecordColumns:
-        same = target.settings.columns == self._settings.columns
-        return self._schemas.record_columns if same else target.settings.columns.record_columns
+        if target.settings.columns == self._settings.columns:
+            return self._schemas.record_columns
+        return protected_columns(target.settings.record_columns, self._schemas.plan.privacy)
 
     def _record(self, rule: str, name: str) -> TargetRecord:
         """Return the record of a table: that of the log, if it has one."""
@@ -333,7 +336,7 @@ class Targets:
     def _forget_changed(self, target: Target) -> None:
         """Forget schemas whose ids mean others by now, because the records turned out to be framed in another way."""
         known = self._schemas.plan.schemas
-        changed = [n for n, text in target.texts.items() if getattr(known.get(n), "text", text) != text]
+        changed = [n for n, text in target.texts.items() if getattr(known.get(n), "rows_text", text) != text]
         target.plan = target.plan.without(changed)
         for schema_id in changed:
             del target.texts[schema_id]
@@ -342,17 +345,19 @@ class Targets:
         """Let a schema fill the columns of a table, or reject it there."""
         known = self._schemas.plan.schemas[schema_id]
         assert isinstance(known, WriterSchema), "what is not decoded is not routed"
-        target.texts[schema_id] = known.text
-        before, target.plan = target.plan, target.plan.extend(schema_id, known.text)
+        target.texts[schema_id] = known.rows_text
+        before, target.plan = target.plan, target.plan.extend(schema_id, known.rows_text)
         what, rule = "event_time", target.settings.event_time.rule(target.unit)
         admitted = target.plan.schemas[schema_id]
         try:
+            check_uses(self._schemas.plan.privacy, known.text, target.settings)
             if isinstance(admitted, WriterSchema):
                 times, _ = times_of(target.plan.input_of(admitted).empty_table(), rule, pa.array([], pa.string()))
                 what = "bucket"
                 target.bucketer.assign(target.plan.columns.empty_table(), times)
         except ValueError as error:
-            target.plan = before.reject(schema_id, f"schema id {schema_id}: {what}: {error}")
+            why = str(error) if isinstance(error, PrivacyError) else f"{what}: {error}"
+            target.plan = before.reject(schema_id, f"schema id {schema_id}: {why}")
         about = {"pipeline": self._pipeline, "target": target.name, "schema_id": schema_id}
         if isinstance(found := target.plan.schemas[schema_id], Rejected):
             logging.warning("schema_rejected", reason=found.reason, **about)

@@ -21,6 +21,8 @@ from writer.core.errors import ConfigError
 from writer.offsets import start_offsets
 from writer.offsets.spark_checkpoint import NewRun, Resume
 from writer.offsets.start_offsets import StartPosition
+from writer.privacy.policy import fingerprint as policies_fingerprint
+from writer.privacy.protected_schema import Privacy
 from writer.specs.spec import fingerprint, to_json
 from writer.storage.locations import store_at
 from writer.storage.probe import probe
@@ -89,6 +91,21 @@ def enter_specs(table: PipelineTable, epoch: int, settings: Pipeline, plan: Sche
     if names := unused(settings.record_specs, plan):
         logging.warning("specs_unused", pipeline=table.pipeline, specs=names, reason="no known schema has such a name")
     return version
+
+
+def enter_privacy(table: PipelineTable, epoch: int, settings: Pipeline, privacy: Privacy | None) -> None:
+    """Enter the privacy policies and their keys in the table's log, where they changed. Raises Fenced."""
+    before = table.snapshot().privacy
+    policies = {} if settings.privacy is None else settings.privacy.policies.to_json()
+    if not policies and not before:
+        return
+    keys = None if privacy is None else privacy.keys
+    hash_key = 0 if keys is None or keys.hash is None else keys.hash.number
+    known = {} if keys is None else keys.ids()
+    version = table.set_privacy(epoch, policies, known, policies_fingerprint(policies), hash_key)
+    if version != before:
+        ids = {what: one["id"] for what, one in known.items()}
+        logging.event("privacy_changed", pipeline=table.pipeline, version=version, keys=ids)
 
 
 def record_gap(

@@ -25,6 +25,7 @@ from writer.table.log.snapshot import (
     INCARNATIONS,
     RAW,
     ROUTED,
+    WITH_PRIVACY,
     WITH_RAW,
     WITH_SPECS,
     PipelineSnapshot,
@@ -175,6 +176,34 @@ def set_specs(end: Appender, epoch: int, specs: Mapping[str, Any], fingerprint: 
         values = {
             f"{end.pipeline}/specs": version, f"{end.pipeline}/specs_fingerprint": fingerprint,
             f"{end.pipeline}/format": max(snapshot.format, WITH_SPECS),
+        }  # fmt: skip
+        end.write(snapshot, [], values, about)
+        return version
+
+    return end.retried(change)
+
+
+def set_privacy(
+    end: Appender, epoch: int | None, policies: Mapping[str, Any], keys: Mapping[str, Any], fingerprint: int,
+    hash_key: int,
+) -> int:  # fmt: skip
+    """Enter privacy policies and keys where they are others than those of the log. Returns their version. Raises Fenced.
+
+    `keys`: their ids and fingerprints; `fingerprint`: of the policies, 0 for none; `hash_key`: 0 leaves the log's.
+    `epoch`: of the start that asks; None: a command does, while no writer runs.
+    """
+
+    def change(snapshot: PipelineSnapshot) -> int:
+        if epoch is not None:
+            end.check_owner(snapshot, epoch)
+        hashed = hash_key or snapshot.hash_key
+        if (snapshot.privacy_fingerprint, snapshot.hash_key) == (fingerprint, hashed):
+            return snapshot.privacy
+        version = snapshot.privacy + 1
+        about = {"kind": "privacy", "epoch": epoch, "privacy_version": version, "policies": policies, "keys": keys}
+        values = {
+            f"{end.pipeline}/privacy": version, f"{end.pipeline}/privacy_fingerprint": fingerprint,
+            f"{end.pipeline}/hash_key": hashed, f"{end.pipeline}/format": max(snapshot.format, WITH_PRIVACY),
         }  # fmt: skip
         end.write(snapshot, [], values, about)
         return version
