@@ -9,7 +9,7 @@ from writer.batch.record_columns import RecordColumns
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.privacy.keyring import KeySource, Place, read_keyring
+from writer.privacy.keyring import PURPOSES, KeySource, Place, read_keyring
 from writer.privacy.policy import PrivacyError, UnknownTag, fingerprint
 from writer.privacy.protected_schema import Privacy, check_paths, paths_of
 from writer.table.log.snapshot import PipelineSnapshot
@@ -20,11 +20,17 @@ class Recorded(NamedTuple):
 
     fingerprint: int  # of the policies
     hash_key: int  # 0: none
+    encryption_key: int
+
+    @property
+    def keys(self) -> dict[str, int]:
+        """Numbers of the keys by purpose; 0: none."""
+        return {"hash": self.hash_key, "encrypt": self.encryption_key}
 
     @classmethod
     def of(cls, snapshot: PipelineSnapshot) -> "Recorded":
         """Return what a version of a table has."""
-        return cls(snapshot.privacy_fingerprint, snapshot.hash_key)
+        return cls(snapshot.privacy_fingerprint, snapshot.hash_key, snapshot.encryption_key)
 
 
 def opened_privacy(name: str, config: Config) -> Privacy | None:
@@ -37,9 +43,9 @@ def opened_privacy(name: str, config: Config) -> Privacy | None:
         return None
     policies, keys = settings.privacy.policies, KeySource(Place())
     if config.keys is not None:
-        keys = config.keys.source
-        ring = read_keyring(keys)
-        keys = replace(keys, hash=ring.primary_of("hash"), encrypt=ring.primary_of("encrypt"))
+        keys = primary_keys(config.keys.source)
+        unused = [kind for kind in PURPOSES if not policies.needs(kind) and not policies.attributes]
+        keys = replace(keys, **dict.fromkeys(unused))
     for kind in ("hash", "encrypt"):
         if policies.needs(kind) and getattr(keys, kind) is None:
             raise ConfigError(
@@ -47,6 +53,12 @@ def opened_privacy(name: str, config: Config) -> Privacy | None:
                 "`headrace keys rotate` makes one"
             )
     return Privacy(policies, keys, settings.uses)
+
+
+def primary_keys(source: KeySource) -> KeySource:
+    """Return the source with the keys that new values get. Raises ConfigError."""
+    ring = read_keyring(source)
+    return replace(source, hash=ring.primary_of("hash"), encrypt=ring.primary_of("encrypt"))
 
 
 def check_privacy(pipeline: str, settings: Pipeline, plan: SchemaPlan, keys: SchemaPlan | None = None) -> None:

@@ -120,7 +120,7 @@ class Pipeline(Strict):
         if self.privacy is None:
             return self
         fields = self.privacy.policies.by_path
-        for column in self.columns.record_columns.names:
+        for column in self.record_columns.names:
             if (action := fields.get((column,))) is None:
                 raise ValueError(
                     f"privacy.fields: column {column!r} of keys or headers has no policy; give it one, or clear"

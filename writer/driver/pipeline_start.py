@@ -21,6 +21,7 @@ from writer.core.errors import ConfigError
 from writer.offsets import start_offsets
 from writer.offsets.spark_checkpoint import NewRun, Resume
 from writer.offsets.start_offsets import StartPosition
+from writer.privacy.keyring import KeySource, Place as KeyPlace
 from writer.privacy.policy import fingerprint as policies_fingerprint
 from writer.privacy.protected_schema import Privacy
 from writer.specs.spec import fingerprint, to_json
@@ -99,13 +100,11 @@ def enter_privacy(table: PipelineTable, epoch: int, settings: Pipeline, privacy:
     policies = {} if settings.privacy is None else settings.privacy.policies.to_json()
     if not policies and not before:
         return
-    keys = None if privacy is None else privacy.keys
-    hash_key = 0 if keys is None or keys.hash is None else keys.hash.number
-    known = {} if keys is None else keys.ids()
-    version = table.set_privacy(epoch, policies, known, policies_fingerprint(policies), hash_key)
+    keys = KeySource(KeyPlace()) if privacy is None else privacy.keys
+    version = table.set_privacy(epoch, policies, keys.ids, policies_fingerprint(policies), keys.numbers)
     if version != before:
-        ids = {what: one["id"] for what, one in known.items()}
-        logging.event("privacy_changed", pipeline=table.pipeline, version=version, keys=ids)
+        ids = ", ".join(key.id for key in keys.keys.values())
+        logging.event("privacy_changed", pipeline=table.pipeline, version=version, keys=ids or "none")
 
 
 def record_gap(

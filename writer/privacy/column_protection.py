@@ -32,7 +32,7 @@ class Protection:
 
     def apply(self, rows: pa.Table) -> pa.Table:
         """Return rows of the protected schema. Raises ConfigError where this process lacks a key."""
-        found, ring = dict[str, pa.Array | pa.ChunkedArray](), keyring(self.keys)
+        found, ring = dict[str, pa.Array | pa.ChunkedArray](), keyring(self.keys) if self.keys.keys else Keyring()
         for name, column in zip(rows.column_names, rows.columns, strict=True):
             values = column
             if lies_beside((name,), self.places):

@@ -137,10 +137,21 @@ class KeySource:
     hash: KeyId | None = None
     encrypt: KeyId | None = None
 
+    @property
+    def keys(self) -> dict[Purpose, KeyId]:
+        """The keys that new values get, by purpose."""
+        both: tuple[tuple[Purpose, KeyId | None], ...] = (("hash", self.hash), ("encrypt", self.encrypt))
+        return {what: key for what, key in both if key is not None}
+
+    @property
     def ids(self) -> dict[str, dict[str, str]]:
-        """Write the keys' ids and fingerprints as JSON values."""
-        found = {"hash": self.hash, "encrypt": self.encrypt}
-        return {what: {"id": key.id, "fingerprint": key.fingerprint} for what, key in found.items() if key is not None}
+        """The same as JSON values."""
+        return {what: {"id": key.id, "fingerprint": key.fingerprint} for what, key in self.keys.items()}
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The same as a table's log keeps them."""
+        return {what: key.number for what, key in self.keys.items()}
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,16 +245,34 @@ def read_keyring(source: KeySource) -> Keyring:
 def keyring(source: KeySource) -> Keyring:
     """Return the keyring of a plan; a process reads it once. Raises ConfigError where it lacks the plan's keys."""
     found = read_keyring(source)
-    for what, wanted in (("hash", source.hash), ("encrypt", source.encrypt)):
-        if wanted is None:
-            continue
-        key = found.of("hash" if what == "hash" else "encrypt").get(wanted.id)
+    for what, wanted in source.keys.items():
+        key = found.of(what).get(wanted.id)
         if key is None or fingerprint(key) != wanted.fingerprint:
             raise ConfigError(
                 f"the keyring in {source.place} has no {what} key {wanted.id} with fingerprint {wanted.fingerprint}, "
                 "which the driver has. Give driver and executors the same keyring."
             )
     return found
+
+
+def write_keyring(source: KeySource, ring: Keyring) -> None:
+    """Put a keyring in place of the file, whole or not at all. Raises ConfigError."""
+    if source.place.file is None:
+        raise ConfigError(
+            f"the keyring is in {source.place}, which no command can change; set keys.file to a file, rotate there, "
+            "and set the variable to its text"
+        )
+    path, text = Path(source.place.file), ring.to_text(source.wrap)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ConfigError(f"cannot write the keyring to {path}: {error.strerror}") from error
 
 
 def _check_length(key: bytes, what: str, name: str) -> None:

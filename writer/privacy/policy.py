@@ -73,8 +73,8 @@ class Policies:
         return {tuple(path.split(".")): action for path, action in self.fields}
 
     def needs(self, kind: Kind) -> bool:
-        """Return whether a value may get this policy; an attribute may name any."""
-        return bool(self.attributes) or any(action.kind == kind for _, action in (*self.tags, *self.fields))
+        """Return whether a tag or a path has this policy; what attributes say, only schemas tell."""
+        return any(action.kind == kind for _, action in (*self.tags, *self.fields))
 
     def of_words(self, part: Mapping[str, Any], at: str) -> list[Action]:
         """Return what the attributes of a field or a type say. Raises UnknownTag."""

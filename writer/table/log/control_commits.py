@@ -185,25 +185,29 @@ def set_specs(end: Appender, epoch: int, specs: Mapping[str, Any], fingerprint: 
 
 def set_privacy(
     end: Appender, epoch: int | None, policies: Mapping[str, Any], keys: Mapping[str, Any], fingerprint: int,
-    hash_key: int,
+    numbers: Mapping[str, int],
 ) -> int:  # fmt: skip
     """Enter privacy policies and keys where they are others than those of the log. Returns their version. Raises Fenced.
 
-    `keys`: their ids and fingerprints; `fingerprint`: of the policies, 0 for none; `hash_key`: 0 leaves the log's.
+    `keys`: their ids and fingerprints; `numbers`: the fingerprints of these, by purpose; the log's stay where one is
+    not there. `fingerprint`: of the policies, 0 for none.
     `epoch`: of the start that asks; None: a command does, while no writer runs.
     """
 
     def change(snapshot: PipelineSnapshot) -> int:
         if epoch is not None:
             end.check_owner(snapshot, epoch)
-        hashed = hash_key or snapshot.hash_key
-        if (snapshot.privacy_fingerprint, snapshot.hash_key) == (fingerprint, hashed):
+        hash_key = numbers.get("hash", snapshot.hash_key)
+        encryption_key = numbers.get("encrypt", snapshot.encryption_key)
+        known = snapshot.privacy_fingerprint, snapshot.hash_key, snapshot.encryption_key
+        if known == (fingerprint, hash_key, encryption_key):
             return snapshot.privacy
         version = snapshot.privacy + 1
         about = {"kind": "privacy", "epoch": epoch, "privacy_version": version, "policies": policies, "keys": keys}
         values = {
             f"{end.pipeline}/privacy": version, f"{end.pipeline}/privacy_fingerprint": fingerprint,
-            f"{end.pipeline}/hash_key": hashed, f"{end.pipeline}/format": max(snapshot.format, WITH_PRIVACY),
+            f"{end.pipeline}/hash_key": hash_key, f"{end.pipeline}/encryption_key": encryption_key,
+            f"{end.pipeline}/format": max(snapshot.format, WITH_PRIVACY),
         }  # fmt: skip
         end.write(snapshot, [], values, about)
         return version

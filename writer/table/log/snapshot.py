@@ -105,6 +105,7 @@ class PipelineSnapshot:
     privacy = _Value("privacy")  # version of the privacy policies and their keys; 0: there were never any
     privacy_fingerprint = _Value("privacy_fingerprint")  # of the policies of that version; 0: it has none
     hash_key = _Value("hash_key")  # fingerprint of the key that values are hashed with; 0: none ever was
+    encryption_key = _Value("encryption_key")  # likewise, of the one that values are encrypted with
 
     def __init__(self, state: State, pipeline: str) -> None:
         self.state, self.pipeline = state, pipeline
