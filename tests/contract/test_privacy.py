@@ -185,7 +185,7 @@ def test_a_missing_key_refuses_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read the keyring from the file .*none\.json: No such file"):
         Driver(tmp_path, privacy=PRIVACY, sections=sections)
     write_keyring(KeySource(Place(str(tmp_path / "none.json"))), Keyring().with_new("hash"))
-    with pytest.raises(ConfigError, match="has the policy encrypt, and the keyring .* has no such key"):
+    with pytest.raises(ConfigError, match=r"has the policy encrypt, and the keyring .* has no such key"):
         Driver(tmp_path, privacy=PRIVACY, sections=sections)
 
 
@@ -234,7 +234,9 @@ def test_a_new_encryption_key_is_for_new_values_and_the_former_reads_on(tmp_path
     ring = read_keyring(ring_at(tmp_path))
     assert {decrypted(note, ring.encryption_keys[note.split(".")[1]]) for note in notes} == {b"note 0", b"note 1"}
     assert {note.split(".")[1] for note in notes} == {"k1", "k2"}
-    found = json.loads(CliRunner().invoke(app, ["keys", "check", file, "--json"]).output)
+    done = CliRunner().invoke(app, ["keys", "check", file, "--json"])
+    assert done.exit_code == 0, done.exception
+    found = json.loads(done.output)
     assert {(key["id"], key["primary"], bool(key["pipelines"])) for key in found["keys"]} == {
         ("h1", True, True), ("k1", False, False), ("k2", True, True),
     }  # fmt: skip

@@ -2,34 +2,30 @@
 
 import hmac
 import json
-import os
 import stat
 from base64 import b64encode
-from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.avro import MICROS, MONEY, encoded, logical, record
+from tests.avro import MICROS, MONEY, encoded, logical
 from tests.examples import share
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import CONFLUENT
 from writer.batch.schema_reader import SchemaReader
-from writer.privacy.canonical_values import value_text
-from writer.privacy.column_protection import MASK, Protection
-from writer.privacy.encryption import CannotDecrypt, decrypted, derived_key, encrypted, key_id_of
-from writer.privacy.hashing import hashed
-from writer.privacy.keyring import KeyId, KeySource, Place, fingerprint, keyring
+from writer.privacy.column_protection import MASK
+from writer.privacy.encryption import decrypted, key_id_of
+from writer.privacy.keyring import KeyId, KeySource, Place, fingerprint
 from writer.privacy.policy import CLEAR, Action, Policies, strictest
 from writer.privacy.protected_schema import Privacy
 
 KEY, SECOND = b"k" * 32, b"e" * 32
 HASH, DROP, ENCRYPT, LAST = Action("hash"), Action("drop"), Action("encrypt"), Action("mask", 2)
+YEARS = datetime(1, 1, 2), datetime(9999, 12, 30)  # noqa: DTZ001 - the strategy adds the zone
 TAGS = {"PII": HASH, "GONE": DROP, "CARD": LAST, "NOTE": ENCRYPT, "OPEN": CLEAR}
 SCALARS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "string": ("string", st.text(max_size=6)),
@@ -39,7 +35,7 @@ SCALARS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "boolean": ("boolean", st.booleans()),
     "double": ("double", st.integers(-999, 999).map(lambda n: n / 4 + 0.125)),
     "day": (logical("date", "int"), st.dates(date(1, 1, 1), date(9999, 12, 31))),
-    "instant": (MICROS, st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC))),
+    "instant": (MICROS, st.datetimes(*YEARS, timezones=st.just(UTC))),
     "money": (MONEY, st.decimals(-9_999_999, 9_999_999, places=2)),
     "enum": ("enum", st.sampled_from(["A", "BCD"])),
 }  # fmt: skip
@@ -106,7 +102,9 @@ class Types:
             case "array":
                 return [self.value(schema["items"]) for _ in range(self.draw(st.integers(0, 2)))]
             case "map":
-                return {key: self.value(schema["values"]) for key in self.draw(st.sets(st.text(max_size=3), max_size=2))}
+                return {
+                    key: self.value(schema["values"]) for key in self.draw(st.sets(st.text(max_size=3), max_size=2))
+                }
         named = {"date": "day", "timestamp-micros": "instant", "decimal": "money"}
         return self.draw(SCALARS[named.get(kind, kind)][1])
 
@@ -155,7 +153,9 @@ def check(found: Any, value: Any, schema: Any, action: Action) -> None:
             assert found == value, "a union of several is a struct on both sides"
             return
         if several and value is not None:
-            (value,) = [None] if all(v is None for v in value.values()) else [v for v in value.values() if v is not None]
+            (value,) = (
+                [None] if all(v is None for v in value.values()) else [v for v in value.values() if v is not None]
+            )
         schema = schema[-1]
     kind = schema if isinstance(schema, str) else schema["type"]
     match kind:

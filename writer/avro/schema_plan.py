@@ -118,7 +118,7 @@ class SchemaPlan:
         A schema that cannot fill the table's columns, or not be protected, is rejected: only its own records are
         parked. One that says that more is to be protected says so for all of its record's schemas.
         """
-        return self._extended(schema_id, text, SchemaPlan._admit)
+        return self.extended_by(schema_id, text, SchemaPlan.admit)
 
     def learned(self, texts: Iterable[str]) -> "SchemaPlan":
         """Return the plan with what these schemas say of privacy, before any of them is admitted."""
@@ -128,10 +128,11 @@ class SchemaPlan:
         known = (*self.known_texts, *(text for text in found if text not in self.known_texts))
         return replace(self, privacy=self.privacy.learned(parsed(found)), known_texts=known)
 
-    def _extended(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
+    def extended_by(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
+        """Protect what a schema says, and then admit it, or reject it."""
         if self.privacy is None:
             return admit(self, schema_id, text, None)
-        plan = self.learned([text])._without_changed(self, admit)
+        plan = self._learned_anew(text, admit)
         assert plan.privacy is not None
         try:
             protection = plan.privacy.protection(schema.parse(text), self.specs)
@@ -139,19 +140,19 @@ class SchemaPlan:
             return plan.reject(schema_id, f"schema id {schema_id}: {error}")
         return admit(plan, schema_id, text, protection)
 
-    def _without_changed(self, before: "SchemaPlan", admit: "Admit") -> "SchemaPlan":
-        """Admit the schemas anew of a record of which more is to be protected than before."""
+    def _learned_anew(self, text: str, admit: "Admit") -> "SchemaPlan":
+        """Return `learned`, with the schemas admitted anew of a record of which more is to be protected than before."""
+        plan = self.learned([text])
         assert self.privacy is not None
-        assert before.privacy is not None
-        plan = self
-        for name, words in self.privacy.tagged.items():
-            if before.privacy.tagged.get(name) == words:
+        assert plan.privacy is not None
+        for name, words in plan.privacy.tagged.items():
+            if self.privacy.tagged.get(name) == words:
                 continue
-            known = {n: text for n, text in before.texts() if _name_of(text) == name}
+            known = {n: one for n, one in self.texts() if _name_of(one) == name}
             shaped = {other: one for other, one in plan.shaped.items() if other != name}
             plan = replace(plan.without(known), shaped=shaped)
-            for schema_id, text in known.items():
-                plan = plan._extended(schema_id, text, admit)
+            for schema_id, one in known.items():
+                plan = plan.extended_by(schema_id, one, admit)
         return plan
 
     def changed_since(self, before: Mapping[int, WriterSchema | Rejected]) -> list[int]:
@@ -169,7 +170,8 @@ class SchemaPlan:
             if isinstance(one, WriterSchema):
                 yield schema_id, one.text
 
-    def _admit(self, schema_id: int, text: str, protection: Protection | None) -> "SchemaPlan":
+    def admit(self, schema_id: int, text: str, protection: Protection | None) -> "SchemaPlan":
+        """Let a schema, of which this is protected, grow the columns and fill them."""
         try:
             record = schema.parse(text if protection is None else protection.text)
             if (spec := spec_of(self.specs, name := record.root["name"])) is not None:
@@ -193,7 +195,7 @@ class SchemaPlan:
         the spec does not fit is rejected alone.
         """
         before = self.shaped.get(name) or ShapedRecord(spec, SchemaPlan(pa.schema([]), self.reserved, widen=self.widen))
-        grown = before.input._admit(schema_id, text, protection)
+        grown = before.input.admit(schema_id, text, protection)
         if isinstance(rejected := grown.schemas[schema_id], Rejected):
             return self.reject(schema_id, rejected.reason)
         admitted = {n: replace(one, shaped=name) for n, one in grown.schemas.items() if isinstance(one, WriterSchema)}
@@ -226,10 +228,11 @@ class SchemaPlan:
 
     def decode_only(self, schema_id: int, text: str) -> "SchemaPlan":
         """Admit a schema whose values are decoded and then given to other plans: it is held against no column."""
-        return self._extended(schema_id, text, SchemaPlan._admit_alone)
+        return self.extended_by(schema_id, text, SchemaPlan.admit_alone)
 
-    def _admit_alone(self, schema_id: int, text: str, protection: Protection | None) -> "SchemaPlan":
-        alone = SchemaPlan(pa.schema([]), self.reserved)._admit(schema_id, text, protection)
+    def admit_alone(self, schema_id: int, text: str, protection: Protection | None) -> "SchemaPlan":
+        """Let values of a schema be decoded, of which this is protected."""
+        alone = SchemaPlan(pa.schema([]), self.reserved).admit(schema_id, text, protection)
         return replace(self, schemas={**self.schemas, **alone.schemas})
 
 

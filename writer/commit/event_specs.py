@@ -19,7 +19,9 @@ def check_specs(pipeline: str, settings: Pipeline, plan: SchemaPlan) -> None:
     Each record type is looked at as a table of its own would hold it, before and behind the spec.
     """
     for name, texts in _by_record(settings.record_specs, plan).items():
-        found = SchemaPlan(pa.schema([]), plan.reserved, widen=plan.widen, specs=settings.record_specs, privacy=plan.privacy)
+        found = SchemaPlan(
+            pa.schema([]), plan.reserved, widen=plan.widen, specs=settings.record_specs, privacy=plan.privacy
+        )
         for schema_id, text in texts.items():
             found = found.extend(schema_id, text)
         for record in found.shaped.values():

@@ -1,4 +1,4 @@
-"""Opens the keys of a pipeline's privacy, and checks its policies against the schemas and the log that a start knows."""
+"""Opens the keys of a pipeline's privacy, and checks its policies against the schemas and the log."""
 
 from dataclasses import replace
 from typing import NamedTuple

@@ -16,8 +16,8 @@ from writer.batch.record_columns import RecordColumns
 from writer.batch.route import Route
 from writer.batch.task_report import Report
 from writer.commit.closed_buckets import closes, newly_closed
-from writer.commit.target_table import Target, check_ours, check_settings, may_pass, open_target
 from writer.commit.privacy import check_uses, protected_columns
+from writer.commit.target_table import Target, check_ours, check_settings, may_pass, open_target
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout

@@ -31,7 +31,13 @@ SECTIONS = ("autoscaler", "http", "spark", "supervisor")
 NEEDS = f"it may have the sections {', '.join(SECTIONS)}"
 _LOOK_S = 5.0  # between two looks at a file that is watched
 _OF_PIPELINES = ("pipelines", "defaults")  # sections that a process takes over while it runs
-_BENEATH = ("kafka", "registry", "s3", "checkpoints", "keys")  # sections that decide what a pipeline reads, and where it writes
+_BENEATH = (
+    "kafka",
+    "registry",
+    "s3",
+    "checkpoints",
+    "keys",
+)  # sections that decide what a pipeline reads, and where it writes
 
 
 def beneath(settings: dict[str, Any], place: dict[str, Any], name: str) -> dict[str, Any]:

@@ -29,11 +29,11 @@ from writer.config.pipeline_sections import (
     Place,
     Scheduling,
 )
+from writer.config.record_rules import Keys
 from writer.config.table_sections import (
     Catalog,
     Table,
 )
-from writer.config.record_rules import Keys
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError
 from writer.core.units import Duration

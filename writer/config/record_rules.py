@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from writer.config.base import Strict
 from writer.privacy.keyring import KeySource, Place, WrapSource
-from writer.privacy.policy import Action, Kind, Policies
+from writer.privacy.policy import Action, Policies
 from writer.specs.spec import Sample, Spec
 from writer.specs.step import TYPE_NAMES, cast_type
 

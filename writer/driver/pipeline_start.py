@@ -11,7 +11,8 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.staging.raw_records import RAW_BUCKET, RAW_BUCKET_COLUMNS, RAW_COLUMNS
 from writer.clients import notifications
 from writer.clients.kafka import Cluster
-from writer.commit.event_specs import unused
+from writer.commit.event_specs import check_specs, unused
+from writer.commit.privacy import Recorded, check_hash_key, check_privacy
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
@@ -24,6 +25,7 @@ from writer.offsets.start_offsets import StartPosition
 from writer.privacy.keyring import KeySource, Place as KeyPlace
 from writer.privacy.policy import fingerprint as policies_fingerprint
 from writer.privacy.protected_schema import Privacy
+from writer.schemas.tracker import Schemas
 from writer.specs.spec import fingerprint, to_json
 from writer.storage.locations import store_at
 from writer.storage.probe import probe
@@ -76,6 +78,20 @@ def make_raw_table(place: str, tables: Tables) -> None:
             f"now would be taken for records that it has. Give table.raw another location; `headrace backfill "
             f"--from-raw {place}` reads the one that is there."
         )
+
+
+def check_rules(name: str, settings: Pipeline, schemas: Schemas, snapshot: PipelineSnapshot | None = None) -> None:
+    """Raise ConfigError where privacy or event specs do not fit the schemas, or the keys what a log has recorded."""
+    check_privacy(name, settings, schemas.plan, None if schemas.keys is None else schemas.keys.plan)
+    if snapshot is not None:
+        check_hash_key(name, schemas.plan.privacy, Recorded.of(snapshot))
+    check_specs(name, settings, schemas.plan)
+
+
+def set_rules(table: PipelineTable, epoch: int, settings: Pipeline, schemas: Schemas) -> int:
+    """Enter privacy policies and event specs in the table's log, where they changed. Returns the specs' version."""
+    enter_privacy(table, epoch, settings, schemas.plan.privacy)
+    return enter_specs(table, epoch, settings, schemas.plan)
 
 
 def enter_specs(table: PipelineTable, epoch: int, settings: Pipeline, plan: SchemaPlan) -> int:

@@ -14,7 +14,7 @@ from bucketers.arrow import contiguous
 from writer.privacy.canonical_values import value_bytes, value_text
 from writer.privacy.encryption import encrypted
 from writer.privacy.hashing import hashed
-from writer.privacy.keyring import KeySource, Keyring, keyring
+from writer.privacy.keyring import Keyring, KeySource, keyring
 from writer.privacy.policy import Action, PrivacyError
 
 Place = tuple[str, ...]

@@ -18,7 +18,7 @@ from functools import lru_cache
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Literal, NoReturn, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -35,7 +35,7 @@ _FINGERPRINT_BYTES, _NONCE_BYTES = 8, 12
 
 
 class KeyWrap(Protocol):
-    """A key that wraps others, such as one of Vault or a KMS. `wrap: {type: 'module:Class'}` names an implementation."""
+    """A key that wraps others, such as one of Vault or a KMS; `wrap: {type: 'module:Class'}` names it."""
 
     def __init__(self, **options: str) -> None:
         """`options`: those of the configuration. Raises ConfigError."""
@@ -74,10 +74,12 @@ class Place:
         """Read it. Raises ConfigError where it is missing, or open to other users of the machine."""
         if self.file is None:
             if not (found := os.environ.get(self.env or "")):
-                raise ConfigError(f"{what} is to be in {self}, which is not set. Set it where driver and executors run.")
+                raise ConfigError(
+                    f"{what} is to be in {self}, which is not set. Set it where driver and executors run."
+                )
             return found
         try:
-            if os.stat(self.file).st_mode & stat.S_IRWXO:
+            if Path(self.file).stat().st_mode & stat.S_IRWXO:
                 raise ConfigError(f"{what} in {self} can be read by every user of the machine; chmod 600 it")
             return Path(self.file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

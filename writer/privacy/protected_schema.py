@@ -281,7 +281,6 @@ class _Walk:
             schema = schema["type"]
         return self._record.named.get(schema, schema) if isinstance(schema, str) else schema
 
-
     @staticmethod
     def _silent(*_: Any) -> list[Action]:
         return []
@@ -326,4 +325,3 @@ class _Folding:
         if "fields" in schema:
             inside["fields"] = [{**one, "type": self.folded(one["type"])} for one in schema["fields"]]
         return {**schema, **inside}
-

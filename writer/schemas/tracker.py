@@ -20,9 +20,9 @@ from writer.batch.task_report import Report
 from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError, Draining
+from writer.privacy.protected_schema import Privacy
 from writer.schemas.registry import RegistryUnreachable, SchemaNotFound, SchemaSource, by, of_keys
 from writer.schemas.schema_id_check import Meanings
-from writer.privacy.protected_schema import Privacy
 from writer.specs.spec import Spec
 
 ASK_AGAIN = timedelta(minutes=5)  # before a refused schema is requested again: as long as the default timeout

@@ -22,7 +22,16 @@ from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.privacy.encryption import decrypted, encrypted
 from writer.privacy.hashing import hashed
-from writer.privacy.keyring import PURPOSES, Keyring, KeyId, KeySource, Purpose, fingerprint, read_keyring, write_keyring
+from writer.privacy.keyring import (
+    PURPOSES,
+    KeyId,
+    Keyring,
+    KeySource,
+    Purpose,
+    fingerprint,
+    read_keyring,
+    write_keyring,
+)
 from writer.privacy.policy import fingerprint as policies_fingerprint
 from writer.table.factory import main_table
 
@@ -175,7 +184,8 @@ def run_rotate(config: Config, *, break_joins: bool, write: bool, as_json: bool,
 def rotate(
     config: ConfigFile,
     break_joins: Annotated[
-        bool, typer.Option("--break-joins", help="A new hash key: new hashes do not equal those of rows that are there.")
+        bool,
+        typer.Option("--break-joins", help="A new hash key: new hashes do not equal those of rows that are there."),
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -196,5 +206,7 @@ def rotate(
 
 def _source(config: Config) -> KeySource:
     if config.keys is None:
-        raise ConfigError("the configuration has no section `keys`; add one, such as keys: {file: /etc/headrace/keys.json}")
+        raise ConfigError(
+            "the configuration has no section `keys`; add one, such as keys: {file: /etc/headrace/keys.json}"
+        )
     return config.keys.source

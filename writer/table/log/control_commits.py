@@ -187,7 +187,7 @@ def set_privacy(
     end: Appender, epoch: int | None, policies: Mapping[str, Any], keys: Mapping[str, Any], fingerprint: int,
     numbers: Mapping[str, int],
 ) -> int:  # fmt: skip
-    """Enter privacy policies and keys where they are others than those of the log. Returns their version. Raises Fenced.
+    """Enter privacy policies and keys where they are others than the log's. Returns their version. Raises Fenced.
 
     `keys`: their ids and fingerprints; `numbers`: the fingerprints of these, by purpose; the log's stay where one is
     not there. `fingerprint`: of the policies, 0 for none.
