@@ -6,18 +6,29 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from recovery.backfill import archive_source
+from recovery.backfill.chunk_commit import Filling
 from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, Schemas, config, value
+from writer.avro.schema_plan import PROVENANCE, Rejected
+from writer.batch.dead_letters import DEAD_LETTERS
 from writer.cli.main import app
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
+from writer.core.offsets import TopicPartition
+from writer.driver.pipeline_start import check_rules, set_rules
 from writer.maintenance.dead_letters import Selection
+from writer.maintenance.local_pipeline import opened
 from writer.maintenance.replay import Replaying
 from writer.privacy.encryption import decrypted
 from writer.privacy.keyring import Keyring, KeySource, Place, read_keyring, write_keyring
+from writer.table.factory import all_tables
+from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.snapshot import FORMAT, WITH_PRIVACY
 
 TAGGED = {**EVENT, "fields": [
@@ -288,3 +299,45 @@ def test_a_spec_sees_what_is_left(tmp_path: Path) -> None:
     rows = driver.table.rows().to_table(columns=["id", "short"]).to_pylist()
     assert {row["id"] for row in rows} == {hashed(tmp_path, 0), hashed(tmp_path, 2)}
     assert all(row["short"] == row["id"][:8] for row in rows)
+
+
+def test_a_route_sends_on_what_is_left_and_each_table_judges_for_itself(tmp_path: Path) -> None:
+    other = {**TAGGED, "name": "Other"}
+    lake = tmp_path / "lake"
+    targets = {
+        "Event": str(lake / "event"),
+        "Other": {"location": str(lake / "other"), "compact": {"sort_by": ["id"]}},
+    }
+    source = ring_at(tmp_path)
+    settings = config(
+        tmp_path, privacy=PRIVACY, sections={"keys": {"file": source.place.file}}, limits={"failed_ratio_max": 1},
+        route={"by": "record", "targets": targets},
+    )  # fmt: skip
+    tables = all_tables("clicks", settings)
+    tables.main.create(PROVENANCE, [])
+    tables.side(settings.pipelines["clicks"].dead_letters).create(DEAD_LETTERS, [])
+    tables.main.begin({TopicPartition("clicks", 1, 0): 0}, {"clicks": ["uuid-1"]})
+    known = Schemas({1: TAGGED, 2: other}, [1, 2])
+    set_rules(
+        tables.main, 1, settings.pipelines["clicks"], opened("clicks", settings, known, before_route=True).schemas
+    )
+    walk = opened("clicks", settings, known, tables=tables)
+    with pytest.raises(ConfigError, match=r"is a column that rows are put in order by.*\(record Other\)"):
+        check_rules("clicks", settings.pipelines["clicks"], walk.schemas)
+    assert walk.targets is not None
+    plan = walk.task_plan(NOW, "000001", {"clicks": 1})
+    columns = {name: one.schemas.columns.field("id").type for name, one in plan.targets.items() if one.schemas.columns}
+    assert columns == {"Event": "string"}
+    (rejected,) = plan.targets["Other"].schemas.schemas.values()
+    assert isinstance(rejected, Rejected)
+    assert "field 'id' has the policy hash, and is a column that rows are put in order by" in rejected.reason
+
+
+def test_rows_of_an_archive_that_are_decoded_are_refused(tmp_path: Path) -> None:
+    driver = started(tmp_path)
+    (tmp_path / "archive").mkdir()
+    pq.write_table(pa.table({"partition": [0], "offset": [0], "id": [7]}), tmp_path / "archive" / "part.parquet")
+    filling = Filling("clicks", driver.config, driver.schemas)
+    gap = GapRecord.__new__(GapRecord)
+    with pytest.raises(ConfigError, match="rows are decoded already, and pipeline 'clicks' has privacy policies"):
+        archive_source.opened(filling, gap, [str(tmp_path / "archive")], None, "id")

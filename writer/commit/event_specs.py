@@ -28,7 +28,7 @@ def check_specs(pipeline: str, settings: Pipeline, plan: SchemaPlan) -> None:
             where = f"pipelines.{pipeline}.specs.{record.spec.name}"
             if record.output is None:
                 raise ConfigError(f"{where}: {record.problem} (record {name})")
-            if (of_table := _settings_of(settings, name)) is not None:
+            if (of_table := settings_of(settings, name)) is not None:
                 _check_buckets(where, of_table, record.input.columns, found.columns)
     for one in plan.shaped.values():
         if one.output is None:
@@ -66,7 +66,7 @@ def _check_buckets(where: str, settings: Pipeline, given: pa.Schema, made: pa.Sc
         raise ConfigError(f"{where}: bucket: {error} Buckets are made of the columns behind the spec.") from error
 
 
-def _settings_of(settings: Pipeline, record: str) -> Pipeline | None:
+def settings_of(settings: Pipeline, record: str) -> Pipeline | None:
     """Return the settings of the table that a record goes to; None where it has none, or its name does not say it."""
     if (route := settings.route) is None:
         return settings

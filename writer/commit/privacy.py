@@ -6,6 +6,7 @@ from typing import NamedTuple
 from writer.avro import schema
 from writer.avro.schema_plan import SchemaPlan, parsed
 from writer.batch.record_columns import RecordColumns
+from writer.commit.event_specs import settings_of
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -44,8 +45,9 @@ def opened_privacy(name: str, config: Config) -> Privacy | None:
     policies, keys = settings.privacy.policies, KeySource(Place())
     if config.keys is not None:
         keys = primary_keys(config.keys.source)
-        unused = [kind for kind in PURPOSES if not policies.needs(kind) and not policies.attributes]
-        keys = replace(keys, **dict.fromkeys(unused))
+        used = {kind for kind in PURPOSES if policies.needs(kind) or policies.attributes}
+        keys = replace(keys, hash=keys.hash if "hash" in used else None,
+                       encrypt=keys.encrypt if "encrypt" in used else None)  # fmt: skip
     for kind in ("hash", "encrypt"):
         if policies.needs(kind) and getattr(keys, kind) is None:
             raise ConfigError(
@@ -72,8 +74,9 @@ def check_privacy(pipeline: str, settings: Pipeline, plan: SchemaPlan, keys: Sch
     known, texts = set(settings.record_columns.names), (*plan.known_texts, *(keys.known_texts if keys else ()))
     for record in parsed(texts):
         known |= paths_of(record)
+        of_table = settings_of(settings, record.root["name"])
         try:
-            privacy.protection(record, settings.record_specs)
+            replace(privacy, uses=of_table.uses if of_table else ()).protection(record, settings.record_specs)
         except UnknownTag:
             continue
         except PrivacyError as error:

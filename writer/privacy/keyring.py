@@ -215,7 +215,7 @@ def read_keyring(source: KeySource) -> Keyring:
     text = source.place.text("the keyring")
     wrapping = None if source.wrap is None else source.wrap.opened()
     try:
-        document = json.loads(text)
+        document = dict(json.loads(text).items())
         sections = {what: dict(document[what]) for what in PURPOSES if what in document}
         listed: dict[str, tuple[str, dict[str, str]]] = {
             what: (str(one["primary"]), {str(k): str(v) for k, v in one["keys"].items()})

@@ -141,7 +141,7 @@ def planned(config: Config, *, break_joins: bool) -> Rotation:
     primary = ring.primary_of("hash")
     stale = [name for name, one in logs.items() if one.hash_key and primary and one.hash_key != primary.number]
     if not break_joins:
-        purposes: list[Purpose] = ["encrypt", *(() if ring.hash_keys else ("hash",))]  # type: ignore[list-item]
+        purposes: list[Purpose] = ["encrypt"] if ring.hash_keys else ["encrypt", "hash"]
     else:
         purposes = [] if stale else ["hash"]  # a key that is in the file already is entered
     for purpose in purposes:
