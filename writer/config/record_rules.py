@@ -114,26 +114,11 @@ def specs_of(section: Mapping[str, EventSpec]) -> tuple[Spec, ...]:
     return tuple(one.spec(name) for name, one in section.items())
 
 
-class MaskRule(Strict):
-    """A mask."""
-
-    mask: int = Field(ge=0, description="how many characters at the end stay; a value of no more is masked as a whole")
+PolicySetting = Literal["drop", "encrypt", "hash", "clear"] | dict[str, int]  # {mask: n}
 
 
-def _policy(value: Any) -> Any:
-    if not isinstance(value, MaskRule):
-        Action.of(value)
-    return value
-
-
-PolicySetting = Annotated[Literal["drop", "encrypt", "hash", "clear"] | MaskRule, BeforeValidator(_policy)]
-
-
-def _actions(section: Mapping[str, str | MaskRule]) -> tuple[tuple[str, Action], ...]:
-    return tuple(
-        (name, Action("mask", one.mask) if isinstance(one, MaskRule) else Action.of(one))
-        for name, one in section.items()
-    )
+def _actions(section: Mapping[str, Any]) -> tuple[tuple[str, Action], ...]:
+    return tuple((name, Action.of(one)) for name, one in section.items())
 
 
 class PrivacySection(Strict):
@@ -152,6 +137,16 @@ class PrivacySection(Strict):
         default_factory=dict,
         description="path of a field such as user.email, or column of a key or header → policy; goes before tags",
     )
+
+    @field_validator("tags", "fields", mode="before")
+    @classmethod
+    def _policies(cls, value: Any) -> Any:
+        for name, one in value.items() if isinstance(value, dict) else ():
+            try:
+                Action.of(one)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+        return value
 
     @model_validator(mode="after")
     def _says_something(self) -> "PrivacySection":
