@@ -155,6 +155,17 @@ class SchemaPlan:
                 plan = plan.extended_by(schema_id, one, admit)
         return plan
 
+    @property
+    def unmeasured(self) -> frozenset[str]:
+        """Columns with protected values: their least and largest ones stand in no file's footer and no log."""
+        found = set[str]()
+        for known in self.schemas.values():
+            if isinstance(known, WriterSchema) and known.protection is not None:
+                fields = {place[0] for place in known.protection.places}
+                columns = {column for name, column in known.columns.items() if name in fields}
+                found |= self.shaped[known.shaped].step.made_of(columns) if known.shaped else columns
+        return frozenset(found)
+
     def changed_since(self, before: Mapping[int, WriterSchema | Rejected]) -> list[int]:
         """Return the ids of whose records more is protected than before, or that are rejected now."""
         return [

@@ -51,6 +51,12 @@ class RecordColumns:
         kinds = [(one.name, protected_type(one.type, (one.name,), self._places)) for one in self._unprotected]
         return pa.schema(kinds)
 
+    @property
+    def protected(self) -> frozenset[str]:
+        """Columns with values that are protected."""
+        places = {place[0] for place in self._places}
+        return frozenset({*places, self.avro_key} if self.avro_key and self.keys.schemas.unmeasured else places)
+
     @cached_property
     def _places(self) -> Places:
         """What is protected of the columns."""

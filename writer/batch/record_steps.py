@@ -252,7 +252,9 @@ class RecordSteps:
         with self.clock("decode"):
             decoded = self._values.decoded(contiguous(group.column("value")), schema_id, known)
         if decoded.failures:
-            self._refuse(_at(group, decoded.failures), schema_id, _reasons(decoded.failures))
+            sealing = self._plan.sealing
+            shown = {at: why if sealing is None else sealing.reason(why) for at, why in decoded.failures.items()}
+            self._refuse(_at(group, shown), schema_id, _reasons(shown))
             group = group.take(decoded.taken)
         return Group(schema_id, group, decoded.rows)
 

@@ -346,7 +346,7 @@ class Targets:
         known = self._schemas.plan.schemas[schema_id]
         assert isinstance(known, WriterSchema), "what is not decoded is not routed"
         target.texts[schema_id] = known.rows_text
-        before, target.plan = target.plan, target.plan.extend(schema_id, known.rows_text)
+        before, target.plan = target.plan, target.plan.admit(schema_id, known.text, known.protection)
         what, rule = "event_time", target.settings.event_time.rule(target.unit)
         admitted = target.plan.schemas[schema_id]
         try:

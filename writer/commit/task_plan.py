@@ -27,5 +27,5 @@ def build_task_plan(
         dead_letters=settings.dead_letters, prefix=prefix, budget=settings.memory.buffer,
         target_file_size=settings.roll.target_file_size, entropy_bits=settings.table.entropy_bits, s3=s3,
         out_of_orderness=settings.seal.out_of_orderness, late=settings.seal.tiers, late_table=settings.late_table,
-        record_columns=record_columns, **others,
+        record_columns=record_columns, sealing=None if schemas.privacy is None else schemas.privacy.sealing, **others,
     )  # fmt: skip

@@ -127,6 +127,8 @@ class Pipeline(Strict):
                 )
             if action.kind == "drop":
                 raise ValueError(f"privacy.fields.{column}: take the column out of `columns` to drop it")
+        if self.privacy.policies.redacts and self.raw_place is not None:
+            raise ValueError("table.raw keeps records, and privacy.dead_letters: redact none; leave one of them out")
         for use in self.uses:
             above = (use.path[:length] for length in range(len(use.path), 0, -1))
             action = next((fields[path] for path in above if path in fields), CLEAR)

@@ -155,8 +155,8 @@ class Config(Strict):
             policies = pipeline.privacy and pipeline.privacy.policies
             if policies and self.keys is None and any(policies.needs(kind) for kind in ("hash", "encrypt")):
                 raise ValueError(
-                    f"pipelines.{name}.privacy hashes or encrypts, and there is no section `keys`; add one, such as "
-                    "keys: {file: /etc/headrace/keys.json}"
+                    f"pipelines.{name}.privacy hashes or encrypts (dead letters, too, unless dead_letters is redact), "
+                    "and there is no section `keys`; add one, such as keys: {file: /etc/headrace/keys.json}"
                 )
         return self
 

@@ -138,6 +138,12 @@ class PrivacySection(Strict):
         description="path of a field such as user.email, or column of a key or header → policy; goes before tags",
     )
 
+    dead_letters: Literal["encrypt", "redact"] = Field(
+        "encrypt",
+        description="how records are kept that become no row: key, value and headers encrypted, or without them; then "
+        "none can be replayed",
+    )
+
     @field_validator("tags", "fields", mode="before")
     @classmethod
     def _policies(cls, value: Any) -> Any:
@@ -157,7 +163,8 @@ class PrivacySection(Strict):
     @property
     def policies(self) -> Policies:
         """What tasks get."""
-        return Policies(_actions(self.tags), tuple(self.attributes), _actions(self.fields))
+        redacts = self.dead_letters == "redact"
+        return Policies(_actions(self.tags), tuple(self.attributes), _actions(self.fields), redacts)
 
 
 class KeyPlace(Strict):

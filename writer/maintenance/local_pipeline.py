@@ -173,7 +173,7 @@ class LocalPipeline:
         """
         size = self.config.pipelines[self.name].arrow_batch_records
         while True:
-            pieces = iter(read(self.plan))
+            pieces = map(self._unsealed, read(self.plan))
             first = next(pieces, None)
             if first is not None and first.rows is None:
                 self.settled(first.records)
@@ -219,7 +219,13 @@ class LocalPipeline:
         """Take Confluent's format where none is known: dead letters show what a format is not."""
         self.wire, self.key_wire = self.wire or CONFLUENT, self.key_wire or CONFLUENT
 
+    def _unsealed(self, piece: Piece) -> Piece:
+        """Return records as Kafka had them, also those that a table keeps encrypted."""
+        privacy = self.plan.privacy
+        return piece if privacy is None else replace(piece, records=privacy.sealing.unsealed(piece.records))
+
     def _sample(self, records: pa.RecordBatch, now: datetime) -> tuple[RecordSteps, Sample]:
+        records = self._unsealed(Piece(records)).records
         self.settled(records)
         while True:
             sample = Sample()

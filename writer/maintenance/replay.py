@@ -111,7 +111,8 @@ class Replaying:
         rows = size = 0
         try:
             files = self._dead_letters.bucket_files(snapshot)
-            for batch in read(self._dead_letters.store, files, selection, without=tried):
+            for found in read(self._dead_letters.store, files, selection, without=tried):
+                batch = found.filter(found.column("value").is_valid())  # without its bytes none can be replayed
                 held.append(batch)
                 rows, size = rows + batch.num_rows, size + batch.nbytes
                 if rows >= DEAD_LETTERS_AT_ONCE or size >= BYTES_AT_ONCE:

@@ -66,6 +66,7 @@ class Policies:
     tags: tuple[tuple[str, Action], ...] = ()
     attributes: tuple[str, ...] = ()  # of fields, whose value is a policy, or a tag
     fields: tuple[tuple[str, Action], ...] = ()  # dotted paths
+    redacts: bool = False  # dead letters are kept without their bytes; else encrypted
 
     @cached_property
     def by_path(self) -> Mapping[tuple[str, ...], Action]:
@@ -73,8 +74,10 @@ class Policies:
         return {tuple(path.split(".")): action for path, action in self.fields}
 
     def needs(self, kind: Kind) -> bool:
-        """Return whether a tag or a path has this policy; what attributes say, only schemas tell."""
-        return any(action.kind == kind for _, action in (*self.tags, *self.fields))
+        """Return whether values get this policy for sure; what attributes say, only schemas tell."""
+        return (kind == "encrypt" and not self.redacts) or any(
+            action.kind == kind for _, action in (*self.tags, *self.fields)
+        )
 
     def of_words(self, part: Mapping[str, Any], at: str) -> list[Action]:
         """Return what the attributes of a field or a type say. Raises UnknownTag."""
@@ -104,7 +107,9 @@ class Policies:
             "tags": {tag: action.said for tag, action in self.tags}, "attributes": list(self.attributes),
             "fields": {path: action.said for path, action in self.fields},
         }  # fmt: skip
-        return {key: value for key, value in found.items() if value}
+        return {key: value for key, value in found.items() if value} | (
+            {"dead_letters": "redact"} if self.redacts else {}
+        )
 
 
 def _unknown(at: str, tag: str) -> str:

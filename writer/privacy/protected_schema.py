@@ -14,6 +14,7 @@ from bucketers.arrow import fix
 from writer.privacy.column_protection import Place, Protection, check_keys
 from writer.privacy.keyring import KeySource
 from writer.privacy.policy import CLEAR, Action, Policies, PrivacyError, ProtectedUse, strictest
+from writer.privacy.record_sealing import RecordSealing
 from writer.specs.spec import Spec, spec_of
 
 Path = tuple[str, ...]  # names of fields, as a configuration joins them by dots
@@ -59,6 +60,11 @@ class Privacy:
     keys: KeySource
     uses: tuple[Use, ...] = ()
     tagged: Mapping[str, Mapping[Path, Action]] = field(default_factory=dict)  # by the full name of the record
+
+    @property
+    def sealing(self) -> RecordSealing:
+        """How records are kept that do not become rows, and raw ones."""
+        return RecordSealing(None if self.policies.redacts else self.keys)
 
     def learned(self, records: Iterable[Record]) -> "Privacy":
         """Return it with the words of these schemas. One that cannot be protected says nothing."""
