@@ -1,4 +1,4 @@
-"""Protected values stand in no place beside the table either: bounds, dead letters, raw records, screens, spill files."""
+"""Protected values stand in no place beside the table either: bounds, dead letters, raw records, screens."""
 
 import json
 import re
@@ -21,10 +21,16 @@ from tests.skipped import Silent, skipped
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.read import dlq
+from writer.cli.write import delete_rows
+from writer.core.errors import ConfigError
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.dead_letters import Selection
+from writer.maintenance.local_pipeline import opened
 from writer.maintenance.replay import Replaying
-from writer.privacy.keyring import read_keyring
+from writer.maintenance.row_keys import where
+from writer.output.tables import console
+from writer.preflight import preview
+from writer.privacy.keyring import read_keyring, write_keyring
 from writer.privacy.record_sealing import HIDDEN
 
 FORMATS = pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
@@ -56,7 +62,7 @@ def test_protected_columns_have_no_bounds_also_after_compaction(tmp_path: Path, 
     compactor = Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
     snapshot = driver.table.snapshot()
     before = {path.name for path in root.rglob("*.parquet")}
-    buckets = {file.bucket for file in driver.table.bucket_files(snapshot)}
+    buckets = list({file.bucket for file in driver.table.bucket_files(snapshot)})
     planned = compactor.planned(snapshot, buckets, open_too=True)
     assert [done for pieces in planned.values() for done in compactor.carry_out(snapshot, pieces, here)]
     assert {path.name for path in root.rglob("*.parquet")} - before, "there is a file that compaction wrote"
@@ -121,7 +127,44 @@ def test_screens_show_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         done = CliRunner().invoke(app, ["dlq", "show", file, *options])
         assert done.exit_code == 0, done.exception
         assert not re.search("maria|4711", done.output)
-        assert HIDDEN.decode() in done.output
+        assert (HIDDEN.hex() if "--json" in options else HIDDEN.decode()) in done.output
+
+
+def test_live_records_and_previews_show_what_is_left(tmp_path: Path) -> None:
+    driver = started(tmp_path)
+    batch = log({0: event(4711)}, keys={0: b"maria"})
+    walk = opened("clicks", driver.config, driver.schemas)
+    for at, opened_at in (("raw", None), ("decoded", walk), ("assigned", walk)):
+        found = repr(preview._described(driver.config, "clicks", at, batch, opened_at, NOW))
+        assert not re.search("maria|4711|" + event(4711).hex(), found)
+        assert HIDDEN.decode() in found
+
+
+def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver = started(tmp_path, Schemas({1: TAGGED}, [1]), limits={"failed_ratio_max": 1})
+    driver.carry([log({0: event(42), 1: event(43), 2: event(42, TAGGED, 9), 3: event(7)})], {0: 4})
+    source = ring_at(tmp_path)
+    write_keyring(source, read_keyring(source).with_new("hash"))
+    CliRunner().invoke(app, ["keys", "rotate", in_file(driver.config, tmp_path), "--break-joins", "--yes"])
+    driver = started(tmp_path)
+    driver.carry([log({4: event(42)})], {0: 5})
+    known = Schemas({1: TAGGED, 9: TAGGED}, [1])
+    delete_rows.run_delete(
+        driver.config, "clicks", where("id = 42"), known, with_dead_letters=True, write=True, now=NOW, as_json=True,
+        out=console(),
+    )  # fmt: skip
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["dead_letters"]["meant"]) == (2, 1)
+    assert driver.table.rows().count_rows() == 2
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+    encrypted = started(tmp_path / "other", privacy={**PRIVACY, "fields": {"note": "encrypt"}})
+    with pytest.raises(ConfigError, match="column 'note' has the policy encrypt: its values cannot be compared"):
+        delete_rows.run_delete(
+            encrypted.config, "clicks", where("note = 'x'"), known, with_dead_letters=False, write=False, now=NOW,
+            as_json=True, out=console(),
+        )  # fmt: skip
 
 
 # A value of each type that no table may hold; the texts are rare enough to be searched for in any file.
@@ -192,6 +235,13 @@ def test_no_byte_on_disk_or_in_the_log_tells_a_protected_value(
             for found in forms(secret):
                 assert len(found) < 6 or found not in content, (place_, secret)
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+def test_the_search_finds_what_is_not_protected(tmp_path: Path) -> None:
+    driver = started(tmp_path, privacy={**PRIVACY, "fields": {"note": "clear", "id": "clear"}})
+    driver.carry([log({0: event(0)})], {0: 1})
+    written = b"".join(_unpacked(path) for path in (tmp_path / "lake").rglob("*.parquet"))
+    assert any(form in written for form in forms(b"note 0"))
 
 
 def _unpacked(path: Path) -> bytes:

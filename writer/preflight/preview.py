@@ -26,6 +26,7 @@ from writer.output import tables
 from writer.output.tables import Column, TextTable, cell, emit, instant, plain, short_type
 from writer.preflight.route_sample import TargetPart, opened_part, split
 from writer.preflight.staged_sample import show_staged
+from writer.privacy.record_sealing import described
 from writer.schemas.format_detection import RECORDS_MAX
 from writer.schemas.registry import source
 from writer.sealing.manifest import bucket_path
@@ -114,8 +115,10 @@ def _described(
     config: Config, name: str, at: Step, batch: pa.RecordBatch, walk: LocalPipeline | None, now: datetime
 ) -> list[Record]:
     if walk is None:
-        return raw(batch, config.pipelines[name].wire.fixed)
-    return decoded(walk, batch) if at == "decoded" else assigned(walk, batch, now)
+        found = raw(batch, config.pipelines[name].wire.fixed)
+    else:
+        found = decoded(walk, batch) if at == "decoded" else assigned(walk, batch, now)
+    return found if config.pipelines[name].privacy is None else list(map(described, found))
 
 
 @dataclass

@@ -4,9 +4,10 @@ Of each record these columns: `key`, `value`, and names and values of `headers`.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -56,6 +57,12 @@ class RecordSealing:
 def hidden(records: pa.Table) -> pa.Table:
     """Return records to be shown: that there are bytes, and none of them."""
     return _changed(records, lambda values: pc.if_else(values.is_valid(), HIDDEN, pa.scalar(None, values.type)))
+
+
+def described(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a screen says of a record, without its `key` and `value_hex`."""
+    shown = {"key": HIDDEN.decode(), "value_hex": HIDDEN}
+    return {name: shown.get(name, value) if value is not None else None for name, value in record.items()}
 
 
 def _holds_sealed(records: pa.RecordBatch, name: str) -> bool:
