@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -114,11 +115,8 @@ def _asked(config: Config, name: str) -> tuple[Cluster, list[str]]:
 def _described(
     config: Config, name: str, at: Step, batch: pa.RecordBatch, walk: LocalPipeline | None, now: datetime
 ) -> list[Record]:
-    if walk is None:
-        found = raw(batch, config.pipelines[name].wire.fixed)
-    else:
-        found = decoded(walk, batch) if at == "decoded" else assigned(walk, batch, now)
-    return found if config.pipelines[name].privacy is None else list(map(described, found))
+    of, by = config.pipelines[name], decoded if at == "decoded" else partial(assigned, now=now)
+    return described(raw(batch, of.wire.fixed) if walk is None else by(walk, batch), of.privacy)
 
 
 @dataclass
@@ -228,8 +226,7 @@ def assigned(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> list[
 
 
 def _refused(one: DeadLetter) -> Record:
-    topic, partition, offset = one.place
-    place = {"topic": topic, "partition": partition, "offset": offset}
+    place = dict(zip(("topic", "partition", "offset"), one.place, strict=True))
     return {"target": None, **place, "schema_id": one.schema_id, "outcome": one.outcome, "reason": one.reason}
 
 
@@ -252,8 +249,8 @@ def _records(batch: pa.RecordBatch, sample: Sample, walk: LocalPipeline) -> list
         one.place: {"schema_id": one.schema_id, "outcome": one.outcome, "reason": one.reason}
         for one in (*sample.dead_letters, *sample.filtered)
     }
-    tombstone = {"schema_id": None, "outcome": "tombstone"}
-    return [{**about, **found.get(place, tombstone)} for place, about in _about(pa.Table.from_batches([batch]))]
+    none = {"schema_id": None, "outcome": "tombstone"}
+    return [{**about, **found.get(place, none)} for place, about in _about(pa.Table.from_batches([batch]))]
 
 
 def _about(table: pa.Table) -> Iterator[tuple[tuple[str, int, int], Record]]:

@@ -181,10 +181,10 @@ class Keyring:
 
     def with_new(self, purpose: Purpose) -> "Keyring":
         """Return a ring with a random key more, which is the primary one."""
-        have, letter = self.of(purpose), "h" if purpose == "hash" else "k"
-        number = next(n for n in range(1, len(have) + 2) if f"{letter}{n}" not in have)
-        keys = {**have, f"{letter}{number}": os.urandom(KEY_BYTES)}
-        changed = replace(self, primary={**self.primary, purpose: f"{letter}{number}"})
+        have, prefix = self.of(purpose), "h" if purpose == "hash" else "k"
+        number = next(n for n in range(1, len(have) + 2) if f"{prefix}{n}" not in have)
+        keys = {**have, f"{prefix}{number}": os.urandom(KEY_BYTES)}
+        changed = replace(self, primary={**self.primary, purpose: f"{prefix}{number}"})
         return replace(changed, hash_keys=keys) if purpose == "hash" else replace(changed, encryption_keys=keys)
 
     def to_text(self, wrap: WrapSource | None) -> str:
@@ -232,7 +232,7 @@ def read_keyring(source: KeySource) -> Keyring:
         for one, content in texts.items():
             name = f"{what} key {one}"
             if not _ID.fullmatch(one):
-                raise ConfigError(f"the keyring's {name}: an id has letters, digits, - and _, 32 at most")
+                raise ConfigError(f"the keyring's {name}: an id has prefixs, digits, - and _, 32 at most")
             key = _base64(content, name) if wrapping is None else wrapping.unwrap(content, name)
             _check_length(key, what, name)
             found[what][one] = key

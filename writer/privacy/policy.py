@@ -32,18 +32,18 @@ class Action:
     keep: int = 0  # of a mask: how many characters at the end stay
 
     @classmethod
-    def of(cls, said: Any) -> "Action":
+    def of(cls, setting: Any) -> "Action":
         """Read it as a configuration and a schema's attribute have it: `hash`, `{mask: 4}`. Raises ValueError."""
-        if isinstance(said, Mapping) and list(said) == ["mask"]:
-            keep = said["mask"]
+        if isinstance(setting, Mapping) and list(setting) == ["mask"]:
+            keep = setting["mask"]
             if type(keep) is int and keep >= 0:
                 return cls("mask", keep)
-        elif said in KINDS and said != "mask":
-            return cls(said)
-        raise ValueError(f"{said!r} is no policy; write drop, encrypt, hash, clear, or {{mask: 4}}")
+        elif setting in KINDS and setting != "mask":
+            return cls(setting)
+        raise ValueError(f"{setting!r} is no policy; write drop, encrypt, hash, clear, or {{mask: 4}}")
 
     @property
-    def said(self) -> Any:
+    def setting(self) -> Any:
         """As a configuration has it."""
         return {"mask": self.keep} if self.kind == "mask" else self.kind
 
@@ -90,22 +90,22 @@ class Policies:
         for attribute in self.attributes:
             if part.get(attribute) in (None, False):
                 continue
-            said = part[attribute]
-            tag = attribute if said is True else said
+            setting = part[attribute]
+            tag = attribute if setting is True else setting
             if isinstance(tag, str) and tag in tags:
                 found.append(tags[tag])
                 continue
             try:
-                found.append(Action.of(said))
+                found.append(Action.of(setting))
             except ValueError:
                 raise UnknownTag(_unknown(at, str(tag))) from None
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Write them as a configuration has them, without what is not said."""
+        """Write them as a configuration has them, without what is empty."""
         found = {
-            "tags": {tag: action.said for tag, action in self.tags}, "attributes": list(self.attributes),
-            "fields": {path: action.said for path, action in self.fields},
+            "tags": {tag: action.setting for tag, action in self.tags}, "attributes": list(self.attributes),
+            "fields": {path: action.setting for path, action in self.fields},
         }  # fmt: skip
         return {key: value for key, value in found.items() if value} | (
             {"dead_letters": "redact"} if self.redacts else {}

@@ -143,8 +143,8 @@ class _Walk:
     def start(self) -> None:
         """Go through the record. Raises PrivacyError."""
         root = {key: value for key, value in self._record.root.items() if not key.startswith("__")}  # fastavro's marks
-        heard = strictest(self._heard(frozenset([()]), []))
-        self._root = self._type(root, (), frozenset([()]), heard)
+        learned = strictest(self._learned(frozenset([()]), []))
+        self._root = self._type(root, (), frozenset([()]), learned)
 
     def action_of(self, path: Path) -> Action:
         """Return what becomes of a path."""
@@ -166,7 +166,7 @@ class _Walk:
             if not isinstance(schema, dict):
                 break
             if words := says(schema, _shown(paths)):
-                action = strictest([action, *self._heard(paths, words)])
+                action = strictest([action, *self._learned(paths, words)])
             if "name" in schema or not isinstance(schema["type"], dict | list):
                 break
             schema = schema["type"]
@@ -221,7 +221,7 @@ class _Walk:
         named = [self._policies.by_path[path] for path in paths if path in self._policies.by_path]
         if named:
             return strictest(named), True
-        return strictest([above, *self._heard(paths, self._says(part, _shown(paths)))]), False
+        return strictest([above, *self._learned(paths, self._says(part, _shown(paths)))]), False
 
     def _union(self, schema: list[Any], place: Place, paths: Paths, action: Action, *, named: bool) -> Any | None:
         branches = [(self._plain(one), one) for one in schema]
@@ -261,7 +261,7 @@ class _Walk:
             found = self._type(schema, place, paths, action, named=named)
         return _empty(self._plain(schema)) if found is None else found
 
-    def _heard(self, paths: Paths, actions: list[Action]) -> list[Action]:
+    def _learned(self, paths: Paths, actions: list[Action]) -> list[Action]:
         """Return what tags say of a field, here and in other schemas, and remember it by all its names."""
         found = [*actions, *(self.words[path] for path in paths if path in self.words)]
         if found:

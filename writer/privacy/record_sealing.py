@@ -4,7 +4,7 @@ Of each record these columns: `key`, `value`, and names and values of `headers`.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -59,10 +59,10 @@ def hidden(records: pa.Table) -> pa.Table:
     return _changed(records, lambda values: pc.if_else(values.is_valid(), HIDDEN, pa.scalar(None, values.type)))
 
 
-def described(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a screen says of a record, without its `key` and `value_hex`."""
-    shown = {"key": HIDDEN.decode(), "value_hex": HIDDEN}
-    return {name: shown.get(name, value) if value is not None else None for name, value in record.items()}
+def described(records: list[dict[str, Any]], privacy: object | None) -> list[dict[str, Any]]:
+    """Return what a screen says of records; where there is privacy, without their `key` and `value_hex`."""
+    shown = {} if privacy is None else {"key": HIDDEN.decode(), "value_hex": HIDDEN}
+    return [{name: shown.get(name, one) if one is not None else None for name, one in r.items()} for r in records]
 
 
 def _holds_sealed(records: pa.RecordBatch, name: str) -> bool:
