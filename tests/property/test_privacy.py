@@ -4,6 +4,7 @@ import hmac
 import json
 import stat
 from base64 import b64encode
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -14,9 +15,12 @@ from hypothesis import given, settings, strategies as st
 
 from tests.avro import MICROS, MONEY, encoded, logical
 from tests.examples import share
+from tests.kafka_batches import Raw
+from tests.property.test_frames import alike, both, case_of, plan_of, text_of
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import CONFLUENT
 from writer.batch.schema_reader import SchemaReader
+from writer.core.offsets import OffsetRange
 from writer.privacy.column_protection import MASK
 from writer.privacy.encryption import decrypted, key_id_of
 from writer.privacy.keyring import KeyId, KeySource, Place, fingerprint
@@ -109,7 +113,7 @@ class Types:
         return self.draw(SCALARS[named.get(kind, kind)][1])
 
 
-def text_of(value: Any) -> str:
+def plain_text(value: Any) -> str:
     match value:
         case bool():
             return "true" if value else "false"
@@ -125,7 +129,7 @@ def text_of(value: Any) -> str:
 
 
 def bytes_of(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else text_of(value).encode()
+    return value if isinstance(value, bytes) else plain_text(value).encode()
 
 
 def check_scalar(found: Any, value: Any, action: Action) -> None:
@@ -139,7 +143,7 @@ def check_scalar(found: Any, value: Any, action: Action) -> None:
             assert key_id_of(found) == "k1"
             assert decrypted(found, SECOND) == bytes_of(value)
         case "mask":
-            text = "" if isinstance(value, bytes) else text_of(value)
+            text = "" if isinstance(value, bytes) else plain_text(value)
             assert found == (MASK + text[-action.keep :] if len(text) > action.keep else MASK)
         case _:
             assert found == value
@@ -245,3 +249,66 @@ def test_what_is_left_of_records_equals_a_record_at_a_time(source: KeySource, da
         some = known.protection.apply(plain.slice(cut))
         for left, value in zip(some.to_pylist(), plain.slice(cut).to_pylist(), strict=True):
             check(left, value, schema, CLEAR)
+
+
+@given(drawn=alike())
+@settings(max_examples=share(20), deadline=None)
+def test_records_that_are_decoded_with_their_frames_are_protected_as_in_the_general_way(
+    drawn: tuple[str, list[tuple[OffsetRange, Raw, bytes]]],
+    source: KeySource,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    name, log = drawn
+    schema = case_of(name).schema
+    plan = plan_of(schema, tmp_path_factory.getbasetemp())
+    fields = [(one["name"], HASH) for one in schema["fields"] if one["name"] not in ("at", "choice")]
+    privacy = Privacy(Policies(fields=tuple(fields)), source)
+    schemas = SchemaPlan(pa.schema([]), privacy=privacy).extend(7, json.dumps(schema))
+    general, by_frames, decoded = both(replace(plan, schemas=schemas), log)
+    assert decoded
+    assert text_of(by_frames) == text_of(general)
+    clear, _, _ = both(plan, log)
+    assert clear.rows.keys() == general.rows.keys()
+    for place, row in general.rows.items():
+        assert row["id"] == hmac.digest(KEY, str(clear.rows[place]["id"]).encode(), "sha256").hex()
+        assert row["at"] == clear.rows[place]["at"]
+
+
+@given(data=st.data())
+@settings(max_examples=share(100), deadline=None)
+def test_a_field_that_one_schema_tags_is_protected_in_all_in_whatever_order_they_are_known(
+    source: KeySource, data: st.DataObject
+) -> None:
+    """Fields of one name or of its aliases are one column; a tag on any of them counts for all."""
+    names = ["a", "b", "c"]
+    schemas = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        chosen = data.draw(st.lists(st.sampled_from(names), unique=True, min_size=1))
+        fields = [{"name": "kept", "type": "string"}]
+        for name in chosen:
+            others = [one for one in names if one not in chosen]
+            aliases = data.draw(st.lists(st.sampled_from(others), unique=True)) if others else []
+            words = data.draw(st.sampled_from([{}, {}, {"confluent:tags": ["PII"]}]))
+            fields.append({"name": name, "type": "string", **({"aliases": aliases} if aliases else {}), **words})
+        schemas.append({"type": "record", "name": "Event", "fields": fields})
+    alike_names = {name: name for name in names}  # by union of names and aliases: one name stands for all
+
+    def top(name: str) -> str:
+        return name if alike_names[name] == name else top(alike_names[name])
+
+    for one in (field for schema in schemas for field in schema["fields"] if field["name"] in names):
+        for alias in one.get("aliases", ()):
+            alike_names[top(alias)] = top(one["name"])
+    tagged = {top(f["name"]) for s in schemas for f in s["fields"] if "confluent:tags" in f}
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(tags=(("PII", HASH),)), source))
+    texts = [json.dumps(schema) for schema in schemas]
+    at_start = plan.learned(texts)
+    for number, text in enumerate(texts):
+        plan, at_start = plan.extend(number, text), at_start.extend(number, text)
+    for found in (plan, at_start):
+        for number, schema in enumerate(schemas):
+            known = found.schemas[number]
+            if isinstance(known, Rejected):  # two fields would fill one column
+                continue
+            places = set() if known.protection is None else {place[0] for place in known.protection.places}
+            assert places == {f["name"] for f in schema["fields"] if f["name"] in names and top(f["name"]) in tagged}

@@ -232,7 +232,7 @@ def read_keyring(source: KeySource) -> Keyring:
         for one, content in texts.items():
             name = f"{what} key {one}"
             if not _ID.fullmatch(one):
-                raise ConfigError(f"the keyring's {name}: an id has prefixs, digits, - and _, 32 at most")
+                raise ConfigError(f"the keyring's {name}: an id has letters, digits, - and _, 32 at most")
             key = _base64(content, name) if wrapping is None else wrapping.unwrap(content, name)
             _check_length(key, what, name)
             found[what][one] = key
