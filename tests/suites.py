@@ -20,7 +20,8 @@ HISTORIES = tuple(
         "contract/test_convert", "contract/test_convert_routes", "contract/test_delete", "contract/test_diff",
         "contract/test_foreign_change", "contract/test_gaps", "contract/test_iceberg", "contract/test_iceberg_faults",
         "contract/test_iceberg_kill", "contract/test_iceberg_routes", "contract/test_late_tiers", "contract/test_lease",
-        "contract/test_privacy_everywhere", "contract/test_raw", "contract/test_replay", "contract/test_replay_wire", "contract/test_reprocess",
+        "contract/test_privacy_everywhere",
+        "contract/test_raw", "contract/test_replay", "contract/test_replay_wire", "contract/test_reprocess",
         "contract/test_retention", "contract/test_rewind", "property/test_reprocess", "unit/test_existing_lake",
         "unit/test_late",
     )

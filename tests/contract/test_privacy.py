@@ -25,6 +25,7 @@ from writer.driver.pipeline_start import check_rules, set_rules
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import opened
 from writer.maintenance.replay import Replaying
+from writer.preflight import source_checks
 from writer.privacy.encryption import decrypted
 from writer.privacy.keyring import Keyring, KeySource, Place, read_keyring, write_keyring
 from writer.table.factory import all_tables
@@ -341,3 +342,18 @@ def test_rows_of_an_archive_that_are_decoded_are_refused(tmp_path: Path) -> None
     gap = GapRecord.__new__(GapRecord)
     with pytest.raises(ConfigError, match="rows are decoded already, and pipeline 'clicks' has privacy policies"):
         archive_source.opened(filling, gap, [str(tmp_path / "archive")], None, "id")
+
+
+def test_validate_says_what_is_protected_and_that_the_hash_key_is_another(tmp_path: Path) -> None:
+    driver = started(tmp_path)
+
+    def findings() -> list[tuple[str, str]]:
+        schemas = opened("clicks", driver.config, driver.schemas).schemas
+        return [(one.status, one.message) for one in source_checks._privacy("clicks", driver.config, schemas)]
+
+    assert findings() == [("ok", "id (hash), note (encrypt)")]
+    source = ring_at(tmp_path)
+    write_keyring(source, read_keyring(source).with_new("hash"))
+    ((status, message),) = findings()
+    assert status == "failed"
+    assert "joins break" in message
