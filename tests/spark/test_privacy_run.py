@@ -1,4 +1,4 @@
-"""A real run protects fields whichever reader brings the records, with a keyring that driver and tasks read."""
+"""A real run protects fields, with a keyring that driver and tasks read."""
 
 import hmac
 from collections.abc import Callable
@@ -15,9 +15,8 @@ pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
 
 
-@pytest.mark.parametrize("reader", ["native", "spark"])
-def test_fields_are_protected_before_they_are_written(site: Site, topic: MakeTopic, reader: str) -> None:
-    site.reader, name, source = reader, topic(2), KeySource(Place(str(site.root / "keys.json")))
+def test_fields_are_protected_before_they_are_written(site: Site, topic: MakeTopic) -> None:
+    name, source = topic(2), KeySource(Place(str(site.root / "keys.json")))
     write_keyring(source, Keyring().with_new("hash").with_new("encrypt"))
     site.overrides["keys"] = {"file": source.place.file}
     clear = site.pipeline("clear", [name])

@@ -168,10 +168,11 @@ class SchemaPlan:
 
     def changed_since(self, before: Mapping[int, WriterSchema | Rejected]) -> list[int]:
         """Return the ids of whose records more is protected than before, or that are rejected now."""
-        return [
-            n for n, one in self.schemas.items()
-            if n in before and getattr(one, "protection", None) != getattr(before[n], "protection", None)
-        ]  # fmt: skip
+
+        def state(known: WriterSchema | Rejected) -> object:
+            return None if isinstance(known, Rejected) else (known.protection,)
+
+        return [n for n, one in self.schemas.items() if n in before and state(one) != state(before[n])]
 
     def texts(self) -> Iterator[tuple[int, str]]:
         """Yield the schemas in their order: those by which values are decoded, and those that wait for a spec."""

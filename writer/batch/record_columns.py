@@ -86,8 +86,9 @@ class RecordColumns:
         `read`: decodes keys that are AVRO.
         """
         arrays, reasons = self._arrays(records, read)
-        if not self._places or self.key_source is None:
+        if not self._places:
             return arrays, reasons
+        assert self.key_source is not None, "the plan of a task with policies has the place of their keys"
         protection = Protection("", self._places, self.key_source)
         return [contiguous(c) for c in protection.apply(pa.table(arrays, self.schema.names)).columns], reasons
 
