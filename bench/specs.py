@@ -19,8 +19,8 @@ from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import TimeRule
 from writer.batch.plan import TaskPlan
 from writer.batch.task import Task
-from writer.config.event_specs import EventSpec
 from writer.config.pipeline_sections import Memory
+from writer.config.record_rules import EventSpec
 from writer.config.table_sections import Roll
 
 _SET, _ROUNDS, _EVER = "200B", 3, timedelta(days=36_500)
@@ -57,8 +57,13 @@ def batches(events: int) -> list[pa.RecordBatch]:
 def measured(section: Mapping[str, Any] | None, given: Sequence[pa.RecordBatch]) -> tuple[float, float]:
     """Carry the events once. Returns CPU nanoseconds of an event: of the task, and of conform and spec in it."""
     specs = () if section is None else (EventSpec.model_validate(section).spec("*"),)
+    return carried(given, ("shape", "conform"), specs=specs)
+
+
+def carried(given: Sequence[pa.RecordBatch], steps: Sequence[str], **rules: Any) -> tuple[float, float]:
+    """Carry the events once, by `rules` of the schema plan. Returns CPU nanoseconds of an event: of task and steps."""
     reserved = frozenset(column.lower() for column in (*PROVENANCE.names, BUCKET))
-    schemas = SchemaPlan(pa.schema([]), reserved, specs=specs).extend(1, dataset(_SET).schema_text)
+    schemas = SchemaPlan(pa.schema([]), reserved, **rules).extend(1, dataset(_SET).schema_text)
     with tempfile.TemporaryDirectory() as folder:
         plan = TaskPlan(
             now=datetime.now(UTC), frontier={}, incarnations={"bench": 1}, schemas=schemas,
@@ -71,7 +76,7 @@ def measured(section: Mapping[str, Any] | None, given: Sequence[pa.RecordBatch])
         report = task.run(given, task.take)
         spent_s = time.process_time() - began_s
     events = sum(batch.num_rows for batch in given)
-    step_s = report.seconds.get("shape", 0.0) + report.seconds.get("conform", 0.0)
+    step_s = sum(report.seconds.get(step, 0.0) for step in steps)
     return spent_s / events * 1e9, step_s / events * 1e9
 
 

@@ -17,11 +17,10 @@ from writer.batch.task_report import Report
 from writer.clients.kafka_sample import RECORDS
 from writer.commit import builder
 from writer.commit.closed_buckets import all_seen
-from writer.commit.event_specs import check_specs
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core.offsets import TopicPartition
-from writer.driver.pipeline_start import enter_specs, make_raw_table
+from writer.driver.pipeline_start import check_rules, make_raw_table, set_rules
 from writer.maintenance.local_pipeline import opened
 from writer.table.factory import all_tables
 from writer.table.log.operations import Batch
@@ -83,14 +82,14 @@ class Driver:
             make_raw_table(self.settings.raw_place, self.tables)
 
     def start(self, parts: int = 1, at: int = 0) -> None:
+        check_rules("clicks", self.settings, self._walk.schemas, self.table.snapshot())
         self.epoch = self.table.begin(
             {TopicPartition("clicks", 1, p): at for p in range(parts)}, {"clicks": ["uuid-1"]}
         )
         if self.settings.raw_place:
             self.table.enter_raw(self.epoch, self.settings.raw_place)
         self.tables.apply_side_files()
-        check_specs("clicks", self.settings, self._walk.plan)
-        self.specs = enter_specs(self.table, self.epoch, self.settings, self._walk.plan)
+        self.specs = set_rules(self.table, self.epoch, self.settings, self._walk.schemas)
 
     def needed(self) -> pa.Schema:
         """Columns that rows have by now, those of buckets apart."""

@@ -40,6 +40,7 @@ def opened(
     name = f"archive {','.join(locations)}"
     beside = filling.walk.schemas.record_columns.schema
     if by_time is not None:
+        _check_privacy(filling)
         filling.config.one_table(filling.name)
         keys = [key.strip() for key in by_time.split(",") if key.strip()]
         hints = gap_record.opened.hints if gap_record.opened else ()
@@ -48,11 +49,21 @@ def opened(
     head = next(iter(found[0].batches()), pa.table({}))
     roles = columns_of(head.schema.names, columns)
     if "value" not in roles:
+        _check_privacy(filling)
         filling.config.one_table(filling.name)
     parts = {r.part for r in (gap_record.opened.ranges if gap_record.opened else ())}
     if "topic" not in roles and len({part.topic for part in parts}) > 1:
         raise ConfigError("the gap has several topics; say with --columns topic=... which column names the topic")
     return ByOffset(name, found, roles, beside)
+
+
+def _check_privacy(filling: Filling) -> None:
+    """Raise ConfigError where rows that are decoded already would come past the privacy policies."""
+    if filling.settings.privacy is not None:
+        raise ConfigError(
+            f"the archive's rows are decoded already, and pipeline {filling.name!r} has privacy policies, which are "
+            "for records as they come from Kafka. Take an archive with the records' values, or --from-kafka."
+        )
 
 
 def of_records(filling: Filling, locations: Sequence[str], columns: str | None) -> Source:

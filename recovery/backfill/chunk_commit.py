@@ -64,7 +64,7 @@ class Filling:
         self.tables = all_tables(name, config)
         self.table = self.tables.main
         self._walk: LocalPipeline | None = None
-        self._known: tuple[pa.Schema, int] | None = None  # columns and specs of the table, as the walk was opened
+        self._known: tuple[pa.Schema, int, int] | None = None  # columns, specs, privacy, as the walk was opened
         self.table.check_exists()
         self.tables.side(self.settings.dead_letters).check_exists()
 
@@ -89,9 +89,9 @@ class Filling:
         """Apply pending side files, and see which columns the table has by now. Raises CommitFailed."""
         now = self.table.snapshot()
         self.tables.apply_side_files()
-        known = now.columns(), now.specs
+        known = now.columns(), now.specs, now.privacy
         if self._known is not None and self._known != known:
-            self._walk = None  # the live writer has met another schema, or was started with other specs
+            self._walk = None  # the live writer has met another schema, or was started with other specs or privacy
         self._known = known
         return now
 

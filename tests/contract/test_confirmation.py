@@ -28,9 +28,9 @@ LONG_AGO = datetime(2020, 2, 29, 12, tzinfo=UTC)
 # `shadow` run processes.
 KEEPING = {
     "audit", "autoscaler explain", "autoscaler run", "bench", "buckets", "chaos", "ddl", "demo", "diff", "dlq list",
-    "dlq show", "doctor", "explain", "gaps list", "gaps show", "hooks list", "hooks run", "hooks skip", "init", "limit",
-    "pause", "preview", "reload", "resume", "schema plan", "shadow", "simulate", "size", "status", "supervisor explain",
-    "supervisor run", "validate", "wait",
+    "dlq show", "doctor", "explain", "gaps list", "gaps show", "hooks list", "hooks run", "hooks skip", "init",
+    "keys check", "limit", "pause", "preview", "reload", "resume", "schema plan", "shadow", "simulate", "size",
+    "status", "supervisor explain", "supervisor run", "validate", "wait",
 }  # fmt: skip
 
 

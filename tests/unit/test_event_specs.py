@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from tests.looking import EVENT, NOW, TIME, Schemas, config, event, records
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
 from writer.cli.main import app
-from writer.config.event_specs import EventSpec
 from writer.config.loader import checked
+from writer.config.record_rules import EventSpec
 from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import opened
 from writer.preflight import source_checks

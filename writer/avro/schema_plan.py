@@ -3,7 +3,8 @@
 The driver owns it and hands it to the tasks of a batch, so two new schemas in one batch have one arbiter. Pure.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -15,6 +16,9 @@ from writer.avro import schema
 from writer.avro.column_cast import SEAMLESS, Seams, absent, fitted
 from writer.avro.decode import is_native
 from writer.avro.resolution import Reader, Resolved, Widening, resolve
+from writer.privacy.column_protection import Protection
+from writer.privacy.policy import PrivacyError
+from writer.privacy.protected_schema import Privacy
 from writer.specs.avro_schema import avro_schema
 from writer.specs.spec import Spec, SpecError, spec_of
 from writer.specs.step import Step, compiled
@@ -40,6 +44,12 @@ class WriterSchema:
     columns: Mapping[str, str]  # field of the record → column of the table
     seams: Seams = SEAMLESS
     shaped: str = ""  # full name of the record, where a spec shapes its rows; then `columns` are of the spec's input
+    protection: Protection | None = None  # of decoded rows; then `columns` are of those that it leaves
+
+    @property
+    def rows_text(self) -> str:
+        """Text of the schema of the rows, once they are protected."""
+        return self.text if self.protection is None else self.protection.text
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,8 @@ class SchemaPlan:
     since: Mapping[int, datetime] = field(default_factory=dict)  # ids that meant other schemas for older records
     specs: tuple[Spec, ...] = ()
     shaped: Mapping[str, ShapedRecord] = field(default_factory=dict)  # by the full name of the record
+    privacy: Privacy | None = None
+    known_texts: tuple[str, ...] = ()  # of schemas, admitted or not, where there is privacy
 
     def reject(self, schema_id: int, reason: str) -> "SchemaPlan":
         """Park the records of this schema id."""
@@ -103,30 +115,99 @@ class SchemaPlan:
     def extend(self, schema_id: int, text: str) -> "SchemaPlan":
         """Admit a schema: what is new in it grows the columns, what is known fills them by Avro's rules.
 
-        A schema that cannot fill the table's columns is rejected: only its own records are parked.
+        A schema that cannot fill the table's columns, or not be protected, is rejected: only its own records are
+        parked. One that says that more is to be protected says so for all of its record's schemas.
         """
+        return self.extended_by(schema_id, text, SchemaPlan.admit)
+
+    def learned(self, texts: Iterable[str]) -> "SchemaPlan":
+        """Return the plan with what these schemas say of privacy, before any of them is admitted."""
+        if self.privacy is None:
+            return self
+        found = list(texts)
+        known = (*self.known_texts, *(text for text in found if text not in self.known_texts))
+        return replace(self, privacy=self.privacy.learned(parsed(found)), known_texts=known)
+
+    def extended_by(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
+        """Protect what a schema says, and then admit it, or reject it."""
+        if self.privacy is None:
+            return admit(self, schema_id, text, None)
+        plan = self._learned_anew(text, admit)
+        assert plan.privacy is not None
         try:
-            record = schema.parse(text)
+            protection = plan.privacy.protection(schema.parse(text), self.specs)
+        except (PrivacyError, schema.UnsupportedSchema) as error:
+            return plan.reject(schema_id, f"schema id {schema_id}: {error}")
+        return admit(plan, schema_id, text, protection)
+
+    def _learned_anew(self, text: str, admit: "Admit") -> "SchemaPlan":
+        """Return `learned`, with the schemas admitted anew of a record of which more is to be protected than before."""
+        plan = self.learned([text])
+        assert self.privacy is not None
+        assert plan.privacy is not None
+        for name, words in plan.privacy.tagged.items():
+            if self.privacy.tagged.get(name) == words:
+                continue
+            known = {n: one for n, one in self.texts() if _name_of(one) == name}
+            shaped = {other: one for other, one in plan.shaped.items() if other != name}
+            plan = replace(plan.without(known), shaped=shaped)
+            for schema_id, one in known.items():
+                plan = plan.extended_by(schema_id, one, admit)
+        return plan
+
+    @property
+    def unmeasured(self) -> frozenset[str]:
+        """Columns with protected values: their least and largest ones stand in no file's footer and no log."""
+        found = set[str]()
+        for known in self.schemas.values():
+            if isinstance(known, WriterSchema) and known.protection is not None:
+                fields = {place[0] for place in known.protection.places}
+                columns = {column for name, column in known.columns.items() if name in fields}
+                found |= self.shaped[known.shaped].step.made_of(columns) if known.shaped else columns
+        return frozenset(found)
+
+    def changed_since(self, before: Mapping[int, WriterSchema | Rejected]) -> list[int]:
+        """Return the ids of whose records more is protected than before, or that are rejected now."""
+
+        def state(known: WriterSchema | Rejected) -> object:
+            return None if isinstance(known, Rejected) else (known.protection,)
+
+        return [n for n, one in self.schemas.items() if n in before and state(one) != state(before[n])]
+
+    def texts(self) -> Iterator[tuple[int, str]]:
+        """Yield the schemas in their order: those by which values are decoded, and those that wait for a spec."""
+        waiting = {n: one for record in self.shaped.values() for n, one in record.input.schemas.items()}
+        for schema_id, known in self.schemas.items():
+            one = known if isinstance(known, WriterSchema) else waiting.get(schema_id)
+            if isinstance(one, WriterSchema):
+                yield schema_id, one.text
+
+    def admit(self, schema_id: int, text: str, protection: Protection | None) -> "SchemaPlan":
+        """Let a schema, of which this is protected, grow the columns and fill them."""
+        try:
+            record = schema.parse(text if protection is None else protection.text)
             if (spec := spec_of(self.specs, name := record.root["name"])) is not None:
-                return self._extend_shaped(name, spec, schema_id, text)
+                return self._extend_shaped(name, spec, schema_id, text, protection)
             found = self._resolved(record)
         except schema.UnsupportedSchema as error:
             return self.reject(schema_id, f"schema id {schema_id}: {error}")
-        known = WriterSchema(text, _probed(text), found.mapping, found.seams)
+        known = WriterSchema(text, _probed(text), found.mapping, found.seams, protection=protection)
         schemas = {**self.schemas, schema_id: known}
         return replace(self, columns=found.columns, schemas=schemas, reader=found.reader)
 
     def _resolved(self, record: schema.Record) -> Resolved:
         return resolve(record, self.columns, self.reader, self.reserved, widen=self.widen)
 
-    def _extend_shaped(self, name: str, spec: Spec, schema_id: int, text: str) -> "SchemaPlan":
+    def _extend_shaped(
+        self, name: str, spec: Spec, schema_id: int, text: str, protection: Protection | None
+    ) -> "SchemaPlan":
         """Admit a schema of a record that a spec shapes.
 
         While no schema gives the spec what it names, all of the record are rejected; once one does, a further one that
         the spec does not fit is rejected alone.
         """
         before = self.shaped.get(name) or ShapedRecord(spec, SchemaPlan(pa.schema([]), self.reserved, widen=self.widen))
-        grown = before.input.extend(schema_id, text)
+        grown = before.input.admit(schema_id, text, protection)
         if isinstance(rejected := grown.schemas[schema_id], Rejected):
             return self.reject(schema_id, rejected.reason)
         admitted = {n: replace(one, shaped=name) for n, one in grown.schemas.items() if isinstance(one, WriterSchema)}
@@ -159,8 +240,26 @@ class SchemaPlan:
 
     def decode_only(self, schema_id: int, text: str) -> "SchemaPlan":
         """Admit a schema whose values are decoded and then given to other plans: it is held against no column."""
-        alone = SchemaPlan(pa.schema([]), self.reserved).extend(schema_id, text)
+        return self.extended_by(schema_id, text, SchemaPlan.admit_alone)
+
+    def admit_alone(self, schema_id: int, text: str, protection: Protection | None) -> "SchemaPlan":
+        """Let values of a schema be decoded, of which this is protected."""
+        alone = SchemaPlan(pa.schema([]), self.reserved).admit(schema_id, text, protection)
         return replace(self, schemas={**self.schemas, **alone.schemas})
+
+
+Admit = Callable[[SchemaPlan, int, str, Protection | None], SchemaPlan]
+
+
+def parsed(texts: Iterable[str]) -> Iterator[schema.Record]:
+    """Yield the records of texts that are schemas of some."""
+    for text in texts:
+        with suppress(schema.UnsupportedSchema):
+            yield schema.parse(text)
+
+
+def _name_of(text: str) -> str:
+    return str(schema.parse(text).root["name"])
 
 
 @lru_cache(maxsize=1024)

@@ -14,6 +14,7 @@ from writer.batch.staging.parquet_files import Destination, OpenFile
 from writer.batch.task_report import FailedRecords
 from writer.core.files import StagedFile
 from writer.core.offsets import Source
+from writer.privacy.record_sealing import RecordSealing
 
 DEAD_LETTERS = pa.schema(
     [
@@ -33,7 +34,12 @@ _POISON_KINDS_MAX = 20  # of a task; random bytes look like as many schema ids
 class DeadLetterFile:
     """A task's file of records that could not become rows, with the columns of the dead-letter table."""
 
-    def __init__(self, destination: Destination, incarnations: Mapping[str, int], now: datetime) -> None:
+    def __init__(
+        self, destination: Destination, incarnations: Mapping[str, int], now: datetime,
+        sealing: RecordSealing | None = None,
+    ) -> None:  # fmt: skip
+        """`sealing`: how their bytes are kept; None: as they are."""
+        self._sealing = sealing
         self._to, self._incarnations, self._now = destination, incarnations, now
         self._waiting: list[pa.Table] = []
         self._bytes = 0
@@ -56,6 +62,7 @@ class DeadLetterFile:
             _headers(records),
         ]  # fmt: skip
         table = pa.table(columns, schema=DEAD_LETTERS)
+        table = table if self._sealing is None else self._sealing.sealed(table)
         known, first = self._alike.get((outcome, schema_id), (0, reason(0)))
         self._alike[outcome, schema_id] = (known + size, first)
         self._waiting.append(table)

@@ -14,6 +14,7 @@ from writer.batch.route import Route
 from writer.batch.staging.parquet_files import HELD_LATE, Destination
 from writer.core.offsets import Source
 from writer.core.units import shifted
+from writer.privacy.record_sealing import RecordSealing
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 
@@ -44,6 +45,7 @@ class TaskPlan:
     out_of_orderness: timedelta = timedelta(0)
     late: tuple[LateTier, ...] = (LateTier(None, "reopen"),)
     late_table: str | None = None  # location
+    sealing: RecordSealing | None = None  # of records that are kept as Kafka has them
     raw: str | None = None  # location of the raw table; None: records are not kept as Kafka has them
     record_columns: RecordColumns = field(default_factory=RecordColumns)
     route: Route | None = None  # to several tables; then `schemas` only decodes, and the table gets no rows
@@ -62,4 +64,7 @@ class TaskPlan:
         held = "" if not self.held else self.held if location == self.table else f"{self.held}{HELD_LATE}"
         store = store_at(held or location, self.s3)
         size = self.target_file_size
-        return Destination(store, columns, self.prefix, size, entropy_bits, self.hidden, self.folder)
+        unmeasured = self.schemas.unmeasured | self.record_columns.protected
+        return Destination(
+            store, columns, self.prefix, size, entropy_bits, self.hidden, self.folder, unmeasured=unmeasured
+        )  # fmt: skip

@@ -11,6 +11,9 @@ import pyarrow.compute as pc
 from bucketers.arrow import contiguous
 from writer.avro.wire_format import HEADERS
 from writer.batch.schema_reader import DecodedKeys, KeyPlan
+from writer.privacy.column_protection import Place, Places, Protection, leaves, protected_type
+from writer.privacy.keyring import KeySource
+from writer.privacy.policy import Action
 
 HEADER_MAP = pa.map_(pa.string(), pa.binary())
 TYPES: Mapping[str, pa.DataType] = {
@@ -28,6 +31,8 @@ class RecordColumns:
     chosen: tuple[tuple[str, str, str], ...] = field(default=())  # name of the column, header, type
     keep_undecodable: bool = False  # null for what does not have the type; else the record is a dead letter
     keys: KeyPlan = field(default_factory=KeyPlan)  # for a key that is AVRO
+    policies: tuple[tuple[str, Action], ...] = ()  # of columns, but that of an Avro key, whose schema has them
+    key_source: KeySource | None = None  # of the keys of the policies
 
     @property
     def names(self) -> list[str]:
@@ -43,6 +48,26 @@ class RecordColumns:
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns, in the order of `of`. Without that of an Avro key while no schema of one is known."""
+        kinds = [(one.name, protected_type(one.type, (one.name,), self._places)) for one in self._unprotected]
+        return pa.schema(kinds)
+
+    @property
+    def protected(self) -> frozenset[str]:
+        """Columns with values that are protected."""
+        places = {place[0] for place in self._places}
+        return frozenset({*places, self.avro_key} if self.avro_key and self.keys.schemas.unmeasured else places)
+
+    @cached_property
+    def _places(self) -> Places:
+        """What is protected of the columns."""
+        kinds, found = {one.name: one.type for one in self._unprotected}, dict[Place, Action]()
+        for name, action in self.policies:
+            if name in kinds and name != self.avro_key:
+                found |= leaves(kinds[name], (name,), action)
+        return found
+
+    @cached_property
+    def _unprotected(self) -> pa.Schema:
         key = [] if self.key is None or self.avro_key else [pa.field(self.key[0], TYPES[self.key[1]])]
         key += list(self.keys.schemas.columns) if self.avro_key else []
         headers = [] if self.headers is None else [pa.field(self.headers, HEADER_MAP)]
@@ -60,6 +85,16 @@ class RecordColumns:
 
         `read`: decodes keys that are AVRO.
         """
+        arrays, reasons = self._arrays(records, read)
+        if not self._places:
+            return arrays, reasons
+        assert self.key_source is not None, "the plan of a task with policies has the place of their keys"
+        protection = Protection("", self._places, self.key_source)
+        return [contiguous(c) for c in protection.apply(pa.table(arrays, self.schema.names)).columns], reasons
+
+    def _arrays(
+        self, records: pa.Table, read: Callable[[pa.Table], DecodedKeys] | None
+    ) -> tuple[list[pa.Array], dict[int, str]]:
         arrays, reasons = list[pa.Array](), dict[int, str]()
         if self.avro_key:
             assert read is not None, "keys that are Avro have a reader"

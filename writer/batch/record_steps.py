@@ -142,7 +142,11 @@ class RecordSteps:
         if self._keep is not None:
             self._keep(decoded.with_values(kept))
         self.report.schemas.add(decoded.schema_id)
-        return Group(decoded.schema_id, kept, decoded.rows, decoded=decoded)
+        known, rows = self._plan.schemas.schemas[decoded.schema_id], decoded.rows
+        if isinstance(known, WriterSchema) and known.protection is not None:
+            with self.clock("decode"):
+                rows = known.protection.apply(rows)
+        return Group(decoded.schema_id, kept, rows, decoded=decoded)
 
     def conform(self, group: Group) -> Group | None:
         """Give decoded values the plan's columns, and those of keys and headers; None where the plan has no schema."""
@@ -248,7 +252,9 @@ class RecordSteps:
         with self.clock("decode"):
             decoded = self._values.decoded(contiguous(group.column("value")), schema_id, known)
         if decoded.failures:
-            self._refuse(_at(group, decoded.failures), schema_id, _reasons(decoded.failures))
+            sealing = self._plan.sealing
+            shown = {at: why if sealing is None else sealing.reason(why) for at, why in decoded.failures.items()}
+            self._refuse(_at(group, shown), schema_id, _reasons(shown))
             group = group.take(decoded.taken)
         return Group(schema_id, group, decoded.rows)
 

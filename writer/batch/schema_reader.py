@@ -1,6 +1,6 @@
 """Decodes values and keys by the schemas of a plan, each group of them by the schema id that it names."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -33,8 +33,9 @@ class SchemaReader:
         return any(native is not None and native.unresponsive for native, _ in self._decoders.values())
 
     def decoded(self, values: pa.Array, schema_id: int, known: WriterSchema) -> Decoded:
-        """Decode a block of values of one schema, headers included."""
-        return decode(values, *self._decoder(schema_id, known))
+        """Decode a block of values of one schema, headers included, and protect what it has policies for."""
+        found = decode(values, *self._decoder(schema_id, known))
+        return found if known.protection is None else replace(found, rows=known.protection.apply(found.rows))
 
     def older(self, times: pa.ChunkedArray, schema_id: int) -> tuple[pa.ChunkedArray, str] | None:
         """Tell of each record, by its Kafka time, whether it is older than the id's meaning, and say so.

@@ -32,6 +32,7 @@ from writer.batch.task_report import Counts, Report
 from writer.core import fault_points
 from writer.core.offsets import Source
 from writer.kafka_reader.columns import DecodedRecords
+from writer.privacy.record_sealing import HIDDEN
 from writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
 
 _T = TypeVar("_T")
@@ -67,7 +68,7 @@ class Task:
 
     def __init__(self, plan: TaskPlan, leave_out: LeaveOut | None = None) -> None:
         self._plan, self._leave_out, self._counts = plan, leave_out, defaultdict[Source, Counts](Counts)
-        self._dead = DeadLetterFile(plan.destination(plan.dead_letters), plan.incarnations, plan.now)
+        self._dead = DeadLetterFile(plan.destination(plan.dead_letters), plan.incarnations, plan.now, plan.sealing)
         self._raw = None if plan.raw is None else _raw_records(plan, plan.raw)
         keep = None if self._raw is None else partial(self._keep, self._raw)
         self._steps = RecordSteps(plan, self._dead.add, counts=self._counts, keep=keep, leave_out=leave_out)
@@ -160,7 +161,9 @@ class Task:
         """Stage records as Kafka has them, unless they are to be read again."""
         if not self._lacks_schemas:
             with self._steps.clock("raw"):
-                raw.add(_with_provenance(as_raw(records), records, self._plan))
+                found, sealing = as_raw(records), self._plan.sealing
+                found = found if sealing is None else sealing.sealed(found)
+                raw.add(_with_provenance(found, records, self._plan))
 
     @property
     def _lacks_schemas(self) -> bool:
@@ -178,7 +181,8 @@ class Task:
             elif share.target is NoTarget.UNROUTED:
                 whole = group.part(share.mask).whole()
                 self._report.shut_rows += whole.num_rows if share.is_shut else 0
-                self._dead.add(whole, group.schema_id, partial(_reason, route, share))
+                hides = self._plan.sealing is not None and route.by == "header"
+                self._dead.add(whole, group.schema_id, partial(_reason, route, share, hides=hides))
             else:
                 self._target(share.target).take(group.part(share.mask), is_staged=not self._lacks_schemas)
         self._share_memory()
@@ -306,8 +310,9 @@ def _raw_records(plan: TaskPlan, location: str) -> RawRecords:
     return RawRecords(to, plan.time_rule.window(plan.now), plan.now, budget=plan.budget // 4, scratch=scratch())
 
 
-def _reason(route: Route, share: Share, at: int) -> str:
-    return route.reason(share.name(at))
+def _reason(route: Route, share: Share, at: int, *, hides: bool) -> str:
+    name = share.name(at)
+    return route.reason(HIDDEN.decode() if hides and name else name)
 
 
 def _with_provenance(rows: pa.Table, records: pa.Table, plan: TaskPlan) -> pa.Table:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 import bucketers
-from writer.avro.schema_plan import SchemaPlan, WriterSchema
+from writer.avro.schema_plan import SchemaPlan
 from writer.batch.bucketing import times_of
 from writer.config.pipeline import Pipeline
 from writer.core.errors import ConfigError
@@ -19,14 +19,16 @@ def check_specs(pipeline: str, settings: Pipeline, plan: SchemaPlan) -> None:
     Each record type is looked at as a table of its own would hold it, before and behind the spec.
     """
     for name, texts in _by_record(settings.record_specs, plan).items():
-        found = SchemaPlan(pa.schema([]), plan.reserved, widen=plan.widen, specs=settings.record_specs)
+        found = SchemaPlan(
+            pa.schema([]), plan.reserved, widen=plan.widen, specs=settings.record_specs, privacy=plan.privacy
+        )
         for schema_id, text in texts.items():
             found = found.extend(schema_id, text)
         for record in found.shaped.values():
             where = f"pipelines.{pipeline}.specs.{record.spec.name}"
             if record.output is None:
                 raise ConfigError(f"{where}: {record.problem} (record {name})")
-            if (of_table := _settings_of(settings, name)) is not None:
+            if (of_table := settings_of(settings, name)) is not None:
                 _check_buckets(where, of_table, record.input.columns, found.columns)
     for one in plan.shaped.values():
         if one.output is None:
@@ -64,7 +66,7 @@ def _check_buckets(where: str, settings: Pipeline, given: pa.Schema, made: pa.Sc
         raise ConfigError(f"{where}: bucket: {error} Buckets are made of the columns behind the spec.") from error
 
 
-def _settings_of(settings: Pipeline, record: str) -> Pipeline | None:
+def settings_of(settings: Pipeline, record: str) -> Pipeline | None:
     """Return the settings of the table that a record goes to; None where it has none, or its name does not say it."""
     if (route := settings.route) is None:
         return settings
@@ -77,7 +79,7 @@ def _settings_of(settings: Pipeline, record: str) -> Pipeline | None:
 def _by_record(specs: Sequence[Spec], plan: SchemaPlan) -> Mapping[str, dict[int, str]]:
     """Return the schemas of each record that has a spec, by its full name."""
     found: dict[str, dict[int, str]] = {}
-    for schema_id, text in _texts(plan):
+    for schema_id, text in plan.texts():
         name = full_name(text)
         if name is not None and spec_of(specs, name) is not None:
             found.setdefault(name, {})[schema_id] = text
@@ -85,13 +87,4 @@ def _by_record(specs: Sequence[Spec], plan: SchemaPlan) -> Mapping[str, dict[int
 
 
 def _names(plan: SchemaPlan) -> Iterator[str]:
-    return (name for _, text in _texts(plan) if (name := full_name(text)) is not None)
-
-
-def _texts(plan: SchemaPlan) -> Iterator[tuple[int, str]]:
-    """Yield the schemas in their order: those that values are decoded by, and those that wait for a spec that fits."""
-    waiting = {n: one for record in plan.shaped.values() for n, one in record.input.schemas.items()}
-    for schema_id, known in plan.schemas.items():
-        one = known if isinstance(known, WriterSchema) else waiting.get(schema_id)
-        if isinstance(one, WriterSchema):
-            yield schema_id, one.text
+    return (name for _, text in plan.texts() if (name := full_name(text)) is not None)

@@ -70,7 +70,7 @@ def open_target(
     main, buckets, why = tables.main, bucketers.build(settings.bucket).columns, ""
     table = tables.side(record.location)
     late = None if settings.late_table is None else tables.side(settings.late_table, record)
-    own, unit = settings.columns.record_columns, str(settings.event_time.unit)
+    own, unit = settings.record_columns, str(settings.event_time.unit)
     columns = pa.schema([*own.schema, *PROVENANCE, *(pa.field(column, pa.string()) for column in buckets)])
     try:
         check_ours(table, record, main.location)

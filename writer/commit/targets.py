@@ -16,6 +16,7 @@ from writer.batch.record_columns import RecordColumns
 from writer.batch.route import Route
 from writer.batch.task_report import Report
 from writer.commit.closed_buckets import closes, newly_closed
+from writer.commit.privacy import check_uses, protected_columns
 from writer.commit.target_table import Target, check_ours, check_settings, may_pass, open_target
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipeline import Pipeline
@@ -25,6 +26,7 @@ from writer.core import logging
 from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import BucketKey, StagedFile
 from writer.core.units import show_duration, show_size
+from writer.privacy.protected_schema import Privacy
 from writer.schemas.subjects import full_name
 from writer.schemas.tracker import Schemas
 from writer.storage.nesting import parts
@@ -61,7 +63,7 @@ class Targets:
     @property
     def needs_headers(self) -> bool:
         """Whether a record's headers decide where it goes, or fill a column."""
-        columns = (target.settings.columns.record_columns for target in self._targets.values())
+        columns = (target.settings.record_columns for target in self._targets.values())
         return self._section.by_key[0] == "header" or any(one.has_headers for one in columns)
 
     def begin(self, epoch: int | None) -> None:
@@ -210,8 +212,9 @@ class Targets:
         return made >= self._section.max_targets or len(self._made) >= self._section.max_targets + _REFUSED_MAX
 
     def _record_columns(self, target: Target) -> RecordColumns:
-        same = target.settings.columns == self._settings.columns
-        return self._schemas.record_columns if same else target.settings.columns.record_columns
+        if target.settings.columns == self._settings.columns:
+            return self._schemas.record_columns
+        return protected_columns(target.settings.record_columns, self._schemas.plan.privacy)
 
     def _record(self, rule: str, name: str) -> TargetRecord:
         """Return the record of a table: that of the log, if it has one."""
@@ -334,7 +337,7 @@ class Targets:
     def _forget_changed(self, target: Target) -> None:
         """Forget schemas whose ids mean others by now, because the records turned out to be framed in another way."""
         known = self._schemas.plan.schemas
-        changed = [n for n, text in target.texts.items() if getattr(known.get(n), "text", text) != text]
+        changed = [n for n, text in target.texts.items() if getattr(known.get(n), "rows_text", text) != text]
         target.plan = target.plan.without(changed)
         for schema_id in changed:
             del target.texts[schema_id]
@@ -343,8 +346,11 @@ class Targets:
         """Let a schema fill the columns of a table, or reject it there."""
         known = self._schemas.plan.schemas[schema_id]
         assert isinstance(known, WriterSchema), "what is not decoded is not routed"
-        target.texts[schema_id] = known.text
-        target.plan = admitted(target.settings, target.unit, target.plan, schema_id, known.text)
+        target.texts[schema_id] = known.rows_text
+        grown = target.plan.admit(schema_id, known.text, known.protection)
+        target.plan = _fitting(
+            target.settings, target.unit, target.plan, grown, schema_id, known.text, self._schemas.plan.privacy
+        )
         about = {"pipeline": self._pipeline, "target": target.name, "schema_id": schema_id}
         if isinstance(found := target.plan.schemas[schema_id], Rejected):
             logging.warning("schema_rejected", reason=found.reason, **about)
@@ -354,16 +360,25 @@ class Targets:
 
 def admitted(settings: Pipeline, unit: str, plan: SchemaPlan, schema_id: int, text: str) -> SchemaPlan:
     """Return the plan of a target with one more schema; rejected there, too, if event time or bucket is no column."""
-    grown, what = plan.extend(schema_id, text), "event_time"
-    found = grown.schemas[schema_id]
+    return _fitting(settings, unit, plan, plan.extend(schema_id, text), schema_id, text, plan.privacy)
+
+
+def _fitting(
+    settings: Pipeline, unit: str, plan: SchemaPlan, grown: SchemaPlan, schema_id: int, text: str,
+    privacy: Privacy | None,
+) -> SchemaPlan:  # fmt: skip
+    """Return the plan that grew by a schema, or that before with the schema rejected, where it does not fit a table."""
+    found, what = grown.schemas[schema_id], "event_time: "
     try:
         if isinstance(found, WriterSchema):
-            rule = settings.event_time.rule(unit)
+            what = ""
+            check_uses(privacy, text, settings)
+            what, rule = "event_time: ", settings.event_time.rule(unit)
             times, _ = times_of(grown.input_of(found).empty_table(), rule, pa.array([], pa.string()))
-            what = "bucket"
+            what = "bucket: "
             bucketers.build(settings.bucket).assign(grown.columns.empty_table(), times)
     except ValueError as error:
-        return plan.reject(schema_id, f"schema id {schema_id}: {what}: {error}")
+        return plan.reject(schema_id, f"schema id {schema_id}: {what}{error}")
     return grown
 
 

@@ -1,6 +1,7 @@
 """Builds the plan of a batch's tasks from the configuration, for Spark's tasks and for commands."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -21,11 +22,14 @@ def build_task_plan(
     frontier: Mapping[Source, int] = _NOTHING, **others: Any,
 ) -> TaskPlan:  # fmt: skip
     """Return the plan. `unit`: of the event times. `prefix`: of the names of files. `others`: as TaskPlan has them."""
+    sealing = None if schemas.privacy is None else schemas.privacy.sealing
+    if schemas.known_texts:  # a task does not learn
+        schemas = replace(schemas, known_texts=())
     return TaskPlan(
         now=now, wire=wire, frontier=frontier, incarnations=incarnations, schemas=schemas,
         time_rule=settings.event_time.rule(unit), bucket=settings.bucket, table=settings.table.location,
         dead_letters=settings.dead_letters, prefix=prefix, budget=settings.memory.buffer,
         target_file_size=settings.roll.target_file_size, entropy_bits=settings.table.entropy_bits, s3=s3,
         out_of_orderness=settings.seal.out_of_orderness, late=settings.seal.tiers, late_table=settings.late_table,
-        record_columns=record_columns, **others,
+        record_columns=record_columns, sealing=sealing, **others,
     )  # fmt: skip

@@ -32,7 +32,7 @@ NEEDS = f"it may have the sections {', '.join(SECTIONS)}"
 _LOOK_S = 5.0  # between two looks at a file that is watched
 _OF_PIPELINES = ("pipelines", "defaults")  # sections that a process takes over while it runs
 _NO_SERVERS = {"kafka": {"bootstrap_servers": "none:9092"}, "registry": {"url": "http://none"}, "checkpoints": "/none"}
-_BENEATH = ("kafka", "registry", "s3", "checkpoints")  # sections that decide what a pipeline reads, and where it writes
+_BENEATH = ("kafka", "registry", "s3", "checkpoints", "keys")  # sections that decide what is read, and where it goes
 
 
 def beneath(settings: dict[str, Any], place: dict[str, Any], name: str) -> dict[str, Any]:

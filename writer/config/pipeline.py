@@ -1,5 +1,7 @@
 """One pipeline of the configuration file: the topics it reads and the tables it fills."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -8,9 +10,9 @@ from pydantic import Field, field_validator, model_validator
 import bucketers
 from writer.avro.resolution import Widening
 from writer.avro.schema_plan import ColumnRules
+from writer.batch.record_columns import RecordColumns
 from writer.batch.staging.raw_records import RAW_BUCKET
 from writer.config.base import Strict, did_you_mean
-from writer.config.event_specs import EventSpec, specs_of
 from writer.config.hooks import NAME, Hooks, check_fit_iceberg, of_table, place_of
 from writer.config.pipeline_sections import (
     Columns,
@@ -23,6 +25,7 @@ from writer.config.pipeline_sections import (
     Wire,
     start_position,
 )
+from writer.config.record_rules import EventSpec, PrivacySection, specs_of
 from writer.config.routing import RouteSection, filled, settings_of
 from writer.config.table_sections import (
     ICEBERG_RESERVED,
@@ -36,6 +39,8 @@ from writer.config.table_sections import (
 )
 from writer.config.topic_selection import TopicSelection
 from writer.core.units import Duration, show_duration
+from writer.privacy.policy import CLEAR
+from writer.privacy.protected_schema import Use, conflict
 from writer.specs.spec import Spec
 
 _LATE = "_late"  # behind the location of a table: that of its late rows
@@ -66,6 +71,9 @@ class Pipeline(Strict):
         default_factory=dict,
         description="what becomes of records (docs/SPECS.md), by the full name of the Avro record, or by a pattern "
         "with *, ? and […]. A name itself goes before patterns, of which the first counts",
+    )
+    privacy: PrivacySection | None = Field(
+        None, description="which fields are hashed, masked, encrypted or dropped before anything else (docs/PRIVACY.md)"
     )
     wire: Wire = Wire.model_validate({})
     columns: Columns = Columns.model_validate({})
@@ -105,6 +113,28 @@ class Pipeline(Strict):
                     f"event_time.clocks: the pipeline reads no topic {clock.topic!r}"
                     f"{did_you_mean(clock.topic, self.topics.names)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _private_columns(self) -> "Pipeline":
+        if self.privacy is None:
+            return self
+        fields = self.privacy.policies.by_path
+        for column in self.record_columns.names:
+            if (action := fields.get((column,))) is None:
+                raise ValueError(
+                    f"privacy.fields: column {column!r} of keys or headers has no policy; give it one, or clear"
+                )
+            if action.kind == "drop":
+                raise ValueError(f"privacy.fields.{column}: take the column out of `columns` to drop it")
+        if self.privacy.policies.redacts and self.raw_place is not None:
+            raise ValueError("table.raw keeps records, and privacy.dead_letters: redact none; leave one of them out")
+        for use in self.uses:
+            above = (use.path[:length] for length in range(len(use.path), 0, -1))
+            action = next((fields[path] for path in above if path in fields), CLEAR)
+            made = use.behind_specs and any(spec.makes(use.path[0]) for spec in self.record_specs)
+            if not made and not use.allows(action):
+                raise ValueError(conflict(use, action))
         return self
 
     @model_validator(mode="after")
@@ -201,6 +231,29 @@ class Pipeline(Strict):
         return specs_of(self.specs)
 
     @property
+    def record_columns(self) -> RecordColumns:
+        """Columns of keys and headers, with their policies."""
+        policies = () if self.privacy is None else self.privacy.policies.fields
+        return replace(self.columns.record_columns, policies=policies)
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """Columns that its table needs as they are; of a route, those of each target are its own."""
+        if self.route is not None:
+            return ()
+        times = {self.event_time.field, *(one.field for one in self.event_time.clocks if one.field)}
+        columns = {
+            "the event time, or decides over it": sorted(times), "what buckets are made of": bucket_fields(self.bucket),
+            "a column that rows are put in order by": self.compact.sort_by,
+            "a key of compact.dedupe": self.compact.dedupe.key if self.compact.dedupe else [],
+        }  # fmt: skip
+        return tuple(
+            Use(tuple(path.split(".")), what, hashed=what.endswith("dedupe"), behind_specs=path not in times)
+            for what, paths in columns.items()
+            for path in paths
+        )
+
+    @property
     def arrow_batch_records(self) -> int:
         """Most records in one Arrow batch."""
         return self.memory.batch_records * (1 if self.route is None else _ROUTE_SCALE)
@@ -251,6 +304,13 @@ class Pipeline(Strict):
     def late_place(self) -> str:
         """Where the table of late rows lies, if there was ever one."""
         return self.seal.late_table or self.table.location + _LATE
+
+
+def bucket_fields(bucket: Mapping[str, Any]) -> list[str]:
+    """Return the columns of the record that a bucketer names: those of `field`, also inside a composite one."""
+    own = [str(bucket["field"])] if isinstance(bucket.get("field"), str) else []
+    parts = [part for value in bucket.values() if isinstance(value, list) for part in value]
+    return [*own, *(name for part in parts if isinstance(part, Mapping) for name in bucket_fields(part))]
 
 
 def check_table(one: Pipeline) -> None:

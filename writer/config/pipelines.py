@@ -30,6 +30,7 @@ from writer.config.pipeline_sections import (
     Place,
     Scheduling,
 )
+from writer.config.record_rules import Keys
 from writer.config.table_sections import (
     Catalog,
     Table,
@@ -57,6 +58,7 @@ class Config(Strict):
     )
     s3: S3 = S3.model_validate({})
     catalog: Catalog | None = Field(None, description="of tables in Iceberg's format")
+    keys: Keys | None = Field(None, description="keys of pipelines with `privacy`")
     spark: Spark = Spark.model_validate({})
     http: Http = Http.model_validate({})
     recovery: Recovery = Recovery.model_validate({})
@@ -147,6 +149,17 @@ class Config(Strict):
         if self.catalog is None:
             raise ConfigError(f"the table at {table.location} is Iceberg's, and the configuration has no `catalog`")
         return self.catalog.place(location or table.location, table.name, is_main=location in (None, table.location))
+
+    @model_validator(mode="after")
+    def _keys_of_privacy(self) -> "Config":
+        for name, pipeline in self.pipelines.items():
+            policies = pipeline.privacy and pipeline.privacy.policies
+            if policies and self.keys is None and any(policies.needs(kind) for kind in ("hash", "encrypt")):
+                raise ValueError(
+                    f"pipelines.{name}.privacy hashes or encrypts (dead letters, too, unless dead_letters is redact), "
+                    "and there is no section `keys`; add one, such as keys: {file: /etc/headrace/keys.json}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _pools_are_ours(self) -> "Config":

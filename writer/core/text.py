@@ -140,6 +140,11 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
         case "specs":
             names = ", ".join(facts["specs"])
             return f"event specs of {names} became version {facts['specs_version']}: batches from here on go by it"
+        case "privacy" if not facts["policies"]:
+            return f"the pipeline has no privacy policies from here on: version {facts['privacy_version']}"
+        case "privacy":
+            keys = ", ".join(f"{what} key {one['id']}" for what, one in facts["keys"].items())
+            return f"privacy policies became version {facts['privacy_version']}{f', with {keys}' if keys else ''}"
         case "side":
             return f"what version {facts['main_version']} of the pipeline's table listed for this one was added"
         case "client":

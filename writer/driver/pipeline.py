@@ -16,9 +16,9 @@ from writer.clients.kafka import BrokerUnreachable, Cluster, next_records
 from writer.commit import batch_limits, builder
 from writer.commit.batch_limits import Endings
 from writer.commit.closed_buckets import all_seen
-from writer.commit.event_specs import check_specs
 from writer.commit.failed_records_limit import check as check_failed_records
 from writer.commit.missing_offsets import RecordsMissed, check as check_without_records, questions
+from writer.commit.privacy import opened_privacy
 from writer.commit.targets import Targets
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
@@ -29,7 +29,7 @@ from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.driver import topic_choice
 from writer.driver.batch_queue import BatchQueue
 from writer.driver.commit_report import CommitReport, rounded
-from writer.driver.pipeline_start import enter_specs, make_tables, probe_places, record_gap, run_of, why_anew
+from writer.driver.pipeline_start import check_rules, make_tables, probe_places, record_gap, run_of, set_rules, why_anew
 from writer.driver.tasks import BatchDecision, Tasks, reader_of
 from writer.offsets import start_decision, start_offsets
 from writer.offsets.run_record import RunRecorder
@@ -82,9 +82,9 @@ class PipelineRun:
         self._schemas = Schemas(
             name, schemas, Meanings(name, config.registry, self._recorded), decode_only=is_routed,
             bucket_columns=() if is_routed else self._bucket_columns,
-            record_columns=self.config.columns.record_columns,
+            record_columns=self.config.record_columns,
             rules=self.config.column_rules, unknown_id_timeout=self.config.schemas.unknown_id_timeout,
-            specs=self.config.record_specs,
+            specs=self.config.record_specs, privacy=opened_privacy(name, config),
             stopping=self._draining, wire=self._found.wire, key_wire=self._found.key_wire,
         )  # fmt: skip
         self._targets = Targets(name, config, self._tables, self._schemas) if is_routed else None
@@ -115,7 +115,7 @@ class PipelineRun:
             self.config.topics, self.cluster, self._table, self.progress, self._notifier.send
         )
         self._schemas.begin(self._topics)
-        check_specs(self.name, self.config, self._schemas.plan)
+        check_rules(self.name, self.config, self._schemas)
         probe_places(self.name, self._whole)
         if self._targets is None:
             self._found.check_time(self._schemas.plan)
@@ -133,7 +133,7 @@ class PipelineRun:
         make_tables(self.config, self._tables, self._schemas.columns(), self._bucket_columns)
         snapshot = self._table.snapshot()
         self._schemas.follow(snapshot.columns())
-        check_specs(self.name, self.config, self._schemas.plan)
+        check_rules(self.name, self.config, self._schemas, snapshot)
         now = self._standing = start_offsets.find(self.config, self.cluster, topics, snapshot, self._draining.wait)
         recent = self._table.recent(10)
         self._find_wire(recent)
@@ -144,7 +144,7 @@ class PipelineRun:
         self.epoch = self._table.begin(now.fresh, now.incarnations, closed, lease)
         if snapshot.epoch and snapshot.format < FORMAT:
             logging.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
-        self._specs = enter_specs(self._table, self.epoch, self.config, self._schemas.plan)
+        self._specs = set_rules(self._table, self.epoch, self.config, self._schemas)
         if self._targets is not None:
             self._targets.begin(self.epoch)
         self._table.enter_raw(self.epoch, self.config.raw_place)

@@ -11,7 +11,8 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.staging.raw_records import RAW_BUCKET, RAW_BUCKET_COLUMNS, RAW_COLUMNS
 from writer.clients import notifications
 from writer.clients.kafka import Cluster
-from writer.commit.event_specs import unused
+from writer.commit.event_specs import check_specs, unused
+from writer.commit.privacy import Recorded, check_hash_key, check_privacy
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
@@ -21,6 +22,10 @@ from writer.core.errors import ConfigError
 from writer.offsets import start_offsets
 from writer.offsets.spark_checkpoint import NewRun, Resume
 from writer.offsets.start_offsets import StartPosition
+from writer.privacy.keyring import KeySource, Place as KeyPlace
+from writer.privacy.policy import fingerprint as policies_fingerprint
+from writer.privacy.protected_schema import Privacy
+from writer.schemas.tracker import Schemas
 from writer.specs.spec import fingerprint, to_json
 from writer.storage.locations import store_at
 from writer.storage.probe import probe
@@ -92,6 +97,20 @@ def _check_not_ahead(side: PipelineTable, main: PipelineTable, key: str) -> None
         )
 
 
+def check_rules(name: str, settings: Pipeline, schemas: Schemas, snapshot: PipelineSnapshot | None = None) -> None:
+    """Raise ConfigError where privacy or event specs do not fit the schemas, or the keys what a log has recorded."""
+    check_privacy(name, settings, schemas.plan, None if schemas.keys is None else schemas.keys.plan)
+    if snapshot is not None:
+        check_hash_key(name, schemas.plan.privacy, Recorded.of(snapshot))
+    check_specs(name, settings, schemas.plan)
+
+
+def set_rules(table: PipelineTable, epoch: int, settings: Pipeline, schemas: Schemas) -> int:
+    """Enter privacy policies and event specs in the table's log, where they changed. Returns the specs' version."""
+    enter_privacy(table, epoch, settings, schemas.plan.privacy)
+    return enter_specs(table, epoch, settings, schemas.plan)
+
+
 def enter_specs(table: PipelineTable, epoch: int, settings: Pipeline, plan: SchemaPlan) -> int:
     """Enter the event specs in the table's log, where they changed. Returns their version; 0 without any.
 
@@ -106,6 +125,19 @@ def enter_specs(table: PipelineTable, epoch: int, settings: Pipeline, plan: Sche
     if names := unused(settings.record_specs, plan):
         logging.warning("specs_unused", pipeline=table.pipeline, specs=names, reason="no known schema has such a name")
     return version
+
+
+def enter_privacy(table: PipelineTable, epoch: int, settings: Pipeline, privacy: Privacy | None) -> None:
+    """Enter the privacy policies and their keys in the table's log, where they changed. Raises Fenced."""
+    before = table.snapshot().privacy
+    policies = {} if settings.privacy is None else settings.privacy.policies.to_json()
+    if not policies and not before:
+        return
+    keys = KeySource(KeyPlace()) if privacy is None else privacy.keys
+    version = table.set_privacy(epoch, policies, keys.ids, policies_fingerprint(policies), keys.numbers)
+    if version != before:
+        ids = ", ".join(key.id for key in keys.keys.values())
+        logging.event("privacy_changed", pipeline=table.pipeline, version=version, keys=ids or "none")
 
 
 def record_gap(

@@ -22,6 +22,7 @@ from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.commit.closed_buckets import closes
 from writer.commit.event_specs import check_version
+from writer.commit.privacy import Recorded, check_policies, opened_privacy
 from writer.commit.targets import Targets, routed
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config
@@ -188,7 +189,7 @@ class LocalPipeline:
         """
         size = self.config.pipelines[self.name].arrow_batch_records
         while True:
-            pieces = iter(read(self.plan))
+            pieces = map(self._unsealed, read(self.plan))
             first = next(pieces, None)
             if first is not None and first.rows is None:
                 self.settled(first.records)
@@ -209,7 +210,7 @@ class LocalPipeline:
     def needs_headers(self) -> bool:
         """Whether the headers of records are needed: for columns, or for a schema id in them, which may be there."""
         wires = [self.wire, *([] if self.schemas.keys is None else [self.key_wire])]
-        columns = self.config.pipelines[self.name].columns.record_columns
+        columns = self.config.pipelines[self.name].record_columns
         if self.targets is not None and self.targets.needs_headers:
             return True
         return columns.has_headers or any(wire is None or wire.header is not None for wire in wires)
@@ -234,7 +235,13 @@ class LocalPipeline:
         """Take Confluent's format where none is known: dead letters show what a format is not."""
         self.wire, self.key_wire = self.wire or CONFLUENT, self.key_wire or CONFLUENT
 
+    def _unsealed(self, piece: Piece) -> Piece:
+        """Return records as Kafka had them, also those that a table keeps encrypted."""
+        privacy = self.plan.privacy
+        return piece if privacy is None else replace(piece, records=privacy.sealing.unsealed(piece.records))
+
     def _sample(self, records: pa.RecordBatch, now: datetime) -> tuple[RecordSteps, Sample]:
+        records = self._unsealed(Piece(records)).records
         self.settled(records)
         while True:
             sample = Sample()
@@ -274,7 +281,7 @@ def opened(
     buckets = () if is_routed else bucketers.build(pipeline.bucket).columns
     table, columns, seen = main_table(name, config), pa.schema([]), dict[str, list[str]]()
     unit, wire, key = str(pipeline.event_time.unit), pipeline.wire.fixed, pipeline.columns.avro_key
-    specs = 0
+    specs, privacy = 0, opened_privacy(name, config)
     key_wire = None if key is None else key.wire.fixed
     meanings = Meanings(name, config.registry, table.transactions if with_table and checked else dict[str, int])
     if with_table and table.exists():
@@ -286,11 +293,13 @@ def opened(
         specs = snapshot.specs
         if tables is not None:
             check_version(name, pipeline, snapshot.specs_fingerprint)
+            check_policies(name, pipeline, privacy, Recorded.of(snapshot))
     known = Schemas(
         name, schemas, meanings, decode_only=is_routed, bucket_columns=buckets,
-        record_columns=pipeline.columns.record_columns, rules=pipeline.column_rules,
+        record_columns=pipeline.record_columns, rules=pipeline.column_rules,
         wire=wire or CONFLUENT, key_wire=key_wire or CONFLUENT,
-        specs=tuple(replace(one, forgives=forgives) for one in pipeline.record_specs), admission=admission,
+        specs=tuple(replace(one, forgives=forgives) for one in pipeline.record_specs),
+        admission=admission, privacy=privacy,
     )  # fmt: skip
     known.read_topics(pipeline.topics.among(seen) if topics is None else topics)
     known.follow(columns)

@@ -22,11 +22,13 @@ from writer.batch.staging.parquet_files import open_file
 from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.commit.event_specs import check_version
+from writer.commit.privacy import Recorded, check_policies
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.maintenance.dead_letters import Selection, as_read, places, read
 from writer.maintenance.local_pipeline import LocalPipeline, Piece, opened
+from writer.privacy.protected_schema import Privacy
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import Overtaken
@@ -58,6 +60,7 @@ class Replaying:
         self._tables = all_tables(name, config)
         self._main, self._dead_letters = self._tables.main, self._tables.side(self._settings.dead_letters)
         self._walk: LocalPipeline | None = None
+        self._privacy: Privacy | None = None
         self._older = timedelta(0)
         self._main.check_exists()
         self._dead_letters.check_exists()
@@ -71,6 +74,7 @@ class Replaying:
         done = ReplayResult()
         tried: dict[TopicPartition, list[Span]] = {}
         walk = self._walk = opened(self._name, self._config, self._source, tables=self._tables)
+        self._privacy = walk.plan.privacy
         walk.assume_wires()
         tries = 0
         while True:
@@ -96,6 +100,7 @@ class Replaying:
         """
         snapshot = self._main.snapshot()
         check_version(self._name, self._settings, snapshot.specs_fingerprint)
+        check_policies(self._name, self._settings, self._privacy, Recorded.of(snapshot))
         self._tables.apply_side_files()
         return snapshot.replays
 
@@ -106,7 +111,8 @@ class Replaying:
         rows = size = 0
         try:
             files = self._dead_letters.bucket_files(snapshot)
-            for batch in read(self._dead_letters.store, files, selection, without=tried):
+            for found in read(self._dead_letters.store, files, selection, without=tried):
+                batch = found.filter(found.column("value").is_valid())  # without its bytes none can be replayed
                 held.append(batch)
                 rows, size = rows + batch.num_rows, size + batch.nbytes
                 if rows >= DEAD_LETTERS_AT_ONCE or size >= BYTES_AT_ONCE:

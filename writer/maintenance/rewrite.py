@@ -24,7 +24,14 @@ from writer.avro.column_cast import SEAMLESS, absent, fitted
 from writer.batch.bucketing import TimeRule, times_of
 from writer.batch.staging import table_file
 from writer.batch.staging.key_window import CAME, Compared, bounds, concerns, joined_bounds, repeated_within
-from writer.batch.staging.parquet_files import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Destination, OpenFile, leaves
+from writer.batch.staging.parquet_files import (
+    GROUP_BYTES_MAX,
+    GROUP_ROWS_MAX,
+    Destination,
+    OpenFile,
+    leaves,
+    unmeasured_in,
+)
 from writer.batch.staging.sorting import Dedupe, Marks, in_order, needed, repeated
 from writer.core import fault_points
 from writer.core.files import BucketKey, StagedFile
@@ -104,6 +111,7 @@ class _File:
     in_order: bool
     first: int = 0  # number of its first row, over all files
     going: int = 0  # rows that dedupe takes
+    unmeasured: frozenset[str] = frozenset()  # columns without statistics
 
 
 def rewrite(job: Job, scratch: str | None = None) -> RewriteResult:
@@ -130,7 +138,7 @@ def rewrite(job: Job, scratch: str | None = None) -> RewriteResult:
         ordered = in_order(read, job.sort_by, Path(folder), job.budget) if job.sort_by else read
         return RewriteResult(
             tuple(file.source.path for file in chosen),
-            tuple(_written(job, store, ordered, rows - going, times)), rows, going, repeats_in,
+            tuple(_written(job, store, ordered, rows - going, times, chosen)), rows, going, repeats_in,
         )  # fmt: skip
 
 
@@ -163,7 +171,7 @@ def _looked_at(store: Store, source: Source, sort_by: Sequence[str]) -> _File:
         wanted = [names.index(name) for name in sort_by if name in names]
         sorted_by = [[c.column_index for c in g.sorting_columns] for g in groups]
         in_order = len(wanted) == len(sort_by) and all(found[: len(wanted)] == wanted for found in sorted_by)
-    return _File(source, metadata.num_rows, came, in_order)
+    return _File(source, metadata.num_rows, came, in_order, unmeasured=unmeasured_in(metadata))
 
 
 def _marked(
@@ -258,9 +266,14 @@ class _Times:
         return (self._found[0], self._found[-1]) if self._found else (epoch, epoch)
 
 
-def _written(job: Job, store: Store, rows: Iterator[pa.RecordBatch], count: int, times: _Times) -> list[StagedFile]:
+def _written(
+    job: Job, store: Store, rows: Iterator[pa.RecordBatch], count: int, times: _Times, read: Sequence[_File]
+) -> list[StagedFile]:
     size, entropy = job.target_file_size, job.entropy_bits
-    to = Destination(store, job.bucket_columns, PREFIX, size, entropy, job.hidden, job.folder)
+    unmeasured = frozenset[str]().union(*(file.unmeasured for file in read))  # protected values have no bounds anew
+    to = Destination(
+        store, job.bucket_columns, PREFIX, size, entropy, job.hidden, job.folder, unmeasured=unmeasured
+    )  # fmt: skip
     files = _Files(to, job, count)
     try:
         with naming_full_disk({job.table: TABLE, scratch(): SCRATCH}):  # before what was written is removed

@@ -7,8 +7,8 @@ own type, so 42, '42' and 42.0 are one user where the column is a number, and th
 import csv
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass, field as member
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field as member, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from bucketers.arrow import column
 from writer.core.errors import ConfigError
+from writer.privacy.hashing import hashed
 
 _NAME = r"[A-Za-z_][\w]*(?:\.[A-Za-z_][\w]*)*"
 _VALUE = r"(?:'(?:[^']|'')*'|[-+]?[0-9][0-9.eE+-]*|true|false)"
@@ -35,6 +36,7 @@ class Match:
 
     field: str
     values: tuple[str, ...] = member(repr=False)  # they are about people
+    hashes: tuple[str, ...] = ()  # what stands for them where the column is hashed
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,19 @@ def from_file(path: Path, name: str, title: str | None = None) -> Keys:
     return Keys((Match(name, tuple(values)),))
 
 
+def hashed_too(keys: Keys, columns: pa.Schema, secrets: Collection[bytes]) -> Keys:
+    """Return keys that find rows, too, whose text columns hold hashes of the values by one of these secrets."""
+    empty = columns.empty_table()
+
+    def with_hashes(match: Match) -> Match:
+        if not pa.types.is_string(_kind(empty, match.field)):
+            return match
+        values = pa.array(match.values, pa.string()).cast(pa.binary())
+        return replace(match, hashes=tuple(one for key in secrets for one in hashed(values, key).to_pylist()))
+
+    return Keys(tuple(map(with_hashes, keys.matches)))
+
+
 class Finder:
     """Tells which rows are meant, for columns of these types."""
 
@@ -130,7 +145,7 @@ def typed(match: Match, kind: pa.DataType) -> pa.Array:
     """Return the values with the column's type. Raises ConfigError, without the values in it."""
     texts = [v.partition(".")[0] if _WHOLE_NUMBER.fullmatch(v) else v for v in match.values] if (
         pa.types.is_integer(kind)
-    ) else list(match.values)  # fmt: skip
+    ) else [*match.values, *match.hashes]  # fmt: skip
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         raise ConfigError(f"column {match.field!r} is {kind}; rows are found by {_KINDS}")
     try:

@@ -177,7 +177,7 @@ def effects_of(before: SchemaPlan, after: SchemaPlan, schema: WriterSchema) -> I
     """Yield how the columns grew, then what is done to the schema's records to fill them."""
     defaults = {place: found[0].as_py() for place, found in after.reader.defaults.items()}
     yield from _grown((), pa.struct(list(before.columns)), pa.struct(list(after.columns)), defaults)
-    fields = avro.table_fields(avro.parse(schema.text))
+    fields = avro.table_fields(avro.parse(schema.rows_text))
     sources = {column: name for name, column in schema.columns.items()}
     for column in after.columns:
         place = (column.name,)

@@ -10,6 +10,7 @@ from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
 from writer.commit.event_specs import check_specs, unused
+from writer.commit.privacy import Recorded, check_hash_key, check_privacy, opened_privacy
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.topic_selection import TopicSelection
@@ -23,6 +24,7 @@ from writer.preflight.finding import Finding, doubtful, failure, good, skipped, 
 from writer.preflight.sample_checks import SAMPLED, sampled, sampled_route
 from writer.schemas.registry import RegistryUnreachable, SchemaSource, subjects
 from writer.schemas.tracker import Schemas
+from writer.table.factory import main_table
 from writer.table.log.foreign_writes import CommitFailed
 
 _RETENTION_MIN = timedelta(hours=12)  # a night
@@ -48,6 +50,12 @@ def pipeline(name: str, config: Config, reach: Reach, records: int, now: datetim
         topics, found = _topics(reach.cluster, settings.topics)
     yield from found
     walk: LocalPipeline | None = None
+    try:
+        opened_privacy(name, config)
+    except ConfigError as error:
+        yield failure("privacy", error)
+        yield from (skipped(check, "the keys are not known") for check in ("schemas", "columns", *SAMPLED))
+        return
     if reach.schemas is None:
         yield from (skipped(check, reach.no_schemas) for check in ("schemas", "columns"))
     else:
@@ -60,6 +68,7 @@ def pipeline(name: str, config: Config, reach: Reach, records: int, now: datetim
             names = subjects(config.registry)
             yield from _schemas(walk.plan, names.words(topics))
             yield from _keys(walk.schemas.keys, names.of_keys().words(topics))
+            yield from _privacy(name, config, walk.schemas)
             yield from _specs(name, settings, walk.plan)
             if settings.route is None:
                 yield readers(settings, pa.schema([*walk.plan.columns, *walk.schemas.record_columns.schema]))
@@ -166,6 +175,29 @@ def _keys(keys: Schemas | None, subjects: str) -> Iterator[Finding]:
     yield from _decoders(keys.plan, "keys")
     for one in keys.plan.columns:
         yield good("keys", f"column {one.name} {short_type(one.type)}")
+
+
+def _privacy(name: str, config: Config, schemas: Schemas) -> Iterator[Finding]:
+    """Say whether the privacy policies fit the schemas and the keys the table's log, and which fields they protect."""
+    settings, table = config.pipelines[name], main_table(name, config)
+    if settings.privacy is None:
+        return
+    try:
+        check_privacy(name, settings, schemas.plan, None if schemas.keys is None else schemas.keys.plan)
+        if table.exists():
+            check_hash_key(name, schemas.plan.privacy, Recorded.of(table.snapshot()))
+    except (ConfigError, CommitFailed) as error:
+        yield failure("privacy", error)
+        return
+    known = (one.protection for one in schemas.plan.schemas.values() if isinstance(one, WriterSchema))
+    actions = {at: action for one in known if one is not None for at, action in one.places.items()}
+    found = [f"{'.'.join(at)} ({action})" for at, action in actions.items()]
+    if found:
+        yield good("privacy", listed(found, _COLUMNS_NAMED))
+    else:
+        yield doubtful(
+            "privacy", "no field of a known schema is protected", "Compare privacy.tags with the schemas' own words."
+        )
 
 
 def _specs(name: str, settings: Pipeline, plan: SchemaPlan) -> Iterator[Finding]:

@@ -191,7 +191,7 @@ class DetectedFormat:
 
     def reads_headers(self) -> bool:
         """Return whether a task needs the headers of its records."""
-        wanted = self._settings.columns.record_columns.has_headers
+        wanted = self._settings.record_columns.has_headers
         return wanted or self.wire.header is not None or self.key_wire.header is not None
 
     def check_time(self, plan: SchemaPlan) -> None:

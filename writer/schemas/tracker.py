@@ -20,6 +20,7 @@ from writer.batch.task_report import Report
 from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError, Draining
+from writer.privacy.protected_schema import Privacy
 from writer.schemas.registry import RegistryUnreachable, SchemaNotFound, SchemaSource, by, of_keys
 from writer.schemas.schema_id_check import Meanings
 from writer.specs.spec import Spec
@@ -76,6 +77,7 @@ class Schemas:
         decode_only: bool = False,
         specs: tuple[Spec, ...] = (),
         admission: Admission | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         """Let columns grow by `rules`. `record_columns`: of the records' keys and headers.
 
@@ -94,12 +96,17 @@ class Schemas:
         self.keys: _KeySchemas | None = None
         self._stopping = stopping or threading.Event()
         self._specs = () if decode_only else specs  # of a route, those of its tables
-        self.plan = SchemaPlan(pa.schema([]), self._reserved, widen=rules.widen, specs=self._specs)
+        self.plan = SchemaPlan(
+            pa.schema([]), self._reserved, widen=rules.widen, specs=self._specs, privacy=privacy
+        )  # fmt: skip
+        if privacy is not None:
+            self._record_columns = replace(record_columns, key_source=privacy.keys)
         self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
         if record_columns.avro_key is not None:
             self.keys = _KeySchemas(
                 pipeline, of_keys(source), meanings, bucket_columns=(), column=record_columns.avro_key,
                 rules=rules, unknown_id_timeout=unknown_id_timeout, stopping=self._stopping, wire=key_wire,
+                privacy=privacy,
             )  # fmt: skip
 
     def read_topics(self, topics: Iterable[str]) -> None:
@@ -138,8 +145,12 @@ class Schemas:
 
     def _anew(self, columns: pa.Schema) -> None:
         since = self.meanings.since(self._wire.ids)
-        plan = SchemaPlan(columns, self._reserved, widen=self.plan.widen, since=since, specs=self._specs)
-        self.plan = self._registered(plan)
+        self.plan = self._registered(
+            SchemaPlan(
+                columns, self._reserved, widen=self.plan.widen, since=since, specs=self._specs,
+                privacy=self.plan.privacy,
+            )
+        )  # fmt: skip
 
     def _registered(self, plan: SchemaPlan) -> SchemaPlan:
         """Extend the plan by every schema that is registered for the topics, oldest first. Raises RegistryUnreachable.
@@ -152,9 +163,10 @@ class Schemas:
             except SchemaNotFound as error:
                 setting = "wire" if self._part == "value" else "columns.key.wire"
                 raise ConfigError(f"{setting}.schema_id: {error}. Register the schema, or name another.") from error
-        for topic in self._topics:
-            for schema_id, text in self._source.known(topic).items():
-                plan = self._admission.extended(plan, schema_id, text) if self._admission.registered(text) else plan
+        known = [one for topic in self._topics for one in self._source.known(topic).items()]
+        plan = plan.learned(text for _, text in known)
+        for schema_id, text in known:
+            plan = self._admission.extended(plan, schema_id, text) if self._admission.registered(text) else plan
         return plan
 
     @property
@@ -234,14 +246,18 @@ class Schemas:
         An id that was asked for before has had its grace. Without one: raises RegistryUnreachable.
         """
         for schema_id in sorted(ids):
-            before = self._asked_s.pop(schema_id, None)
-            unknown_id_timeout = (self._unknown_id_timeout if before is None else None) or _NO_GRACE
+            asked = self._asked_s.pop(schema_id, None)
+            unknown_id_timeout = (self._unknown_id_timeout if asked is None else None) or _NO_GRACE
             text = self._asked(partial(self._source.schema, schema_id), schema_id, unknown_id_timeout)
+            before = self.plan.schemas
             if text is None:
                 self.plan = self.plan.reject(schema_id, f"schema id {show_id(schema_id)} is unknown to the registry")
             else:
                 self.plan = self._admission.extended(self.plan, schema_id, text)
             self._log_admission(schema_id)
+            for other in self.plan.changed_since(before):  # what is protected of one may be of its record's others
+                if other != schema_id:
+                    self._log_admission(other)
 
     def _asked(self, ask: Callable[[], _T], schema_id: int, unknown_id_timeout: timedelta = _NO_GRACE) -> _T | None:
         """Ask the registry, holding the batch while it is down. None: the id is still unknown after the grace."""

@@ -41,6 +41,10 @@ class Spec:
         """Return whether it is the spec of a record, by the full name of this."""
         return fnmatchcase(record, self.name)
 
+    def makes(self, column: str) -> bool:
+        """Return whether it, and not the record, says what a column of the table holds."""
+        return column in dict(self.derive) or column in dict(self.rename).values()
+
     def to_json(self) -> dict[str, Any]:
         """Write what it says as JSON values, without what it does not say."""
         found = {key: value for key, value in asdict(self).items() if value and key != "name"}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from writer.batch.staging import table_file
-from writer.batch.staging.parquet_files import Destination, OpenFile
+from writer.batch.staging.parquet_files import Destination, OpenFile, unmeasured_in
 from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import OutcomeUnknown, Store
@@ -106,12 +106,13 @@ def left_of(
         if gone == source.metadata.num_rows:
             return None
         written: OpenFile | None = None
+        alike = replace(to, unmeasured=unmeasured_in(source.metadata))
         try:
             for batch in source.iter_batches(_ROWS_AT_ONCE):
                 out = goes(batch)
                 counted += int(out.sum())
                 left = pa.Table.from_batches([batch.filter(pa.array(~out))])
-                written = written or OpenFile(to, file.bucket, left)
+                written = written or OpenFile(alike, file.bucket, left)
                 written.write(left)
                 stays(left)
             assert written is not None, "a file with rows has a batch"

@@ -152,7 +152,7 @@ class PipelineTable(Appender):
     close, seal = control_commits.close, control_commits.seal
     add_targets, enter_raw, convert = control_commits.add_targets, control_commits.enter_raw, control_commits.convert
     set_specs, convert_targets = control_commits.set_specs, control_commits.convert_targets
-    supersede, revive = control_commits.supersede, control_commits.revive
+    set_privacy, supersede, revive = control_commits.set_privacy, control_commits.supersede, control_commits.revive
     accept, accept_schema_ids = control_commits.accept, schema_ids.accept
 
     def grow(self, columns: Sequence[pa.Field], epoch: int | None = None) -> None:

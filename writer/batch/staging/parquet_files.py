@@ -107,6 +107,7 @@ class Destination:
     entropy_bits: int = 0  # of the folder in front of a file's path
     hidden: bool = False  # write files where readers do not look; their paths say where they will be seen
     below: str = ""  # folder of all files, below the store's location
+    unmeasured: frozenset[str] = frozenset()  # columns whose least and largest values stand nowhere
     opened: list[str] = field(default_factory=list)
 
     def open(self, key: BucketKey) -> tuple[str, Any]:
@@ -221,7 +222,9 @@ class OpenFile:
         plain = distinct_columns(first)
         self._path, self._sink = to.open(key)
         try:
-            self._writer = parquet_writer(self._sink, first.schema, plain=plain, order=order)
+            self._writer = parquet_writer(
+                self._sink, first.schema, plain=plain, order=order, unmeasured=to.unmeasured
+            )  # fmt: skip
         except BaseException:
             with suppress(OSError, pa.ArrowException):
                 self._sink.close()
@@ -260,12 +263,14 @@ class OpenFile:
 
 
 def parquet_writer(
-    sink: Any, schema: pa.Schema, plain: frozenset[str] = frozenset(), order: Sequence[pq.SortingColumn] = ()
-) -> pq.ParquetWriter:
+    sink: Any, schema: pa.Schema, plain: frozenset[str] = frozenset(), order: Sequence[pq.SortingColumn] = (),
+    unmeasured: frozenset[str] = frozenset(),
+) -> pq.ParquetWriter:  # fmt: skip
     """Open a writer with what every engine reads: zstd, microseconds, no Arrow schema inside.
 
     `plain`: columns that are not worth a dictionary; `order`: in which the rows will come. Floats have no statistics:
-    those would leave NaN out, and readers for whom NaN is the largest value would pass over its rows.
+    those would leave NaN out, and readers for whom NaN is the largest value would pass over its rows. `unmeasured`:
+    further columns without statistics.
     """
     names = leaves(schema)
     return pq.ParquetWriter(
@@ -274,10 +279,30 @@ def parquet_writer(
         compression="zstd",
         store_schema=False,
         use_dictionary=[leaf for leaf in names if leaf not in _DELTA_ENCODED and leaf not in plain],
-        write_statistics=[leaf for leaf, kind in names.items() if kind not in _UNORDERED],
+        write_statistics=[
+            leaf for leaf, kind in names.items() if kind not in _UNORDERED and _column(leaf, schema) not in unmeasured
+        ],
         column_encoding={leaf: "DELTA_BINARY_PACKED" for leaf in names if leaf in _DELTA_ENCODED},
         sorting_columns=list(order) or None,
     )
+
+
+def unmeasured_in(metadata: pq.FileMetaData) -> frozenset[str]:
+    """Return the columns of a file of which something has no statistics, floats aside: protected ones."""
+    found = (
+        metadata.row_group(g).column(i) for g in range(metadata.num_row_groups) for i in range(metadata.num_columns)
+    )
+    names = metadata.schema.to_arrow_schema()
+    return frozenset(
+        _column(leaf.path_in_schema, names)
+        for leaf in found
+        if not leaf.is_stats_set and leaf.physical_type not in _UNORDERED
+    )
+
+
+def _column(leaf: str, schema: pa.Schema) -> str:
+    """Return the column that a leaf is of; a name may have dots itself."""
+    return leaf if leaf in schema.names else leaf.partition(".")[0]
 
 
 def distinct_columns(rows: pa.Table) -> frozenset[str]:

@@ -25,6 +25,7 @@ from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, options_of, time_of
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import Column, TextTable, console, emit, emit_whole, hanging, legible, plain, visible
+from writer.privacy.record_sealing import hidden
 from writer.schemas.registry import RegistryUnreachable, SchemaSource, source
 from writer.table.factory import side_table
 
@@ -220,6 +221,8 @@ def show(
     (settings, name), out = opened(config, pipeline), console()
     rows = _first(name, settings, chosen, dead_letters, values=values)
     decoded = _decoded(name, settings, source(settings.registry), rows, out) if values and rows.num_rows else {}
+    if settings.pipelines[name].privacy is not None and rows.num_rows:
+        rows = hidden(rows)
     for row in rows.to_pylist():  # cold: at most --limit rows
         place = (row["_topic"], row["_partition"], row["_offset"])
         about = {name.lstrip("_"): value for name, value in row.items() if name not in ("value", "headers")}

@@ -19,16 +19,19 @@ from writer.maintenance import dead_letter_deletion
 from writer.maintenance.dead_letter_deletion import DeadLetters
 from writer.maintenance.local_pipeline import opened
 from writer.maintenance.row_deletion import DeletionResult, DeletionScan, RawDeletion, RowDeletion
-from writer.maintenance.row_keys import Keys, from_file, where as condition
+from writer.maintenance.row_keys import Keys, from_file, hashed_too, where as condition
 from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
+from writer.privacy.keyring import read_keyring
+from writer.privacy.policy import CLEAR
 from writer.schemas.registry import SchemaSource, source
 from writer.sealing.manifest import bucket_path
 from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import CommitFailed, one_line
 from writer.table.row_removal import together
+from writer.table.table import PipelineTable
 
 _RAW_LEFT = (
     "Records of which no row is left (by dedupe, retention or another client's DELETE), those that event specs left "
@@ -54,8 +57,9 @@ def run_delete(
     tables = [main, *(table for table in [side(settings.late_place)] if table.exists())]
     columns = bucketers.build(settings.bucket).columns
     raw = RawDeletion(whole, now, request)
+    wanted = _protected(config, name, keys, main)
     works = [
-        RowDeletion(table, keys, columns, rule, settings.roll.target_file_size, request=request, raw=raw)
+        RowDeletion(table, wanted, columns, rule, settings.roll.target_file_size, request=request, raw=raw)
         for table in tables
     ]
     apart = whole.side(settings.dead_letters)
@@ -69,8 +73,8 @@ def run_delete(
         found = None
         if with_dead_letters and apart.exists():
             walk = opened(name, config, source, forgives=True)
-            find = partial(dead_letter_deletion.find, apart, walk, keys, main.snapshot().columns())
-            found = dead_letter_deletion.delete(apart, find, keys, now, request, raw.remove) if write else find()
+            find = partial(dead_letter_deletion.find, apart, walk, wanted, main.snapshot().columns())
+            found = dead_letter_deletion.delete(apart, find, wanted, now, request, raw.remove) if write else find()
         meant = [work.places(look) for work, look in zip(works, looks, strict=True) if raw and not write]
         raw_records = raw.look(together([*meant, *([found.places] if found else [])])) if meant else raw.records
     except OSError as error:
@@ -91,6 +95,24 @@ def run_delete(
             lines.sentence(out, f"Raw table: {plural(raw_records, 'record')} at their offsets. {_RAW_LEFT}")
         _left(out, name, delta=not main.hidden)
     return any(looked.rows for looked in looks) or bool(found and found.meant)
+
+
+def _protected(config: Config, name: str, keys: Keys, main: PipelineTable) -> Keys:
+    """Return keys that find rows with hashes of their values, too, by any hash key of the keyring.
+
+    Raises ConfigError for a column that holds nothing to compare with.
+    """
+    settings, snapshot = config.pipelines[name], main.snapshot()
+    if config.keys is None or not (settings.privacy or snapshot.privacy):
+        return keys
+    policies = settings.privacy.policies.by_path if settings.privacy else {}
+    for field in keys.fields:
+        action = policies.get(tuple(field.split(".")), CLEAR)
+        if action.kind in ("encrypt", "mask"):
+            raise ConfigError(
+                f"column {field!r} has the policy {action}: its values cannot be compared. Name another column."
+            )
+    return hashed_too(keys, snapshot.columns(), read_keyring(config.keys.source).hash_keys.values())
 
 
 def _to_dict(looked: DeletionScan, done: Sequence[DeletionResult]) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +37,7 @@ from writer.preflight.samples.preview_text import (
 )
 from writer.preflight.samples.route_sample import TargetPart, opened_part, split
 from writer.preflight.samples.staged_sample import show_staged
+from writer.privacy.record_sealing import described
 from writer.schemas import saved_sample
 from writer.schemas.format_detection import RECORDS_MAX
 from writer.schemas.registry import SchemaSource, source
@@ -153,9 +155,8 @@ def _asked(config: Config, name: str) -> tuple[Cluster, list[str]]:
 def _described(
     config: Config, name: str, at: Step, batch: pa.RecordBatch, walk: LocalPipeline | None, now: datetime
 ) -> list[Record]:
-    if walk is None:
-        return raw(batch, config.pipelines[name].wire.fixed)
-    return decoded(walk, batch) if at == "decoded" else assigned(walk, batch, now)
+    of, by = config.pipelines[name], decoded if at == "decoded" else partial(assigned, now=now)
+    return described(raw(batch, of.wire.fixed) if walk is None else by(walk, batch), of.privacy)
 
 
 @dataclass
@@ -286,8 +287,7 @@ def assigned(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> list[
 
 
 def _refused(one: DeadLetter) -> Record:
-    topic, partition, offset = one.place
-    place = {"topic": topic, "partition": partition, "offset": offset}
+    place = dict(zip(("topic", "partition", "offset"), one.place, strict=True))
     return {"target": None, **place, "schema_id": one.schema_id, "outcome": one.outcome, "reason": one.reason}
 
 
@@ -310,8 +310,8 @@ def _records(batch: pa.RecordBatch, sample: Sample, walk: LocalPipeline) -> list
         one.place: {"schema_id": one.schema_id, "outcome": one.outcome, "reason": one.reason}
         for one in (*sample.dead_letters, *sample.filtered)
     }
-    tombstone = {"schema_id": None, "outcome": "tombstone"}
-    return [{**about, **found.get(place, tombstone)} for place, about in _about(pa.Table.from_batches([batch]))]
+    none = {"schema_id": None, "outcome": "tombstone"}
+    return [{**about, **found.get(place, none)} for place, about in _about(pa.Table.from_batches([batch]))]
 
 
 def _about(table: pa.Table) -> Iterator[tuple[tuple[str, int, int], Record]]:

@@ -116,7 +116,9 @@ class CommittedEntry:
 
 
 # Of all entries that headrace writes.
-KINDS = (*_LANDED, "start", "adopt", "take", "columns", "side", "targets", "convert", "raw", "specs", "promote")
+KINDS = (
+    *_LANDED, "start", "adopt", "take", "columns", "side", "targets", "convert", "raw", "specs", "promote", "privacy",
+)  # fmt: skip
 CREATED, ANY_CLIENT = "create", "client"  # what Entry calls a table's first entry, and those of other clients
 
 

@@ -20,7 +20,7 @@ KINDS: Mapping[int, tuple[str, ...]] = {
     4: ("accept",),
     5: ("targets",),
     6: ("convert",),
-    7: ("raw", "specs", "reprocess"),
+    7: ("raw", "specs", "reprocess", "privacy"),
     8: ("promote",),
 }
 FORMAT = 3  # that a start gives a table
@@ -31,6 +31,7 @@ WITH_RAW = 7  # that the log of a table has which has a raw table beside it
 REPROCESSED = 7  # that an entry gives a table which swaps rows for what their records are by now
 PROMOTED = 8  # that an entry gives a table in whose place another one was put
 WITH_SPECS = 7  # that the first event specs give a table: its batches may count records that these left out
+WITH_PRIVACY = 7  # that the first privacy policies give a table: an older headrace would go on without them
 NEWEST = max(KINDS)
 # Kinds that need no format: a version that does not know them skips them, as they concern neither rows nor offsets.
 PASSED_OVER = ("schema",)
@@ -103,6 +104,11 @@ class PipelineSnapshot:
     rewinds = _Value("rewinds")  # number of rewinds that the table has had
     specs = _Value("specs")  # version of the event specs; 0: there were never any
     specs_fingerprint = _Value("specs_fingerprint")  # of that version; 0: it has none
+
+    privacy = _Value("privacy")  # version of the privacy policies and their keys; 0: there were never any
+    privacy_fingerprint = _Value("privacy_fingerprint")  # of the policies of that version; 0: it has none
+    hash_key = _Value("hash_key")  # fingerprint of the key that values are hashed with; 0: none ever was
+    encryption_key = _Value("encryption_key")  # likewise, of the one that values are encrypted with
 
     def __init__(self, state: State, pipeline: str) -> None:
         self.state, self.pipeline = state, pipeline

@@ -1,13 +1,16 @@
-"""What becomes of the records of one type, before they fill a table (docs/SPECS.md)."""
+"""What becomes of records before they fill a table: by type (docs/SPECS.md), and of personal data (docs/PRIVACY.md)."""
 
 import re
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from writer.config.base import Strict
+from writer.privacy.keyring import KeySource, Place, WrapSource
+from writer.privacy.policy import Action, Policies
 from writer.specs.spec import Sample, Spec
 from writer.specs.step import TYPE_NAMES, cast_type
 
@@ -109,3 +112,108 @@ class EventSpec(Strict):
 def specs_of(section: Mapping[str, EventSpec]) -> tuple[Spec, ...]:
     """Return the specs of a pipeline, in the order of the file."""
     return tuple(one.spec(name) for name, one in section.items())
+
+
+PolicySetting = Literal["drop", "encrypt", "hash", "clear"] | dict[str, int]  # {mask: n}
+
+
+def _actions(section: Mapping[str, Any]) -> tuple[tuple[str, Action], ...]:
+    return tuple((name, Action.of(one)) for name, one in section.items())
+
+
+class PrivacySection(Strict):
+    """Which fields are protected before a row is made of a record, and how."""
+
+    tags: dict[str, PolicySetting] = Field(
+        default_factory=dict,
+        description="tag of `confluent:tags` → drop, encrypt, hash, {mask: n} or clear. A field with a tag that is not "
+        "here rejects its schema",
+    )
+    attributes: list[str] = Field(
+        default_factory=list,
+        description="further attributes of fields that count, such as `pii`; their value is a policy, or a tag",
+    )
+    fields: dict[str, PolicySetting] = Field(
+        default_factory=dict,
+        description="path of a field such as user.email, or column of a key or header → policy; goes before tags",
+    )
+
+    dead_letters: Literal["encrypt", "redact"] = Field(
+        "encrypt",
+        description="how records are kept that become no row: key, value and headers encrypted, or without them; then "
+        "none can be replayed",
+    )
+
+    @field_validator("tags", "fields", mode="before")
+    @classmethod
+    def _policies(cls, value: Any) -> Any:
+        for name, one in value.items() if isinstance(value, dict) else ():
+            try:
+                Action.of(one)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+        return value
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "PrivacySection":
+        if not (self.tags or self.attributes or self.fields):
+            raise ValueError("it says nothing; take it out, or say tags, attributes, fields")
+        return self
+
+    @property
+    def policies(self) -> Policies:
+        """What tasks get."""
+        redacts = self.dead_letters == "redact"
+        return Policies(_actions(self.tags), tuple(self.attributes), _actions(self.fields), redacts)
+
+
+class KeyPlace(Strict):
+    """A place of a key: a file or an environment variable."""
+
+    file: Path | None = Field(None, description="file that only the user of the process can read")
+    env: str | None = Field(None, min_length=1, description="environment variable")
+
+    @property
+    def place(self) -> Place:
+        """What tasks get."""
+        return Place(None if self.file is None else str(self.file), self.env)
+
+
+class KeyWrapSection(KeyPlace):
+    """The key that unwraps those of the keyring."""
+
+    type: str | None = Field(
+        None, pattern=r"^[^:]+:[^:]+$",
+        description="module:Class of your own that wraps and unwraps keys, such as with Vault or a KMS (KeyWrap in "
+        "writer/privacy/keyring.py)",
+    )  # fmt: skip
+    options: dict[str, str] = Field(default_factory=dict, description="with `type`: what the class is made with")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "KeyWrapSection":
+        if sum(one is not None for one in (self.file, self.env, self.type)) != 1:
+            raise ValueError("give one of 'file', 'env' and 'type'")
+        if self.options and self.type is None:
+            raise ValueError("'options' goes with 'type'")
+        return self
+
+
+class Keys(KeyPlace):
+    """The keyring: keys for hashes and encryption (docs/PRIVACY.md). Driver and executors read the same place."""
+
+    wrap: KeyWrapSection | None = Field(None, description="how its keys are wrapped; default: they are as they are")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "Keys":
+        if (self.file is None) == (self.env is None):
+            raise ValueError("give either 'file' or 'env'")
+        return self
+
+    @property
+    def source(self) -> KeySource:
+        """Where the keys are."""
+        wrap = self.wrap
+        if wrap is None:
+            return KeySource(self.place)
+        place = None if wrap.type else wrap.place
+        return KeySource(self.place, WrapSource(place, wrap.type or "", tuple(wrap.options.items())))

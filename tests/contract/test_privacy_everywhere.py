@@ -1,0 +1,249 @@
+"""Protected values stand in no place beside the table either: bounds, dead letters, raw records, screens."""
+
+import json
+import re
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from recovery.backfill import source_factory
+from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.loop import BackfillRequest, fill
+from tests.carried import Driver, log
+from tests.contract.test_privacy import PRIVACY, TAGGED, event, hashed, ids_of, in_file, ring_at, started
+from tests.looking import EVENT, NOW, WIDER, Schemas, value
+from tests.skipped import Silent, skipped
+from writer.audit.audit import audit
+from writer.cli.main import app
+from writer.cli.read import dlq
+from writer.cli.write import delete_rows
+from writer.core.errors import ConfigError
+from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.dead_letters import Selection
+from writer.maintenance.local_pipeline import opened
+from writer.maintenance.replay import Replaying
+from writer.maintenance.row_keys import where
+from writer.output.tables import console
+from writer.preflight import preview
+from writer.privacy.keyring import read_keyring, write_keyring
+from writer.privacy.record_sealing import HIDDEN
+
+FORMATS = pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
+
+
+def bounded(root: Path) -> set[str]:
+    """Return the columns with a least or largest value in a footer or a log below a folder."""
+    found = set[str]()
+    for path in root.rglob("*.parquet"):
+        footer = pq.read_metadata(path)
+        for group in (footer.row_group(g) for g in range(footer.num_row_groups)):
+            columns = (group.column(i) for i in range(footer.num_columns))
+            found |= {c.path_in_schema for c in columns if c.is_stats_set and c.statistics.has_min_max}
+    for path in (root / "_delta_log").glob("*.json"):
+        for line in path.read_text().splitlines():
+            stats = json.loads(json.loads(line).get("add", {}).get("stats") or "{}")
+            found |= {*stats.get("minValues", ()), *stats.get("nullCount", ())}
+    return found
+
+
+@FORMATS
+def test_protected_columns_have_no_bounds_also_after_compaction(tmp_path: Path, form: str) -> None:
+    driver = started(tmp_path, form=form, table={"name": "s.clicks"} if form == "iceberg" else {})
+    for at in range(3):
+        driver.carry([log({at: event(at)})], {0: at + 1})
+    root = Path(driver.lake)
+    assert {"at", "_offset"} <= bounded(root)
+    assert not {"id", "note"} & bounded(root)
+    compactor = Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
+    snapshot = driver.table.snapshot()
+    before = {path.name for path in root.rglob("*.parquet")}
+    buckets = list({file.bucket for file in driver.table.bucket_files(snapshot)})
+    planned = compactor.planned(snapshot, buckets, open_too=True)
+    assert [done for pieces in planned.values() for done in compactor.carry_out(snapshot, pieces, here)]
+    assert {path.name for path in root.rglob("*.parquet")} - before, "there is a file that compaction wrote"
+    assert not {"id", "note"} & bounded(root)
+
+
+def letters(driver: Driver) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = driver.side(driver.dead_letters).rows().to_table().sort_by("_offset").to_pylist()
+    return rows
+
+
+def test_dead_letters_are_encrypted_and_replayed(tmp_path: Path) -> None:
+    driver = started(tmp_path, Schemas({1: TAGGED}, [1]), limits={"failed_ratio_max": 1})
+    keys = dict.fromkeys(range(3), b"maria")
+    driver.carry([log({0: event(0, TAGGED, 9), 1: event(1, TAGGED, 9), 2: b"\0\0\0\0\1!"}, keys=keys)], {0: 3})
+    for letter in letters(driver):
+        assert letter["value"].startswith(b"hr1.k1.")
+        assert letter["key"].startswith(b"hr1.k1.")
+    later = Schemas({1: TAGGED, 9: TAGGED}, [1])
+    assert Replaying("clicks", driver.config, later).run(Selection(), NOW).rows == 2
+    assert ids_of(driver) == {hashed(tmp_path, 0), hashed(tmp_path, 1)}
+    (left,) = letters(driver)
+    assert left["value"].startswith(b"hr1.k1."), "what fails again is encrypted again"
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+def test_redacted_dead_letters_have_no_bytes_and_are_left_by_a_replay(tmp_path: Path) -> None:
+    driver = started(tmp_path, privacy={**PRIVACY, "dead_letters": "redact"}, limits={"failed_ratio_max": 1})
+    driver.carry([log({0: event(0, TAGGED, 9), 1: event(1)})], {0: 2})
+    (letter,) = letters(driver)
+    assert (letter["key"], letter["value"], letter["schema_id"]) == (None, None, 9)
+    later = Schemas({1: TAGGED, 9: TAGGED}, [1])
+    done = Replaying("clicks", driver.config, later).run(Selection(), NOW)
+    assert (done.chosen, done.rows) == (0, 0)
+    assert len(letters(driver)) == 1
+
+
+def test_a_raw_table_is_encrypted_and_a_backfill_reads_it(tmp_path: Path) -> None:
+    place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
+    before = started(tmp_path, table=place)
+    before.carry([log({at: event(at) for at in range(6)}, headers={1: {"who": b"maria"}})], {0: 6})
+    rows = before.side(place["raw"]).rows().to_table().sort_by("_offset").to_pylist()
+    assert all(row["value"].startswith(b"hr1.k1.") and row["key"].startswith(b"hr1.k1.") for row in rows)
+    assert rows[1]["headers"][0]["value"].startswith(b"hr1.k1.")
+    assert rows[1]["headers"][0]["key"].startswith("hr1.k1.")
+    driver = started(tmp_path)
+    skipped(driver, 6)
+    driver = started(tmp_path)
+    filling = Filling("clicks", driver.config, driver.schemas)
+    fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
+    assert ids_of(driver) == {hashed(tmp_path, at) for at in range(6)}
+
+
+def test_screens_show_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = Schemas({1: TAGGED, 9: WIDER}, [1])
+    driver = started(tmp_path, Schemas({1: TAGGED}, [1]), limits={"failed_ratio_max": 1})
+    secret = {"id": 4711, "at": NOW, "note": "maria@example.org", "extra": 1}
+    driver.carry([log({0: value(9, WIDER, secret)}, keys={0: b"maria"})], {0: 1})
+    monkeypatch.setattr(dlq, "source", lambda _: later)
+    file = in_file(driver.config, tmp_path)
+    for options in ([], ["--values"], ["--values", "--json"]):
+        done = CliRunner().invoke(app, ["dlq", "show", file, *options])
+        assert done.exit_code == 0, done.exception
+        assert not re.search("maria|4711", done.output)
+        assert (HIDDEN.hex() if "--json" in options else HIDDEN.decode()) in done.output
+
+
+def test_live_records_and_previews_show_what_is_left(tmp_path: Path) -> None:
+    driver = started(tmp_path)
+    batch = log({0: event(4711)}, keys={0: b"maria"})
+    walk = opened("clicks", driver.config, driver.schemas)
+    for at, opened_at in (("raw", None), ("decoded", walk), ("assigned", walk)):
+        found = repr(preview._described(driver.config, "clicks", at, batch, opened_at, NOW))
+        assert not re.search("maria|4711|" + event(4711).hex(), found)
+        assert HIDDEN.decode() in found
+
+
+def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver = started(tmp_path, Schemas({1: TAGGED}, [1]), limits={"failed_ratio_max": 1})
+    driver.carry([log({0: event(42), 1: event(43), 2: event(42, TAGGED, 9), 3: event(7)})], {0: 4})
+    source = ring_at(tmp_path)
+    write_keyring(source, read_keyring(source).with_new("hash"))
+    CliRunner().invoke(app, ["keys", "rotate", in_file(driver.config, tmp_path), "--break-joins", "--yes"])
+    driver = started(tmp_path)
+    driver.carry([log({4: event(42)})], {0: 5})
+    known = Schemas({1: TAGGED, 9: TAGGED}, [1])
+    delete_rows.run_delete(
+        driver.config, "clicks", where("id = 42"), known, with_dead_letters=True, write=True, now=NOW, as_json=True,
+        out=console(),
+    )  # fmt: skip
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["dead_letters"]["meant"]) == (2, 1)
+    assert driver.table.rows().count_rows() == 2
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+    encrypted = started(tmp_path / "other", privacy={**PRIVACY, "fields": {"note": "encrypt"}})
+    with pytest.raises(ConfigError, match="column 'note' has the policy encrypt: its values cannot be compared"):
+        delete_rows.run_delete(
+            encrypted.config, "clicks", where("note = 'x'"), known, with_dead_letters=False, write=False, now=NOW,
+            as_json=True, out=console(),
+        )  # fmt: skip
+
+
+# A value of each type that no table may hold; the texts are rare enough to be searched for in any file.
+CANARIES: dict[str, tuple[Any, Any, list[bytes]]] = {
+    "text": ("string", "canary-text-zq81", [b"canary-text-zq81"]),
+    "bytes": ("bytes", b"canary-bytes-zq82", [b"canary-bytes-zq82"]),
+    "number": ("long", 7_316_452_809_117_364, [b"7316452809117364", (7_316_452_809_117_364).to_bytes(8, "little")]),
+    "real": ("double", 7316452.809117364, [b"7316452.809117364"]),
+    "listed": ({"type": "array", "items": "string"}, ["canary-item-zq83"], [b"canary-item-zq83"]),
+    "mapped": ({"type": "map", "values": "string"}, {"canary-key-zq84": "canary-value-zq85"},
+               [b"canary-key-zq84", b"canary-value-zq85"]),
+    "inner": ({"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "string"}]},
+              {"x": "canary-inner-zq86"}, [b"canary-inner-zq86"]),
+    "either": (["null", "string", "long"], "canary-union-zq87", [b"canary-union-zq87"]),
+}  # fmt: skip
+
+
+def forms(canary: bytes) -> Iterator[bytes]:
+    """Yield how a secret may stand in a file."""
+    yield canary
+    yield canary.hex().encode()
+    yield canary.decode("latin-1").encode("utf-16-le")
+    for pad in range(3):  # base64 shifts with what stands before
+        for encode in (b64encode, urlsafe_b64encode):
+            yield encode(b"\0" * pad + canary)[4 if pad else 0 : -4]
+
+
+@pytest.mark.parametrize("policy", ["hash", "encrypt", "drop"])
+@FORMATS
+def test_no_byte_on_disk_or_in_the_log_tells_a_protected_value(
+    tmp_path: Path, form: str, policy: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Table, dead letters, raw table, spill files, log: with values in sound records, broken ones, keys, headers."""
+    fields = [{"name": name, "type": kind, "confluent:tags": ["PII"]} for name, (kind, _, _) in CANARIES.items()]
+    schema = {**EVENT, "fields": [EVENT["fields"][1], *fields, {"name": "share", "type": "int"}]}
+    row = {"at": NOW, **{name: one for name, (_, one, _) in CANARIES.items()}, "share": 0}
+    specs = {"Event": {"derive": {"ratio": "1 / share"}, "cast": {"text": "int"}}} if policy != "drop" else {
+        "Event": {"derive": {"ratio": "1 / share"}}}  # fmt: skip
+    place = {"raw": str(tmp_path / "lake" / "raw"), **({"name": "s.clicks"} if form == "iceberg" else {})}
+    driver = started(
+        tmp_path, Schemas({1: schema}, [1]), {"tags": {"PII": policy}, "fields": {"_key": "hash", "_headers": "hash"}},
+        form=form, table=place, limits={"failed_ratio_max": 1}, specs=specs,
+        columns={"key": "string", "headers": "_headers"},
+    )  # fmt: skip
+    sound, text = value(1, schema, {**row, "share": 1}), b"canary-text-zq81"
+    broken = sound.replace(text, b"canary-text-\xff\xfe81")
+    values = {
+        0: sound,
+        1: value(1, schema, row),
+        2: broken,
+        3: sound[:-1],
+        4: b"canary-junk-zq88",
+        5: sound[:9] + sound,
+    }
+    headers = {at: {"canary-name-zq89": b"canary-head-zq90"} for at in values}
+    driver.carry([log(values, keys=dict.fromkeys(values, b"canary-kafka-zq91"), headers=headers)], {0: 6})
+    ring = read_keyring(ring_at(tmp_path))
+    secrets = [one for *_, texts in CANARIES.values() for one in texts]
+    secrets += [b"canary-text-", b"canary-junk-zq88", b"canary-name-zq89", b"canary-head-zq90", b"canary-kafka-zq91"]
+    secrets += [*ring.hash_keys.values(), *ring.encryption_keys.values()]
+    written = {str(path): path.read_bytes() for path in (tmp_path / "lake").rglob("*") if path.is_file()}
+    written |= {str(path): _unpacked(path) for path in (tmp_path / "lake").rglob("*.parquet")}
+    out, err = capfd.readouterr()
+    written |= {"stdout": out.encode(), "stderr": err.encode()}
+    assert len(written) > 5
+    for place_, content in written.items():
+        for secret in secrets:
+            for found in forms(secret):
+                assert len(found) < 6 or found not in content, (place_, secret)
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
+
+
+def test_the_search_finds_what_is_not_protected(tmp_path: Path) -> None:
+    driver = started(tmp_path, privacy={**PRIVACY, "fields": {"note": "clear", "id": "clear"}})
+    driver.carry([log({0: event(0)})], {0: 1})
+    written = b"".join(_unpacked(path) for path in (tmp_path / "lake").rglob("*.parquet"))
+    assert any(form in written for form in forms(b"note 0"))
+
+
+def _unpacked(path: Path) -> bytes:
+    """Return the values of a Parquet file, which are compressed there."""
+    return repr(pq.read_table(path).to_pylist()).encode() + repr(pq.read_metadata(path).to_dict()).encode()

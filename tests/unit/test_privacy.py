@@ -1,0 +1,364 @@
+"""Privacy's primitives against published vectors, and the keyring."""
+
+import json
+import pickle
+import stat
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from tests.avro import record
+from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
+from writer.core.errors import ConfigError
+from writer.privacy.canonical_values import value_bytes, value_text
+from writer.privacy.column_protection import MASK, scalars
+from writer.privacy.encryption import CannotDecrypt, decrypted, derived_key, encrypted, key_id_of
+from writer.privacy.hashing import hashed
+from writer.privacy.keyring import (
+    KeyId,
+    Keyring,
+    KeySource,
+    Place,
+    WrapSource,
+    fingerprint,
+    keyring,
+    read_keyring,
+    write_keyring,
+)
+from writer.privacy.policy import CLEAR, Action, Policies, strictest
+from writer.privacy.protected_schema import Privacy
+
+# RFC 4231, test cases 1 to 4, 6 and 7: key, data, HMAC-SHA-256.
+RFC_4231 = [
+    (b"\x0b" * 20, b"Hi There", "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"),
+    (b"Jefe", b"what do ya want for nothing?", "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"),
+    (b"\xaa" * 20, b"\xdd" * 50, "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe"),
+    (bytes(range(1, 26)), b"\xcd" * 50, "82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b"),
+    (
+        b"\xaa" * 131, b"Test Using Larger Than Block-Size Key - Hash Key First",
+        "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
+    ),
+    (
+        b"\xaa" * 131,
+        (
+            b"This is a test using a larger than block-size key and a larger than block-size data. The key needs to be "
+            b"hashed before being used by the HMAC algorithm."
+        ),
+        "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2",
+    ),
+]  # fmt: skip
+# C2SP XAES-256-GCM: key, additional data, ciphertext of "XAES-256-GCM" under the nonce "ABCDEFGHIJKLMNOPQRSTUVWX".
+XAES = [
+    (b"\x01" * 32, b"", "ce546ef63c9cc60765923609b33a9a1974e96e52daf2fcf7075e2271"),
+    (b"\x03" * 32, b"c2sp.org/XAES-256-GCM", "986ec1832593df5443a179437fd083bf3fdb41abd740a21f71eb769d"),
+]
+VALUES: list[tuple[Any, str]] = [
+    (pa.scalar("Zoë"), "Zoë"),
+    (pa.scalar(-42, pa.int32()), "-42"),
+    (pa.scalar(-42, pa.int64()), "-42"),
+    (pa.scalar(True), "true"),
+    (pa.scalar(1.5, pa.float64()), "1.5"),
+    (pa.scalar(1.5, pa.float32()), "1.5"),
+    (pa.scalar(0.1, pa.float32()), "0.10000000149011612"),
+    (pa.scalar(-0.0, pa.float64()), "-0"),
+    (pa.scalar(1e300, pa.float64()), "1e+300"),
+    (pa.scalar(100.0, pa.float64()), "100"),
+    (pa.scalar(float("nan")), "nan"),
+    (pa.scalar("-1.50").cast(pa.decimal128(9, 2)), "-1.50"),
+    (pa.scalar("0.0000000001").cast(pa.decimal128(20, 10)), "0.0000000001"),
+    (pa.scalar("7").cast(pa.decimal128(9, 0)), "7"),
+    (pa.scalar(0, pa.date32()), "1970-01-01"),
+    (pa.scalar(-719_162, pa.date32()), "0001-01-01"),
+    (pa.scalar(1_763_600_000_000_000, pa.timestamp("us", "UTC")), "2025-11-20 00:53:20.000000"),
+]
+
+
+@pytest.mark.parametrize(("key", "data", "digest"), RFC_4231)
+@pytest.mark.parametrize("rows", [1, 300, 9_000])
+def test_hashes_are_those_of_rfc_4231(key: bytes, data: bytes, digest: str, rows: int) -> None:
+    """Few, many, and many that are alike are hashed in three ways."""
+    found = hashed(pa.array([data, None, *(b"%d" % n for n in range(rows)), data]), key).to_pylist()
+    assert (found[0], found[1], found[-1]) == (digest, None, digest)
+    assert hashed(pa.array([data] * rows), key).to_pylist() == [digest] * rows
+
+
+@pytest.mark.parametrize(("key", "about", "sealed"), XAES)
+def test_the_derived_key_is_that_of_xaes_256_gcm(key: bytes, about: bytes, sealed: str) -> None:
+    nonce = b"ABCDEFGHIJKLMNOPQRSTUVWX"
+    cipher = AESGCM(derived_key(key, nonce[:12]))
+    assert cipher.encrypt(nonce[12:], b"XAES-256-GCM", about).hex() == sealed
+
+
+@pytest.mark.parametrize(("value", "text"), VALUES)
+def test_a_value_has_one_text(value: Any, text: str) -> None:
+    column = pa.array([None, value.as_py(), None], value.type)
+    assert value_text(column).to_pylist() == [None, text, None]
+    assert value_text(column.slice(1)).to_pylist() == [text, None]
+    assert value_bytes(column)[1].as_py() == text.encode()
+
+
+def test_bytes_are_hashed_as_they_are_and_masked_as_a_whole() -> None:
+    column = pa.array([b"\x00\xff", None])
+    assert value_bytes(column).to_pylist() == [b"\x00\xff", None]
+    assert value_text(column).to_pylist() == ["", None]
+
+
+@pytest.mark.parametrize(
+    ("keep", "value", "masked"),
+    [
+        (0, "abc", MASK),
+        (2, "abc", MASK + "bc"),
+        (3, "abc", MASK),
+        (4, "abc", MASK),
+        (1, "", MASK),
+        (1, "añ", MASK + "ñ"),
+    ],
+)
+def test_a_mask_keeps_the_end_of_what_is_longer(keep: int, value: str, masked: str) -> None:
+    found = scalars(pa.array([value, None]), Action("mask", keep), KeySource(Place()), Keyring())
+    assert found.to_pylist() == [masked, None]
+
+
+def test_what_is_encrypted_names_its_key_and_is_read_back_by_that_alone() -> None:
+    key, other = b"k" * 32, b"o" * 32
+    text = encrypted(pa.array([b"secret", None]), "k1", key).to_pylist()[0]
+    assert text.startswith("hr1.k1.")
+    assert key_id_of(text) == "k1"
+    assert decrypted(text, key) == b"secret"
+    assert encrypted(pa.array([b"secret"]), "k1", key)[0].as_py() != text
+    for wrong, with_key in ((text, other), (text.replace("k1", "k2"), key), (text[:-2], key), ("hr1.k1.AAAA", key)):
+        with pytest.raises(CannotDecrypt):
+            decrypted(wrong, with_key)
+    assert [key_id_of(one) for one in ("", "hr1.k1", "hr2.k1.x", "plain")] == [None] * 4
+
+
+def test_the_strictest_of_several_policies_counts() -> None:
+    listed = [Action("drop"), Action("encrypt"), Action("hash"), Action("mask"), Action("mask", 4), CLEAR]
+    for at, one in enumerate(listed):
+        assert strictest(reversed(listed[at:])) == one
+    assert strictest([]) == CLEAR
+
+
+@pytest.mark.parametrize("said", ["mask", {"mask": -1}, {"mask": True}, {"mask": 1, "hash": 2}, "", None, 3, []])
+def test_what_is_no_policy_is_refused(said: Any) -> None:
+    with pytest.raises(ValueError, match="is no policy; write drop, encrypt, hash, clear"):
+        Action.of(said)
+
+
+def ring_in(root: Path, text: str = "", mode: int = 0o600) -> KeySource:
+    file = root / "keys.json"
+    file.write_text(text)
+    file.chmod(mode)
+    return KeySource(Place(str(file)))
+
+
+def test_a_ring_is_written_so_that_only_its_user_reads_it(tmp_path: Path) -> None:
+    source = KeySource(Place(str(tmp_path / "keys.json")))
+    ring = Keyring().with_new("hash").with_new("encrypt").with_new("encrypt")
+    write_keyring(source, ring)
+    assert stat.S_IMODE((tmp_path / "keys.json").stat().st_mode) == 0o600
+    assert [one.name for one in tmp_path.iterdir()] == ["keys.json"]
+    found = read_keyring(source)
+    assert (found.hash_keys, found.encryption_keys, found.primary) == (
+        ring.hash_keys, ring.encryption_keys, {"hash": "h1", "encrypt": "k2"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("wrapped_by", ["file", "env"])
+def test_a_wrapped_ring_holds_no_key_in_the_clear(
+    tmp_path: Path, wrapped_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = b64encode(b"w" * 32).decode()
+    (tmp_path / "wrap").write_text(secret + "\n")
+    (tmp_path / "wrap").chmod(0o400)
+    monkeypatch.setenv("WRAP", secret)
+    place = Place(str(tmp_path / "wrap")) if wrapped_by == "file" else Place(env="WRAP")
+    source = KeySource(Place(str(tmp_path / "keys.json")), WrapSource(place))
+    ring = Keyring().with_new("hash")
+    write_keyring(source, ring)
+    assert read_keyring(source).hash_keys == ring.hash_keys
+    text = (tmp_path / "keys.json").read_text()
+    assert b64encode(ring.hash_keys["h1"]).decode() not in text
+    moved = json.loads(text)
+    moved["hash"] = {"primary": "h2", "keys": {"h2": moved["hash"]["keys"]["h1"]}}
+    (tmp_path / "keys.json").write_text(json.dumps(moved))
+    with pytest.raises(ConfigError, match=r"hash key h2 was wrapped with another key than keys\.wrap has, or changed"):
+        read_keyring(source)
+
+
+class Reversed:
+    """A KeyWrap of a test."""
+
+    def __init__(self, **options: str) -> None:
+        self.mount = options["mount"]
+
+    def wrap(self, key: bytes, name: str) -> str:
+        return f"{self.mount}/{name}/{key[::-1].hex()}"
+
+    def unwrap(self, text: str, name: str) -> bytes:
+        assert text.startswith(f"{self.mount}/{name}/")
+        return bytes.fromhex(text.rpartition("/")[2])[::-1]
+
+
+def test_a_class_of_ones_own_wraps_keys(tmp_path: Path) -> None:
+    wrap = WrapSource(None, f"{__name__}:Reversed", (("mount", "transit"),))
+    source, ring = KeySource(Place(str(tmp_path / "keys.json")), wrap), Keyring().with_new("encrypt")
+    write_keyring(source, ring)
+    assert read_keyring(source).encryption_keys == ring.encryption_keys
+    with pytest.raises(ConfigError, match=r"keys\.wrap\.type: cannot make 'nowhere:Class'"):
+        WrapSource(None, "nowhere:Class").opened()
+
+
+KEY = b64encode(b"k" * 32).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read; it is"),
+        ("[]", "cannot be read"),
+        ('{"hash": {"keys": {}}}', "cannot be read"),
+        (json.dumps({"hash": {"primary": "h1", "keys": {"h1": "%"}}}), "hash key h1 is not base64"),
+        (json.dumps({"hash": {"primary": "h2", "keys": {"h1": KEY}}}), "primary is 'h2', which is none of its keys"),
+        (json.dumps({"hash": {"primary": "a.b", "keys": {"a.b": KEY}}}), "an id has letters, digits"),
+        (json.dumps({"hash": {"primary": "h", "keys": {"h": "AAAA"}}}), "hash key h has 3 bytes; give it 32"),
+        (json.dumps({"encrypt": {"primary": "k", "keys": {"k": "A" * 24}}}), "has 18 bytes; AES-256 needs 32"),
+    ],
+)  # fmt: skip
+def test_a_ring_that_cannot_be_used_is_refused_without_its_text(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_keyring(ring_in(tmp_path, text))
+    assert message in str(raised.value)
+    assert "AAAA" not in str(raised.value)
+
+
+def test_a_task_with_another_ring_than_the_driver_is_refused(tmp_path: Path) -> None:
+    source = ring_in(tmp_path, json.dumps({"hash": {"primary": "h1", "keys": {"h1": KEY}}}))
+    of_driver = KeySource(source.place, None, KeyId("h1", fingerprint(b"other key, of driver")))
+    with pytest.raises(ConfigError, match="Give driver and executors the same keyring"):
+        keyring(of_driver)
+    assert keyring(KeySource(source.place, None, KeyId("h1", fingerprint(b"k" * 32)))).hash_keys == {"h1": b"k" * 32}
+
+
+def test_keys_are_shown_nowhere_and_sent_nowhere() -> None:
+    ring = Keyring().with_new("hash").with_new("encrypt")
+    assert repr(ring) == "Keyring(h1, k1)"
+    with pytest.raises(TypeError, match="keys are not sent to other processes"):
+        pickle.dumps(ring)
+    shown = repr((ring.primary_of("hash"), ring.primary_of("encrypt")))
+    assert not any(key.hex()[:8] in shown for key in (*ring.hash_keys.values(), *ring.encryption_keys.values()))
+
+
+KEYS = KeySource(Place(env="KEYS"), None, KeyId("h1", "0" * 16), KeyId("k1", "0" * 16))
+
+
+def planned(schema: Any, keys: KeySource = KEYS, **policies: Any) -> WriterSchema | Rejected:
+    made = {
+        name: tuple((one, Action.of(said)) for one, said in given.items()) if isinstance(given, dict) else tuple(given)
+        for name, given in policies.items()
+    }
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(**made), keys)).extend(1, json.dumps(schema))
+    return plan.schemas[1]
+
+
+def places(found: WriterSchema | Rejected) -> dict[str, str]:
+    assert isinstance(found, WriterSchema), found
+    return {} if found.protection is None else {
+        ".".join(at): str(action) for at, action in found.protection.places.items()
+    }  # fmt: skip
+
+
+USER = record("User", ("email", "string"), ("city", "string"))
+
+
+def tagged(kind: Any, **words: Any) -> Any:
+    return record("Event", ("kept", "int")) | {
+        "fields": [{"name": "kept", "type": "int"}, {"name": "x", "type": kind, **words}]
+    }  # fmt: skip
+
+
+def test_a_path_goes_before_tags_and_the_strictest_tag_before_others() -> None:
+    both = tagged("string", **{"confluent:tags": ["A", "B"]})
+    tags = {"A": {"mask": 2}, "B": "hash"}
+    assert places(planned(both, tags=tags)) == {"x": "hash"}
+    assert places(planned(both, tags=tags, fields={"x": "clear"})) == {}
+    assert places(planned(both, fields={"x": {"mask": 1}})) == {"x": "mask: 1"}
+
+
+def test_what_a_record_says_counts_in_its_fields_unless_their_paths_say_otherwise() -> None:
+    on_field = tagged(USER, pii="hash")
+    assert places(planned(on_field, attributes=["pii"])) == {"x.email": "hash", "x.city": "hash"}
+    found = planned(on_field, attributes=["pii"], fields={"x.city": "clear"})
+    assert places(found) == {"x.email": "hash"}
+    on_type = tagged({**USER, "confluent:tags": ["PII"]})
+    assert places(planned(on_type, tags={"PII": "hash"})) == {"x.email": "hash", "x.city": "hash"}
+    inside = tagged({"type": "array", "items": {"type": "string", "pii": "hash"}})
+    assert places(planned(inside, attributes=["pii"])) == {"x.element": "hash"}
+    inner = record("User", ("email", "string"))
+    inner["fields"][0]["pii"] = "drop"
+    assert places(planned(tagged(inner, pii="clear"), attributes=["pii"])) == {"x.email": "drop"}
+
+
+def test_an_attribute_is_a_policy_or_a_tag_or_its_own_name() -> None:
+    for said in ("hash", "PII"):
+        assert places(planned(tagged("string", pii=said), attributes=["pii"], tags={"PII": "hash"})) == {"x": "hash"}
+    assert places(planned(tagged("string", pii=True), attributes=["pii"], tags={"pii": "drop"})) == {"x": "drop"}
+    assert places(planned(tagged("string", pii={"mask": 2}), attributes=["pii"])) == {"x": "mask: 2"}
+    assert places(planned(tagged("string", pii=False), attributes=["pii"])) == {}
+    assert places(planned(tagged("string", pii="hash"), tags={"PII": "hash"})) == {}, "no attribute counts"
+
+
+@pytest.mark.parametrize(
+    ("schema", "policies", "message"),
+    [
+        (tagged("string", **{"confluent:tags": ["X"]}), {}, "field 'x' has the tag 'X', for which there is no policy"),
+        (tagged({"type": "map", "values": "int"}), {"fields": {"x": {"mask": 2}}}, "is a map, of whose keys two may"),
+        (tagged(["string", "long", USER]), {"fields": {"x": "hash"}}, "a union of which two branches would be text"),
+    ],
+)  # fmt: skip
+def test_a_schema_that_cannot_be_protected_is_rejected(schema: Any, policies: Any, message: str) -> None:
+    found = planned(schema, **policies)
+    assert isinstance(found, Rejected)
+    assert message in found.reason
+
+
+def test_a_policy_without_its_key_rejects_the_schema() -> None:
+    found = planned(tagged("string", pii="hash"), KeySource(Place()), attributes=["pii"])
+    assert isinstance(found, Rejected)
+    assert "has the policy hash, and there is no such key" in found.reason
+
+
+def test_a_type_that_is_protected_in_one_place_has_two_names() -> None:
+    schema = tagged(USER) | {"fields": [{"name": "a", "type": USER}, {"name": "b", "type": "User"}]}
+    found = planned(schema, fields={"a.email": "drop"})
+    assert isinstance(found, WriterSchema)
+    first, second = (one["type"] for one in json.loads(found.rows_text)["fields"])
+    assert (first["name"], [one["name"] for one in first["fields"]]) == ("User", ["city"])
+    assert (second["name"], [one["name"] for one in second["fields"]]) == ("User_2", ["email", "city"])
+
+
+def test_a_union_keeps_its_members_where_one_is_emptied() -> None:
+    one = record("One", ("a", "string"))
+    found = planned(tagged(["null", one, USER]), fields={"x.member0.a": "drop", "x.member1.email": "hash"})
+    assert isinstance(found, WriterSchema)
+    plan = SchemaPlan(pa.schema([])).extend(1, found.rows_text)
+    assert plan.columns.field("x").type == pa.struct(
+        [("member1", pa.struct([("email", "string"), ("city", "string")]))]
+    )
+
+
+def test_a_field_that_is_protected_has_no_default() -> None:
+    found = planned(tagged("string", default="someone", pii="hash"), attributes=["pii"])
+    assert isinstance(found, WriterSchema)
+    assert "someone" not in found.rows_text
+
+
+def test_without_a_policy_that_applies_a_schema_stays_as_it_is() -> None:
+    found = planned(tagged("string"), tags={"PII": "hash"})
+    assert isinstance(found, WriterSchema)
+    assert found.protection is None
+    assert found.rows_text == found.text

@@ -1,0 +1,123 @@
+"""Opens the keys of a pipeline's privacy, and checks its policies against the schemas and the log."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from writer.avro import schema
+from writer.avro.schema_plan import SchemaPlan, parsed
+from writer.batch.record_columns import RecordColumns
+from writer.commit.event_specs import settings_of
+from writer.config.pipeline import Pipeline
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+from writer.privacy.keyring import PURPOSES, KeySource, Place, read_keyring
+from writer.privacy.policy import PrivacyError, UnknownTag, fingerprint
+from writer.privacy.protected_schema import Privacy, check_paths, paths_of
+from writer.table.log.snapshot import PipelineSnapshot
+
+
+class Recorded(NamedTuple):
+    """What a table's log has of privacy."""
+
+    fingerprint: int  # of the policies
+    hash_key: int  # 0: none
+    encryption_key: int
+
+    @property
+    def keys(self) -> dict[str, int]:
+        """Numbers of the keys by purpose; 0: none."""
+        return {"hash": self.hash_key, "encrypt": self.encryption_key}
+
+    @classmethod
+    def of(cls, snapshot: PipelineSnapshot) -> "Recorded":
+        """Return what a version of a table has."""
+        return cls(snapshot.privacy_fingerprint, snapshot.hash_key, snapshot.encryption_key)
+
+
+def opened_privacy(name: str, config: Config) -> Privacy | None:
+    """Return the policies of a pipeline, with the ids of its keys; None: it has none.
+
+    Raises ConfigError where a key is missing, or the keyring cannot be read.
+    """
+    settings = config.pipelines[name]
+    if settings.privacy is None:
+        return None
+    policies, keys = settings.privacy.policies, KeySource(Place())
+    if config.keys is not None:
+        keys = primary_keys(config.keys.source)
+        used = {kind for kind in PURPOSES if policies.needs(kind) or policies.attributes}
+        keys = replace(keys, hash=keys.hash if "hash" in used else None,
+                       encrypt=keys.encrypt if "encrypt" in used else None)  # fmt: skip
+    for kind in ("hash", "encrypt"):
+        if policies.needs(kind) and getattr(keys, kind) is None:
+            raise ConfigError(
+                f"pipelines.{name}.privacy has the policy {kind}, and the keyring in {keys.place} has no such key; "
+                "`headrace keys rotate` makes one"
+            )
+    return Privacy(policies, keys, settings.uses)
+
+
+def primary_keys(source: KeySource) -> KeySource:
+    """Return the source with the keys that new values get. Raises ConfigError."""
+    ring = read_keyring(source)
+    return replace(source, hash=ring.primary_of("hash"), encrypt=ring.primary_of("encrypt"))
+
+
+def check_privacy(pipeline: str, settings: Pipeline, plan: SchemaPlan, keys: SchemaPlan | None = None) -> None:
+    """Raise ConfigError for policies that do not fit the schemas that are known.
+
+    A schema with a tag for which there is no policy is rejected alone, as the plan says. `keys`: plan of Avro keys.
+    """
+    privacy = plan.privacy
+    if privacy is None:
+        return
+    known, texts = set(settings.record_columns.names), (*plan.known_texts, *(keys.known_texts if keys else ()))
+    for record in parsed(texts):
+        known |= paths_of(record)
+        of_table = settings_of(settings, record.root["name"])
+        try:
+            replace(privacy, uses=of_table.uses if of_table else ()).protection(record, settings.record_specs)
+        except UnknownTag:
+            continue
+        except PrivacyError as error:
+            raise ConfigError(f"pipelines.{pipeline}.privacy: {error} (record {record.root['name']})") from error
+    if plan.known_texts:
+        try:
+            check_paths(privacy.policies, known)
+        except PrivacyError as error:
+            raise ConfigError(f"pipelines.{pipeline}.{error}") from error
+
+
+def check_uses(privacy: Privacy | None, text: str, settings: Pipeline) -> None:
+    """Raise ProtectedUse where a table of a route needs a column as it is that a schema protects."""
+    if privacy is not None:
+        replace(privacy, uses=settings.uses).protection(schema.parse(text), settings.record_specs)
+
+
+def protected_columns(columns: RecordColumns, privacy: Privacy | None) -> RecordColumns:
+    """Return columns of keys and headers with the keys that protect them."""
+    return columns if privacy is None else replace(columns, key_source=privacy.keys)
+
+
+def check_hash_key(pipeline: str, privacy: Privacy | None, recorded: Recorded) -> None:
+    """Raise ConfigError where values would be hashed with another key than those of the table: joins would break."""
+    if privacy is None or not recorded.hash_key or privacy.keys.hash is None:
+        return
+    key = privacy.keys.hash
+    if key.number != recorded.hash_key:
+        raise ConfigError(
+            f"the keyring's hash key {key.id} (fingerprint {key.fingerprint}) is not the one that the rows of pipeline "
+            f"{pipeline!r} were hashed with: the same value would get another hash, and joins break. Put the former "
+            "key back as hash.primary; or accept it: `headrace keys rotate --break-joins --yes`."
+        )
+
+
+def check_policies(pipeline: str, settings: Pipeline, privacy: Privacy | None, recorded: Recorded) -> None:
+    """Raise ConfigError where a command would protect rows otherwise than the writer does."""
+    found = {} if settings.privacy is None else settings.privacy.policies.to_json()
+    if fingerprint(found) != recorded.fingerprint:
+        raise ConfigError(
+            f"the privacy policies of pipeline {pipeline!r} are not those by which its writer runs. Start the writer "
+            "with this configuration, or use the one that it runs with."
+        )
+    check_hash_key(pipeline, privacy, recorded)

@@ -1,0 +1,297 @@
+"""The keys that values are hashed and encrypted with: a JSON document in a file or an environment variable.
+
+    {"hash": {"primary": "h1", "keys": {"h1": "<base64>"}},
+     "encrypt": {"primary": "k2", "keys": {"k1": "<base64>", "k2": "<base64>"}}}
+
+The primary key is used for new values, the others for reading. A key may be wrapped by another: then the text is what
+KeyWrap made of it. Driver and tasks read the same place; the plan of a task has ids and fingerprints, never keys.
+"""
+
+import json
+import os
+import re
+import stat
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Literal, NoReturn, Protocol
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from writer.core.errors import ConfigError
+from writer.privacy.encryption import KEY_BYTES
+
+Purpose = Literal["hash", "encrypt"]
+PURPOSES: tuple[Purpose, ...] = ("hash", "encrypt")
+HASH_KEY_BYTES_MIN = 16
+_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
+_FINGERPRINT_OF = b"headrace key fingerprint 1\0"
+_FINGERPRINT_BYTES, _NONCE_BYTES = 8, 12
+
+
+class KeyWrap(Protocol):
+    """A key that wraps others, such as one of Vault or a KMS; `wrap: {type: 'module:Class'}` names it."""
+
+    def __init__(self, **options: str) -> None:
+        """`options`: those of the configuration. Raises ConfigError."""
+
+    def wrap(self, key: bytes, name: str) -> str:
+        """Encrypt a key, for a keyring. `name`: its purpose and id, which unwrapping must be given again."""
+
+    def unwrap(self, text: str, name: str) -> bytes:
+        """Return the key. Raises ConfigError."""
+
+
+@dataclass(frozen=True)
+class KeyId:
+    """One key, without its bytes."""
+
+    id: str
+    fingerprint: str  # 16 hexadecimal digits
+
+    @property
+    def number(self) -> int:
+        """63 bits of the fingerprint, as a table's log keeps it."""
+        return int(self.fingerprint, 16) >> 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file, or a variable of the environment."""
+
+    file: str | None = None
+    env: str | None = None
+
+    def __str__(self) -> str:
+        return f"the file {self.file}" if self.file else f"the environment variable {self.env}"
+
+    def text(self, what: str) -> str:
+        """Read it. Raises ConfigError where it is missing, or open to other users of the machine."""
+        if self.file is None:
+            if not (found := os.environ.get(self.env or "")):
+                raise ConfigError(
+                    f"{what} is to be in {self}, which is not set. Set it where driver and executors run."
+                )
+            return found
+        try:
+            if Path(self.file).stat().st_mode & stat.S_IRWXO:
+                raise ConfigError(f"{what} in {self} can be read by every user of the machine; chmod 600 it")
+            return Path(self.file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise ConfigError(
+                f"cannot read {what} from {self}: {why}. `headrace keys rotate` makes a keyring; driver and executors "
+                "need it at the same place."
+            ) from error
+
+
+@dataclass(frozen=True)
+class WrapSource:
+    """Where the key is that unwraps a keyring: itself at a place, or behind a class."""
+
+    place: Place | None = None
+    type: str = ""  # module:Class of a KeyWrap
+    options: tuple[tuple[str, str], ...] = ()
+
+    def opened(self) -> KeyWrap:
+        """Return it, ready. Raises ConfigError."""
+        if self.place is not None:
+            return _Wrapping(_key_of(self.place.text("the key that wraps the keyring").strip(), "keys.wrap"))
+        module, _, name = self.type.partition(":")
+        try:
+            made: KeyWrap = getattr(import_module(module), name)(**dict(self.options))
+        except (ImportError, AttributeError, TypeError) as error:
+            raise ConfigError(f"keys.wrap.type: cannot make {self.type!r}: {error}") from error
+        return made
+
+
+class _Wrapping:
+    """Wraps keys by AES-256-GCM under one key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = AESGCM(key)
+
+    def wrap(self, key: bytes, name: str) -> str:
+        nonce = os.urandom(_NONCE_BYTES)
+        return b64encode(nonce + self._cipher.encrypt(nonce, key, name.encode())).decode()
+
+    def unwrap(self, text: str, name: str) -> bytes:
+        sealed = _base64(text, name)
+        try:
+            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
+        except (InvalidTag, ValueError) as error:
+            raise ConfigError(
+                f"the keyring's {name} was wrapped with another key than keys.wrap has, or changed since"
+            ) from error
+
+
+@dataclass(frozen=True)
+class KeySource:
+    """Where the keyring is, and which of its keys new values get; the plan of a task carries it."""
+
+    place: Place
+    wrap: WrapSource | None = None
+    hash: KeyId | None = None
+    encrypt: KeyId | None = None
+
+    @property
+    def keys(self) -> dict[Purpose, KeyId]:
+        """The keys that new values get, by purpose."""
+        both: tuple[tuple[Purpose, KeyId | None], ...] = (("hash", self.hash), ("encrypt", self.encrypt))
+        return {what: key for what, key in both if key is not None}
+
+    @property
+    def ids(self) -> dict[str, dict[str, str]]:
+        """The same as JSON values."""
+        return {what: {"id": key.id, "fingerprint": key.fingerprint} for what, key in self.keys.items()}
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The same as a table's log keeps them."""
+        return {what: key.number for what, key in self.keys.items()}
+
+
+@dataclass(frozen=True, repr=False)
+class Keyring:
+    """All keys, by id. Shows none of them, and is sent to no other process."""
+
+    hash_keys: Mapping[str, bytes] = field(default_factory=dict)
+    encryption_keys: Mapping[str, bytes] = field(default_factory=dict)
+    primary: Mapping[Purpose, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Keyring({', '.join([*self.hash_keys, *self.encryption_keys])})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("keys are not sent to other processes; send a KeySource")
+
+    def of(self, purpose: Purpose) -> Mapping[str, bytes]:
+        """The keys of a purpose, by id."""
+        return self.hash_keys if purpose == "hash" else self.encryption_keys
+
+    def primary_of(self, purpose: Purpose) -> KeyId | None:
+        """The key that new values get; None: there is none."""
+        key_id = self.primary.get(purpose)
+        return None if key_id is None else KeyId(key_id, fingerprint(self.of(purpose)[key_id]))
+
+    def with_new(self, purpose: Purpose) -> "Keyring":
+        """Return a ring with a random key more, which is the primary one."""
+        have, prefix = self.of(purpose), "h" if purpose == "hash" else "k"
+        number = next(n for n in range(1, len(have) + 2) if f"{prefix}{n}" not in have)
+        keys = {**have, f"{prefix}{number}": os.urandom(KEY_BYTES)}
+        changed = replace(self, primary={**self.primary, purpose: f"{prefix}{number}"})
+        return replace(changed, hash_keys=keys) if purpose == "hash" else replace(changed, encryption_keys=keys)
+
+    def to_text(self, wrap: WrapSource | None) -> str:
+        """Write it as a file has it."""
+        wrapping = None if wrap is None else wrap.opened()
+
+        def text(key: bytes, name: str) -> str:
+            return b64encode(key).decode() if wrapping is None else wrapping.wrap(key, name)
+
+        found = {
+            what: {
+                "primary": self.primary[what],
+                "keys": {one: text(key, f"{what} key {one}") for one, key in self.of(what).items()},
+            }
+            for what in PURPOSES
+            if what in self.primary
+        }
+        return json.dumps(found, indent=2) + "\n"
+
+
+def fingerprint(key: bytes) -> str:
+    """Return what tells keys apart and says nothing of them: 8 bytes of SHA-256 of a fixed text and the key."""
+    return sha256(_FINGERPRINT_OF + key).hexdigest()[: 2 * _FINGERPRINT_BYTES]
+
+
+def read_keyring(source: KeySource) -> Keyring:
+    """Read and check a keyring. Raises ConfigError, which names no key."""
+    text = source.place.text("the keyring")
+    wrapping = None if source.wrap is None else source.wrap.opened()
+    try:
+        document = dict(json.loads(text).items())
+        sections = {what: dict(document[what]) for what in PURPOSES if what in document}
+        listed: dict[str, tuple[str, dict[str, str]]] = {
+            what: (str(one["primary"]), {str(k): str(v) for k, v in one["keys"].items()})
+            for what, one in sections.items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(
+            f'the keyring in {source.place} cannot be read; it is {{"hash": {{"primary": "h1", "keys": {{"h1": '
+            '"<base64>"}}, "encrypt": …}'
+        ) from None  # the text of the error may hold a key
+    found, primary = {what: dict[str, bytes]() for what in PURPOSES}, dict[Purpose, str]()
+    for what in PURPOSES:
+        first, texts = listed.get(what, ("", {}))
+        for one, content in texts.items():
+            name = f"{what} key {one}"
+            if not _ID.fullmatch(one):
+                raise ConfigError(f"the keyring's {name}: an id has letters, digits, - and _, 32 at most")
+            key = _base64(content, name) if wrapping is None else wrapping.unwrap(content, name)
+            _check_length(key, what, name)
+            found[what][one] = key
+        if texts:
+            if first not in texts:
+                raise ConfigError(f"the keyring's {what}.primary is {first!r}, which is none of its keys")
+            primary[what] = first
+    return Keyring(found["hash"], found["encrypt"], primary)
+
+
+@lru_cache(maxsize=8)
+def keyring(source: KeySource) -> Keyring:
+    """Return the keyring of a plan; a process reads it once. Raises ConfigError where it lacks the plan's keys."""
+    found = read_keyring(source)
+    for what, wanted in source.keys.items():
+        key = found.of(what).get(wanted.id)
+        if key is None or fingerprint(key) != wanted.fingerprint:
+            raise ConfigError(
+                f"the keyring in {source.place} has no {what} key {wanted.id} with fingerprint {wanted.fingerprint}, "
+                "which the driver has. Give driver and executors the same keyring."
+            )
+    return found
+
+
+def write_keyring(source: KeySource, ring: Keyring) -> None:
+    """Put a keyring in place of the file, whole or not at all. Raises ConfigError."""
+    if source.place.file is None:
+        raise ConfigError(
+            f"the keyring is in {source.place}, which no command can change; set keys.file to a file, rotate there, "
+            "and set the variable to its text"
+        )
+    path, text = Path(source.place.file), ring.to_text(source.wrap)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ConfigError(f"cannot write the keyring to {path}: {error.strerror}") from error
+
+
+def _check_length(key: bytes, what: str, name: str) -> None:
+    if what == "encrypt" and len(key) != KEY_BYTES:
+        raise ConfigError(f"the keyring's {name} has {len(key)} bytes; AES-256 needs {KEY_BYTES}")
+    if len(key) < HASH_KEY_BYTES_MIN:
+        raise ConfigError(f"the keyring's {name} has {len(key)} bytes; give it {KEY_BYTES}")
+
+
+def _key_of(text: str, name: str) -> bytes:
+    key = _base64(text, name)
+    _check_length(key, "encrypt", name)
+    return key
+
+
+def _base64(text: str, name: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise ConfigError(f"the keyring's {name} is not base64; `openssl rand -base64 32` makes one") from None

@@ -1,0 +1,127 @@
+"""What becomes of protected values, and by which words of a schema, or paths of the configuration."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Literal
+
+Kind = Literal["drop", "encrypt", "hash", "mask", "clear"]
+KINDS: tuple[Kind, ...] = ("drop", "encrypt", "hash", "mask", "clear")  # the strictest first
+CONFLUENT_TAGS = "confluent:tags"  # attribute with a list of tags, of a field or a record
+
+
+class PrivacyError(ValueError):
+    """A schema whose fields cannot be protected as the policies say. Its message names the field and the fix."""
+
+
+class UnknownTag(PrivacyError):
+    """A tag for which there is no policy."""
+
+
+class ProtectedUse(PrivacyError):
+    """A column that is protected, and that a table needs as it was: its event time, or what it is put in order by."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """What becomes of a value."""
+
+    kind: Kind
+    keep: int = 0  # of a mask: how many characters at the end stay
+
+    @classmethod
+    def of(cls, setting: Any) -> "Action":
+        """Read it as a configuration and a schema's attribute have it: `hash`, `{mask: 4}`. Raises ValueError."""
+        if isinstance(setting, Mapping) and list(setting) == ["mask"]:
+            keep = setting["mask"]
+            if type(keep) is int and keep >= 0:
+                return cls("mask", keep)
+        elif setting in KINDS and setting != "mask":
+            return cls(setting)
+        raise ValueError(f"{setting!r} is no policy; write drop, encrypt, hash, clear, or {{mask: 4}}")
+
+    @property
+    def setting(self) -> Any:
+        """As a configuration has it."""
+        return {"mask": self.keep} if self.kind == "mask" else self.kind
+
+    def __str__(self) -> str:
+        return f"mask: {self.keep}" if self.kind == "mask" else self.kind
+
+
+CLEAR = Action("clear")
+
+
+def strictest(actions: Iterable[Action]) -> Action:
+    """Return the one that leaves least of a value; `clear` where there is none."""
+    return min(actions, key=lambda one: (KINDS.index(one.kind), one.keep), default=CLEAR)
+
+
+@dataclass(frozen=True)
+class Policies:
+    """The policies of one pipeline."""
+
+    tags: tuple[tuple[str, Action], ...] = ()
+    attributes: tuple[str, ...] = ()  # of fields, whose value is a policy, or a tag
+    fields: tuple[tuple[str, Action], ...] = ()  # dotted paths
+    redacts: bool = False  # dead letters are kept without their bytes; else encrypted
+
+    @cached_property
+    def by_path(self) -> Mapping[tuple[str, ...], Action]:
+        """The policies of paths."""
+        return {tuple(path.split(".")): action for path, action in self.fields}
+
+    def needs(self, kind: Kind) -> bool:
+        """Return whether values get this policy for sure; what attributes say, only schemas tell."""
+        return (kind == "encrypt" and not self.redacts) or any(
+            action.kind == kind for _, action in (*self.tags, *self.fields)
+        )
+
+    def of_words(self, part: Mapping[str, Any], at: str) -> list[Action]:
+        """Return what the attributes of a field or a type say. Raises UnknownTag."""
+        found, tags = list[Action](), dict(self.tags)
+        listed = part.get(CONFLUENT_TAGS, ())
+        for tag in [listed] if isinstance(listed, str) else listed:
+            if tag not in tags:
+                raise UnknownTag(_unknown(at, str(tag)))
+            found.append(tags[tag])
+        for attribute in self.attributes:
+            if part.get(attribute) in (None, False):
+                continue
+            setting = part[attribute]
+            tag = attribute if setting is True else setting
+            if isinstance(tag, str) and tag in tags:
+                found.append(tags[tag])
+                continue
+            try:
+                found.append(Action.of(setting))
+            except ValueError:
+                raise UnknownTag(_unknown(at, str(tag))) from None
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Write them as a configuration has them, without what is empty."""
+        found = {
+            "tags": {tag: action.setting for tag, action in self.tags}, "attributes": list(self.attributes),
+            "fields": {path: action.setting for path, action in self.fields},
+        }  # fmt: skip
+        return {key: value for key, value in found.items() if value} | (
+            {"dead_letters": "redact"} if self.redacts else {}
+        )
+
+
+def _unknown(at: str, tag: str) -> str:
+    return (
+        f"field {at!r} has the tag {tag!r}, for which there is no policy; add one to privacy.tags, or name the field "
+        "in privacy.fields"
+    )
+
+
+def fingerprint(policies: Mapping[str, Any]) -> int:
+    """Return 63 bits of the SHA-256 of policies as `to_json` writes them; 0: there are none."""
+    if not policies:
+        return 0
+    text = json.dumps(policies, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+    return int.from_bytes(sha256(text.encode()).digest()[:8], "big") >> 1

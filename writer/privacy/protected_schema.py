@@ -1,0 +1,333 @@
+"""Finds what a schema's own words, and paths, protect of its records, and writes the schema of what is left.
+
+The record is fastavro's: names in full, each type defined once. In the protected schema, what is hashed, masked or
+encrypted is a string, what is dropped is gone, and a field that is protected, or has something protected inside, has no
+default, which would stand in the clear.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from bucketers.arrow import fix
+from writer.privacy.column_protection import Place, Protection, check_keys
+from writer.privacy.keyring import KeySource
+from writer.privacy.policy import CLEAR, Action, Policies, PrivacyError, ProtectedUse, strictest
+from writer.privacy.record_sealing import RecordSealing
+from writer.specs.spec import Spec, spec_of
+
+Path = tuple[str, ...]  # names of fields, as a configuration joins them by dots
+Paths = frozenset[Path]  # those of one field, by its names and aliases
+_DROP = Action("drop")
+
+
+class Record(Protocol):
+    """A record schema, parsed."""
+
+    @property
+    def root(self) -> Mapping[str, Any]:
+        """The record."""
+
+    @property
+    def named(self) -> Mapping[str, Any]:
+        """Every named type by its full name."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """A column that a table needs as it is."""
+
+    path: Path
+    what: str  # such as `the event time`
+    hashed: bool = False  # its hash does as well
+    behind_specs: bool = True  # it is a column that an event spec may have made
+
+    def allows(self, action: Action) -> bool:
+        """Return whether the column may have a policy."""
+        return action.kind == "clear" or (self.hashed and action.kind == "hash")
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The policies of a pipeline, and what the words of its schemas say so far.
+
+    What one schema of a record type has a tag on is protected in all schemas of the type: one without the tag would
+    leak.
+    """
+
+    policies: Policies
+    keys: KeySource
+    uses: tuple[Use, ...] = ()
+    tagged: Mapping[str, Mapping[Path, Action]] = field(default_factory=dict)  # by the full name of the record
+
+    @property
+    def sealing(self) -> RecordSealing:
+        """How records are kept that do not become rows, and raw ones."""
+        return RecordSealing(None if self.policies.redacts else self.keys)
+
+    def learned(self, records: Iterable[Record]) -> "Privacy":
+        """Return it with the words of these schemas. One that cannot be protected says nothing."""
+        found, listed, before = self, list(records), None
+        while found != before:  # an alias may lead from one schema's words to a field of another
+            before = found
+            for record in listed:
+                try:
+                    found = found._with(record)
+                except PrivacyError:
+                    continue
+        return found
+
+    def protection(self, record: Record, specs: Sequence[Spec] = ()) -> Protection | None:
+        """Return what is protected of a schema; None: nothing. Raises PrivacyError."""
+        walk, spec = self._walked(record), spec_of(specs, record.root["name"])
+        for use in self.uses:
+            if use.behind_specs and spec is not None and spec.makes(use.path[0]):
+                continue
+            if not use.allows(action := walk.action_of(use.path)):
+                raise ProtectedUse(conflict(use, action))
+        for action in walk.actions.values():
+            if action.kind in ("hash", "encrypt") and getattr(self.keys, action.kind) is None:
+                raise PrivacyError(f"a field has the policy {action}, and there is no such key; `headrace keys rotate`")
+        return walk.protection(self.keys)
+
+    def _with(self, record: Record) -> "Privacy":
+        found, name = self._walked(record).words, record.root["name"]
+        if self.tagged.get(name, {}) == found:
+            return self
+        return replace(self, tagged={**self.tagged, name: found})
+
+    def _walked(self, record: Record) -> "_Walk":
+        walk = _Walk(record, self.policies, dict(self.tagged.get(record.root["name"], {})))
+        walk.start()
+        return walk
+
+
+def conflict(use: Use, action: Action) -> str:
+    """Return what is wrong where a column that is needed as it is gets a policy."""
+    also = " or hash" if use.hashed else ""
+    return (
+        f"field {'.'.join(use.path)!r} has the policy {action}, and is {use.what}, which needs the value as it is; "
+        f"give it the policy clear{also} in privacy.fields, or take another column"
+    )
+
+
+def paths_of(record: Record) -> set[str]:
+    """Return the dotted paths of all fields of a record."""
+    walk = _Walk(record, None, {})
+    walk.start()
+    return {".".join(path) for path in walk.paths}
+
+
+def check_paths(policies: Policies, known: set[str]) -> None:
+    """Raise PrivacyError for a path that no schema has."""
+    for path, _ in policies.fields:
+        if path not in known:
+            raise PrivacyError(f"privacy.fields: no known schema has {path!r}; {fix(path, known)}")
+
+
+class _Walk:
+    """One way through a schema."""
+
+    def __init__(self, record: Record, policies: Policies | None, words: dict[Path, Action]) -> None:
+        """`policies`: None to look at the fields alone, whatever their tags."""
+        self._record, self._policies = record, policies or Policies()
+        self._says: Callable[[Mapping[str, Any], str], list[Action]] = policies.of_words if policies else self._silent
+        self.words = words  # what tags say, by path; grows
+        self.places = dict[Place, Action]()
+        self.actions = dict[Path, Action]()  # what becomes of each path that is protected
+        self.paths = set[Path]()
+        self.dropped = set[Path]()
+        self._root: Any = None
+
+    def start(self) -> None:
+        """Go through the record. Raises PrivacyError."""
+        root = {key: value for key, value in self._record.root.items() if not key.startswith("__")}  # fastavro's marks
+        learned = strictest(self._learned(frozenset([()]), []))
+        self._root = self._type(root, (), frozenset([()]), learned)
+
+    def action_of(self, path: Path) -> Action:
+        """Return what becomes of a path."""
+        if any(path[:length] in self.dropped for length in range(1, len(path))):
+            return _DROP
+        return self.actions.get(path, CLEAR)
+
+    def protection(self, keys: KeySource) -> Protection | None:
+        if not self.places:
+            return None
+        return Protection(json.dumps(_Folding().folded(self._root or _empty(self._record.root))), self.places, keys)
+
+    def _type(self, schema: Any, place: Place, paths: Paths, above: Action, *, named: bool = False) -> Any | None:
+        """Return the type that is left; None: nothing. `above`: policy of what is around it; `named`: by its path."""
+        action, says = above, self._silent if named else self._says
+        while True:
+            if isinstance(schema, str) and schema in self._record.named:
+                schema = self._record.named[schema]
+            if not isinstance(schema, dict):
+                break
+            if words := says(schema, _shown(paths)):
+                action = strictest([action, *self._learned(paths, words)])
+            if "name" in schema or not isinstance(schema["type"], dict | list):
+                break
+            schema = schema["type"]
+        if action.kind == "drop" and place:
+            self._drop(place, paths)
+            return None
+        if isinstance(schema, list):
+            return self._union(schema, place, paths, action, named=named)
+        match schema["type"] if isinstance(schema, dict) else schema:
+            case "null":
+                return schema
+            case "record":
+                fields = [self._field(one, place, paths, action) for one in schema["fields"]]
+                left = [one for one in fields if one is not None]
+                return {**schema, "fields": left} if left or not fields else None
+            case "array":
+                items = self._type(schema["items"], (*place, "element"), paths, action, named=named)
+                return None if items is None else {**schema, "items": items}
+            case "map":
+                return self._map(schema, place, paths, action, named=named)
+        if action.kind == "clear":
+            return schema
+        self._protect(place, paths, action)
+        return "string"
+
+    def _map(self, schema: Any, place: Place, paths: Paths, action: Action, *, named: bool) -> Any | None:
+        values = self._type(schema["values"], (*place, "value"), paths, action, named=named)
+        if values is None:
+            return None
+        if action.kind != "clear":
+            check_keys(_shown(paths), action)
+            self.places[(*place, "key")] = action
+        return {**schema, "values": values}
+
+    def _field(self, one: Mapping[str, Any], place: Place, above: Paths, policy: Action) -> Any | None:
+        paths = frozenset((*path, name) for path in above for name in (one["name"], *one.get("aliases", ())))
+        inside = (*place, one["name"])
+        self.paths |= paths
+        action, named = self._decided(paths, policy, one)
+        if action.kind == "drop":
+            self._drop(inside, paths)
+            return None
+        before = len(self.places)
+        found = self._type(one["type"], inside, paths, action, named=named)
+        if found is None:
+            return None
+        rest = {key: value for key, value in one.items() if key != "default" or len(self.places) == before}
+        return {**rest, "type": found}
+
+    def _decided(self, paths: Paths, above: Action, part: Mapping[str, Any]) -> tuple[Action, bool]:
+        """Return the policy of a field, or of a branch of a union, and whether its path has it."""
+        named = [self._policies.by_path[path] for path in paths if path in self._policies.by_path]
+        if named:
+            return strictest(named), True
+        return strictest([above, *self._learned(paths, self._says(part, _shown(paths)))]), False
+
+    def _union(self, schema: list[Any], place: Place, paths: Paths, action: Action, *, named: bool) -> Any | None:
+        branches = [(self._plain(one), one) for one in schema]
+        some = [one for plain, one in branches if plain != "null"]
+        nullable: list[Any] = ["null"] if len(some) < len(schema) else []
+        if action.kind != "clear" and some and not any(_is_complex(plain) for plain, _ in branches):
+            self._protect(place, paths, action)  # also of several: the text of the one that is set
+            return [*nullable, "string"]
+        if len(some) < 2:  # noqa: PLR2004 - null and one
+            found = [
+                one if plain == "null" else self._type(one, place, paths, action, named=named)
+                for plain, one in branches
+            ]
+            return None if None in found else found
+        left, number = list[Any](), 0
+        for plain, one in branches:
+            if plain == "null":
+                left.append(one)
+                continue
+            step = f"member{number}"
+            number += 1
+            left.append(self._member(one, (*place, step), frozenset((*path, step) for path in paths), action))
+        if left.count("string") > 1:
+            raise PrivacyError(
+                f"field {_shown(paths)!r} is a union of which two branches would be text; give the whole field a policy"
+            )
+        return left
+
+    def _member(self, schema: Any, place: Place, paths: Paths, policy: Action) -> Any:
+        """Return a branch of a union; one of which nothing is left keeps its position."""
+        self.paths |= paths
+        action, named = self._decided(paths, policy, {})
+        found = None
+        if action.kind == "drop":
+            self._drop(place, paths)
+        else:
+            found = self._type(schema, place, paths, action, named=named)
+        return _empty(self._plain(schema)) if found is None else found
+
+    def _learned(self, paths: Paths, actions: list[Action]) -> list[Action]:
+        """Return what tags say of a field, here and in other schemas, and remember it by all its names."""
+        found = [*actions, *(self.words[path] for path in paths if path in self.words)]
+        if found:
+            self.words |= dict.fromkeys(paths, strictest(found))
+        return found
+
+    def _protect(self, place: Place, paths: Paths, action: Action) -> None:
+        self.places[place] = action
+        self._act(paths, action)
+
+    def _drop(self, place: Place, paths: Paths) -> None:
+        self.places[place] = _DROP
+        self.dropped |= paths
+        self._act(paths, _DROP)
+
+    def _act(self, paths: Paths, action: Action) -> None:
+        for path in paths:
+            for length in range(1, len(path) + 1):
+                self.actions[path[:length]] = strictest([action, self.actions.get(path[:length], action)])
+
+    def _plain(self, schema: Any) -> Any:
+        while isinstance(schema, dict) and "name" not in schema and isinstance(schema["type"], dict | list):
+            schema = schema["type"]
+        return self._record.named.get(schema, schema) if isinstance(schema, str) else schema
+
+    @staticmethod
+    def _silent(*_: Any) -> list[Action]:
+        return []
+
+
+def _is_complex(schema: Any) -> bool:
+    return isinstance(schema, list) or (isinstance(schema, dict) and schema["type"] in ("record", "array", "map"))
+
+
+def _shown(paths: Paths) -> str:
+    return ".".join(min(paths)) or "the record itself"
+
+
+def _empty(schema: Any) -> dict[str, Any]:
+    """Return a record without fields, in place of a type; no table has a column for it."""
+    name = schema.get("name") if isinstance(schema, dict) else None
+    return {"type": "record", "name": name or "headrace.dropped", "fields": []}
+
+
+class _Folding:
+    """Defines each named type once again, and gives another name to one that is left otherwise in two places."""
+
+    def __init__(self) -> None:
+        self._names = dict[str, dict[str, str]]()  # full name → content → name
+
+    def folded(self, schema: Any) -> Any:
+        """Return a schema whose types are defined where they first stand."""
+        if isinstance(schema, list):
+            return [self.folded(one) for one in schema]
+        if not isinstance(schema, dict):
+            return schema
+        if "name" in schema:
+            known = self._names.setdefault(schema["name"], {})
+            content = json.dumps(schema, sort_keys=True)
+            if content in known:
+                return known[content]
+            known[content] = schema["name"] if not known else f"{schema['name']}_{len(known) + 1}"
+            schema = {**schema, "name": known[content]}
+            if "." not in schema["name"]:
+                schema["namespace"] = ""
+        inside = {key: self.folded(schema[key]) for key in ("items", "values", "type") if key in schema}
+        if "fields" in schema:
+            inside["fields"] = [{**one, "type": self.folded(one["type"])} for one in schema["fields"]]
+        return {**schema, **inside}

@@ -1,0 +1,113 @@
+"""Keeps records that are kept as Kafka has them, such as dead letters, encrypted as a whole, or without their bytes.
+
+Of each record these columns: `key`, `value`, and names and values of `headers`. A null stays one.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bucketers.arrow import contiguous
+from writer.privacy.encryption import VERSION, CannotDecrypt, decrypted, encrypted, key_id_of
+from writer.privacy.keyring import Keyring, KeySource, keyring
+
+HIDDEN = b"(protected)"
+_SEALED = f"{VERSION}.".encode()
+_BYTES, _HEADERS = ("key", "value"), "headers"
+# Reasons that quote nothing of a record.
+_SAYS_NOTHING = re.compile(
+    r"the value ends before the record does|\d+ surplus bytes after the record|a decimal of more than \d+ digits"
+    r"|a date or timestamp outside the years 1 to 9999"
+)
+_NO_REASON = "the value is not what its schema says; why is left out, for it may quote the record"
+
+
+@dataclass(frozen=True)
+class RecordSealing:
+    """How the bytes of records are kept."""
+
+    keys: KeySource | None  # None: not at all
+
+    def sealed(self, records: pa.Table) -> pa.Table:
+        """Return records as they are kept."""
+        if (keys := self.keys) is None:
+            return _changed(records, lambda values: pa.nulls(len(values), values.type))
+        assert keys.encrypt is not None, "a start checks that there is the key"
+        key = keyring(keys).encryption_keys[keys.encrypt.id]
+        return _changed(records, partial(_encrypted, key_id=keys.encrypt.id, key=key))
+
+    def unsealed(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Return records as Kafka had them. What is not encrypted stays, and what a lost key encrypted."""
+        if self.keys is None or not any(_holds_sealed(records, name) for name in _BYTES):
+            return records
+        found = _changed(pa.Table.from_batches([records]), partial(_decrypted, ring=keyring(self.keys)))
+        return pa.record_batch([contiguous(column) for column in found.columns], schema=records.schema)
+
+    @staticmethod
+    def reason(why: str) -> str:
+        """Return why a value does not decode, as far as that quotes nothing of it."""
+        return why if _SAYS_NOTHING.fullmatch(why) else _NO_REASON
+
+
+def hidden(records: pa.Table) -> pa.Table:
+    """Return records to be shown: that there are bytes, and none of them."""
+    return _changed(records, lambda values: pc.if_else(values.is_valid(), HIDDEN, pa.scalar(None, values.type)))
+
+
+def described(records: list[dict[str, Any]], privacy: object | None) -> list[dict[str, Any]]:
+    """Return what a screen says of records; where there is privacy, without their `key` and `value_hex`."""
+    shown = {} if privacy is None else {"key": HIDDEN.decode(), "value_hex": HIDDEN}
+    return [{name: shown.get(name, one) if one is not None else None for name, one in r.items()} for r in records]
+
+
+def _holds_sealed(records: pa.RecordBatch, name: str) -> bool:
+    return name in records.schema.names and bool(pc.any(pc.starts_with(records.column(name), _SEALED)).as_py())
+
+
+def _changed(records: pa.Table, change: Callable[[pa.BinaryArray], pa.BinaryArray]) -> pa.Table:
+    for name in (*_BYTES, _HEADERS):
+        at = records.schema.get_field_index(name)
+        if at < 0:
+            continue
+        values = contiguous(records.column(at))
+        made = _headers(values, change) if name == _HEADERS else change(values)
+        records = records.set_column(at, records.schema.field(at), made)
+    return records
+
+
+def _headers(headers: pa.ListArray, change: Callable[[pa.BinaryArray], pa.BinaryArray]) -> pa.ListArray:
+    if headers.null_count == len(headers):
+        return headers
+    if headers.offset:
+        headers = headers.take(pa.arange(0, len(headers)))
+    pairs, kind = headers.values, headers.type
+    names = change(pairs.field(0).cast(pa.binary())).fill_null(b"")  # a header has a name
+    values = [names.cast(pa.string()), change(pairs.field(1))]
+    inner = pa.StructArray.from_arrays(values, fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(headers.offsets, inner, type=kind, mask=headers.is_null())
+
+
+def _encrypted(values: pa.BinaryArray, *, key_id: str, key: bytes) -> pa.BinaryArray:
+    return encrypted(values, key_id, key).cast(pa.binary())
+
+
+def _decrypted(values: pa.BinaryArray, *, ring: Keyring) -> pa.BinaryArray:
+    return pa.array([_opened(value, ring) for value in values.to_pylist()], pa.binary())  # cold: records read again
+
+
+def _opened(value: bytes | None, ring: Keyring) -> bytes | None:
+    if value is None or not value.startswith(_SEALED):
+        return value
+    text = value.decode(errors="replace")
+    key = ring.encryption_keys.get(key_id_of(text) or "")
+    if key is None:
+        return value
+    try:
+        return decrypted(text, key)
+    except CannotDecrypt:
+        return value
