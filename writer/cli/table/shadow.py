@@ -111,7 +111,7 @@ def shadow(
     ends, run it again: it goes on where its table ends. Compare the two with `headrace diff`, switch with `headrace
     promote`.
 
-    Exit codes: as of `headrace run`.
+    Exit codes: 0 done, others as those of `headrace run`.
     """
     first, name = opened(config, pipeline)
     offsets, path = offsets_of(first, name, begin), other or config
