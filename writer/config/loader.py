@@ -271,7 +271,7 @@ class ReloadableConfig:
         self.path, self.only, self._watched, self._by = path.absolute(), only, watched, read
         self._text = self._seen = self._texts()
         self._looked_s = time.monotonic()
-        self.config = self._read()
+        self.config = self._read(path)
         self.names = self._names(self.config) if missing_ok else self.config.chosen(only)
         self._requested = requested
         self.last = Reload()
@@ -285,7 +285,7 @@ class ReloadableConfig:
             return None
         reads, now = self.last.reads + 1, datetime.now(UTC)
         try:
-            new = self._read()
+            new = self._read(self.path)
             names = self._names(new)
             found = changes(self.config, new, {*self.names, *names})
             self.config = combined(self.config, new, found)
@@ -312,8 +312,8 @@ class ReloadableConfig:
         at = None if last.at is None else iso(last.at)
         return {"file": str(self.path), "reads": last.reads, "read_at": at, "error": last.error or None, **what}
 
-    def _read(self) -> Config:
-        return (self._by or load)(self.path)
+    def _read(self, path: Path) -> Config:
+        return (self._by or load)(path)
 
     def _names(self, config: Config) -> list[str]:
         return [name for name in self.only or config.pipelines if name in config.pipelines]
