@@ -90,7 +90,7 @@ class Lake:
             assert done.exception.exit_code == code
             return str(done.exception)
         assert done.exit_code == 0, (done.output, done.exception)
-        return json.loads(done.output) if "--json" in flags else done.output
+        return json.loads(done.stdout) if "--json" in flags else done.output
 
     def promoted(self, other: Path | None = None) -> Path:
         """The configuration file of the pipeline from now on, as `promote` says."""
@@ -125,7 +125,7 @@ def compared(lake: Lake, *flags: str) -> dict[str, Any]:
         app, ["diff", str(lake.file), "--with", str(lake.other), "--shadow", lake.place, "--json", *flags]
     )
     assert done.exit_code in (0, 1), (done.output, done.exception)
-    return dict(json.loads(done.output))
+    return dict(json.loads(done.stdout))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -237,7 +237,7 @@ def shadowed(lake: Lake, *flags: str, code: int = 0) -> str:
     words = ["shadow", str(lake.file), "--with", str(lake.other), "--location", lake.place, *flags]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == code, (done.output, done.exception)
-    return done.output
+    return done.stdout
 
 
 def test_the_command_says_what_the_shadow_has_and_what_to_do_next(tmp_path: Path, writer: list[int]) -> None:

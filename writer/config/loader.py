@@ -283,17 +283,17 @@ class ReloadableConfig:
 
     def __init__(
         self, path: Path, only: list[str] | None, requested: threading.Event, *, watched: bool = False,
-        missing_ok: bool = False, read: Callable[[Path], Config] = load,
+        missing_ok: bool = False, read: Callable[[Path], Config] | None = None,
     ) -> None:  # fmt: skip
         """Read it. `only`: pipelines that the process runs; None: all. Raises ConfigError.
 
         It is read again when `requested` is set, and where it is `watched`, when its text changes. `missing_ok`: the
-        file need not have those of `only` now. `read`: makes the configuration of the file.
+        file need not have those of `only` now. `read`: makes the configuration of the file; default: `load`.
         """
-        self.path, self.only, self._watched, self._load = path.absolute(), only, watched, read
+        self.path, self.only, self._watched, self._by = path.absolute(), only, watched, read
         self._text = self._seen = self._texts()
         self._looked_s = time.monotonic()
-        self.config = read(path)
+        self.config = self._read(path)
         self.names = self._names(self.config) if missing_ok else self.config.chosen(only)
         self._requested = requested
         self.last = Reload()
@@ -307,7 +307,7 @@ class ReloadableConfig:
             return None
         reads, now = self.last.reads + 1, datetime.now(UTC)
         try:
-            new = self._load(self.path)
+            new = self._read(self.path)
             names = self._names(new)
             found = changes(self.config, new, {*self.names, *names})
             self.config = combined(self.config, new, found)
@@ -333,6 +333,9 @@ class ReloadableConfig:
         what = {name: list(getattr(last.changes, name)) for name in ("added", "changed", "removed", "restart")}
         at = None if last.at is None else iso(last.at)
         return {"file": str(self.path), "reads": last.reads, "read_at": at, "error": last.error or None, **what}
+
+    def _read(self, path: Path) -> Config:
+        return (self._by or load)(path)
 
     def _names(self, config: Config) -> list[str]:
         return [name for name in self.only or config.pipelines if name in config.pipelines]

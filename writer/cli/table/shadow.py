@@ -115,14 +115,14 @@ def shadow(
     """
     first, name = opened(config, pipeline)
     offsets, path = offsets_of(first, name, begin), other or config
-    logging.set_up()
     reload = threading.Event()
-    on_hangup(reload)
 
     def read(file: Path) -> Config:
         return shadow_of(first, load(file), name, location).beginning(name, offsets)
 
     file = ReloadableConfig(path, [name], reload, read=read)
+    logging.set_up()
+    on_hangup(reload)
     _revive(first, file.config, name)
     if code := run_writer(file, once=not follow):
         raise typer.Exit(code)
