@@ -160,7 +160,7 @@ def repeated_within(
     order, sealed = ", ".join(["late", *(f'"{name}"' for name in PLACE), "start", "at"]), [b.sealed for b in buckets]
     question = f"SELECT at, bucket, {', '.join(names)} FROM rows ORDER BY {', '.join(names)}, {order}"  # noqa: S608 - our own names
     last: pa.RecordBatch | None = None
-    with query(path, question, scratch, budget) as found:
+    with query(path, question, scratch, budget, budget // 4) as found:  # texts as keys are large where they merge
         for batch in found:
             numbers, found_in = (batch.column(n).to_numpy(zero_copy_only=False) for n in ("at", "bucket"))
             by = judge.judge(found_in, _begins(batch, last, names))

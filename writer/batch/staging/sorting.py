@@ -118,8 +118,13 @@ def scratch_file(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 @contextmanager
-def query(path: Path, question: str, scratch: Path, budget: int) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Ask about the rows of a file, and have the answer a batch at a time."""
+def query(
+    path: Path, question: str, scratch: Path, budget: int, merging: int = 0
+) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Ask about the rows of a file, and have the answer a batch at a time.
+
+    `merging`: bytes that are set aside for the merge of what was spilled; 0: DataFusion's default.
+    """
     from datafusion import RuntimeEnvBuilder, SessionConfig, SessionContext  # late: it imports pandas, half a second
 
     metadata = pq.read_metadata(path)
@@ -127,7 +132,8 @@ def query(path: Path, question: str, scratch: Path, budget: int) -> Iterator[Ite
     batch_rows = int(np.clip(_BATCH_BYTES * metadata.num_rows / max(held, 1), 16, 8192)) if metadata.num_rows else 1
     settings = SessionConfig().with_target_partitions(1).with_batch_size(batch_rows)
     settings = settings.set("datafusion.execution.parquet.schema_force_view_types", "false")
-    settings = settings.set("datafusion.execution.sort_spill_reservation_bytes", str(max(budget, BUDGET_MIN) // 4))
+    if merging:
+        settings = settings.set("datafusion.execution.sort_spill_reservation_bytes", str(merging))
     runtime = RuntimeEnvBuilder().with_disk_manager_specified(str(scratch))
     context: Any = SessionContext(settings, runtime.with_fair_spill_pool(max(budget, BUDGET_MIN)))
     context.register_parquet("rows", str(path), skip_metadata=False)
