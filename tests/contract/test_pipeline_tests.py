@@ -356,6 +356,14 @@ def test_an_update_adds_no_key_to_what_is_named(files: Files) -> None:
     assert "Indent each line of it" in files.mistake("--update", "--yes")
 
 
+def test_a_reference_that_stands_in_the_way_may_have_a_value(files: Files) -> None:
+    files.pipeline(table={"location": "${env:LAKE}/clicks"})
+    files.case({"a": good(1)}, {"a": "row"})
+    assert "${env:LAKE}: without a value" in files.mistake()
+    files.case({"a": good(1)}, {"a": "row"}, variables={"LAKE": "/lake"})
+    files.passes()
+
+
 @pytest.mark.parametrize("form", ["parquet", "iceberg"])
 def test_a_table_of_any_format_is_not_asked(files: Files, form: str) -> None:
     files.pipeline(table={"location": "s3://lake/clicks", "format": form})

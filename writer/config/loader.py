@@ -59,12 +59,19 @@ def load_pipelines(path: Path, variables: Mapping[str, str]) -> Config:
     neither the environment nor a secret is needed.
     """
     raw = mapping(path, "it needs the key pipelines", MISSING)
-    own = {key: raw[key] for key in (*_OF_PIPELINES, "catalog") if key in raw}
+    own, missing = {key: raw[key] for key in (*_OF_PIPELINES, "catalog") if key in raw}, list[str]()
 
     def look_up(kind: str, name: str) -> str:
-        return variables.get(name, f"${{{kind}:{name}}}") if kind == "env" else f"${{{kind}:{name}}}"
+        if kind == "env" and name in variables:
+            return variables[name]
+        missing.append(f"${{{kind}:{name}}}")
+        return missing[-1]
 
-    return checked({**_NO_SERVERS, **own}, str(path), look_up)
+    try:
+        return checked({**_NO_SERVERS, **own}, str(path), look_up)
+    except ConfigError as error:
+        without = f"\n  {', '.join(missing)}: without a value, as none is given to this command" if missing else ""
+        raise ConfigError(f"{error}{without}") from None
 
 
 def _whole(path: Path) -> tuple[dict[str, Any], str]:

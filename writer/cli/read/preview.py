@@ -1,5 +1,6 @@
 """`headrace preview`: shows what becomes of records, without Spark."""
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -45,7 +46,7 @@ def preview(
     if file is not None:
         if follow or save is not None or start != "latest":
             raise ConfigError("--file shows all records of a file; leave --follow, --from and --save out")
-        pipelines = load_pipelines(config, {})
+        pipelines = load_pipelines(config, os.environ)
         command.preview_file(pipelines, pipeline, file, target=target, at=at, as_json=as_json, now=now)
         return
     command.preview(
