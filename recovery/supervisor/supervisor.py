@@ -229,8 +229,8 @@ class Supervisor:
             if supervised.removed:
                 self._remove(supervised)
             elif one.exit_code == 0:
-                if not self._unresponsive:
-                    supervised.ended(time.monotonic())
+                if not self._unresponsive:  # only a file without it makes a driver that goes on end it well
+                    self._left_out(supervised)
             else:
                 self._failed(supervised, one.exit_code, judged(one.exit_code, one.causes), one)
 

@@ -26,6 +26,9 @@ STEPS = st.lists(
 @given(FILES, STEPS, FILES)
 @example({"clicks": 1}, [("write", {"clicks": BROKEN}), ("step", 0.2)], {"clicks": 1})  # it failed just before
 @example({"clicks": 1}, [("write", {"clicks": BROKEN}), ("step", 0.2), ("late", True)], {"clicks": 1})
+# The driver reads a file without the pipeline, which its supervisor never sees.
+@example({"orders": 2}, [("step", 0.2), ("signal", None), ("step", 0.2), ("drain", 0), ("write", {"clicks": BROKEN}),
+                         ("round", None), ("round", None)], {"orders": 2})  # fmt: skip
 def test_in_the_end_what_runs_is_what_the_file_says(before: dict[str, int], steps: list, after: dict[str, int]) -> None:
     with TemporaryDirectory() as folder, release(Path(folder), before) as one:
         for kind, value in steps:
