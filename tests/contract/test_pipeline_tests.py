@@ -1,5 +1,6 @@
 """`headrace test`: records of files through the steps of a task, what it finds, and how it shows that."""
 
+import hmac
 import json
 import re
 from collections.abc import Mapping
@@ -44,7 +45,8 @@ class Files:
             "kafka": {"bootstrap_servers": "${env:NO_BROKERS}"}, "checkpoints": "s3://lake/checkpoints",
             "registry": {"url": "${env:NO_REGISTRY}", "user": "me", "password": "${file:/no/secret}"},
         }  # fmt: skip
-        (self.root / "pipelines.yaml").write_text(yaml.safe_dump({**servers, "pipelines": {"clicks": clicks}}))
+        keys = {"keys": {"file": "/no/keyring"}} if "privacy" in settings else {}
+        (self.root / "pipelines.yaml").write_text(yaml.safe_dump({**servers, **keys, "pipelines": {"clicks": clicks}}))
 
     def case(self, records: Any, expect: Any, name: str = "clicks", **more: Any) -> Path:
         path = self.root / "specs" / f"{name}.test.yaml"
@@ -142,6 +144,17 @@ def test_keys_and_headers_fill_their_columns(files: Files) -> None:
     files.pipeline(columns={"key": {"type": "string", "name": "k"}})
     files.case({"a": {**good(1), "key": "x"}}, {"a": {"row": {"k": "x"}}})
     files.passes()
+
+
+def test_protected_fields_have_the_hashes_of_the_published_key(files: Files) -> None:
+    files.pipeline(privacy={"fields": {"note": "hash"}})
+    noted = {"a": {"value": {"id": 1, "at": NOW, "note": {"string": "Zoë"}}}}
+    hashed = hmac.new(b"k" * 32, "Zoë".encode(), "sha256").hexdigest()
+    files.case(noted, {"a": {"row": {"note": hashed}}})
+    files.passes()
+    files.pipeline(privacy={"fields": {"note": "encrypt"}})
+    files.case(noted, {"a": {"row": {"note": "Zoë"}}})
+    assert "hr1.k1." in files.run().output
 
 
 WIRES: Mapping[str, Any] = {

@@ -29,7 +29,7 @@ from writer.maintenance.local_pipeline import opened
 from writer.maintenance.replay import Replaying
 from writer.maintenance.row_keys import where
 from writer.output.tables import console
-from writer.preflight import preview
+from writer.preflight.samples import preview
 from writer.privacy.keyring import read_keyring, write_keyring
 from writer.privacy.record_sealing import HIDDEN
 

@@ -162,6 +162,8 @@ FACTS = {
     "gap": "3f2a9c4100", "offsets": 500, "left": 0, "moves": [{"rows": 2}, {"rows": -1}], "changes": {"os": "string"},
     "added": [{"location": "/lake/a"}], "location": "/lake/a_raw", "specs": {"shop.Click": {"where": "n > 1"}},
     "specs_version": 2, "superseded_by": "/lake/clicks_v2",
+    "policies": {"tags": {"PII": "hash"}}, "keys": {"hash": {"id": "h1", "fingerprint": "0"}},
+    "privacy_version": 1,
     "answers": [{"operation": "DELETE", "version": 4}], "main_version": 7, "operation": "DELETE",
     "buckets": [[["2026-11-20T05"], 3, 2]],
 }  # fmt: skip

@@ -3,6 +3,7 @@
 `${env:NAME}` and `${file:/path}` stand for what is looked up when the file is read, so that no secret stands in it.
 """
 
+import base64
 import os
 import re
 import threading
@@ -32,6 +33,11 @@ NEEDS = f"it may have the sections {', '.join(SECTIONS)}"
 _LOOK_S = 5.0  # between two looks at a file that is watched
 _OF_PIPELINES = ("pipelines", "defaults")  # sections that a process takes over while it runs
 _NO_SERVERS = {"kafka": {"bootstrap_servers": "none:9092"}, "registry": {"url": "http://none"}, "checkpoints": "/none"}
+_TEST_KEYS = "HEADRACE_TEST_KEYS"  # variable with the keyring of commands that ask no server
+_TEST_KEYRING = {
+    kind: {"primary": name, "keys": {name: base64.b64encode(b"k" * 32).decode()}}
+    for kind, name in (("hash", "h1"), ("encrypt", "k1"))
+}
 _BENEATH = ("kafka", "registry", "s3", "checkpoints", "keys")  # sections that decide what is read, and where it goes
 
 
@@ -56,7 +62,7 @@ def load_pipelines(path: Path, variables: Mapping[str, str]) -> Config:
     """Read the pipelines of a configuration for a command that asks no server. Raises ConfigError.
 
     Sections about servers are left aside. References become `variables`, those of others stand for themselves, so that
-    neither the environment nor a secret is needed.
+    neither the environment nor a secret is needed. The keyring is that of HEADRACE_TEST_KEYS, or a published one.
     """
     raw = mapping(path, "it needs the key pipelines", MISSING)
     own, missing = {key: raw[key] for key in (*_OF_PIPELINES, "catalog") if key in raw}, list[str]()

@@ -117,7 +117,10 @@ def run_check(config: Config, *, as_json: bool, out: Console) -> None:
 
 @keys.command("check", cls=ConfigCommand)
 def check(config: ConfigFile, as_json: AsJson = False) -> None:
-    """Open all keys, try them, and show which tables' logs name them. Shows ids and fingerprints, never a key."""
+    """Open all keys, try them, and show which tables' logs name them. Shows ids and fingerprints, never a key.
+
+    Exit codes: 0 all are fine, 1 the storage does not answer, 2 configuration: a key is missing, or is another one.
+    """
     run_check(load(config), as_json=as_json, out=console())
 
 
@@ -195,6 +198,8 @@ def rotate(
 
     Values that are there stay readable by the former keys, which stay in the keyring. A hash key changes only with
     --break-joins, which is an entry of each table's log.
+
+    Exit codes: 0 done or shown, 1 a driver runs or the storage does not answer, 2 configuration.
     """
     given = load(config)
 

@@ -59,6 +59,11 @@ def preview(
         raise ConfigError("--at staged shows finished files, which --follow never has; leave one of them out")
     if follow and save is not None:
         raise ConfigError("--save writes a sample that has an end, which --follow never has; leave one of them out")
+    if save is not None and config.pipelines[name].privacy is not None:
+        raise ConfigError(
+            f"--save writes records as Kafka has them, and pipeline {name!r} protects fields of them (privacy). Write "
+            "records for tests by hand (docs/TESTING.md)."
+        )
     cluster, topics = _asked(config, name)
     spans = kafka_sample.spans(cluster, topics, records, kafka_sample.position(start))
     out = tables.console()
