@@ -127,7 +127,7 @@ def test_whatever_is_wrong_with_a_file_ends_nothing(path: Path, tmp_path: Path, 
 
 def test_a_fault_of_the_loader_itself_ends_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, requested = opened(path)
-    monkeypatch.setattr(file, "_load", lambda _: {}["kafka"])
+    monkeypatch.setattr(loader, "load", lambda _: {}["kafka"])
     requested.set()
     assert file.read_again() is None
     assert file.last.error == f"{path} cannot be used: KeyError"
