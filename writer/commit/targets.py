@@ -347,10 +347,8 @@ class Targets:
         known = self._schemas.plan.schemas[schema_id]
         assert isinstance(known, WriterSchema), "what is not decoded is not routed"
         target.texts[schema_id] = known.rows_text
-        grown = target.plan.admit(schema_id, known.text, known.protection)
-        target.plan = _fitting(
-            target.settings, target.unit, target.plan, grown, schema_id, known.text, self._schemas.plan.privacy
-        )
+        privacy, grown = self._schemas.plan.privacy, target.plan.admit(schema_id, known.text, known.protection)
+        target.plan = _fitting(target.settings, target.unit, target.plan, grown, schema_id, known.text, privacy)
         about = {"pipeline": self._pipeline, "target": target.name, "schema_id": schema_id}
         if isinstance(found := target.plan.schemas[schema_id], Rejected):
             logging.warning("schema_rejected", reason=found.reason, **about)
@@ -368,10 +366,9 @@ def _fitting(
     privacy: Privacy | None,
 ) -> SchemaPlan:  # fmt: skip
     """Return the plan that grew by a schema, or that before with the schema rejected, where it does not fit a table."""
-    found, what = grown.schemas[schema_id], "event_time: "
+    found, what = grown.schemas[schema_id], ""
     try:
         if isinstance(found, WriterSchema):
-            what = ""
             check_uses(privacy, text, settings)
             what, rule = "event_time: ", settings.event_time.rule(unit)
             times, _ = times_of(grown.input_of(found).empty_table(), rule, pa.array([], pa.string()))

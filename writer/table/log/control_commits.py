@@ -336,9 +336,8 @@ def record_gap(end: Appender, snapshot: PipelineSnapshot, gap: Gap) -> int:
             f"{pipeline}/gaps": sums["gaps"] + 1, f"{pipeline}/gap_offsets": sums["gap_offsets"] + gap.offsets,
         }  # fmt: skip
 
-    return end.append(
-        snapshot, [], values, entry_facts(gap), partial(end.check_owner, epoch=gap.epoch, ranges=gap.ranges)
-    )
+    check = partial(end.check_owner, epoch=gap.epoch, ranges=gap.ranges)
+    return end.append(snapshot, [], values, entry_facts(gap), check)
 
 
 def fill(end: Appender, snapshot: PipelineSnapshot, fill: Fill) -> int:
@@ -397,6 +396,5 @@ def accept(end: Appender, snapshot: PipelineSnapshot, wanted: Acceptance) -> int
                 "accepted. Stop its writer, then look again."
             )
 
-    format_ = max(snapshot.format, ANSWERED)
-    values = {f"{end.pipeline}/epoch": snapshot.epoch + 1, f"{end.pipeline}/format": format_}
+    values = {f"{end.pipeline}/epoch": snapshot.epoch + 1, f"{end.pipeline}/format": max(snapshot.format, ANSWERED)}
     return end.append(snapshot, [], values, entry_facts(wanted), check, moment="accept")
