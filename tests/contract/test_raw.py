@@ -36,7 +36,7 @@ from writer.output.tables import console
 from writer.status.model import Totals
 from writer.table.factory import all_tables
 from writer.table.log.operations import Closing
-from writer.table.log.snapshot import NEWEST
+from writer.table.log.snapshot import WITH_RAW
 
 DAY = timedelta(days=1)
 VALUES: dict[int, bytes | None] = {
@@ -390,7 +390,7 @@ def test_it_becomes_an_iceberg_table_with_the_others(tmp_path: Path) -> None:
     settings = configured(tmp_path, "iceberg", table=table)
     assert run_convert(settings, "clicks", write=True, now=NOW, as_json=True, out=console())
     driver = made(tmp_path, "iceberg")
-    assert driver.table.snapshot().format == NEWEST
+    assert driver.table.snapshot().format == WITH_RAW
     carried(driver, VALUES | {8: None})
     assert sorted(kept(driver)) == list(range(9))
     seen = audited(driver)
