@@ -209,9 +209,11 @@ class SimulatedDriver:
             runner.query = Query()
             runner.shown.callback(self.running.pop, name, None)
 
-        def report(view: View, error: BaseException | None) -> None:
+        def report(view: View, error: BaseException | None, removed: bool) -> None:
             at = datetime.now(UTC).isoformat()
-            self._words[view.pipeline] = ExitReport(view.pipeline, exit_code(error), str(error or ""), "", at)
+            self._words[view.pipeline] = ExitReport(
+                view.pipeline, exit_code(error), str(error or ""), "", at, removed=removed
+            )  # fmt: skip
 
         return PipelineRunner(self.board[name], begin, report=report)
 

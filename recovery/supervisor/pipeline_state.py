@@ -28,6 +28,7 @@ class SupervisedPipeline:
     name: str
     memory: Memory = field(default_factory=Memory)
     up: bool = False  # a driver runs it, as far as is known
+    done: bool = False  # it ended well
     removed: bool = False  # the configuration no longer has it: its driver drains it
     reconfigured_up: bool = False  # its settings changed while it was up: if it ends, it is started with the new ones
     leased: bool = False  # its lease was taken, and `memory` is what the last holder left
@@ -65,7 +66,7 @@ class SupervisedPipeline:
 
     def reconfigured(self, now_s: float) -> None:
         """Its settings are others: one that is not up is started, also where it was given up."""
-        self.removed = False
+        self.removed = self.done = False
         self.reconfigured_up = self.up
         if not self.up:
             self.level = RecoveryLevel.WAIT if self.halted else self.level
@@ -75,6 +76,11 @@ class SupervisedPipeline:
         """It was started."""
         self.up, self.due_s, self.starts, self.prepared = True, None, self.starts + 1, False
         self.reconfigured_up = False
+
+    def ended(self, now_s: float) -> None:
+        """It ended well."""
+        self.up, self.done = False, not self.reconfigured_up
+        self.due_s = now_s if self.reconfigured_up else None
 
     def failed(self, failure: Failure, decision: Decision, now_s: float) -> None:
         """Note a failure and what was decided for it."""

@@ -228,9 +228,11 @@ class Supervisor:
                 continue
             if supervised.removed:
                 self._remove(supervised)
+            elif one.exit_code == 0 and one.removed:
+                self._left_out(supervised)
             elif one.exit_code == 0:
-                if not self._unresponsive:  # only a file without it makes a driver that goes on end it well
-                    self._left_out(supervised)
+                if not self._unresponsive:
+                    supervised.ended(time.monotonic())
             else:
                 self._failed(supervised, one.exit_code, judged(one.exit_code, one.causes), one)
 

@@ -35,7 +35,7 @@ class Driver:
             r.pipeline, r.query = EndlessPipeline(), Query()  # type: ignore[assignment]
             r.shown.callback(self.log.append, f"{name} ends")
 
-        return PipelineRunner(self.board[name], begin, report=lambda view, _: self.reports.append(view.pipeline))
+        return PipelineRunner(self.board[name], begin, report=lambda view, _, __: self.reports.append(view.pipeline))
 
     def beats(self, *steps: ConfigChanges | Callable[[], object]) -> None:
         """Let it run; one step at each look, at the end a stop."""

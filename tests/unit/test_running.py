@@ -352,7 +352,7 @@ def test_one_that_is_drained_by_a_supervisor_says_that_it_was_replaced() -> None
         r.pipeline, r.query = Pipeline(owner=False), Query(None)  # type: ignore[assignment]
 
     alone, supervised = (
-        PipelineRunner(Progress("clicks"), begin, report=report) for report in (None, lambda _, e: told.append(e))
+        PipelineRunner(Progress("clicks"), begin, report=report) for report in (None, lambda _, e, __: told.append(e))
     )
     for r in (alone, supervised):
         r.begin()
@@ -368,7 +368,7 @@ def test_how_it_ended_is_told_with_all_causes() -> None:
     def begin(_: PipelineRunner, __: bool) -> None:
         raise ConfigError("no such field")
 
-    r = PipelineRunner(Progress("clicks"), begin, report=lambda view, error: told.append((view.pipeline, error)))
+    r = PipelineRunner(Progress("clicks"), begin, report=lambda view, error, _: told.append((view.pipeline, error)))
     r.begin()
     r.fail()
     assert told == [("clicks", r.error)]

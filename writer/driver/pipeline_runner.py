@@ -34,13 +34,13 @@ class PipelineRunner:
         *,
         waits: bool = True,
         stop_timeout: timedelta = timedelta.max,
-        report: Callable[[View, BaseException | None], None] | None = None,
+        report: Callable[[View, BaseException | None, bool], None] | None = None,
     ) -> None:
         """`begin` makes the next start (its flag: leave Spark's checkpoint aside); sets `pipeline`, `query`, `cancel`.
 
         `waits`: the start of a pipeline that is paused is made when the pause is over; else it fails.
         `stop_timeout`: a batch that takes longer after a stop was asked for is cancelled.
-        `report`: is called with how it ended, for a supervisor.
+        `report`: is called with how it ended, and whether the configuration no longer has it, for a supervisor.
         """
         self.progress, self._begin, self._waits, self._report = progress, begin, waits, report
         self._stop_timeout_s = stop_timeout.total_seconds()
@@ -125,7 +125,7 @@ class PipelineRunner:
         self._judge()
         self.shown.close()
         if self._report is not None:
-            self._report(self.progress.view(), self.error)
+            self._report(self.progress.view(), self.error, self.removed)
         self.progress.failed(sentence(self.error))
         code, name = exit_code(self.error), self.progress.pipeline
         logging.error("pipeline_failed", pipeline=name, exit_code=code, error=sentence(self.error))
@@ -173,7 +173,7 @@ class PipelineRunner:
         if self.error is None:
             self.shown.close()
             if self._report is not None:
-                self._report(self.progress.view(), None)
+                self._report(self.progress.view(), None, self.removed)
             self.progress.stopped()
             logging.event("pipeline_stopped", pipeline=self.progress.pipeline)
             return True

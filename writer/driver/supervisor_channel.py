@@ -72,6 +72,7 @@ class ExitReport:
     run: int | None = None
     batch: int | None = None
     commits: int = 0  # of this start
+    removed: bool = False  # the file that the driver has read no longer has it
 
 
 class Folder:
@@ -117,8 +118,11 @@ class Folder:
         self._decided_ns = at_ns
         return self._read(_DECIDED) or {}
 
-    def report(self, view: View | None, error: BaseException | None) -> None:
-        """Write an exit report: of a pipeline, or of the driver itself (no view). No error: it ended well."""
+    def report(self, view: View | None, error: BaseException | None, removed: bool = False) -> None:
+        """Write an exit report: of a pipeline, or of the driver itself (no view). No error: it ended well.
+
+        `removed`: it had to end, since the configuration that was read no longer has it.
+        """
         report = ExitReport(
             pipeline="" if view is None else view.pipeline,
             exit_code=exit_code(error),
@@ -129,6 +133,7 @@ class Folder:
             run=None if view is None else view.run,
             batch=None if view is None or view.batch is None else view.batch.number,
             commits=0 if view is None else sum(view.totals.commits.values()),
+            removed=removed,
         )
         self._write(f"words/{report.pipeline}" if report.pipeline else _LAST, asdict(report))
 
