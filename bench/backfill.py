@@ -4,11 +4,10 @@ By itself: python -m bench.backfill [--events 5M] [--live 2000] [--rate N] [--ch
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -92,12 +91,7 @@ def main(words: Sequence[str]) -> int:
     flags = ["--chunk-rows", wanted.chunk_rows, *(["--rate", wanted.rate] if wanted.rate else [])]
     with tempfile.TemporaryDirectory(prefix="headrace-backfill-", ignore_cleanup_errors=True) as directory:
         seen = measure(wanted.events, wanted.live, flags, Path(directory), lambda line: print(line, flush=True))
-    if wanted.json:
-        wanted.json.write_text(json.dumps(asdict(seen)), encoding="utf-8")
-    print(seen.sentence())
-    for problem in seen.problems():
-        print(problem)
-    return 1 if seen.problems() else 0
+    return seen.show(wanted.json)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from subprocess import PIPE, run
@@ -175,6 +175,19 @@ class Figures:
         self.rows, self.distinct = rows(job)
         audited = json.loads(verb("audit", str(path), "--deep", "--json", codes=(0, 1)))
         self.audit_adds_up = audited["pipelines"][PIPELINE]["adds_up"]
+
+    def show(self, to: Path | None) -> int:
+        """Say what was seen, and write it to a file of JSON. Returns 1 when something is not as it must be."""
+        if to:
+            to.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        print(self.sentence())
+        for problem in (problems := self.problems()):
+            print(problem)
+        return int(bool(problems))
+
+    def sentence(self) -> str:
+        """Say the figures."""
+        raise NotImplementedError
 
     def problems(self) -> list[str]:
         """What is not as it must be, each as a sentence."""

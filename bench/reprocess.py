@@ -7,11 +7,10 @@ By itself: python -m bench.reprocess [--events 2M] [--live 2000] [--from raw|kaf
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
@@ -108,12 +107,7 @@ def main(words: Sequence[str]) -> int:
         seen = measure(
             wanted.events, wanted.live, wanted.source, flags, Path(directory), lambda line: print(line, flush=True)
         )
-    if wanted.json:
-        wanted.json.write_text(json.dumps(asdict(seen)), encoding="utf-8")
-    print(seen.sentence())
-    for problem in seen.problems():
-        print(problem)
-    return 1 if seen.problems() else 0
+    return seen.show(wanted.json)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`headrace reprocess`: makes the rows of buckets anew from their records, by the schemas and rules of today."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -70,24 +70,24 @@ def reprocess(
         if not write:
             return shown(doing, doing.look(), as_json=as_json, out=out)
         os.nice(5)  # the live writer comes first where both share a machine
-        sheet = TextTable(out, [Column("bucket", width_min=20), *numbers(*_TITLES)])
-
-        def done(one: BucketOutcome) -> None:
-            if as_json:
-                tables.emit({"event": "bucket", "pipeline": doing.name, **to_dict(one)})
-            else:
-                sheet.add([_line(one, doing.columns)])
-
-        def waits(why: str) -> None:
-            if as_json:
-                tables.emit({"event": "waits", "pipeline": doing.name, "reason": why})
-            else:
-                out.log(f"waits: {why}")
-
-        result = doing.run(datetime.now(UTC), done, waits)
+        result = doing.run(datetime.now(UTC), *_listeners(doing, as_json=as_json, out=out))
         raise typer.Exit(ended(doing, result, as_json=as_json, out=out))
 
     confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _listeners(
+    doing: Reprocessing, *, as_json: bool, out: Console
+) -> tuple[Callable[[BucketOutcome], None], Callable[[str], None]]:
+    """Return what shows each bucket that is done, and why the command waits."""
+    if as_json:
+        about = {"pipeline": doing.name}
+        return (
+            lambda one: tables.emit({"event": "bucket", **about, **to_dict(one)}),
+            lambda why: tables.emit({"event": "waits", **about, "reason": why}),
+        )
+    sheet = TextTable(out, [Column("bucket", width_min=20), *numbers(*_TITLES)])
+    return lambda one: sheet.add([_line(one, doing.columns)]), lambda why: out.log(f"waits: {why}")
 
 
 def to_dict(one: BucketOutcome) -> Mapping[str, Any]:

@@ -77,14 +77,14 @@ def test_rows_of_a_bucket_go_by_those_that_stay(tmp_path_factory, made, hours, b
                 })  # fmt: skip
 
     width = (hours - 1) * 3_600_000_000 + 1  # of two buckets that are `hours` apart, less lies between
-    found, told = repeated_within(
+    found, repeats_in = repeated_within(
         batches(), buckets, own, Dedupe(("id",)), width, tmp_path_factory.mktemp("scratch"), budget
     )
     stay = {row.offset for row in standing([r for r in rows if r.key >= 0], hours)}
     wanted = [row.key >= 0 and row.offset not in stay for row in rows if row.hour == 3]
     assert found.of(0, own).tolist() == wanted
     gone = {row.hour for row in rows if row.key >= 0 and row.offset not in stay}
-    assert {numbers[n] for n in told} <= gone - {3}
+    assert {numbers[n] for n in repeats_in} <= gone - {3}
 
 
 @given(

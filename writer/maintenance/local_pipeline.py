@@ -134,7 +134,7 @@ class LocalPipeline:
     ) -> Report:  # fmt: skip
         """Run a whole task on the records, into files below `into`. Raises ConfigError, RegistryUnreachable.
 
-        `closed_until`: buckets that end by then are closed, if the table has any that close. `leave_out` may be told of
+        `closed_until`: buckets that end by then are closed, if the table has any that close. `leave_out` may hear of
         a record again, when the task runs again.
         """
         incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), 1)
