@@ -1,0 +1,245 @@
+"""A promoted shadow takes the place of its table, wherever the switch breaks off, and gives it back."""
+
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyiceberg.catalog.sql import SqlCatalog
+from typer.testing import CliRunner
+
+from tests import oracle
+from tests.carried import Driver
+from tests.effects import Died, dying
+from tests.looking import NOW
+from tests.shadowing import FORMS, Lake, contents, names, shadowed, writer_fixture  # noqa: F401 - a fixture
+from writer.audit.audit import audit
+from writer.cli.main import app
+from writer.config.loader import load
+from writer.core.errors import ConfigError, HeadraceError
+from writer.core.offsets import OffsetRange, TopicPartition
+from writer.storage.local import LocalStore
+from writer.table.factory import existing_table
+from writer.table.iceberg.catalog import catalog_client
+from writer.table.log.appender import Superseded
+from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.operations import Gap
+from writer.table.log.snapshot import FORMAT, PROMOTED
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_promote_puts_the_shadow_in_the_place_of_the_first_and_no_writer_goes_on_there(
+    tmp_path: Path, form: str
+) -> None:
+    lake = Lake(tmp_path, form)
+    driver = lake.shadow()
+    lake.to(driver, 22)
+    before = contents(tmp_path)
+    shown = lake.promote()
+    named = "pipelines.clicks.table.name: headrace.clicks\n"
+    assert (f"pipelines.clicks.table.location: {lake.place}\n" in shown, named in shown) == (True, form == "iceberg")
+    assert "20 offsets that both tables committed: 0 rows equal, 16 different, 1 only in the first" in shown
+    assert shown.endswith("Nothing was changed. The same with --yes does it.\n")
+    assert contents(tmp_path) == before
+    found = lake.promote("--yes", "--json")
+    assert (found["done"], found["older"], found["diff"]["different"]) == (True, 0, 16)
+    assert found["changes"]["pipelines.clicks.table.location"] == lake.place
+    with pytest.raises(ConfigError, match=r"put the table at|lies at"):
+        Driver(tmp_path, whole=load(lake.file))
+    with pytest.raises((Superseded, HeadraceError), match=r"put the table at|lies at|dropped or renamed"):
+        lake.to(lake.first, 25)
+    sql = found["statements"]
+    assert (sql != {}) == (form != "iceberg")
+    if form == "delta":
+        assert sql["trino"][0] == ("CALL delta.system.unregister_table(schema_name => 'lake', table_name => 'clicks')")
+        assert f"table_location => 'local://{lake.place}'" in sql["trino"][-1]
+        assert sql["presto"][0] == "DROP TABLE delta.lake.clicks"
+    tables = {name: place for name, place in names(tmp_path).items() if name.startswith("clicks")}
+    if form == "iceberg":
+        assert {name: lake.place in place for name, place in tables.items()} == {
+            "clicks": True, "clicks_before_1": False, "clicks_dead_letters": False, "clicks_late": False,
+        }  # fmt: skip
+    assert "is the pipeline's" in lake.promote(), "a second time there is nothing to do"
+    new = Driver(tmp_path, whole=load(lake.promoted()))
+    new.start()
+    lake.to(new, 30)
+    assert audit(new.config, "clicks", since=None, deep=True).adds_up
+    assert new.table.snapshot().format == 7, "specs and raw; the entry is the first's alone"
+
+
+def test_commands_that_maintain_the_first_table_refuse_and_those_that_read_it_do_not(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, "delta")
+    for end in (21, 22, 23):
+        lake.to(lake.first, end)
+    lake.to(lake.shadow(), 23)
+    lake.promote("--yes")
+    assert lake.first.table.snapshot().format == PROMOTED
+    before = contents(tmp_path)
+    raw = yaml.safe_load(lake.file.read_text())
+    raw["pipelines"]["clicks"] |= {"retention": "30 d"}
+    lake.file.write_text(yaml.safe_dump(raw))
+    for words in (["compact", "--yes"], ["delete-rows", "--where", "id = 4", "--yes"], ["vacuum"], ["retention"]):
+        done = CliRunner().invoke(app, [words[0], str(lake.file), *words[1:]])
+        assert f"Set pipelines.clicks.table.location: {lake.place}" in str(done.exception), (words, done.output)
+    new = {path: data for path, data in contents(tmp_path).items() if path not in before}
+    assert {path: data for path, data in contents(tmp_path).items() if path in before} == before
+    assert not any("_delta_log" in path for path in new)
+    for words in (["audit"], ["buckets"], ["explain", "--json"]):
+        done = CliRunner().invoke(app, [words[0], str(lake.file), *words[1:]])
+        assert done.exit_code == 0, (words, done.output, done.exception)
+
+
+def behind(lake: Lake) -> None:
+    lake.to(lake.shadow(), 19)
+
+
+def later(lake: Lake) -> None:
+    lake.to(lake.shadow("now"), 21)
+
+
+def gapped(lake: Lake) -> None:
+    driver = lake.shadow()
+    part = TopicPartition("clicks", 1, 0)
+    gap = Gap("a", driver.epoch, [OffsetRange(part, 0, 6)], "retention", {"run": 1, "at": NOW.isoformat(), "hints": []})
+    driver.table.record_gap(driver.table.snapshot(), gap)
+    lake.to(driver, 20)
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        (behind, "The shadow is behind: clicks/0 by 1"),
+        (later, "has 20 offsets from before the shadow's start: clicks/0 by 20"),
+        (gapped, "gaps where the first table has none: clicks/0 by 6"),
+    ],
+)
+def test_a_shadow_that_lacks_offsets_is_not_promoted(tmp_path: Path, how: Any, problem: str) -> None:
+    lake = Lake(tmp_path, "delta")
+    how(lake)
+    before = contents(tmp_path)
+    assert problem in lake.promote("--yes", code=2)
+    assert contents(tmp_path) == before
+    if how is later:
+        found = lake.promote("--yes", "--leave-history", "--json")
+        assert (found["older"], found["diff"]) == (20, None)
+
+
+def test_an_older_incarnation_is_history_and_a_new_partition_is_not(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, "delta")
+    one, two = (TopicPartition("clicks", 2, p) for p in (0, 1))
+    lake.first.table.begin({one: 0, two: 0}, {"clicks": ["uuid-1", "uuid-2"]})
+    driver = Driver(tmp_path, whole=lake.config_of("now"))
+    driver.table.begin({TopicPartition("clicks", 1, 0): 0}, {"clicks": ["uuid-2"]})
+    assert "clicks/0 by 20" in lake.promote(code=2)
+    assert lake.promote("--leave-history", "--json")["older"] == 20
+    epoch = lake.first.table.snapshot().epoch
+    gap = Gap("a", epoch, [OffsetRange(two, 0, 5)], "retention", {"run": 1, "at": NOW.isoformat(), "hints": []})
+    lake.first.table.record_gap(lake.first.table.snapshot(), gap)
+    assert "The shadow is behind: clicks/1 by 5" in lake.promote("--leave-history", code=2)
+
+
+def test_a_commit_between_look_and_switch_is_not_lost(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, "delta")
+    seen = lake.first.table.snapshot().parts()
+    lake.to(lake.first, 22)
+    with pytest.raises(CommitFailed, match="was written to meanwhile"):
+        lake.first.table.supersede(seen, lake.place, {})
+    assert not lake.first.table.snapshot().superseded_by
+
+
+@pytest.mark.parametrize("which", ["first", "shadow"])
+def test_a_running_writer_is_in_the_way(tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = Lake(tmp_path, "delta")
+    lake.to(lake.shadow(), 20)
+    place = load(lake.file).checkpoints if which == "first" else lake.config_of().checkpoints
+    found = type("Driver", (), {"pid": 7, "url": "http://127.0.0.1:7"})
+    monkeypatch.setattr(
+        "writer.clients.driver_endpoint.answers", lambda config, _: found if config.checkpoints == place else None
+    )
+    assert "(process 7, http://127.0.0.1:7)" in lake.promote("--yes", code=1)
+
+
+def test_what_was_deleted_from_the_first_is_said(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, "delta")
+    lake.to(lake.shadow(), 20)
+    done = CliRunner().invoke(app, ["delete-rows", str(lake.file), "--where", "id = 4", "--yes"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert lake.promote("--json")["deleted"] == 1
+    assert "1 only in the second" in lake.promote()
+    assert "were deleted from the first table" in lake.promote("--no-diff")
+
+
+EFFECTS: Mapping[Any, Any] = {
+    LocalStore: ("put", "put_if_absent", "move", "delete"), SqlCatalog: ("commit_table", "rename_table"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_promotion_that_dies_at_any_effect_is_ended_by_the_next(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tmp_path / "made"
+    lake = Lake(made, form)
+    lake.to(lake.shadow(), 20)
+    work = tmp_path / "made"
+    kept = tmp_path / "kept"
+    shutil.copytree(made, kept)
+    for after in range(40):
+        shutil.rmtree(work)
+        shutil.copytree(kept, work)
+        catalog_client._open.cache_clear()  # the database is another file
+        steps, is_dead = dying(monkeypatch, after, EFFECTS), False
+        next(steps)
+        try:
+            lake.promote("--yes", "--no-diff")
+        except (Died, AssertionError):
+            is_dead = True
+        with suppress(StopIteration):
+            next(steps)
+        catalog_client._open.cache_clear()
+        assert lake.promote("--yes", "--no-diff", "--json")["done"]
+        state = existing_table("clicks", load(lake.promoted())).snapshot()
+        assert state.parts() == {TopicPartition("clicks", 1, 0): 20}
+        found = {name for name in names(work) if name in ("clicks", "clicks_shadow", "clicks_before_1")}
+        assert found == ({"clicks", "clicks_before_1"} if form == "iceberg" else set())
+        if not is_dead:
+            assert after >= (1 if form != "iceberg" else 4)
+            return
+    raise AssertionError("it has more effects than expected")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_other_direction_goes_back(tmp_path: Path, form: str, writer: list[int]) -> None:
+    lake = Lake(tmp_path, form)
+    lake.to(lake.shadow(), 20)
+    lake.promote("--yes")
+    new = Driver(tmp_path, whole=load(lake.promoted()))
+    new.start()
+    lake.to(new, 30)
+    old, lake.file = lake.file, lake.promoted()
+    lake.other, lake.place = old, lake.first.lake  # the former file, by which the former table is written
+    assert "The shadow is behind: clicks/0 by 10" in lake.promote("--yes", code=2)
+    writer.append(30)
+    shadowed(lake)
+    assert lake.promote("--yes", "--json")["changes"] == {}, "the former file is right as it is"
+    with pytest.raises(HeadraceError, match=r"put the table at|lies at|dropped or renamed"):
+        lake.to(new, 33)
+    with pytest.raises(ConfigError, match=r"put the table at|lies at"):
+        Driver(tmp_path, whole=load(lake.file))
+    back = Driver(tmp_path, whole=load(old))
+    back.start()
+    lake.to(back, 40)
+    assert audit(back.config, "clicks", since=None, deep=True).adds_up
+    dead = [offset for offset in range(40) if offset % 7 == 5]
+    assert oracle.offsets(Path(back.lake))["clicks", 0] == [offset for offset in range(40) if offset not in dead]
+    assert oracle.offsets(Path(back.dead_letters))["clicks", 0] == dead
+
+
+def test_a_table_that_was_never_promoted_keeps_its_format(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    driver.start()
+    driver.table.revive({})
+    assert driver.table.snapshot().format == FORMAT
