@@ -62,9 +62,10 @@ class Driver:
 
     def __init__(
         self, root: Path, form: str = "delta", *, schemas: Schemas | None = None, interval: int = 50,
-        whole: Config | None = None, **settings: Any,
+        whole: Config | None = None, budget: int = 2**20, **settings: Any,
     ) -> None:  # fmt: skip
-        """`whole`: the configuration, in place of one that is made from the rest."""
+        """`whole`: the configuration, in place of one that is made from the rest; `budget`: bytes before rows spill."""
+        self.budget = budget
         self.config = whole or configured(root, form, interval=interval, **settings)
         self.settings = self.config.pipelines["clicks"]
         self.schemas = schemas or Schemas({1: EVENT}, [1])
@@ -138,7 +139,7 @@ class Driver:
         while True:
             plan = replace(
                 walk.task_plan(now, "000001", {"clicks": 1}),
-                frontier=frontier, budget=2**20, target_file_size=2**20, raw=self.settings.raw_place, **closed,
+                frontier=frontier, budget=self.budget, target_file_size=2**20, raw=self.settings.raw_place, **closed,
             )  # fmt: skip
             (out,) = task.run(iter(records), plan)
             report = builder.merged([Report.from_json(out["report"][0].as_py())])

@@ -24,8 +24,8 @@ EFFECTS = (  # on the store of the log, the files of metadata, and the catalog
     (LocalStore, "put"), (LocalStore, "put_if_absent"), (LocalStore, "delete"), (PyArrowFileIO, "new_output"),
     (PyArrowFileIO, "delete"), (Session, "commit"),
 )  # fmt: skip
-_SPAWNED = get_context("forkserver")
-_SPAWNED.set_forkserver_preload([__name__])  # else each process imports for seconds
+SPAWNED = get_context("forkserver")
+SPAWNED.set_forkserver_preload([__name__])  # else each process imports for seconds
 Operation = Callable[[PipelineTable, StagedFile], Any]
 
 
@@ -45,7 +45,7 @@ OPERATIONS: dict[str, Operation] = {
 
 def killed(location: str, operation: str, at: int) -> bool:
     """Do the operation in a process that kills itself before the effect number `at`. False: it passed before."""
-    process = _SPAWNED.Process(target=_done, args=[location, operation, at])
+    process = SPAWNED.Process(target=_done, args=[location, operation, at])
     process.start()
     process.join()
     assert process.exitcode in (0, -signal.SIGKILL), f"{operation} ended with {process.exitcode}"

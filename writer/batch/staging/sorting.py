@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bucketers.arrow import column
+from writer.core import fault_points
 
 PLACE = ("_kafka_time", "_topic", "_incarnation", "_partition", "_offset")  # in which records came; no two share one
 BUDGET_MIN = 32 * 2**20  # bytes; with less, a merge of many spills finds no room
@@ -127,6 +128,7 @@ def query(
     """
     from datafusion import RuntimeEnvBuilder, SessionConfig, SessionContext  # late: it imports pandas, half a second
 
+    fault_points.point("in_sort")
     metadata = pq.read_metadata(path)
     held = sum(metadata.row_group(g).total_byte_size for g in range(metadata.num_row_groups))
     batch_rows = int(np.clip(_BATCH_BYTES * metadata.num_rows / max(held, 1), 16, 8192)) if metadata.num_rows else 1

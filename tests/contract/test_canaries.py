@@ -1,0 +1,93 @@
+"""Known secrets in every type of column stand nowhere, whenever the process dies; and a search that would find them."""
+
+import gzip
+import io
+from pathlib import Path
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.canaries import BY_RECORD, NATIVE, NEEDLES, STEM, TEXTS, Hit, files, forms, search, spread, unpacked
+from tests.canary_life import keys, lived, opened
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+FORMATS = ["delta", "parquet", "iceberg"]
+# One after the other: rows spilled and a file begun; all staged; committed, without dead letters and raw records; late
+# rows staged; sealed, without a manifest; rows sorted on disk; rows merged; a reprocess staged; a deletion staged.
+POINTS = (
+    "in_stage:5", "in_report:2", "after_commit:1", "before_commit:1", "before_manifest:1", "in_sort:1", "in_rewrite:1",
+    "before_reprocess_swap:1", "before_commit:1",
+)  # fmt: skip
+
+
+def found(root: Path, said: bytes) -> set[Hit]:
+    """Search all below a folder, the keyring aside, and what a process has said."""
+    return search([("said", said), *files(root, ["keys.json"])], keys(root))
+
+
+@pytest.mark.parametrize("policy", ["hash", "encrypt", "drop"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_byte_of_a_table_and_beside_it_tells_a_canary(tmp_path: Path, form: str, policy: str) -> None:
+    assert found(tmp_path, lived(tmp_path, form, policy)) == set()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_byte_tells_a_canary_whenever_the_process_is_killed(tmp_path: Path, form: str) -> None:
+    for point in POINTS:
+        assert found(tmp_path, lived(tmp_path, form, "mixed", point)) == set(), point
+    assert found(tmp_path, lived(tmp_path, form, "mixed")) == set()
+
+
+def test_without_policies_the_search_finds_canaries_wherever_rows_are(tmp_path: Path) -> None:
+    """So each place is one that is searched, and each type of a field has a canary that can be found."""
+
+    def places(point: str = "") -> set[str]:
+        hits = found(tmp_path, lived(tmp_path, "delta", "clear", point))
+        return {"/".join(hit.place.split("/")[:3]) for hit in hits}
+
+    begun = places("in_stage:5")
+    assert any(place.startswith("scratch/headrace-stage-") and "run-" in place for place in begun), begun
+    assert any(place.startswith("lake/clicks/hour=") for place in begun), begun
+    assert any("lake/raw/day=" in place for place in begun), begun
+    assert any(place.startswith("scratch/headrace-rewrite-") for place in places("in_sort:1"))
+    hits = found(tmp_path, lived(tmp_path, "delta", "clear"))
+    for folder in ("clicks/hour=", "clicks_late/hour=", "clicks_dead_letters/", "raw/day=", "clicks/_delta_log"):
+        assert any(hit.place.startswith(f"lake/{folder}") for hit in hits), folder
+    assert {repr(text) for text in TEXTS} <= {hit.secret for hit in hits if hit.place.startswith("lake/clicks/")}
+    rows = opened(tmp_path, "delta", "clear").table.rows().to_table()
+    columns = {name: spread(rows[name].to_pylist()) for name in (*NATIVE, *BY_RECORD)}
+    assert {hit.place for hit in search(columns.items())} == columns.keys() - {"flag"}, "a boolean is no canary"
+
+
+def test_the_search_finds_each_form_of_a_canary() -> None:
+    for text in (*TEXTS, "ab"):
+        for form in forms(text.encode(), text=True):
+            assert search([("here", b"x" + form + b"x")]) or text == "ab"
+    assert search([("here", b"nothing of this")]) == set()
+    assert len(NEEDLES) > len(TEXTS) * 10
+
+
+def test_the_search_opens_what_is_compressed_or_encoded(tmp_path: Path) -> None:
+    """Also files that a process left half written."""
+    rows = pa.table({"a": [f"{STEM}-{'x' * 40}"] * 50, "n": [7_316_452_809_117_364] * 50})
+    parquet, arrow, avro = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    pq.write_table(rows, parquet, compression="zstd", column_encoding={"n": "DELTA_BINARY_PACKED"}, use_dictionary=False)
+    with pa.ipc.new_file(arrow, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as sink:
+        sink.write_table(rows)
+    kind = fastavro.parse_schema({"type": "record", "name": "R", "fields": [{"name": "b", "type": "bytes"}]})
+    fastavro.writer(avro, kind, [{"b": STEM.encode()}] * 50, codec="deflate")
+    zstd = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(zstd, "zstd") as sink:
+        sink.write(b"{}" * 100 + STEM.encode() * 100)
+    for content in (
+        parquet.getvalue(), parquet.getvalue()[:-20], arrow.getvalue(), arrow.getvalue()[:-100], avro.getvalue(),
+        zstd.getvalue().to_pybytes(), gzip.compress(STEM.encode() * 100),
+    ):  # fmt: skip
+        assert repr(STEM) in {hit.secret for hit in search([("in", inside) for inside in unpacked(content)])}
+    numbers = {hit.secret for hit in search([("in", inside) for inside in unpacked(parquet.getvalue())])}
+    assert repr("7316452809117364") in numbers
+    (tmp_path / f"hour={STEM}").mkdir()
+    (tmp_path / f"hour={STEM}" / "empty").touch()
+    assert search(files(tmp_path)), "a name of a file tells, too"
