@@ -51,7 +51,7 @@ def _fixed(name: str, size: int, **more: Any) -> dict[str, Any]:
 
 
 _STRINGS = {"type": "array", "items": "string"}
-# Fields by their names: type, value as it is written, and for types with more in them what a search of rows finds.
+# Fields by their names: type, and value as it is written where logical types are left out.
 NATIVE: dict[str, tuple[Any, Any]] = {
     "text": ("string", _text("text")),
     "flag": ("boolean", True),
@@ -180,7 +180,7 @@ RAW = (
 
 
 def forms(secret: bytes, *, text: bool) -> set[bytes]:
-    """Return how a secret may stand in a file: as it is, in hexadecimal, in base64 at any place of a text, in UTF-16."""
+    """Return how a secret may stand in a file: as it is, in hexadecimal, in UTF-16, in base64 of a longer text."""
     found = {secret, secret.hex().encode(), secret.hex().upper().encode()}
     if text:
         found |= {secret.decode().encode(one) for one in ("utf-16-le", "utf-16-be")}

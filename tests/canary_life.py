@@ -28,6 +28,7 @@ from writer.maintenance.replay import Replaying
 from writer.maintenance.row_keys import where
 from writer.maintenance.vacuum import find_unneeded, remove
 from writer.output.tables import console
+from writer.privacy.keyring import read_keyring
 from writer.sealing.rules import Ready
 from writer.sealing.sealer import Sealer
 
@@ -101,7 +102,7 @@ def _value(at: int) -> bytes:
     broken: Mapping[int, bytes] = {
         1: canaries.value(2, NOW - before, at),
         2: canaries.value(1, NOW - before, 0),  # a spec divides by it
-        3: sound.replace(STEM.encode(), f"{STEM}\xff".encode("latin-1")[-len(STEM):], 1),
+        3: sound.replace(b"-text", b"\xfftext", 1),
         4: sound[:-1],
         5: sound + STEM.encode(),
         6: f"{STEM}-junk".encode(),
@@ -138,7 +139,5 @@ def _apart(root: Path, form: str, policy: str, point: str, said_to: Path) -> Non
 
 def keys(root: Path) -> list[bytes]:
     """Return the keys of the table's keyring."""
-    from writer.privacy.keyring import read_keyring
-
     ring = read_keyring(ring_at(root))
     return [*ring.hash_keys.values(), *ring.encryption_keys.values()]

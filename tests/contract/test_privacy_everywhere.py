@@ -2,8 +2,6 @@
 
 import json
 import re
-from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from recovery.backfill.chunk_commit import Filling
 from recovery.backfill.loop import BackfillRequest, fill
 from tests.carried import Driver, log
 from tests.contract.test_privacy import PRIVACY, TAGGED, event, hashed, ids_of, in_file, ring_at, started
-from tests.looking import EVENT, NOW, WIDER, Schemas, value
+from tests.looking import NOW, WIDER, Schemas, value
 from tests.skipped import Silent, skipped
 from writer.audit.audit import audit
 from writer.cli.main import app
@@ -165,85 +163,3 @@ def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(
             encrypted.config, "clicks", where("note = 'x'"), known, with_dead_letters=False, write=False, now=NOW,
             as_json=True, out=console(),
         )  # fmt: skip
-
-
-# A value of each type that no table may hold; the texts are rare enough to be searched for in any file.
-CANARIES: dict[str, tuple[Any, Any, list[bytes]]] = {
-    "text": ("string", "canary-text-zq81", [b"canary-text-zq81"]),
-    "bytes": ("bytes", b"canary-bytes-zq82", [b"canary-bytes-zq82"]),
-    "number": ("long", 7_316_452_809_117_364, [b"7316452809117364", (7_316_452_809_117_364).to_bytes(8, "little")]),
-    "real": ("double", 7316452.809117364, [b"7316452.809117364"]),
-    "listed": ({"type": "array", "items": "string"}, ["canary-item-zq83"], [b"canary-item-zq83"]),
-    "mapped": ({"type": "map", "values": "string"}, {"canary-key-zq84": "canary-value-zq85"},
-               [b"canary-key-zq84", b"canary-value-zq85"]),
-    "inner": ({"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "string"}]},
-              {"x": "canary-inner-zq86"}, [b"canary-inner-zq86"]),
-    "either": (["null", "string", "long"], "canary-union-zq87", [b"canary-union-zq87"]),
-}  # fmt: skip
-
-
-def forms(canary: bytes) -> Iterator[bytes]:
-    """Yield how a secret may stand in a file."""
-    yield canary
-    yield canary.hex().encode()
-    yield canary.decode("latin-1").encode("utf-16-le")
-    for pad in range(3):  # base64 shifts with what stands before
-        for encode in (b64encode, urlsafe_b64encode):
-            yield encode(b"\0" * pad + canary)[4 if pad else 0 : -4]
-
-
-@pytest.mark.parametrize("policy", ["hash", "encrypt", "drop"])
-@FORMATS
-def test_no_byte_on_disk_or_in_the_log_tells_a_protected_value(
-    tmp_path: Path, form: str, policy: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Table, dead letters, raw table, spill files, log: with values in sound records, broken ones, keys, headers."""
-    fields = [{"name": name, "type": kind, "confluent:tags": ["PII"]} for name, (kind, _, _) in CANARIES.items()]
-    schema = {**EVENT, "fields": [EVENT["fields"][1], *fields, {"name": "share", "type": "int"}]}
-    row = {"at": NOW, **{name: one for name, (_, one, _) in CANARIES.items()}, "share": 0}
-    specs = {"Event": {"derive": {"ratio": "1 / share"}, "cast": {"text": "int"}}} if policy != "drop" else {
-        "Event": {"derive": {"ratio": "1 / share"}}}  # fmt: skip
-    place = {"raw": str(tmp_path / "lake" / "raw"), **({"name": "s.clicks"} if form == "iceberg" else {})}
-    driver = started(
-        tmp_path, Schemas({1: schema}, [1]), {"tags": {"PII": policy}, "fields": {"_key": "hash", "_headers": "hash"}},
-        form=form, table=place, limits={"failed_ratio_max": 1}, specs=specs,
-        columns={"key": "string", "headers": "_headers"},
-    )  # fmt: skip
-    sound, text = value(1, schema, {**row, "share": 1}), b"canary-text-zq81"
-    broken = sound.replace(text, b"canary-text-\xff\xfe81")
-    values = {
-        0: sound,
-        1: value(1, schema, row),
-        2: broken,
-        3: sound[:-1],
-        4: b"canary-junk-zq88",
-        5: sound[:9] + sound,
-    }
-    headers = {at: {"canary-name-zq89": b"canary-head-zq90"} for at in values}
-    driver.carry([log(values, keys=dict.fromkeys(values, b"canary-kafka-zq91"), headers=headers)], {0: 6})
-    ring = read_keyring(ring_at(tmp_path))
-    secrets = [one for *_, texts in CANARIES.values() for one in texts]
-    secrets += [b"canary-text-", b"canary-junk-zq88", b"canary-name-zq89", b"canary-head-zq90", b"canary-kafka-zq91"]
-    secrets += [*ring.hash_keys.values(), *ring.encryption_keys.values()]
-    written = {str(path): path.read_bytes() for path in (tmp_path / "lake").rglob("*") if path.is_file()}
-    written |= {str(path): _unpacked(path) for path in (tmp_path / "lake").rglob("*.parquet")}
-    out, err = capfd.readouterr()
-    written |= {"stdout": out.encode(), "stderr": err.encode()}
-    assert len(written) > 5
-    for place_, content in written.items():
-        for secret in secrets:
-            for found in forms(secret):
-                assert len(found) < 6 or found not in content, (place_, secret)
-    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
-
-
-def test_the_search_finds_what_is_not_protected(tmp_path: Path) -> None:
-    driver = started(tmp_path, privacy={**PRIVACY, "fields": {"note": "clear", "id": "clear"}})
-    driver.carry([log({0: event(0)})], {0: 1})
-    written = b"".join(_unpacked(path) for path in (tmp_path / "lake").rglob("*.parquet"))
-    assert any(form in written for form in forms(b"note 0"))
-
-
-def _unpacked(path: Path) -> bytes:
-    """Return the values of a Parquet file, which are compressed there."""
-    return repr(pq.read_table(path).to_pylist()).encode() + repr(pq.read_metadata(path).to_dict()).encode()

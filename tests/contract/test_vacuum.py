@@ -170,7 +170,7 @@ def test_drafts_manifests_and_runs_of_old_go(tmp_path: Path) -> None:
 
 def test_what_dead_tasks_spilled_on_this_machine_goes(tmp_path: Path, scratch: Path) -> None:
     driver = filled(tmp_path, "delta", commits=1)
-    for name in ("headrace-stage-a", "headrace-stage-b", "headrace-rewrite-c", "somebodys-d"):
+    for name in ("headrace-stage-a", "headrace-stage-b", "headrace-rewrite-c", "headrace-reprocess-c", "somebodys-d"):
         (scratch / name).mkdir()
         (scratch / name / "run-0.arrow").write_bytes(b"12345")
     os.utime(scratch / "headrace-stage-b" / "run-0.arrow", (later(7.5).timestamp(),) * 2)  # it is written to
@@ -178,7 +178,7 @@ def test_what_dead_tasks_spilled_on_this_machine_goes(tmp_path: Path, scratch: P
     (decoder,) = scratch.glob("headrace-avro-*")
     (scratch / "headrace-avro-e").mkdir()
     (scratch / "headrace-avro-e" / "block.avro").symlink_to("/proc/999999999/fd/8")
-    gone = ["headrace-avro-e", "headrace-rewrite-c", "headrace-stage-a"]
+    gone = ["headrace-avro-e", "headrace-reprocess-c", "headrace-rewrite-c", "headrace-stage-a"]
     assert sorted(found(driver)) == [f"{scratch}/{name}" for name in gone]
     remove(find_unneeded(driver.config, "clicks", None, later()))
     assert sorted(path.name for path in scratch.iterdir()) == sorted([decoder.name, "headrace-stage-b", "somebodys-d"])

@@ -31,7 +31,7 @@ from writer.table.log.entries import parse_commit_info, parse_committed
 from writer.table.table import PipelineTable
 
 _DECODER = "headrace-avro-"
-SCRATCH = ("headrace-stage-", _DECODER, "headrace-rewrite-")
+SCRATCH = ("headrace-stage-", _DECODER, "headrace-rewrite-", "headrace-reprocess-")
 _AT_ONCE = 16
 _RETENTION = "delta.deletedFileRetentionDuration"
 _UNITS = {"week": "weeks", "day": "days", "hour": "hours", "minute": "minutes", "second": "seconds"}
