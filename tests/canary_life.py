@@ -50,7 +50,7 @@ def opened(root: Path, form: str, policy: str) -> Driver:
         root, _KNOWN, canaries.privacy(policy), form=form, table=place, limits={"failed_ratio_max": 1}, specs=specs,
         columns={"key": "avro", "headers": "_headers", "header_columns": {"attempt": {"header": "n", "type": "long"}}},
         seal={"late": _TIERS, "out_of_orderness": "0 s", "reopen_after": "0 s"},
-        compact={"at_seal": True, "sort_by": ["share"], "dedupe": {"key": ["share"]}}, budget=4096,
+        compact={"at_seal": True, "sort_by": ["share"], "dedupe": {"key": ["share"]}}, budget=512,
     )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def _records(start: int, end: int) -> Any:
 def _value(at: int) -> bytes:
     if at >= _ON_TIME:
         return canaries.value(1 + at % 2, NOW - (HOUR / 2, 25 * HOUR, 200 * HOUR)[at % 3], at)
-    before = at % 3 * HOUR + HOUR / 2
+    before = at % 5 % 3 * HOUR + HOUR / 2  # rows of one schema and batch are of several hours
     sound = canaries.value(1, NOW - before, at)
     broken: Mapping[int, bytes] = {
         1: canaries.value(2, NOW - before, at),
