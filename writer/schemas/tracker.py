@@ -218,12 +218,19 @@ class Schemas:
         return replace(self._record_columns, keys=KeyPlan(self.keys.plan, self.keys.wire))
 
     def forget_rejected(self, now_s: float) -> None:
-        """Leave ids that were rejected ASK_AGAIN ago to the next batch that meets them, and data keys that it lacks."""
+        """Leave ids that were rejected ASK_AGAIN ago to the next batch that meets them, and keys that were lacking."""
         rejected = [schema_id for schema_id, known in self.plan.schemas.items() if isinstance(known, Rejected)]
         due = [schema_id for schema_id in rejected if self._is_due(schema_id, now_s)]
-        self.plan = self.plan.without(due).unsettled()
+        self.plan = self.plan.without(due)
         if self.keys is not None:
             self.keys.forget_rejected(now_s)
+        self.unsettle()
+
+    def unsettle(self) -> None:
+        """Let a new batch ask again for data keys that the registry lacked."""
+        self.plan = self.plan.unsettled()
+        if self.keys is not None:
+            self.keys.unsettle()
 
     def confirm(self, report: Report, now_s: float) -> dict[str, int]:
         """Return what the ids mean by which records were read, as a commit keeps it. Raises SchemaChanged.
