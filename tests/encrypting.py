@@ -52,7 +52,9 @@ class Producer:
         if known is not None:
             wrapped = b64decode(known["encryptedKeyMaterial"])
             return AESGCM(local_kek(self.secret)).decrypt(wrapped[:12], wrapped[12:], b"")[-size:]
-        registry.keks.setdefault(self.kek, {"name": self.kek, "kmsType": "local-kms", "kmsKeyId": "shop", "kmsProps": {}})
+        registry.keks.setdefault(
+            self.kek, {"name": self.kek, "kmsType": "local-kms", "kmsKeyId": "shop", "kmsProps": {}}
+        )
         key = os.urandom(size)
         wrapped = b64encode(_gcm(local_kek(self.secret), head + key)).decode()
         registry.deks.append({**about, "encryptedKeyMaterial": wrapped, "ts": 0})

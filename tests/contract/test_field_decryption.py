@@ -114,7 +114,9 @@ def test_without_decrypt_a_field_is_as_it_comes_and_no_key_is_asked_for(tmp_path
     with serving(CsfleRegistry.of(CLIENTS["registry"])) as registry:
         rows = of_clients(tmp_path, registry, decrypt={})
     assert not any("maria" in row["email"] for row in rows)
-    assert not any("dek-registry" in path or path.endswith("/subjects") for path in registry.asked if path != "/subjects")
+    assert not any(
+        "dek-registry" in path or path.endswith("/subjects") for path in registry.asked if path != "/subjects"
+    )
 
 
 def test_keys_are_asked_for_once_and_stand_nowhere_in_a_plan(tmp_path: Path, registry: CsfleRegistry) -> None:
@@ -145,7 +147,9 @@ def test_a_value_that_does_not_decrypt_is_a_dead_letter_alone(tmp_path: Path, re
     assert emails(driver) == {0: "maria0", 3: None, 5: "maria3"}
     found = letters(driver)
     assert [one["_offset"] for one in found] == [1, 2, 4]
-    why = "field 'email' does not decrypt with the KEK 'shop-kek': it was encrypted with another data key, or not at all"
+    why = (
+        "field 'email' does not decrypt with the KEK 'shop-kek': it was encrypted with another data key, or not at all"
+    )
     assert {one["error"] for one in found} == {why}
     key = read_keyring(ring_at(tmp_path)).encryption_keys["k1"]
     assert decrypted(found[0]["value"].decode(), key) == event(1, broken), "as Kafka has it, and encrypted here"
@@ -346,7 +350,6 @@ def test_each_value_of_a_batch_is_decrypted_once(
     driver = started(tmp_path, registry)
     asked = list[int]()
     each = field_decryption._Field._each
-
 
     def counting(self: Any, some: Any, kind: Any) -> Any:
         asked.append(len(some))

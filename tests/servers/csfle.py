@@ -59,7 +59,11 @@ class CsfleRegistry:
         parts = [unquote(part) for part in at.path.split("/")[1:]]
         body = asked.json() if asked.body else {}
         if at.path.startswith(_KEKS):
-            return Reply(500, {"error_code": 50001, "message": "down"}) if self.down else self._keys(parts[3:], query, body)
+            return (
+                Reply(500, {"error_code": 50001, "message": "down"})
+                if self.down
+                else self._keys(parts[3:], query, body)
+            )
         match parts:
             case ["schemas", "ids", number] if int(number) in self.schemas:
                 return Reply(body=self.schemas[int(number)])

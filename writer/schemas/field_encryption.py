@@ -161,7 +161,7 @@ class _DataKeys:
             raise PrivacyError(
                 f"field {'.'.join(places[0])!r} is encrypted with the KEK {name!r}, which is not in privacy.decrypt"
             )
-        has_versions = settings.get("encrypt.dek.expiry.days", "0") != "0"
+        has_versions = str(settings.get("encrypt.dek.expiry.days", 0)) != "0"
         found = _asked(self._registry, self._client.get_kek, name, True)
         kms, key_id = settings.get("encrypt.kms.type", ""), settings.get("encrypt.kms.key.id", "")
         if found is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 from urllib.parse import quote, unquote, urlsplit
 
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import MetadataTags, Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from pydantic import SecretStr
 
@@ -21,6 +21,9 @@ from writer.config.connections import Registry
 from writer.core.errors import ConfigError, HeadraceError
 from writer.schemas.registry_answers import AVRO, SHOWN, inlined, listed, names_absence, whole
 from writer.schemas.subjects import DEFAULT_GROUP, Subjects, fits, in_apicurio, oldest_first
+
+# Confluent's client keeps schemas by their hash, and its own of metadata with tags raises TypeError.
+MetadataTags.__hash__ = lambda tags: hash(json.dumps(tags.tags))
 
 _NOT_FOUND = 404
 _T = TypeVar("_T")
