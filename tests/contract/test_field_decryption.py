@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from recovery.backfill import source_factory
@@ -19,14 +20,19 @@ from tests.encrypting import SECRET, Producer, rule
 from tests.looking import NOW, TIME, config, value
 from tests.servers.csfle import CsfleRegistry, serving
 from tests.skipped import Silent, skipped
+from writer.avro.schema_plan import PROVENANCE
 from writer.core.errors import ConfigError
+from writer.core.offsets import TopicPartition
+from writer.driver.pipeline_start import set_rules
 from writer.maintenance.dead_letters import Selection
-from writer.maintenance.local_pipeline import opened
+from writer.maintenance.local_pipeline import Piece, opened
 from writer.maintenance.replay import Replaying
+from writer.preflight import source_checks
 from writer.privacy import field_decryption
 from writer.privacy.encryption import decrypted
 from writer.privacy.keyring import read_keyring
 from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable
+from writer.table.factory import all_tables
 
 CLIENTS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "fixtures" / "csfle.json").read_text())
 CLEAR = {"PII": "clear", "CARD": "clear", "SECRET": "clear"}
@@ -322,6 +328,52 @@ def test_a_tag_beside_the_schema_counts_where_the_field_has_a_policy(tmp_path: P
     driver.carry([log({0: value(1, NOTED, {"id": 0, "at": NOW, "email": "m", "note": sealed})})], {0: 1})
     assert driver.table.rows().to_table(columns=["note"])["note"].to_pylist() == [hashed(tmp_path, "ring twice")]
     assert emails(driver) == {0: "m"}, "no rule encrypts it"
+
+
+def test_branches_of_a_union_decrypt_by_their_types(tmp_path: Path, registry: CsfleRegistry) -> None:
+    both = {**EVENT, "fields": [*EVENT["fields"], {"name": "x", "type": ["null", "long", "string", "bytes"],
+                                                   "confluent:tags": ["PII"]}]}  # fmt: skip
+    registry.register("clicks-value", both, ruleSet={"domainRules": [rule("PII")]})
+    sealed = Producer(registry).sealed
+    values = [sealed("a"), sealed(b"b"), 5, None]
+    driver = started(tmp_path, registry)
+    rows = {
+        at: value(1, both, {"id": at, "at": NOW, "email": None, "x": one if at != 2 else ("long", one)})
+        for at, one in enumerate(values)
+    }
+    driver.carry([log(rows)], {0: 4})
+    assert not letters(driver)
+    found = driver.table.rows().to_table(columns=["_offset", "x"]).sort_by("_offset")["x"].to_pylist()
+    assert [found[0]["member1"], found[1]["member2"], found[2]["member0"]] == ["a", b"b", 5]
+
+
+def test_a_route_sends_on_what_is_decrypted(tmp_path: Path, registry: CsfleRegistry) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    keys, lake = {"file": ring_at(tmp_path).place.file}, tmp_path / "lake"
+    settings = config(
+        tmp_path, privacy={"tags": CLEAR, "decrypt": {"shop-kek": {"env": "SHOP_SECRET"}}}, sections={"keys": keys},
+        limits={"failed_ratio_max": 1}, route={"by": "record", "targets": {"shop.Event": str(lake / "event")}},
+    )  # fmt: skip
+    tables = all_tables("clicks", settings)
+    tables.main.create(PROVENANCE, [])
+    tables.main.begin({TopicPartition("clicks", 1, 0): 0}, {"clicks": ["uuid-1"]})
+    known = ConfluentRegistry(registry.url)
+    before = opened("clicks", settings, known, before_route=True)
+    set_rules(tables.main, 1, settings.pipelines["clicks"], before.schemas)
+    walk = opened("clicks", settings, known, tables=tables)
+    records = log({0: event(0, Producer(registry).sealed("maria")), 1: event(1, "no")})
+    report = walk.run(lambda _: [Piece(records)], lambda _: walk.task_plan(NOW, "1", {"clicks": 1}))
+    counts = report.counts["clicks", 0]
+    assert (counts.rows, counts.dead_letters) == (1, 1)
+    (file,) = report.targets["shop.Event"].files
+    assert pq.read_table(lake / "event" / file.path, columns=["email"])["email"].to_pylist() == ["maria"]
+
+
+def test_validate_names_what_is_decrypted(tmp_path: Path, registry: CsfleRegistry) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    driver = started(tmp_path, registry)
+    found = source_checks._privacy("clicks", driver.config, driver._walk.schemas)
+    assert [(one.status, one.message) for one in found] == [("ok", "decrypted: email")]
 
 
 @pytest.mark.parametrize("change", [{"disabled": True}, {"mode": "WRITE"}, {"type": "CEL_FIELD"}])
