@@ -10,7 +10,7 @@ from writer.commit.event_specs import settings_of
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.privacy.field_decryption import secret_of
+from writer.privacy.field_decryption import kms_of, secret_of
 from writer.privacy.keyring import PURPOSES, KeySource, Place, read_keyring
 from writer.privacy.policy import PrivacyError, UnknownTag, fingerprint
 from writer.privacy.protected_schema import Privacy, check_paths, paths_of
@@ -95,10 +95,7 @@ def _check_keks(pipeline: str, privacy: Privacy, *plans: SchemaPlan | None) -> N
     """Raise ConfigError where a KEK is not to be had, or does not unwrap the data keys of the registry."""
     try:
         for name, kek in privacy.keks.items():
-            if kek.place is None:
-                kek.made(f"privacy.decrypt.{name}")
-            else:
-                secret_of(name, kek)
+            (kms_of if kek.place is None else secret_of)(name, kek)
         for plan in plans:
             for decryption in plan.privacy.decryptions.values() if plan and plan.privacy else ():
                 decryption.check()

@@ -72,7 +72,7 @@ def rebuilt(values: pa.Array, change: Inside) -> pa.Array | None:
         left = {name: child for name, child in children.items() if child is not None}
         fields = [pa.field(name, child.type) for name, child in left.items()]
         return pa.StructArray.from_arrays(list(left.values()), fields=fields, mask=values.is_null()) if left else None
-    if values.offset or len(values.values) > values.offsets[-1].as_py():
+    if values.offset or len(values.values) != np.diff(values.offsets).sum():
         values = values.take(pa.arange(0, len(values)))  # children and offsets begin at 0, and end together
     parents = np.repeat(np.arange(len(values)), np.diff(values.offsets))
     if pa.types.is_map(kind):

@@ -25,7 +25,7 @@ from bucketers.arrow import contiguous
 from writer.core.errors import ConfigError
 from writer.privacy.column_protection import Place, rebuilt
 from writer.privacy.hashing import repeat
-from writer.privacy.keyring import WrapSource
+from writer.privacy.keyring import KeyWrap, WrapSource
 
 LOCAL_KMS = "local-kms"  # type of a KMS that is no more than a secret
 # Bytes of the key by algorithm, and the tag of its field in Tink's message.
@@ -49,7 +49,7 @@ class Kek:
     def unwrapped(self, text: str) -> bytes:
         """Return what the KEK encrypted to this base64. Raises ConfigError."""
         if self.source.place is None:
-            return self.source.made(f"privacy.decrypt.{self.name}").unwrap(text, f"{self.kms}://{self.key_id}")
+            return kms_of(self.name, self.source).unwrap(text, f"{self.kms}://{self.key_id}")
         if self.kms != LOCAL_KMS:
             raise ConfigError(
                 f"the KEK {self.name!r} is one of {self.kms}, and privacy.decrypt.{self.name} has a secret, which is "
@@ -65,6 +65,12 @@ class Kek:
                 f"{self.source.place} has another secret of the KEK {self.name!r} than the one by which producers "
                 "encrypted the registry's data keys. Give driver and executors that one."
             ) from error
+
+
+@lru_cache(maxsize=64)
+def kms_of(name: str, source: WrapSource) -> KeyWrap:
+    """Return the object of a user's class that asks a KMS; a process makes it once. Raises ConfigError."""
+    return source.made(f"privacy.decrypt.{name}")
 
 
 def secret_of(name: str, source: WrapSource) -> str:

@@ -73,8 +73,8 @@ def _rules(registered: Schema) -> list[Rule]:
             )
         if rule.type == _ENCRYPT and rule.kind == RuleKind.TRANSFORM:
             found.setdefault(
-                (tuple(rule.tags), rule.mode) if rule.tags else id(rule), rule
-            )  # the first of a tag counts
+                (*rule.tags, rule.mode) if rule.tags else id(rule), rule
+            )  # of those alike, the first counts
     return [*reversed(found.values())]
 
 
