@@ -275,6 +275,7 @@ def test_a_class_of_ones_own_asks_a_kms(tmp_path: Path, registry: CsfleRegistry)
         ("", "the secret of the KEK 'shop-kek' is to be in the environment variable SHOP_SECRET, which is not set"),
         ("wrong", "variable SHOP_SECRET has another secret of the KEK 'shop-kek' than the one by which producers"),
     ],
+    ids=["missing", "wrong"],
 )  # fmt: skip
 def test_a_start_is_refused_without_the_kek(
     tmp_path: Path, registry: CsfleRegistry, secret: str, message: str, monkeypatch: pytest.MonkeyPatch
@@ -306,6 +307,7 @@ PRICED = {**EVENT, "fields": [*EVENT["fields"], {"name": "x", "type": ["null", D
          "field 'note' is decrypted, has no tag of its own, and no policy; name it in privacy.fields"),
         (PRICED, {"ruleSet": {"domainRules": [rule("CARD")]}}, "field 'x' is an encrypted decimal"),
     ],
+    ids=["kek", "payload", "algorithm", "policy", "decimal"],
 )  # fmt: skip
 def test_a_schema_that_cannot_be_decrypted_is_rejected_alone(
     tmp_path: Path, registry: CsfleRegistry, schema: Any, beside: Any, message: str
@@ -376,7 +378,9 @@ def test_validate_names_what_is_decrypted(tmp_path: Path, registry: CsfleRegistr
     assert [(one.status, one.message) for one in found] == [("ok", "decrypted: email")]
 
 
-@pytest.mark.parametrize("change", [{"disabled": True}, {"mode": "WRITE"}, {"type": "CEL_FIELD"}])
+@pytest.mark.parametrize(
+    "change", [{"disabled": True}, {"mode": "WRITE"}, {"type": "CEL_FIELD"}], ids=["disabled", "write", "cel"]
+)
 def test_rules_that_a_reader_does_not_undo_leave_a_field_as_it_is(
     tmp_path: Path, registry: CsfleRegistry, change: Any
 ) -> None:
