@@ -17,6 +17,7 @@ from writer.avro.column_cast import SEAMLESS, Seams, absent, fitted
 from writer.avro.decode import is_native
 from writer.avro.resolution import Reader, Resolved, Widening, resolve
 from writer.privacy.column_protection import Protection
+from writer.privacy.field_decryption import Decryption
 from writer.privacy.policy import PrivacyError
 from writer.privacy.protected_schema import Privacy
 from writer.specs.avro_schema import avro_schema
@@ -120,6 +121,22 @@ class SchemaPlan:
         """
         return self.extended_by(schema_id, text, SchemaPlan.admit)
 
+    def decryption(self, schema_id: int) -> Decryption | None:
+        """Return how fields are decrypted that producers encrypted by a schema; None: there are none."""
+        found = None if self.privacy is None else self.privacy.decryptions.get(schema_id)
+        return found if found is not None and (found.rules or found.problem) else None
+
+    def unsettled(self) -> "SchemaPlan":
+        """Return the plan for a new batch, for which keys that it lacks may be asked for again."""
+        known = {} if self.privacy is None else self.privacy.decryptions
+        if not any(one.is_settled for one in known.values()):
+            return self
+        return self.decrypting({schema_id: replace(one, is_settled=False) for schema_id, one in known.items()})
+
+    def decrypting(self, decryptions: Mapping[int, Decryption]) -> "SchemaPlan":
+        """Return the plan with other decryptions, by schema id."""
+        return self if self.privacy is None else replace(self, privacy=replace(self.privacy, decryptions=decryptions))
+
     def learned(self, texts: Iterable[str]) -> "SchemaPlan":
         """Return the plan with what these schemas say of privacy, before any of them is admitted."""
         if self.privacy is None:
@@ -134,6 +151,8 @@ class SchemaPlan:
             return admit(self, schema_id, text, None)
         plan = self._learned_anew(text, admit)
         assert plan.privacy is not None
+        if (decryption := self.decryption(schema_id)) is not None and decryption.problem:
+            return plan.reject(schema_id, f"schema id {schema_id}: {decryption.problem}")
         try:
             protection = plan.privacy.protection(schema.parse(text), self.specs)
         except (PrivacyError, schema.UnsupportedSchema) as error:

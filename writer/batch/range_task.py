@@ -112,6 +112,8 @@ class FrameReader:
         known = None if schema_id is None else schemas.schemas.get(schema_id)
         if schema_id is None or not isinstance(known, WriterSchema) or not known.native or schema_id in schemas.since:
             raise BlockRefused("there is no native decoder for the first record")
+        if schemas.decryption(schema_id) is not None:
+            raise BlockRefused("a value whose fields do not decrypt becomes no row, which frames do not allow for")
         if any(kept.range.start < self._plan.frontier.get(kept.source, 0) for kept in buffer.kept):
             raise BlockRefused("the table has some of the records")
         if (schema_id, keyed) not in self._decoders:

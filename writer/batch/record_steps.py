@@ -251,6 +251,7 @@ class RecordSteps:
                 return None
         with self.clock("decode"):
             decoded = self._values.decoded(contiguous(group.column("value")), schema_id, known)
+            self.report.unknown_schemas |= self._values.lacking
         if decoded.failures:
             sealing = self._plan.sealing
             shown = {at: why if sealing is None else sealing.reason(why) for at, why in decoded.failures.items()}

@@ -15,6 +15,7 @@ from writer.avro.decode import decode
 from writer.avro.record_decoder import Decoded, SingleDecoder
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import CONFLUENT, Wire, keys_as_values, refusals, show_id, split
+from writer.privacy.field_decryption import Decryption
 
 Decoders = dict[int, tuple[NativeDecoder | None, SingleDecoder]]
 
@@ -26,6 +27,7 @@ class SchemaReader:
         """`scratch`: folder for the native decoder. `decoders`: of an earlier reader with the same wire format."""
         self.plan, self.wire, self._scratch = plan, wire, scratch
         self._decoders: Decoders = {} if decoders is None else decoders
+        self.lacking = set[int]()  # ids of schemas by which a value was encrypted with a key that the plan lacks
 
     @property
     def unresponsive(self) -> bool:
@@ -33,9 +35,26 @@ class SchemaReader:
         return any(native is not None and native.unresponsive for native, _ in self._decoders.values())
 
     def decoded(self, values: pa.Array, schema_id: int, known: WriterSchema) -> Decoded:
-        """Decode a block of values of one schema, headers included, and protect what it has policies for."""
+        """Decode a block of values of one schema, headers included.
+
+        Decrypt what producers encrypted, then protect what it has policies for.
+        """
         found = decode(values, *self._decoder(schema_id, known))
+        if (decryption := self.plan.decryption(schema_id)) is not None:
+            found = self._opened(found, schema_id, decryption)
         return found if known.protection is None else replace(found, rows=known.protection.apply(found.rows))
+
+    def _opened(self, found: Decoded, schema_id: int, decryption: Decryption) -> Decoded:
+        opened = decryption.opened(found.rows)
+        if opened.lacks_keys:
+            self.lacking.add(schema_id)
+        if not opened.failures:
+            return replace(found, rows=opened.rows)
+        keep = np.ones(opened.rows.num_rows, dtype=bool)
+        keep[list(opened.failures)] = False
+        failures = {found.taken[at].as_py(): why for at, why in opened.failures.items()}
+        mask = pa.array(keep)
+        return Decoded(opened.rows.filter(mask), found.taken.filter(mask), {**found.failures, **failures})
 
     def older(self, times: pa.ChunkedArray, schema_id: int) -> tuple[pa.ChunkedArray, str] | None:
         """Tell of each record, by its Kafka time, whether it is older than the id's meaning, and say so.
@@ -120,6 +139,7 @@ class KeyReader:
             group = group.filter(pc.invert(older))
         at = contiguous(group.column("at"))
         decoded = self._reader.decoded(contiguous(group.column("value")), schema_id, known)
+        found.unknown.update(self._reader.lacking)
         found.reasons.update({at[position].as_py(): why for position, why in decoded.failures.items()})
         return at.take(decoded.taken), contiguous(conform(decoded.rows, known, self._plan).column(0))
 

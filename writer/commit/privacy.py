@@ -10,6 +10,7 @@ from writer.commit.event_specs import settings_of
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
+from writer.privacy.field_decryption import kms_of, secret_of
 from writer.privacy.keyring import PURPOSES, KeySource, Place, read_keyring
 from writer.privacy.policy import PrivacyError, UnknownTag, fingerprint
 from writer.privacy.protected_schema import Privacy, check_paths, paths_of
@@ -54,7 +55,8 @@ def opened_privacy(name: str, config: Config) -> Privacy | None:
                 f"pipelines.{name}.privacy has the policy {kind}, and the keyring in {keys.place} has no such key; "
                 "`headrace keys rotate` makes one"
             )
-    return Privacy(policies, keys, settings.uses)
+    keks = {kek: one.source for kek, one in settings.privacy.decrypt.items()}
+    return Privacy(policies, keys, settings.uses, keks=keks)
 
 
 def primary_keys(source: KeySource) -> KeySource:
@@ -71,6 +73,7 @@ def check_privacy(pipeline: str, settings: Pipeline, plan: SchemaPlan, keys: Sch
     privacy = plan.privacy
     if privacy is None:
         return
+    _check_keks(pipeline, privacy, plan, keys)
     known, texts = set(settings.record_columns.names), (*plan.known_texts, *(keys.known_texts if keys else ()))
     for record in parsed(texts):
         known |= paths_of(record)
@@ -86,6 +89,18 @@ def check_privacy(pipeline: str, settings: Pipeline, plan: SchemaPlan, keys: Sch
             check_paths(privacy.policies, known)
         except PrivacyError as error:
             raise ConfigError(f"pipelines.{pipeline}.{error}") from error
+
+
+def _check_keks(pipeline: str, privacy: Privacy, *plans: SchemaPlan | None) -> None:
+    """Raise ConfigError where a KEK is not to be had, or does not unwrap the data keys of the registry."""
+    try:
+        for name, kek in privacy.keks.items():
+            (kms_of if kek.place is None else secret_of)(name, kek)
+        for plan in plans:
+            for decryption in plan.privacy.decryptions.values() if plan and plan.privacy else ():
+                decryption.check()
+    except ConfigError as error:
+        raise ConfigError(f"pipelines.{pipeline}.privacy.decrypt: {error}") from error
 
 
 def check_uses(privacy: Privacy | None, text: str, settings: Pipeline) -> None:

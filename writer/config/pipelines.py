@@ -159,6 +159,8 @@ class Config(Strict):
                     f"pipelines.{name}.privacy hashes or encrypts (dead letters, too, unless dead_letters is redact), "
                     "and there is no section `keys`; add one, such as keys: {file: /etc/headrace/keys.json}"
                 )
+            if policies and policies.decrypts and self.registry.url is None:
+                raise ValueError(f"pipelines.{name}.privacy.decrypt asks a registry for data keys; give registry.url")
         return self
 
     @model_validator(mode="after")

@@ -138,6 +138,11 @@ class PrivacySection(Strict):
         description="path of a field such as user.email, or column of a key or header → policy; goes before tags",
     )
 
+    decrypt: dict[str, "KekSection"] = Field(
+        default_factory=dict,
+        description="name of a key encryption key (KEK) of Confluent's client-side field level encryption → where it "
+        "is. Fields that producers encrypted with it are decrypted before anything else",
+    )
     dead_letters: Literal["encrypt", "redact"] = Field(
         "encrypt",
         description="how records are kept that become no row: key, value and headers encrypted, or without them; then "
@@ -156,15 +161,17 @@ class PrivacySection(Strict):
 
     @model_validator(mode="after")
     def _says_something(self) -> "PrivacySection":
-        if not (self.tags or self.attributes or self.fields):
-            raise ValueError("it says nothing; take it out, or say tags, attributes, fields")
+        if not (self.tags or self.attributes or self.fields or self.decrypt):
+            raise ValueError("it says nothing; take it out, or say tags, attributes, fields, decrypt")
         return self
 
     @property
     def policies(self) -> Policies:
         """What tasks get."""
         redacts = self.dead_letters == "redact"
-        return Policies(_actions(self.tags), tuple(self.attributes), _actions(self.fields), redacts)
+        return Policies(
+            _actions(self.tags), tuple(self.attributes), _actions(self.fields), redacts, tuple(self.decrypt)
+        )
 
 
 class KeyPlace(Strict):
@@ -197,6 +204,15 @@ class KeyWrapSection(KeyPlace):
             raise ValueError("'options' goes with 'type'")
         return self
 
+    @property
+    def source(self) -> WrapSource:
+        """What tasks get."""
+        return WrapSource(None if self.type else self.place, self.type or "", tuple(self.options.items()))
+
+
+class KekSection(KeyWrapSection):
+    """A KEK: the secret of Confluent's local KMS in a file or an environment variable, or a class that asks a KMS."""
+
 
 class Keys(KeyPlace):
     """The keyring: keys for hashes and encryption (docs/PRIVACY.md). Driver and executors read the same place."""
@@ -212,8 +228,4 @@ class Keys(KeyPlace):
     @property
     def source(self) -> KeySource:
         """Where the keys are."""
-        wrap = self.wrap
-        if wrap is None:
-            return KeySource(self.place)
-        place = None if wrap.type else wrap.place
-        return KeySource(self.place, WrapSource(place, wrap.type or "", tuple(wrap.options.items())))
+        return KeySource(self.place, None if self.wrap is None else self.wrap.source)

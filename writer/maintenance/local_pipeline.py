@@ -188,6 +188,7 @@ class LocalPipeline:
         `plan`: of the task, by the first piece. Raises ConfigError, RegistryUnreachable, what `read` raises.
         """
         size = self.config.pipelines[self.name].arrow_batch_records
+        self.schemas.unsettle()
         while True:
             pieces = map(self._unsealed, read(self.plan))
             first = next(pieces, None)

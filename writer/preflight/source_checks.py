@@ -192,9 +192,13 @@ def _privacy(name: str, config: Config, schemas: Schemas) -> Iterator[Finding]:
     known = (one.protection for one in schemas.plan.schemas.values() if isinstance(one, WriterSchema))
     actions = {at: action for one in known if one is not None for at, action in one.places.items()}
     found = [f"{'.'.join(at)} ({action})" for at, action in actions.items()]
+    decryptions = schemas.plan.privacy.decryptions.values() if schemas.plan.privacy is not None else ()
+    decrypted = dict.fromkeys(".".join(at) for one in decryptions for rule in one.rules for at in rule.places)
+    if decrypted:
+        yield good("privacy", f"decrypted: {listed([*decrypted], _COLUMNS_NAMED)}")
     if found:
         yield good("privacy", listed(found, _COLUMNS_NAMED))
-    else:
+    elif not decrypted:
         yield doubtful(
             "privacy", "no field of a known schema is protected", "Compare privacy.tags with the schemas' own words."
         )

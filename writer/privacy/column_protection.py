@@ -4,9 +4,11 @@ A place is a column and the way into it: `("user", "email")`, `("tags", "element
 `("labels", "value", "x")`. What is protected becomes text; null stays null.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +21,7 @@ from writer.privacy.policy import Action, PrivacyError
 
 Place = tuple[str, ...]
 Places = Mapping[Place, Action]
+Inside = Callable[[pa.Array, str, "npt.NDArray[np.int64] | None"], pa.Array | None]
 MASK = "****"
 
 
@@ -51,28 +54,35 @@ def protected(values: pa.Array, place: Place, places: Places, keys: KeySource, r
     """Protect what lies at a place, and inside it. None: nothing is left."""
     if (action := places.get(place)) is not None:
         return None if action.kind == "drop" else scalars(values, action, keys, ring)
-    kind = values.type
-    if not pa.types.is_nested(kind) or not lies_beside(place, places):
+    if not pa.types.is_nested(values.type) or not lies_beside(place, places):
         return values
-    if values.offset:
-        values = values.take(pa.arange(0, len(values)))  # children and offsets begin at 0
+    return rebuilt(values, lambda child, step, _: protected(child, (*place, step), places, keys, ring))
 
-    def inside(child: pa.Array, step: str) -> pa.Array | None:
-        return protected(child, (*place, step), places, keys, ring)
 
+def rebuilt(values: pa.Array, change: Inside) -> pa.Array | None:
+    """Return nested values whose children are changed, null where they stand in a null. None: nothing is left.
+
+    `change` gets each child, the step to it, and of which value each of its own is a part; None: they are one to one.
+    """
+    kind = values.type
     if pa.types.is_struct(kind):
-        children = {member.name: inside(values.field(at), member.name) for at, member in enumerate(kind)}
+        children = {
+            member.name: change(child, member.name, None) for member, child in zip(kind, values.flatten(), strict=True)
+        }
         left = {name: child for name, child in children.items() if child is not None}
         fields = [pa.field(name, child.type) for name, child in left.items()]
         return pa.StructArray.from_arrays(list(left.values()), fields=fields, mask=values.is_null()) if left else None
+    if values.offset or len(values.values) != np.diff(values.offsets).sum():
+        values = values.take(pa.arange(0, len(values)))  # children and offsets begin at 0, and end together
+    parents = np.repeat(np.arange(len(values)), np.diff(values.offsets))
     if pa.types.is_map(kind):
-        names, items = inside(values.keys, "key"), inside(values.items, "value")
+        names, items = change(values.keys, "key", parents), change(values.items, "value", parents)
         if names is None or items is None:
             return None
         return pa.MapArray.from_arrays(
             values.offsets, names, items, type=pa.map_(names.type, items.type), mask=values.is_null()
         )
-    if (items := inside(values.values, "element")) is None:
+    if (items := change(values.values, "element", parents)) is None:
         return None
     kind = pa.list_(pa.field("element", items.type))
     return pa.ListArray.from_arrays(values.offsets, items, type=kind, mask=values.is_null())

@@ -24,13 +24,13 @@ _VALUES_MAX = 1 << 18  # of a query
 
 def hashed(values: pa.BinaryArray, key: bytes) -> pa.StringArray:
     """Return the HMAC of each value; null stays null."""
-    if not _repeat(values):
+    if not repeat(values):
         return _hashed(values, key)
     coded = values.dictionary_encode()
     return _hashed(coded.dictionary, key).take(coded.indices)
 
 
-def _repeat(values: pa.BinaryArray) -> bool:
+def repeat(values: pa.Array) -> bool:
     """Return whether values repeat so much that finding the distinct ones pays."""
     if len(values) <= _SAMPLE:
         return False

@@ -35,7 +35,11 @@ _FINGERPRINT_BYTES, _NONCE_BYTES = 8, 12
 
 
 class KeyWrap(Protocol):
-    """A key that wraps others, such as one of Vault or a KMS; `wrap: {type: 'module:Class'}` names it."""
+    """A key that wraps others, such as one of Vault or a KMS; `type: 'module:Class'` names it.
+
+    For `keys.wrap` it needs both methods, for `privacy.decrypt` unwrap, which gets the registry's base64 of a data key
+    and, as the name, the address of the key that encrypted it, such as aws-kms://arn:aws:kms:….
+    """
 
     def __init__(self, **options: str) -> None:
         """`options`: those of the configuration. Raises ConfigError."""
@@ -70,7 +74,7 @@ class Place:
     def __str__(self) -> str:
         return f"the file {self.file}" if self.file else f"the environment variable {self.env}"
 
-    def text(self, what: str) -> str:
+    def text(self, what: str, fix: str = "`headrace keys rotate` makes a keyring") -> str:
         """Read it. Raises ConfigError where it is missing, or open to other users of the machine."""
         if self.file is None:
             if not (found := os.environ.get(self.env or "")):
@@ -85,8 +89,7 @@ class Place:
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise ConfigError(
-                f"cannot read {what} from {self}: {why}. `headrace keys rotate` makes a keyring; driver and executors "
-                "need it at the same place."
+                f"cannot read {what} from {self}: {why}. {fix}; driver and executors need it at the same place."
             ) from error
 
 
@@ -102,11 +105,15 @@ class WrapSource:
         """Return it, ready. Raises ConfigError."""
         if self.place is not None:
             return _Wrapping(_key_of(self.place.text("the key that wraps the keyring").strip(), "keys.wrap"))
+        return self.made("keys.wrap")
+
+    def made(self, setting: str) -> KeyWrap:
+        """Return an object of the class. Raises ConfigError. `setting`: that names it."""
         module, _, name = self.type.partition(":")
         try:
             made: KeyWrap = getattr(import_module(module), name)(**dict(self.options))
         except (ImportError, AttributeError, TypeError) as error:
-            raise ConfigError(f"keys.wrap.type: cannot make {self.type!r}: {error}") from error
+            raise ConfigError(f"{setting}.type: cannot make {self.type!r}: {error}") from error
         return made
 
 

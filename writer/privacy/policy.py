@@ -67,6 +67,7 @@ class Policies:
     attributes: tuple[str, ...] = ()  # of fields, whose value is a policy, or a tag
     fields: tuple[tuple[str, Action], ...] = ()  # dotted paths
     redacts: bool = False  # dead letters are kept without their bytes; else encrypted
+    decrypts: tuple[str, ...] = ()  # names of the KEKs whose fields are decrypted first
 
     @cached_property
     def by_path(self) -> Mapping[tuple[str, ...], Action]:
@@ -105,7 +106,7 @@ class Policies:
         """Write them as a configuration has them, without what is empty."""
         found = {
             "tags": {tag: action.setting for tag, action in self.tags}, "attributes": list(self.attributes),
-            "fields": {path: action.setting for path, action in self.fields},
+            "fields": {path: action.setting for path, action in self.fields}, "decrypt": sorted(self.decrypts),
         }  # fmt: skip
         return {key: value for key, value in found.items() if value} | (
             {"dead_letters": "redact"} if self.redacts else {}

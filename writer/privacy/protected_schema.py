@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from bucketers.arrow import fix
 from writer.privacy.column_protection import Place, Protection, check_keys
-from writer.privacy.keyring import KeySource
+from writer.privacy.field_decryption import Decryption
+from writer.privacy.keyring import KeySource, WrapSource
 from writer.privacy.policy import CLEAR, Action, Policies, PrivacyError, ProtectedUse, strictest
 from writer.privacy.record_sealing import RecordSealing
 from writer.specs.spec import Spec, spec_of
@@ -60,6 +61,8 @@ class Privacy:
     keys: KeySource
     uses: tuple[Use, ...] = ()
     tagged: Mapping[str, Mapping[Path, Action]] = field(default_factory=dict)  # by the full name of the record
+    keks: Mapping[str, WrapSource] = field(default_factory=dict)  # key encryption keys of producers, by name
+    decryptions: Mapping[int, Decryption] = field(default_factory=dict)  # by schema id, where producers encrypt fields
 
     @property
     def sealing(self) -> RecordSealing:

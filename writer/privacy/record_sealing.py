@@ -22,7 +22,7 @@ _BYTES, _HEADERS = ("key", "value"), "headers"
 # Reasons that quote nothing of a record.
 _SAYS_NOTHING = re.compile(
     r"the value ends before the record does|\d+ surplus bytes after the record|a decimal of more than \d+ digits"
-    r"|a date or timestamp outside the years 1 to 9999"
+    r"|a date or timestamp outside the years 1 to 9999|field '\S+' does not decrypt with the KEK '\S+': [a-z ,]+"
 )
 _NO_REASON = "the value is not what its schema says; why is left out, for it may quote the record"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 from urllib.parse import quote, unquote, urlsplit
 
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import MetadataTags, Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from pydantic import SecretStr
 
@@ -21,6 +21,9 @@ from writer.config.connections import Registry
 from writer.core.errors import ConfigError, HeadraceError
 from writer.schemas.registry_answers import AVRO, SHOWN, inlined, listed, names_absence, whole
 from writer.schemas.subjects import DEFAULT_GROUP, Subjects, fits, in_apicurio, oldest_first
+
+# Confluent's client keeps schemas by their hash, and its own of metadata with tags raises TypeError.
+MetadataTags.__hash__ = lambda tags: hash(json.dumps(tags.tags))
 
 _NOT_FOUND = 404
 _T = TypeVar("_T")
@@ -101,22 +104,30 @@ class ConfluentRegistry:
         self.login = login or Login()
         if self.login.ca is not None:
             self.login.check()
-        self._client = SchemaRegistryClient({"url": url, "timeout": 10, "max.retries": 1, **self.login.confluents})
+        self.settings = {"url": url, "timeout": 10, "max.retries": 1, **self.login.confluents}
+        self.client = SchemaRegistryClient(self.settings)
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's JSON text by id, named references put in its place."""
-        self._client.clear_caches()  # it keeps each answer as long as it lives, whatever the answer was
+        return self._asked(schema_id, self._flattened)
+
+    def registered(self, schema_id: int) -> Schema:
+        """Return a schema by id with what the registry keeps beside it. Raises as `schema` does."""
+        return self._asked(schema_id, lambda schema: schema)
+
+    def _asked(self, schema_id: int, read: Callable[[Schema], _T]) -> _T:
+        self.client.clear_caches()  # it keeps each answer as long as it lives, whatever the answer was
         try:
             if is_guid(schema_id):
-                return self._flattened(self._client.get_schema_by_guid(show_id(schema_id)))
-            return self._flattened(self._client.get_schema(schema_id))
+                return read(self.client.get_schema_by_guid(show_id(schema_id)))
+            return read(self.client.get_schema(schema_id))
         except SchemaRegistryError as error:
-            if _is_absence(error) or (is_guid(schema_id) and error.http_status_code == _NOT_FOUND):
+            if is_absence(error) or (is_guid(schema_id) and error.http_status_code == _NOT_FOUND):
                 where = without_user(self._url)
                 raise SchemaNotFound(f"schema id {show_id(schema_id)} is not in the registry at {where}") from error
-            raise self._unreachable(error) from error
+            raise self.unreachable(error) from error
         except Exception as error:
-            raise self._unreachable(error) from error
+            raise self.unreachable(error) from error
 
     def of_keys(self) -> "ConfluentRegistry":
         """Return the same registry, asked for the schemas of keys."""
@@ -135,21 +146,21 @@ class ConfluentRegistry:
     def _listed(self, prefix: str) -> list[str]:
         """Return the names of all subjects, or of those with the prefix where the registry can tell them apart."""
         try:
-            return listed(self._client.get_subjects(prefix), "subjects")
+            return listed(self.client.get_subjects(prefix), "subjects")
         except Exception as error:
-            raise self._unreachable(error) from error
+            raise self.unreachable(error) from error
 
     def _versions(self, subject: str) -> dict[int, str]:
         try:
-            versions = sorted(listed(self._client.get_versions(subject), "versions"))
-            found = [self._client.get_version(subject, version) for version in versions]
+            versions = sorted(listed(self.client.get_versions(subject), "versions"))
+            found = [self.client.get_version(subject, version) for version in versions]
             return {int(v.schema_id): self._flattened(v.schema) for v in found}
         except SchemaRegistryError as error:
-            if _is_absence(error):
+            if is_absence(error):
                 return {}
-            raise self._unreachable(error) from error
+            raise self.unreachable(error) from error
         except Exception as error:
-            raise self._unreachable(error) from error
+            raise self.unreachable(error) from error
 
     @property
     def core_url(self) -> str:
@@ -169,11 +180,12 @@ class ConfluentRegistry:
         text = whole(schema.schema_str, kind)  # type: ignore[attr-defined]
         if not references or kind not in AVRO:
             return text
-        parts = {r.name: self._flattened(self._client.get_version(r.subject, r.version).schema) for r in references}
+        parts = {r.name: self._flattened(self.client.get_version(r.subject, r.version).schema) for r in references}
         return json.dumps(inlined(json.loads(text), {name: json.loads(part) for name, part in parts.items()}))
 
-    def _unreachable(self, error: Exception) -> RegistryUnreachable:
-        self._client.clear_caches()  # what it took for an answer
+    def unreachable(self, error: Exception) -> RegistryUnreachable:
+        """Return what to raise where the registry gives no answer."""
+        self.client.clear_caches()  # what it took for an answer
         if isinstance(error, SchemaRegistryError) and error.http_status_code == _NOT_FOUND:
             return RegistryUnreachable(
                 without_user(
@@ -378,7 +390,7 @@ def of_keys(schemas: SchemaSource) -> SchemaSource:
     return schemas.of_keys() if isinstance(schemas, HasKeys) else schemas
 
 
-def _is_absence(error: SchemaRegistryError) -> bool:
+def is_absence(error: SchemaRegistryError) -> bool:
     """Tell a registry's own 404, such as 40401 (no subject) or 40403 (no schema), from that of any path or server."""
     return bool(error.http_status_code == _NOT_FOUND and (error.error_code or 0) // 100 == _NOT_FOUND)
 

@@ -55,6 +55,13 @@ class Subjects:
                 found.append(Subject(name, record, group))
         return found
 
+    def of_schema(self, topic: str, text: str) -> str:
+        """Return the subject of a topic that has a schema."""
+        if self.strategy == "topic_name":
+            return f"{topic}-{self.part}"
+        name = full_name(text) or ""
+        return name if self.strategy == "record_name" else f"{topic}-{name}"
+
     def words(self, topics: Iterable[str]) -> str:
         """Name the subjects of topics, for a person."""
         named = {topic: self.named(topic) for topic in topics}

@@ -20,8 +20,17 @@ from writer.batch.task_report import Report
 from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError, Draining
+from writer.privacy.field_decryption import Decryption
 from writer.privacy.protected_schema import Privacy
-from writer.schemas.registry import RegistryUnreachable, SchemaNotFound, SchemaSource, by, of_keys
+from writer.schemas.field_encryption import decryption_of
+from writer.schemas.registry import (
+    ConfluentRegistry,
+    RegistryUnreachable,
+    SchemaNotFound,
+    SchemaSource,
+    by,
+    of_keys,
+)
 from writer.schemas.schema_id_check import Meanings
 from writer.specs.spec import Spec
 
@@ -134,6 +143,7 @@ class Schemas:
     def read_by(self, wire: Wire) -> None:
         """Take the schema ids of the records for those of this format from now on. Raises as `begin` does."""
         self._wire, self._source = wire, self._opened(self._named, self.meanings, wire)
+        self.plan = self.plan.decrypting({})  # those were by ids of the former format
         self._anew(self.plan.columns)
 
     def _opened(self, source: SchemaSource, meanings: Meanings, wire: Wire) -> SchemaSource:
@@ -159,15 +169,34 @@ class Schemas:
         """
         if self._wire.schema_id is not None:
             try:
-                return self._admission.extended(plan, self._wire.schema_id, self._source.schema(self._wire.schema_id))
+                return self._admitted(plan, self._wire.schema_id, self._source.schema(self._wire.schema_id))
             except SchemaNotFound as error:
                 setting = "wire" if self._part == "value" else "columns.key.wire"
                 raise ConfigError(f"{setting}.schema_id: {error}. Register the schema, or name another.") from error
         known = [one for topic in self._topics for one in self._source.known(topic).items()]
         plan = plan.learned(text for _, text in known)
         for schema_id, text in known:
-            plan = self._admission.extended(plan, schema_id, text) if self._admission.registered(text) else plan
+            plan = self._admitted(plan, schema_id, text) if self._admission.registered(text) else plan
         return plan
+
+    def _admitted(self, plan: SchemaPlan, schema_id: int, text: str) -> SchemaPlan:
+        """Extend the plan by a schema, and by how its fields are decrypted, which is asked for once."""
+        known = {} if plan.privacy is None else plan.privacy.decryptions
+        plan = plan if schema_id in known else self._decrypting(plan, schema_id, text)
+        return self._admission.extended(plan, schema_id, text)
+
+    def _decrypting(self, plan: SchemaPlan, schema_id: int, text: str, *, is_settled: bool = False) -> SchemaPlan:
+        """Return the plan with how fields are decrypted that producers encrypt by a schema.
+
+        Raises SchemaNotFound, RegistryUnreachable.
+        """
+        privacy = plan.privacy
+        if privacy is None or not privacy.keks or self._wire.ids != "confluent":
+            return plan
+        if not isinstance(self._named, ConfluentRegistry):  # schemas of a file or a test, which have no rules
+            return plan
+        found = decryption_of(self._named, schema_id, text, self._topics, privacy) or Decryption()
+        return plan.decrypting({**privacy.decryptions, schema_id: replace(found, is_settled=is_settled)})
 
     @property
     def wire(self) -> Wire:
@@ -190,11 +219,19 @@ class Schemas:
         return replace(self._record_columns, keys=KeyPlan(self.keys.plan, self.keys.wire))
 
     def forget_rejected(self, now_s: float) -> None:
-        """Leave ids that were rejected ASK_AGAIN ago to the next batch that meets them."""
+        """Leave ids that were rejected ASK_AGAIN ago to the next batch that meets them, and keys that were lacking."""
         rejected = [schema_id for schema_id, known in self.plan.schemas.items() if isinstance(known, Rejected)]
-        self.plan = self.plan.without([schema_id for schema_id in rejected if self._is_due(schema_id, now_s)])
+        due = [schema_id for schema_id in rejected if self._is_due(schema_id, now_s)]
+        self.plan = self.plan.without(due)
         if self.keys is not None:
             self.keys.forget_rejected(now_s)
+        self.unsettle()
+
+    def unsettle(self) -> None:
+        """Let a new batch ask again for data keys that the registry lacked."""
+        self.plan = self.plan.unsettled()
+        if self.keys is not None:
+            self.keys.unsettle()
 
     def confirm(self, report: Report, now_s: float) -> dict[str, int]:
         """Return what the ids mean by which records were read, as a commit keeps it. Raises SchemaChanged.
@@ -246,6 +283,9 @@ class Schemas:
         An id that was asked for before has had its grace. Without one: raises RegistryUnreachable.
         """
         for schema_id in sorted(ids):
+            if isinstance(known := self.plan.schemas.get(schema_id), WriterSchema):  # a value has a key that came since
+                self._extend(schema_id, known.text, is_settled=True)
+                continue
             asked = self._asked_s.pop(schema_id, None)
             unknown_id_timeout = (self._unknown_id_timeout if asked is None else None) or _NO_GRACE
             text = self._asked(partial(self._source.schema, schema_id), schema_id, unknown_id_timeout)
@@ -253,11 +293,19 @@ class Schemas:
             if text is None:
                 self.plan = self.plan.reject(schema_id, f"schema id {show_id(schema_id)} is unknown to the registry")
             else:
-                self.plan = self._admission.extended(self.plan, schema_id, text)
+                self._extend(schema_id, text)
             self._log_admission(schema_id)
             for other in self.plan.changed_since(before):  # what is protected of one may be of its record's others
                 if other != schema_id:
                     self._log_admission(other)
+
+    def _extend(self, schema_id: int, text: str, *, is_settled: bool = False) -> None:
+        """Extend the plan by a schema. `is_settled`: it is there, and what its keys lack then, the registry lacks."""
+        plan = self._asked(partial(self._decrypting, self.plan, schema_id, text, is_settled=is_settled), schema_id)
+        if plan is None:
+            self.plan = self.plan.reject(schema_id, f"schema id {show_id(schema_id)} is unknown to the registry")
+        else:
+            self.plan = self._admission.extended(plan, schema_id, text)
 
     def _asked(self, ask: Callable[[], _T], schema_id: int, unknown_id_timeout: timedelta = _NO_GRACE) -> _T | None:
         """Ask the registry, holding the batch while it is down. None: the id is still unknown after the grace."""

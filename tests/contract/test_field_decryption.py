@@ -1,0 +1,446 @@
+"""Fields that Confluent's client encrypted, as a pipeline with `privacy.decrypt` gets them: before its policies."""
+
+import json
+import pickle
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from recovery.backfill import source_factory
+from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.loop import BackfillRequest, fill
+from tests.carried import Driver, log
+from tests.contract.test_privacy import hashed, ring_at
+from tests.encrypting import SECRET, Producer, rule
+from tests.looking import NOW, TIME, config, value
+from tests.servers.csfle import CsfleRegistry, serving
+from tests.skipped import Silent, skipped
+from writer.avro.schema_plan import PROVENANCE
+from writer.core.errors import ConfigError
+from writer.core.offsets import TopicPartition
+from writer.driver.pipeline_start import set_rules
+from writer.maintenance.dead_letters import Selection
+from writer.maintenance.local_pipeline import Piece, opened
+from writer.maintenance.replay import Replaying
+from writer.preflight import source_checks
+from writer.privacy import field_decryption
+from writer.privacy.encryption import decrypted
+from writer.privacy.keyring import read_keyring
+from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable
+from writer.table.factory import all_tables
+
+CLIENTS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "fixtures" / "csfle.json").read_text())
+CLEAR = {"PII": "clear", "CARD": "clear", "SECRET": "clear"}
+EVENT: dict[str, Any] = {
+    "type": "record", "name": "Event", "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"}, {"name": "at", "type": TIME},
+        {"name": "email", "type": ["null", "string"], "confluent:tags": ["PII"]},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_SECRET", SECRET)
+
+
+@pytest.fixture
+def registry() -> Iterator[CsfleRegistry]:
+    with serving(CsfleRegistry()) as found:
+        yield found
+
+
+def started(root: Path, registry: CsfleRegistry, *, tags: Any = CLEAR, decrypt: Any = None, **settings: Any) -> Driver:
+    decrypt = {"shop-kek": {"env": "SHOP_SECRET"}} if decrypt is None else decrypt
+    privacy = {"tags": tags, **({"decrypt": decrypt} if decrypt else {}), **settings.pop("privacy", {})}
+    sections = {"keys": {"file": ring_at(root).place.file}}
+    driver = Driver(
+        root, schemas=ConfluentRegistry(registry.url), privacy=privacy, sections=sections,  # type: ignore[arg-type]
+        limits={"failed_ratio_max": 1}, **settings,
+    )  # fmt: skip
+    driver.start()
+    return driver
+
+
+def event(number: int, email: str | None, schema_id: int = 1) -> bytes:
+    return value(schema_id, EVENT, {"id": number, "at": NOW - timedelta(minutes=1), "email": email})
+
+
+def emails(driver: Driver) -> dict[int, Any]:
+    rows = driver.table.rows().to_table(columns=["id", "email"]).to_pylist()
+    return {row["id"]: row["email"] for row in rows}
+
+
+def letters(driver: Driver) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = driver.side(driver.dead_letters).rows().to_table().sort_by("_offset").to_pylist()
+    return rows
+
+
+def of_clients(root: Path, registry: CsfleRegistry, **settings: Any) -> list[dict[str, Any]]:
+    """Rows of what Confluent's own client wrote."""
+    driver = started(root, registry, **settings)
+    values = [b64decode(one) for one in CLIENTS["values"]]
+    driver.carry([log(dict(enumerate(values)))], {0: len(values)})
+    assert not letters(driver)
+    rows: list[dict[str, Any]] = driver.table.rows().to_table().sort_by("_offset").to_pylist()
+    return rows
+
+
+def test_what_confluents_own_client_encrypted_is_in_the_clear(tmp_path: Path) -> None:
+    """All three algorithms, keys of three versions, texts, bytes, lists, maps, nulls and records in records."""
+    with serving(CsfleRegistry.of(CLIENTS["registry"])) as registry:
+        rows = of_clients(tmp_path, registry)
+    assert [row["email"] for row in rows] == [f"maria{n}@example.org" for n in range(4)]
+    assert [row["phone"] for row in rows] == ["+43 1 000", None, "+43 1 000", None]
+    assert [row["photo"] for row in rows] == [bytes([n, 0, 255]) for n in range(4)]
+    assert all(row["names"] == ["Zoë", "", "Max"] and dict(row["labels"]) == {"a": "x", "b": "y"} for row in rows)
+    assert [row["address"] for row in rows][:2] == [{"street": "Ring 1", "city": "Wien"}, None]
+    assert all(row["card"] == "4111111111111111" for row in rows)
+    assert [row["note"] for row in rows] == [f"note {n}" for n in range(4)]
+
+
+def test_policies_see_the_clear_value(tmp_path: Path) -> None:
+    with serving(CsfleRegistry.of(CLIENTS["registry"])) as registry:
+        rows = of_clients(tmp_path, registry, tags={"PII": "hash", "CARD": {"mask": 4}, "SECRET": "encrypt"})
+    assert [row["email"] for row in rows] == [hashed(tmp_path, f"maria{n}@example.org") for n in range(4)]
+    assert rows[0]["names"] == [hashed(tmp_path, one) for one in ("Zoë", "", "Max")]
+    assert rows[0]["address"] == {"street": hashed(tmp_path, "Ring 1"), "city": "Wien"}
+    assert {row["card"] for row in rows} == {"****1111"}
+    key = read_keyring(ring_at(tmp_path)).encryption_keys["k1"]
+    assert [decrypted(row["note"], key) for row in rows] == [f"note {n}".encode() for n in range(4)]
+
+
+def test_without_decrypt_a_field_is_as_it_comes_and_no_key_is_asked_for(tmp_path: Path) -> None:
+    with serving(CsfleRegistry.of(CLIENTS["registry"])) as registry:
+        rows = of_clients(tmp_path, registry, decrypt={})
+    assert not any("maria" in row["email"] for row in rows)
+    assert not any(
+        "dek-registry" in path or path.endswith("/subjects") for path in registry.asked if path != "/subjects"
+    )
+
+
+def test_keys_are_asked_for_once_and_stand_nowhere_in_a_plan(tmp_path: Path, registry: CsfleRegistry) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    producer = Producer(registry)
+    value = producer.sealed("maria")
+    driver = started(tmp_path, registry)
+    driver.carry([log({0: event(0, value)})], {0: 1})
+    assert emails(driver) == {0: "maria"}
+    assert [path for path in registry.asked if "/deks/" in path] == [
+        "/dek-registry/v1/keks/shop-kek/deks/clicks-value/versions/1"
+    ]
+    plan = driver._walk.task_plan(NOW, "1", {})
+    sent = pickle.dumps(plan) + repr(plan).encode()
+    assert registry.deks[0]["encryptedKeyMaterial"].encode() in sent
+    secrets = [producer.key("AES256_GCM"), SECRET.encode()]
+    assert not any(one in sent or b64encode(one) in sent or repr(one).encode() in sent for one in secrets)
+
+
+def test_a_value_that_does_not_decrypt_is_a_dead_letter_alone(tmp_path: Path, registry: CsfleRegistry) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    producer = Producer(registry)
+    sealed = [producer.sealed(f"maria{n}") for n in range(4)]
+    broken = b64encode(b64decode(sealed[1])[:-1] + b"?").decode()
+    driver = started(tmp_path, registry)
+    values = [sealed[0], broken, "not encrypted at all", None, "bWFyaWE=", sealed[3]]
+    driver.carry([log({at: event(at, one) for at, one in enumerate(values)})], {0: 6})
+    assert emails(driver) == {0: "maria0", 3: None, 5: "maria3"}
+    found = letters(driver)
+    assert [one["_offset"] for one in found] == [1, 2, 4]
+    why = (
+        "field 'email' does not decrypt with the KEK 'shop-kek': it was encrypted with another data key, or not at all"
+    )
+    assert {one["error"] for one in found} == {why}
+    key = read_keyring(ring_at(tmp_path)).encryption_keys["k1"]
+    assert decrypted(found[0]["value"].decode(), key) == event(1, broken), "as Kafka has it, and encrypted here"
+
+
+def test_a_key_that_comes_later_is_asked_for_when_a_value_names_it(tmp_path: Path, registry: CsfleRegistry) -> None:
+    """The first key, that of the first value, and later ones; versions that there are not cost no question a value."""
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII", days="1")]})
+    driver = started(tmp_path, registry)
+    producer = Producer(registry)
+    driver.carry([log({0: event(0, producer.sealed("a", version=1)), 1: event(1, None)})], {0: 2})
+    driver._walk.schemas.forget_rejected(0)
+    driver.carry([log({2: event(2, producer.sealed("b", version=2))})], {0: 3})
+    driver._walk.schemas.forget_rejected(0)
+    assert emails(driver) == {0: "a", 1: None, 2: "b"}
+    other = Producer(CsfleRegistry())
+    lost = {at: event(at, other.sealed("x", version=version)) for at, version in ((3, 3), (4, 9), (5, 70_000))}
+    before = len(registry.asked)
+    driver.carry([log({**lost, 6: event(6, producer.sealed("c", version=1))})], {0: 7})
+    assert emails(driver)[6] == "c"
+    assert len(registry.asked) - before < 9, "asked once more, not for each value"
+    assert {one["error"].rpartition(": ")[2] for one in letters(driver)} == {"the registry has no such data key"}
+    driver._walk.schemas.forget_rejected(0)
+    driver.carry([log({7: event(7, producer.sealed("d", version=3))})], {0: 8})
+    assert emails(driver)[7] == "d"
+
+
+def test_a_replay_decrypts_what_the_registry_has_by_now(tmp_path: Path, registry: CsfleRegistry) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    producer = Producer(CsfleRegistry())
+    driver = started(tmp_path, registry)
+    driver.carry([log({0: event(0, producer.sealed("maria"))})], {0: 1})
+    assert len(letters(driver)) == 1
+    registry.keks, registry.deks = producer.registry.keks, producer.registry.deks
+    assert Replaying("clicks", driver.config, ConfluentRegistry(registry.url)).run(Selection(), NOW).rows == 1
+    assert emails(driver) == {0: "maria"}
+
+
+def test_a_raw_table_has_records_as_kafka_has_them_and_a_backfill_decrypts(
+    tmp_path: Path, registry: CsfleRegistry
+) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    producer = Producer(registry)
+    place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
+    before = started(tmp_path, registry, table=place)
+    values = {at: event(at, producer.sealed(f"maria{at}")) for at in range(3)}
+    before.carry([log(values)], {0: 3})
+    key = read_keyring(ring_at(tmp_path)).encryption_keys["k1"]
+    raw = before.side(place["raw"]).rows().to_table().sort_by("_offset")["value"].to_pylist()
+    assert [decrypted(one.decode(), key) for one in raw] == list(values.values())
+    driver = started(tmp_path, registry)
+    skipped(driver, 3)
+    driver = started(tmp_path, registry)
+    filling = Filling("clicks", driver.config, driver.schemas)
+    fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
+    assert emails(driver) == {at: f"maria{at}" for at in range(3)}
+
+
+def test_one_schema_of_two_subjects_has_the_keys_of_both(tmp_path: Path, registry: CsfleRegistry) -> None:
+    rules = {"domainRules": [rule("PII")]}
+    for topic in ("clicks", "views", "others"):
+        registry.register(f"{topic}-value", EVENT, ruleSet=rules)
+    mine, theirs = Producer(registry), Producer(registry, "views-value")
+    values = [mine.sealed("a"), theirs.sealed("b"), theirs.sealed("c"), mine.sealed("d")]
+    driver = started(tmp_path, registry, topics=["clicks", "views"])
+    driver.carry([log({at: event(at, one) for at, one in enumerate(values)})], {0: 4})
+    assert emails(driver) == dict(enumerate("abcd"))
+    assert not any("others" in path for path in registry.asked if "dek" in path)
+
+
+def test_an_avro_key_is_decrypted_by_its_own_rules(tmp_path: Path, registry: CsfleRegistry) -> None:
+    key = {"type": "record", "name": "Key", "fields": [{"name": "user", "type": "string", "confluent:tags": ["PII"]}]}
+    registry.register("clicks-value", EVENT)
+    registry.register("clicks-key", key, ruleSet={"domainRules": [rule("PII", days="1")]})
+    producer = Producer(registry, "clicks-key")
+    driver = started(tmp_path, registry, columns={"key": "avro"}, privacy={"fields": {"_key": "clear"}})
+    sealed = [producer.sealed("maria", version=1), "no"]
+    keys = {at: value(2, key, {"user": one}) for at, one in enumerate(sealed)}
+    driver.carry([log({0: event(0, None), 1: event(1, None)}, keys=keys)], {0: 2})
+    assert driver.table.rows().to_table(columns=["_key"])["_key"].to_pylist() == [{"user": "maria"}]
+    (letter,) = letters(driver)
+    assert letter["error"].startswith("the key: field '_key.user' does not decrypt with the KEK 'shop-kek'")
+
+
+class Kms:
+    """A KMS of a test: it knows addresses of keys."""
+
+    def __init__(self, **options: str) -> None:
+        self.region = options["region"]
+
+    def unwrap(self, text: str, name: str) -> bytes:
+        if name != "aws-kms://arn:1":
+            raise ConfigError(f"{self.region} has no key {name}")
+        return b64decode(text)[::-1]
+
+
+def test_a_class_of_ones_own_asks_a_kms(tmp_path: Path, registry: CsfleRegistry) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    registry.keks["shop-kek"] = {"name": "shop-kek", "kmsType": "aws-kms", "kmsKeyId": "arn:1", "kmsProps": {}}
+    producer = Producer(registry)
+    sealed, key = producer.sealed("maria"), producer.key("AES256_GCM")
+    registry.deks[0]["encryptedKeyMaterial"] = b64encode((b"\x1a\x20" + key)[::-1]).decode()
+    aws = {"shop-kek": {"type": f"{__name__}:Kms", "options": {"region": "eu"}}}
+    driver = started(tmp_path, registry, decrypt=aws)
+    driver.carry([log({0: event(0, sealed)})], {0: 1})
+    assert emails(driver) == {0: "maria"}
+    with pytest.raises(ConfigError, match=r"'shop-kek' is one of aws-kms, and privacy\.decrypt\.shop-kek has a secret"):
+        started(tmp_path / "b", registry)
+    registry.keks["shop-kek"]["kmsKeyId"] = "arn:2"
+    with pytest.raises(ConfigError, match=r"privacy\.decrypt: eu has no key aws-kms://arn:2"):
+        started(tmp_path / "c", registry, decrypt=aws)
+
+
+@pytest.mark.parametrize(
+    ("secret", "message"),
+    [
+        ("", "the secret of the KEK 'shop-kek' is to be in the environment variable SHOP_SECRET, which is not set"),
+        ("wrong", "variable SHOP_SECRET has another secret of the KEK 'shop-kek' than the one by which producers"),
+    ],
+    ids=["missing", "wrong"],
+)  # fmt: skip
+def test_a_start_is_refused_without_the_kek(
+    tmp_path: Path, registry: CsfleRegistry, secret: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    Producer(registry).sealed("maria")
+    monkeypatch.setenv("SHOP_SECRET", secret)
+    with pytest.raises(ConfigError) as raised:
+        started(tmp_path, registry)
+    assert str(raised.value).startswith("pipelines.clicks.privacy.decrypt: ")
+    assert message in str(raised.value)
+
+
+BESIDE = {"metadata": {"tags": {"shop.*.note": ["BESIDE"]}, "properties": {}}}
+NOTED = {**EVENT, "fields": [*EVENT["fields"], {"name": "note", "type": ["null", "string"]}]}
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+PRICED = {**EVENT, "fields": [*EVENT["fields"], {"name": "x", "type": ["null", DECIMAL], "confluent:tags": ["CARD"]}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "beside", "message"),
+    [
+        (EVENT, {"ruleSet": {"domainRules": [rule("PII", kek="other")]}},
+         "field 'email' is encrypted with the KEK 'other', which is not in privacy.decrypt"),
+        (EVENT, {"ruleSet": {"encodingRules": [{**rule("PII"), "type": "ENCRYPT_PAYLOAD"}]}},
+         "its rule 'PII' encrypts whole values (ENCRYPT_PAYLOAD); privacy.decrypt is for fields (ENCRYPT)"),
+        (EVENT, {"ruleSet": {"domainRules": [rule("PII", algorithm="ROT13")]}}, "and the algorithm 'ROT13'"),
+        (NOTED, {"ruleSet": {"domainRules": [rule("BESIDE")]}, **BESIDE},
+         "field 'note' is decrypted, has no tag of its own, and no policy; name it in privacy.fields"),
+        (PRICED, {"ruleSet": {"domainRules": [rule("CARD")]}}, "field 'x' is an encrypted decimal"),
+    ],
+    ids=["kek", "payload", "algorithm", "policy", "decimal"],
+)  # fmt: skip
+def test_a_schema_that_cannot_be_decrypted_is_rejected_alone(
+    tmp_path: Path, registry: CsfleRegistry, schema: Any, beside: Any, message: str
+) -> None:
+    registry.register("clicks-value", {**EVENT, "doc": "plain"})
+    registry.register("clicks-value", schema, **beside)
+    driver = started(tmp_path, registry)
+    rejected = value(2, schema, {"id": 1, "at": NOW, "email": "?", "note": None, "x": None})
+    driver.carry([log({0: event(0, "maria"), 1: rejected})], {0: 2})
+    assert emails(driver) == {0: "maria"}
+    (letter,) = letters(driver)
+    assert letter["error"].startswith("schema id 2: ")
+    assert message in letter["error"]
+
+
+def test_a_tag_beside_the_schema_counts_where_the_field_has_a_policy(tmp_path: Path, registry: CsfleRegistry) -> None:
+    registry.register("clicks-value", NOTED, ruleSet={"domainRules": [rule("BESIDE")]}, **BESIDE)
+    sealed = Producer(registry).sealed("ring twice")
+    driver = started(tmp_path, registry, privacy={"fields": {"note": "hash"}})
+    driver.carry([log({0: value(1, NOTED, {"id": 0, "at": NOW, "email": "m", "note": sealed})})], {0: 1})
+    assert driver.table.rows().to_table(columns=["note"])["note"].to_pylist() == [hashed(tmp_path, "ring twice")]
+    assert emails(driver) == {0: "m"}, "no rule encrypts it"
+
+
+def test_branches_of_a_union_decrypt_by_their_types(tmp_path: Path, registry: CsfleRegistry) -> None:
+    both = {**EVENT, "fields": [*EVENT["fields"], {"name": "x", "type": ["null", "long", "string", "bytes"],
+                                                   "confluent:tags": ["PII"]}]}  # fmt: skip
+    registry.register("clicks-value", both, ruleSet={"domainRules": [rule("PII")]})
+    sealed = Producer(registry).sealed
+    values = [sealed("a"), sealed(b"b"), 5, None]
+    driver = started(tmp_path, registry)
+    rows = {
+        at: value(1, both, {"id": at, "at": NOW, "email": None, "x": one if at != 2 else ("long", one)})
+        for at, one in enumerate(values)
+    }
+    driver.carry([log(rows)], {0: 4})
+    assert not letters(driver)
+    found = driver.table.rows().to_table(columns=["_offset", "x"]).sort_by("_offset")["x"].to_pylist()
+    assert [found[0]["member1"], found[1]["member2"], found[2]["member0"]] == ["a", b"b", 5]
+
+
+def test_a_route_sends_on_what_is_decrypted(tmp_path: Path, registry: CsfleRegistry) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    keys, lake = {"file": ring_at(tmp_path).place.file}, tmp_path / "lake"
+    settings = config(
+        tmp_path, privacy={"tags": CLEAR, "decrypt": {"shop-kek": {"env": "SHOP_SECRET"}}}, sections={"keys": keys},
+        limits={"failed_ratio_max": 1}, route={"by": "record", "targets": {"shop.Event": str(lake / "event")}},
+    )  # fmt: skip
+    tables = all_tables("clicks", settings)
+    tables.main.create(PROVENANCE, [])
+    tables.main.begin({TopicPartition("clicks", 1, 0): 0}, {"clicks": ["uuid-1"]})
+    known = ConfluentRegistry(registry.url)
+    before = opened("clicks", settings, known, before_route=True)
+    set_rules(tables.main, 1, settings.pipelines["clicks"], before.schemas)
+    walk = opened("clicks", settings, known, tables=tables)
+    records = log({0: event(0, Producer(registry).sealed("maria")), 1: event(1, "no")})
+    report = walk.run(lambda _: [Piece(records)], lambda _: walk.task_plan(NOW, "1", {"clicks": 1}))
+    counts = report.counts["clicks", 0]
+    assert (counts.rows, counts.dead_letters) == (1, 1)
+    (file,) = report.targets["shop.Event"].files
+    assert pq.read_table(lake / "event" / file.path, columns=["email"])["email"].to_pylist() == ["maria"]
+
+
+def test_validate_names_what_is_decrypted(tmp_path: Path, registry: CsfleRegistry) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    driver = started(tmp_path, registry)
+    found = source_checks._privacy("clicks", driver.config, driver._walk.schemas)
+    assert [(one.status, one.message) for one in found] == [("ok", "decrypted: email")]
+
+
+@pytest.mark.parametrize(
+    "change", [{"disabled": True}, {"mode": "WRITE"}, {"type": "CEL_FIELD"}], ids=["disabled", "write", "cel"]
+)
+def test_rules_that_a_reader_does_not_undo_leave_a_field_as_it_is(
+    tmp_path: Path, registry: CsfleRegistry, change: Any
+) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [{**rule("PII"), **change}]})
+    driver = started(tmp_path, registry)
+    driver.carry([log({0: event(0, "maria")})], {0: 1})
+    assert emails(driver) == {0: "maria"}
+
+
+def test_a_dek_registry_that_does_not_answer_holds_a_start(tmp_path: Path, registry: CsfleRegistry) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    registry.down = True
+    with pytest.raises(RegistryUnreachable, match="does not answer"):
+        started(tmp_path, registry)
+
+
+def test_each_value_of_a_batch_is_decrypted_once(
+    tmp_path: Path, registry: CsfleRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII", algorithm="AES256_SIV")]})
+    producer, count = Producer(registry), 6_000
+    few = [producer.sealed(f"maria{n}", "AES256_SIV") for n in range(5)]
+    driver = started(tmp_path, registry)
+    asked = list[int]()
+    each = field_decryption._Field._each
+
+    def counting(self: Any, some: Any, kind: Any) -> Any:
+        asked.append(len(some))
+        return each(self, some, kind)
+
+    monkeypatch.setattr(field_decryption._Field, "_each", counting)
+    driver.carry([log({at: event(at, few[at % 5]) for at in range(count)})], {0: count})
+    assert set(emails(driver).values()) == {f"maria{n}" for n in range(5)}
+    assert asked == [5]
+
+
+def test_the_log_has_the_names_of_keks_and_a_command_keeps_to_them(tmp_path: Path, registry: CsfleRegistry) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    driver = started(tmp_path, registry)
+    (entry,) = (one.facts for one in driver.table.history() if one.kind == "privacy")
+    assert entry["policies"]["decrypt"] == ["shop-kek"]
+    privacy = driver.settings.privacy.model_copy(update={"decrypt": {}})  # type: ignore[union-attr]
+    other = driver.config.model_copy(
+        update={"pipelines": {"clicks": driver.settings.model_copy(update={"privacy": privacy})}}
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="privacy policies of pipeline 'clicks' are not those by which its writer"):
+        Replaying("clicks", other, driver.schemas).run(Selection(), NOW)
+
+
+def test_decrypt_needs_a_registry(tmp_path: Path) -> None:
+    sections = {"registry": {"files": {1: str(tmp_path / "a.avsc")}}, "keys": {"env": "K"}}
+    privacy = {"tags": CLEAR, "decrypt": {"shop-kek": {"env": "S"}}}
+    with pytest.raises(ValueError, match=r"privacy\.decrypt asks a registry for data keys; give registry\.url"):
+        config(tmp_path, sections=sections, privacy=privacy)
+
+
+def test_a_preview_decrypts(tmp_path: Path, registry: CsfleRegistry) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    driver = started(tmp_path, registry)
+    walk = opened("clicks", driver.config, ConfluentRegistry(registry.url), with_table=False)
+    steps, sample = walk._sample(log({0: event(0, Producer(registry).sealed("maria"))}), NOW)
+    assert [group.rows["email"].to_pylist() for group in sample.groups] == [["maria"]]
+    assert not steps.report.unknown_schemas

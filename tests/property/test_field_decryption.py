@@ -1,0 +1,106 @@
+"""Fields decrypt to what producers encrypted, wherever they lie; a value that was changed fails its own row alone."""
+
+import json
+from base64 import b64encode
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from tests.encrypting import SECRET, SIZES, Producer
+from tests.examples import share
+from tests.property.test_frames import alike, both, case_of, plan_of
+from tests.servers.csfle import CsfleRegistry
+from writer.avro.schema_plan import SchemaPlan
+from writer.privacy.field_decryption import DataKey, Decryption, EncryptedFields, Kek
+from writer.privacy.keyring import KeySource, Place, WrapSource
+from writer.privacy.policy import Policies
+from writer.privacy.protected_schema import Privacy
+
+KIND = pa.struct([("a", pa.string()), ("b", pa.list_(pa.field("element", pa.binary())))])
+SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.map_(pa.string(), KIND)), ("y", pa.string())])
+PLACES = (("x", "value", "a"), ("x", "value", "b", "element"), ("y",))
+TEXT, BYTES = st.none() | st.text(max_size=5), st.none() | st.binary(max_size=5)
+INNER = st.none() | st.fixed_dictionaries({"a": TEXT, "b": st.none() | st.lists(BYTES, max_size=3)})
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {"x": st.none() | st.dictionaries(st.sampled_from("kl"), INNER, max_size=2), "y": TEXT, "breaks": st.booleans()}
+    ),
+    min_size=1, max_size=8,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _secret() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHOP_SECRET", SECRET)
+        yield
+
+
+def changed(value: Any, change: Any) -> Any:
+    """Change each text and bytes of a row's map or text, but its keys."""
+    if isinstance(value, dict) and set(value) == {"a", "b"}:
+        inner = None if value["b"] is None else [changed(one, change) for one in value["b"]]
+        return {"a": changed(value["a"], change), "b": inner}
+    if isinstance(value, dict):
+        return {name: changed(one, change) for name, one in value.items()}
+    return value if value is None else change(value)
+
+
+def table(rows: list[dict[str, Any]]) -> pa.Table:
+    maps = [None if row["x"] is None else list(row["x"].items()) for row in rows]
+    return pa.table(
+        [pa.array(range(len(rows))), pa.array(maps, SCHEMA.field("x").type), pa.array([row["y"] for row in rows])],
+        schema=SCHEMA,
+    )
+
+
+def broken(value: Any) -> Any:
+    """Not what any key encrypts."""
+    return b64encode(b"\0\0\0\0\1" + value.encode()).decode() if isinstance(value, str) else b"\0\0\0\0\1" + value
+
+
+@given(drawn=alike())
+@settings(max_examples=share(10), deadline=None)
+def test_records_with_encrypted_fields_are_not_decoded_with_their_frames(
+    drawn: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    name, log = drawn
+    schema = case_of(name).schema
+    rule = EncryptedFields((), Kek("", "", "", WrapSource()), "AES256_GCM", has_versions=False, subjects=())
+    privacy = Privacy(Policies(), KeySource(Place()), decryptions={7: Decryption((rule,))})
+    schemas = SchemaPlan(pa.schema([]), privacy=privacy).extend(7, json.dumps(schema))
+    _, _, decoded = both(replace(plan_of(schema, tmp_path_factory.getbasetemp()), schemas=schemas), log)
+    assert not decoded, "a row cannot be left out there"
+
+
+@settings(max_examples=share(120), deadline=None)
+@given(rows=ROWS, algorithm=st.sampled_from(sorted(SIZES)), versions=st.booleans(), data=st.data())
+def test_rows_decrypt_or_fail_alone(rows: list[Any], algorithm: str, versions: bool, data: st.DataObject) -> None:
+    producers = [Producer(CsfleRegistry(), subject) for subject in ("one", "two")]
+    keys = list[DataKey]()
+    sealed, breaking = list[dict[str, Any]](), set[int]()
+    for at, row in enumerate(rows):
+        producer = data.draw(st.sampled_from(producers))
+        version = data.draw(st.integers(1, 3)) if versions else None
+
+        def seal(value: Any, producer: Producer = producer, version: int | None = version) -> Any:
+            return producer.sealed(value, algorithm, version)
+
+        change = broken if row["breaks"] else seal
+        sealed.append({name: changed(row[name], change) for name in ("x", "y")})
+        if row["breaks"] and sealed[-1] != {name: row[name] for name in ("x", "y")}:
+            breaking.add(at)
+    for producer in producers:
+        keys += [DataKey(one["subject"], one["version"], one["encryptedKeyMaterial"]) for one in producer.registry.deks]
+    kek = Kek("shop-kek", "local-kms", "shop", WrapSource(Place(env="SHOP_SECRET")))
+    rule = EncryptedFields(PLACES, kek, algorithm, versions, ("one", "two"), tuple(keys))
+    skip = data.draw(st.integers(0, len(rows) - 1))
+    given_rows = table(sealed).slice(skip, data.draw(st.integers(1, len(rows))))
+    found = Decryption((rule,)).opened(given_rows)
+    there = given_rows["n"].to_pylist()
+    assert {there[at] for at in found.failures} == breaking & set(there)
+    whole = [one for one in found.rows.to_pylist() if one["n"] not in breaking]
+    assert whole == [one for one in table(rows).to_pylist() if one["n"] in there and one["n"] not in breaking]
