@@ -17,8 +17,8 @@ HISTORIES = tuple(
     for module in (
         "contract/test_adopt_iceberg", "contract/test_audit", "contract/test_audit_clients",
         "contract/test_backfill", "contract/test_buckets", "contract/test_compact", "contract/test_confirmation",
-        "contract/test_convert", "contract/test_convert_routes", "contract/test_dedupe_window", "contract/test_delete",
-        "contract/test_diff",
+        "contract/test_convert", "contract/test_convert_routes", "contract/test_dedupe_window",
+        "contract/test_dedupe_window_routes", "contract/test_delete", "contract/test_diff",
         "contract/test_foreign_change", "contract/test_gaps", "contract/test_iceberg", "contract/test_iceberg_faults",
         "contract/test_iceberg_kill", "contract/test_iceberg_routes", "contract/test_late_tiers", "contract/test_lease",
         "contract/test_privacy_everywhere",

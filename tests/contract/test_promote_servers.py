@@ -1,6 +1,5 @@
 """Shadow and promote of tables on S3, and of Iceberg tables there that Glue knows: moto."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from tests.effects import Died
-from tests.reprocessing import BERLIN, ONE, TWO, Between, check_like, delete, history, made, reprocessed, rows
+from tests.reprocessing import BERLIN, ONE, Between, check_like, delete, history, made, reprocessed, rows
 from tests.servers.objects import ObjectServer
 
 

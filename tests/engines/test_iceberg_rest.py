@@ -31,8 +31,8 @@ from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile
 from writer.output.tables import console
 from writer.table.factory import main_table, table_at
-from writer.table.log.foreign_writes import ForeignChange
 from writer.table.iceberg.renaming import TableNames
+from writer.table.log.foreign_writes import ForeignChange
 from writer.table.table import PipelineTable
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
@@ -147,6 +147,4 @@ def test_a_shadow_takes_the_place_of_the_first_and_gives_it_back(
 
 
 def test_old_rules_and_a_reprocess_give_what_the_new_rules_give_from_the_start(url: str, tmp_path: Path) -> None:
-    check_reprocess(
-        tmp_path, "iceberg", sections={"catalog": {"type": "rest", "uri": url, "namespace": "reprocessed"}}
-    )
+    check_reprocess(tmp_path, "iceberg", sections={"catalog": {"type": "rest", "uri": url, "namespace": "reprocessed"}})

@@ -162,7 +162,7 @@ def test_what_a_record_takes_in_the_raw_table_is_measured(ready, tmp_path, monke
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     few, large = ([event(n), None, b"", b"\0" + bytes(range(256)) * size] for n, size in ((1, 1), (2, 200)))
-    assert 0 < staged_sample.raw_record_bytes(ready, records(few), NOW)
+    assert staged_sample.raw_record_bytes(ready, records(few), NOW) > 0
     noise = [urandom(5_000) for _ in range(50)]  # no record of it becomes a row
     assert staged_sample.raw_record_bytes(ready, records(noise), NOW) > 5_000
     assert staged_sample.raw_record_bytes(ready, records(large), NOW) < 52_000, "it is compressed"

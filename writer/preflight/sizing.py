@@ -248,7 +248,7 @@ def _traffic(traffic: Traffic) -> Iterator[_Step]:
     each, compared = f"{parquet:,.1f} B", f"{event / parquet:.1f} times less than Kafka's values"
     if raw := traffic.raw_bytes:
         yield ("a record in the raw table", raw, "B", f"{traffic.sampled_how}, staged as Parquet")
-        yield ("raw table a day", per_s * raw * _DAY_S / 2**30, "GiB/day", f"{per_s:,.0f} x {raw:,.1f} B x {_DAY_S:,} s")
+        yield ("raw table a day", per_s * raw * _DAY_S / 2**30, "GiB/day", f"{per_s:,.0f} x {raw:,.1f} B a second")
         each, compared = f"({each} + {raw:,.1f} B)", "table and raw table"
     how = f"{per_s:,.0f} x {each} x {_DAY_S:,} s; {compared}"
     yield ("lake a day", per_s * (parquet + raw) * _DAY_S / 2**30, "GiB/day", how)

@@ -18,7 +18,8 @@ class TableNames:
     def __init__(self, place: CatalogTable, location: str, s3: S3Settings | None = None) -> None:
         """`location`: of the files, by which the catalog's client finds its storage."""
         self._place, self._location, self._s3 = place, location, s3
-        self._known = re.compile(rf"{re.escape(place.table)}(_shadow|_before_\d+)?", re.IGNORECASE)  # Glue's are lower case
+        pattern = rf"{re.escape(place.table)}(_shadow|_before_\d+)?"
+        self._known = re.compile(pattern, re.IGNORECASE)  # Glue has names in lower case
 
     def find(self, location: str) -> str | None:
         """Return by which of the names the catalog knows the table at a location; None: by none of them."""
