@@ -84,7 +84,7 @@ def raw_record_bytes(walk: LocalPipeline, records: pa.RecordBatch, now: datetime
     with tempfile.TemporaryDirectory(prefix="headrace-staged-") as directory:
         raw = raw_records(plan, directory)
         raw.add(raw_rows(pa.Table.from_batches([records]), plan))
-        return sum(file.bytes for file in raw.finish()) / records.num_rows
+        return float(sum(file.bytes for file in raw.finish()) / records.num_rows)
 
 
 def columns(paths: Iterable[Path]) -> list[ColumnBytes]:

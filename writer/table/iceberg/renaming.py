@@ -52,8 +52,8 @@ class TableNames:
         there = main.location_there()
         if there not in (None, first, shadow):
             raise ConfigError(f"table {self._place} of the catalog lies at {there}, and is neither of the two tables.")
-        for name in self._copies(there):
-            self._client(name).forget()
+        for copy in self._copies(there):
+            self._client(copy).forget()
         if there == first:
             main.rename(self._free(main.neighbours()))
             fault_points.point("between_renames")
