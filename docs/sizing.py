@@ -28,6 +28,9 @@ _ORIGINS = """\
   each hundred partitions that it reads. So a batch that is small in the lake uses few cores.
 - A commit takes {commit_s} s besides its tasks.
 - Reads and writes are those in a trace of one commit, each counted as one request to the storage.
+- With a [raw table](RAW.md) `headrace size` stages the sample for it as well, and counts its bytes, files and memory.
+  An event costs {raw_cost} times the processor time then, as measured with 202 B, one run
+  ([bench](../bench/README.md#raw-table)); with `--rate` nothing is added.
 - Compaction, queries and replication are not included.
 """
 _EVENTS_PER_S = 200_000
@@ -87,7 +90,7 @@ def _origins(known: Rates) -> list[str]:
     return [
         "## Where the numbers come from\n",
         f"- {known.source} Machine: {known.machine}.",
-        _ORIGINS.format(utilisation=f"{UTILISATION:.0%}", commit_s=known.seconds_per_commit),
+        _ORIGINS.format(utilisation=f"{UTILISATION:.0%}", commit_s=known.seconds_per_commit, raw_cost=known.raw_cost),
         "| data set | bytes an event | columns | events a processor second | MB a processor second |",
         "| --- | ---: | ---: | ---: | ---: |",
         *(

@@ -42,9 +42,9 @@ def mixed(start: int, end: int, *, tombstones: bool = True) -> dict[int, bytes |
 
 
 def made(root: Path, form: str, *, schemas: Schemas = TWO, **settings: Any) -> Driver:
-    raw = {"raw": {"location": str(root / "lake" / "clicks_raw")}}
+    table = {"raw": {"location": str(root / "lake" / "clicks_raw")}, **settings.pop("table", {})}
     limits = {"failed_ratio_max": 1}
-    driver = Driver(root, form, schemas=schemas, table=raw, limits=limits, **settings)
+    driver = Driver(root, form, schemas=schemas, table=table, limits=limits, **settings)
     driver.start(2)
     return driver
 

@@ -1,6 +1,7 @@
 """A lake with a table and its shadow, whose writers run without Spark and Kafka."""
 
 import json
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,17 @@ def values(start: int, end: int) -> dict[int, bytes | None]:
 class Lake:
     """A table with a history, its configuration file, that of its shadow, and what its topic holds."""
 
-    def __init__(self, root: Path, form: str, *, end: int = 20, start: int = 0, **settings: Any) -> None:
+    def __init__(
+        self, root: Path, form: str, *, end: int = 20, start: int = 0, home: str = "",
+        sections: Mapping[str, Any] | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
+        """`home`: where the tables lie, in place of `root`. `sections`: of the configuration, beside the pipeline."""
         root.mkdir(exist_ok=True)
-        self.root, self.place, self.topic = root, str(root / "elsewhere" / "v2"), values(0, 200)
-        table = {"raw": {"location": str(root / "lake" / "raw")}}
+        home = home or str(root)
+        self.root, self.place, self.topic = root, f"{home}/elsewhere/v2", values(0, 200)
+        table = {"location": f"{home}/lake/clicks", "raw": {"location": f"{home}/lake/raw"}}
         about = {"limits": {"failed_ratio_max": 1}, "seal": {"late": "late_table"}, **settings}
-        made = configured(root, form, table=table, **about)
+        made = configured(root, form, table=table, sections=sections, **about)
         raw = made.model_dump(mode="json", exclude_unset=True)
         (root / "1.avsc").write_text(json.dumps(EVENT))
         raw["registry"] = {"files": {1: str(root / "1.avsc")}}

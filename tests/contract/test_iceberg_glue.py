@@ -2,29 +2,38 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.table import Table
 
 from tests.contract.tables import COLUMNS, P0, batch, begun, written
+from tests.effects import Died, dying
 from tests.opened import in_catalog
+from tests.racing import TWICE, fail
 from tests.servers.objects import ObjectServer
 from writer.config.table_sections import Catalog
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile
 from writer.table.factory import table_at
+from writer.table.iceberg.catalog import catalog_client
 from writer.table.iceberg.catalog.catalog_client import client_settings
+from writer.table.iceberg.renaming import TableNames
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.log.operations import Rewrite
 from writer.table.table import PipelineTable
 
 HOUR = "2026-11-20T05"
 Stage = Callable[[int], StagedFile]
+Effects = Mapping[Any, Sequence[str]]  # names of methods, by who has them
 
 
 def place(url: str, location: str) -> CatalogTable:
@@ -87,3 +96,52 @@ def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, on_s3:
     ]
     assert sum(int(one.communicate(timeout=1700)[0]) for one in racing) == commits
     assert table.snapshot().version == commits + 1
+
+
+def check_switches(names: TableNames, places: Sequence[str], effects: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch two tables there and back, let each switch die at one of the catalog's effects, and end it by the next."""
+    first, second = places
+    for after in range(9):
+        steps, is_dead = dying(monkeypatch, after, effects), False
+        next(steps)
+        try:
+            names.switch(first, second)
+        except Died:
+            is_dead = True
+        with suppress(StopIteration):
+            next(steps)
+        assert names.is_switched(second) != is_dead, after
+        names.switch(first, second)
+        assert names.is_switched(second)
+        assert (names.find(second), len(names._names())) == (names.main, 2), after
+        first, second = second, first
+        if not is_dead:
+            assert after == sum(map(len, effects.values())) * 2
+            return
+    raise AssertionError("it has more effects than expected")
+
+
+@pytest.fixture
+def names(table: PipelineTable, on_s3: ObjectServer) -> TableNames:
+    """The names of the table and its shadow's."""
+    at = place(on_s3.url, table.location)
+    shadow = f"{table.location}_2"
+    table_at("iceberg", shadow, "events", catalog=replace(at, table=f"{at.table}_shadow")).create(COLUMNS, ["hour"])
+    return TableNames(at, table.location)
+
+
+def test_a_switch_of_names_that_dies_at_any_request_is_ended_by_the_next(
+    table: PipelineTable, names: TableNames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effects = {GlueCatalog: ("_create_glue_table", "drop_table")}
+    check_switches(names, (table.location, f"{table.location}_2"), effects, monkeypatch)
+
+
+def test_an_answer_that_is_lost_takes_no_name_away(
+    table: PipelineTable, names: TableNames, on_s3: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = place(on_s3.url, table.location)
+    client = catalog_client._opened(at.catalog, tuple(sorted(client_settings(at, table.location).items())))
+    with fail(monkeypatch, client, TWICE, "drop_table") as failed:
+        names.switch(table.location, f"{table.location}_2")
+    assert (failed(), names.is_switched(f"{table.location}_2"), len(names._names())) == (2, True, 2)

@@ -89,7 +89,9 @@ def test_every_record_is_kept_as_it_came_and_the_audit_adds_up(driver: Driver) -
     assert (seen.reconciliation.raw, seen.raw_taken) == (len(VALUES), {})
     sums = Totals()
     sums.add(driver.table.recent(1)[0])
-    assert sums.raw_records == len(VALUES)
+    raw = driver.side(driver.settings.raw_place).bucket_files(driver.side(driver.settings.raw_place).snapshot())
+    assert (sums.raw_records, sums.raw_files) == (len(VALUES), len(raw))
+    assert sums.raw_bytes == sum(file.bytes for file in raw) > 0
 
 
 @pytest.mark.parametrize("form", ["delta"])

@@ -23,7 +23,7 @@ def routed(tmp_path_factory: pytest.TempPathFactory, bootstrap: str, registry_ur
     lake = site.root / "lake"
     bucket = {"type": "event_time", "width": "1 d", "zone": "UTC"}
     targets = {CLICK: str(lake / "clicks"), "*": {"location": str(lake / "{name}"), "bucket": bucket}}
-    site.pipeline("events", [name], route={"targets": targets})
+    site.pipeline("events", [name], raw=True, route={"targets": targets})
     for kind, count in (("clicks", 30), ("installs", 20)):
         site.send(name, site.values(name, count, kind=kind, subject=f"{name}-{kind}"))
     site.send(name, [(b"k", b"\0\0\0\0\1"), (b"k", None)])  # type: ignore[list-item]
@@ -84,6 +84,9 @@ def test_size_has_one_pipeline_and_its_tables(routed: Site) -> None:
         for one in (found, *found["tables"])
     ]
     assert per_s == pytest.approx([100, 100 * 30 / 52, 100 * 20 / 52])
+    whole = {line["name"]: line["value"] for line in found["lines"]}
+    rows = sum(line["value"] for one in found["tables"] for line in one["lines"] if line["name"] == "lake a day")
+    assert whole["lake a day"] == pytest.approx(rows + whole["raw table a day"])
     shown = say("size", str(routed.config), "--events-per-second", "100", COLUMNS="120")
     assert all(target in shown for target in (CLICK, INSTALL))
     assert "in one application" not in shown

@@ -3,20 +3,26 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.schema import Schema
 
 from tests.carried import Driver, configured, log
 from tests.contract.tables import COLUMNS, P0, batch, begun, written
 from tests.contract.test_adopt_iceberg import BY_HOUR, COLUMNS as FIELDS
 from tests.contract.test_adopt_table import old_rows
+from tests.contract.test_iceberg_glue import check_switches
+from tests.contract.test_promote_servers import check_there_and_back
+from tests.contract.test_reprocess_servers import check_reprocess
 from tests.looking import NOW, event
 from tests.servers.iceberg_rest import iceberg_rest
+from tests.shadowing import Lake, writer_fixture  # noqa: F401 - a fixture
 from writer.cli.table.convert import run_convert
 from writer.cli.write.table_adopt import run_adopt
 from writer.config.pipelines import Config
@@ -25,6 +31,7 @@ from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile
 from writer.output.tables import console
 from writer.table.factory import main_table, table_at
+from writer.table.iceberg.renaming import TableNames
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.table import PipelineTable
 
@@ -121,3 +128,23 @@ def test_a_delta_table_is_converted_and_a_table_of_another_client_adopted(url: s
         at = config.catalog_place("clicks", table.location)
         assert at is not None
         assert (table.rows().count_rows(), other.load_table(at.identifier).scan().count()) == (rows, rows)
+
+
+def test_a_switch_of_names_that_dies_at_any_request_is_ended_by_the_next(
+    url: str, table: PipelineTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, shadow = place(url, table.location), f"{table.location}_2"
+    table_at("iceberg", shadow, "events", catalog=replace(at, table=f"{at.table}_shadow")).create(COLUMNS, ["hour"])
+    places = table.location, shadow
+    check_switches(TableNames(at, table.location), places, {RestCatalog: ("rename_table",)}, monkeypatch)
+
+
+def test_a_shadow_takes_the_place_of_the_first_and_gives_it_back(
+    url: str, tmp_path: Path, writer: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = {"type": "rest", "uri": url, "namespace": "shadowed"}
+    check_there_and_back(Lake(tmp_path, "iceberg", sections={"catalog": catalog}), writer, monkeypatch)
+
+
+def test_old_rules_and_a_reprocess_give_what_the_new_rules_give_from_the_start(url: str, tmp_path: Path) -> None:
+    check_reprocess(tmp_path, "iceberg", sections={"catalog": {"type": "rest", "uri": url, "namespace": "reprocessed"}})

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from os import urandom
 
 import pyarrow as pa
 import pytest
@@ -154,6 +155,17 @@ def test_staged_files_are_measured_and_gone(ready, tmp_path, monkeypatch):
     assert {column.path for column in found.columns} >= {"id", "at", "note", "_offset", "_topic"}
     assert all(column.compression == "ZSTD" and column.bytes > 0 for column in found.columns)
     assert sum(column.nulls for column in found.columns if column.path == "note") == sum(n % 3 > 0 for n in range(500))
+    assert not list(tmp_path.glob("headrace-staged-*"))
+
+
+def test_what_a_record_takes_in_the_raw_table_is_measured(ready, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    few, large = ([event(n), None, b"", b"\0" + bytes(range(256)) * size] for n, size in ((1, 1), (2, 200)))
+    assert staged_sample.raw_record_bytes(ready, records(few), NOW) > 0
+    noise = [urandom(5_000) for _ in range(50)]  # no record of it becomes a row
+    assert staged_sample.raw_record_bytes(ready, records(noise), NOW) > 5_000
+    assert staged_sample.raw_record_bytes(ready, records(large), NOW) < 52_000, "it is compressed"
     assert not list(tmp_path.glob("headrace-staged-*"))
 
 

@@ -58,6 +58,25 @@ def test_the_whole_arithmetic_by_hand(settings):
     assert {name: found.value(name) for name in by_hand} == pytest.approx(by_hand)
 
 
+def test_a_raw_table_has_its_bytes_files_memory_and_processor_time(settings):
+    without, known = size(TRAFFIC, settings, RATES), replace(RATES, raw_cost=1.25)
+    found = size(replace(TRAFFIC, raw_bytes=150), settings, known)
+    per_day, commits = 100_000 * 86_400 / 2**30, 86_400 / found.value("a commit every")
+    raw_files = max(2, math.ceil(found.value("records in a commit") * 150 / (128 * MIB)))
+    by_hand = {
+        "events a processor second": 80_000, "busy": 1.25, "cores": 3, "lake a day": per_day * (64 + 150),
+        "a record in the raw table": 150, "raw table a day": per_day * 150, "raw files in a commit": raw_files,
+        "files a day": (found.value("files in a commit") + raw_files) * commits,
+        "files in a bucket": found.value("files in a commit") * commits / 24,
+        "a task's Python": without.value("a task's Python") + 64 * MIB,
+    }  # fmt: skip
+    assert {name: found.value(name) for name in by_hand} == pytest.approx(by_hand)
+    assert found.value("writes a day") > found.value("files a day")
+    assert "÷ 1.25 for the raw table" in {line.name: line for line in found.lines}["events a processor second"].how
+    assert size(replace(TRAFFIC, raw_bytes=150), settings, known, 50_000).value("busy") == 2, "--rate has it in it"
+    assert not [line.name for line in without.lines if "raw" in line.name]
+
+
 def test_a_quiet_topic_commits_by_the_delay(settings):
     quiet = steady(replace(TRAFFIC, events_per_s=10), settings, 100_000, 1, 1.0)
     assert (quiet.records, quiet.every_s, quiet.tasks) == (6_000, 600, 1)
@@ -172,6 +191,7 @@ def test_the_rates_that_are_packaged_are_measured_somewhere():
     known = rates()
     assert known.source
     assert known.machine
+    assert known.raw_cost > 1
     assert all(m.events_per_cpu_second > 0 and m.bytes_per_event > 0 and m.columns > 0 for m in known.measured)
 
 

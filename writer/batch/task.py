@@ -69,7 +69,7 @@ class Task:
     def __init__(self, plan: TaskPlan, leave_out: LeaveOut | None = None) -> None:
         self._plan, self._leave_out, self._counts = plan, leave_out, defaultdict[Source, Counts](Counts)
         self._dead = DeadLetterFile(plan.destination(plan.dead_letters), plan.incarnations, plan.now, plan.sealing)
-        self._raw = None if plan.raw is None else _raw_records(plan, plan.raw)
+        self._raw = None if plan.raw is None else raw_records(plan, plan.raw)
         keep = None if self._raw is None else partial(self._keep, self._raw)
         self._steps = RecordSteps(plan, self._dead.add, counts=self._counts, keep=keep, leave_out=leave_out)
         self._report = self._steps.report
@@ -161,9 +161,7 @@ class Task:
         """Stage records as Kafka has them, unless they are to be read again."""
         if not self._lacks_schemas:
             with self._steps.clock("raw"):
-                found, sealing = as_raw(records), self._plan.sealing
-                found = found if sealing is None else sealing.sealed(found)
-                raw.add(_with_provenance(found, records, self._plan))
+                raw.add(raw_rows(records, self._plan))
 
     @property
     def _lacks_schemas(self) -> bool:
@@ -305,9 +303,16 @@ class TableRows:
         return self._late_stage
 
 
-def _raw_records(plan: TaskPlan, location: str) -> RawRecords:
+def raw_records(plan: TaskPlan, location: str) -> RawRecords:
+    """Return what stages a task's records for the raw table at a location."""
     to = plan.destination(location, RAW_BUCKET_COLUMNS)
     return RawRecords(to, plan.time_rule.window(plan.now), plan.now, budget=plan.budget // 4, scratch=scratch())
+
+
+def raw_rows(records: pa.Table, plan: TaskPlan) -> pa.Table:
+    """Return records as the raw table has them."""
+    found = as_raw(records)
+    return _with_provenance(found if plan.sealing is None else plan.sealing.sealed(found), records, plan)
 
 
 def _reason(route: Route, share: Share, at: int, *, hides: bool) -> str:

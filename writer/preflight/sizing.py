@@ -49,6 +49,7 @@ class Rates:
     machine: str
     seconds_per_commit: float
     measured: Sequence[Measured]
+    raw_cost: float = 1.0  # of an event with a raw table, to that of one without
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Traffic:
     bucket_shares: Sequence[float]
     buckets_per_day: float | None  # None: they are the same every day
     partitions_for_spark: int = 0  # of all topics, where Spark's source reads them
+    raw_bytes: float = 0.0  # of a record in the raw table, as Parquet; 0: there is none
 
 
 @dataclass(frozen=True)
@@ -126,9 +128,7 @@ class Steady:
 def rates() -> Rates:
     """Read the measured rates that come with the package."""
     raw = json.loads((files("writer.preflight") / "rates.json").read_text(encoding="utf-8"))
-    return Rates(
-        raw["source"], raw["machine"], raw["seconds_per_commit"], [Measured(**measured) for measured in raw["measured"]]
-    )
+    return Rates(**{**raw, "measured": [Measured(**measured) for measured in raw["measured"]]})
 
 
 def rate(known: Rates, event_bytes: float, columns: int) -> tuple[float, str]:
@@ -168,6 +168,8 @@ def size(
     per_core, per_core_how = rate(known, traffic.event_bytes, traffic.columns)
     if given is not None:
         per_core, per_core_how = given, "given by --rate"
+    elif traffic.raw_bytes:
+        per_core, per_core_how = per_core / known.raw_cost, f"{per_core_how}, ÷ {known.raw_cost} for the raw table"
     busy = traffic.events_per_s / per_core
     cores = max(1, math.ceil(busy / UTILISATION))
     batch = steady(traffic, settings, per_core, cores, known.seconds_per_commit)
@@ -243,12 +245,13 @@ def _traffic(traffic: Traffic) -> Iterator[_Step]:
     yield ("Kafka to read", per_s * event, "bytes/s", f"{per_s:,.0f} x {event:,.1f} B")
     yield ("Kafka a day", per_s * event * _DAY_S, "bytes/day", f"x {_DAY_S:,} s")
     yield ("a row in the lake", parquet, "B", f"{traffic.sampled_how}, staged as Parquet")
-    yield (
-        "lake a day",
-        per_s * parquet * _DAY_S / 2**30,
-        "GiB/day",
-        f"{per_s:,.0f} x {parquet:,.1f} B x {_DAY_S:,} s; {event / parquet:.1f} times less than Kafka's values",
-    )
+    each, compared = f"{parquet:,.1f} B", f"{event / parquet:.1f} times less than Kafka's values"
+    if raw := traffic.raw_bytes:
+        yield ("a record in the raw table", raw, "B", f"{traffic.sampled_how}, staged as Parquet")
+        yield ("raw table a day", per_s * raw * _DAY_S / 2**30, "GiB/day", f"{per_s:,.0f} x {raw:,.1f} B a second")
+        each, compared = f"({each} + {raw:,.1f} B)", "table and raw table"
+    how = f"{per_s:,.0f} x {each} x {_DAY_S:,} s; {compared}"
+    yield ("lake a day", per_s * (parquet + raw) * _DAY_S / 2**30, "GiB/day", how)
 
 
 def _processors(traffic: Traffic, per_core: float, how: str, busy: float, cores: int) -> Iterator[_Step]:
@@ -276,7 +279,7 @@ def _files(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[_Ste
     target, parquet = settings.roll.target_file_size, traffic.row_bytes_parquet
     hit = [batch.records * share for share in traffic.bucket_shares]
     each = [max(min(batch.tasks, math.ceil(rows)), math.ceil(rows * parquet / target)) for rows in hit]
-    per_commit, per_day = sum(each), sum(each) * _DAY_S / batch.every_s
+    per_commit, commits = sum(each), _DAY_S / batch.every_s
     how = f"{plural(batch.tasks, 'task')} x {plural(len(hit), 'bucket')} in the sample"
     if per_commit > batch.tasks * len(hit):
         how += f", and more where one fills several of {show_size(target)}"
@@ -287,15 +290,22 @@ def _files(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[_Ste
     yield ("small ones of them", sum(files for files, _ in small), "", how)
     how = f"{hit[0]:,.0f} rows x {parquet:,.1f} B ÷ {plural(each[0], 'file')}"
     yield ("a file of the largest bucket", hit[0] * parquet / each[0], "bytes", how)
-    yield ("files a day", per_day, "", f"{per_commit:,} x {_DAY_S / batch.every_s:,.0f} commits")
+    raw, how = 0, f"{per_commit:,}"
+    if traffic.raw_bytes:
+        raw = max(batch.tasks, math.ceil(batch.records * traffic.raw_bytes / target))
+        how = f"({per_commit:,} + {raw:,})"
+        yield ("raw files in a commit", raw, "", f"{plural(batch.tasks, 'task')}, one day of Kafka's timestamps")
+    yield ("files a day", (per_commit + raw) * commits, "", f"{how} x {commits:,.0f} commits")
     buckets = traffic.buckets_per_day
     how = f"÷ {buckets:,.0f} buckets a day" if buckets else f"a day: ÷ {plural(len(hit), 'bucket')}, the same every day"
-    yield ("files in a bucket", per_day / (buckets or len(hit)), "", how)
+    how += ", without the raw table" if raw else ""
+    yield ("files in a bucket", per_commit * commits / (buckets or len(hit)), "", how)
 
 
 def _memory(traffic: Traffic, settings: Pipeline, batch: Steady, cores: int) -> Iterator[_Step]:
     arrow = min(settings.arrow_batch_records * traffic.event_bytes, _ARROW_BYTES) * _ARROW_COPIES
     held = {"budget": settings.memory.buffer, "row group": GROUP_BYTES_MAX, "Arrow batches": arrow}
+    held |= {"raw table": settings.memory.buffer // 4} if traffic.raw_bytes else {}
     parts = {**held, "libraries": _PYTHON_BYTES}
     task, heap = sum(parts.values()), _HEAP_PER_TASK
     yield ("a task's Python", task, "bytes", " + ".join(f"{show_size(n)} {what}" for what, n in parts.items()))

@@ -20,7 +20,7 @@ from writer.core.files import BucketKey
 from writer.core.text import instant, plural, span
 from writer.maintenance.local_pipeline import LocalPipeline, opened
 from writer.preflight.samples.route_sample import opened_part, split
-from writer.preflight.samples.staged_sample import Staged, staged
+from writer.preflight.samples.staged_sample import Staged, raw_record_bytes, staged
 from writer.preflight.sizing import Traffic
 from writer.schemas.registry import SchemaSource, source
 
@@ -118,6 +118,8 @@ def measured(
     sent = pc.sum(pc.binary_length(batch.column("value"))).as_py()
     partitions = len(cluster.sources(topics)) if config.kafka.reader == "spark" else 0
     whole = _traffic(list(parts.values()), per_s, how, sent / values, values, partitions)
+    if settings.raw_place:
+        whole = replace(whole, raw_bytes=raw_record_bytes(walk, batch, now))
     tables = {target: (_of_part(part, per_s, how), part.settings) for target, part in parts.items() if settings.route}
     which = f"the newest {plural(values, 'record')} of {', '.join(topics)} ({walk.settled(batch).format})"
     left = values - sum(part.staged.rows for part in parts.values())

@@ -193,6 +193,7 @@ def _totals(totals: Totals, since: datetime) -> dict[str, Any]:
         "value_bytes": totals.value_bytes,
         "files": totals.files, "bytes": totals.bytes,
         "dead_letter_bytes": totals.dead_letter_bytes, "spilled_bytes": totals.spilled_bytes,
+        "raw_records": totals.raw_records, "raw_bytes": totals.raw_bytes, "raw_files": totals.raw_files,
         "offsets_without_records": totals.offsets_without_records,
         "step_cpu_seconds": {step: round(seconds, 3) for step, seconds in totals.steps.items()},
     }  # fmt: skip

@@ -70,6 +70,8 @@ class Totals:
     gap_offsets: Counter[str] = field(default_factory=Counter)
     filtered: dict[str, Counter[str]] = field(default_factory=dict)  # records that specs left out: by spec, by rule
     raw_records: int = 0  # that are in the raw table beside
+    raw_bytes: int = 0  # of files that came to it
+    raw_files: int = 0
     targets: dict[str, Counter[str]] = field(default_factory=dict)  # rows, bytes and files of a route's tables, by name
 
     def add_gap(self, facts: Mapping[str, Any]) -> None:
@@ -89,6 +91,8 @@ class Totals:
         self.files += facts.get("files", 0)
         self.bytes += facts["bytes"]
         self.dead_letter_bytes += facts.get("dead_letter_bytes", 0)
+        raw = facts.get("raw", {})
+        self.raw_bytes, self.raw_files = self.raw_bytes + raw.get("bytes", 0), self.raw_files + raw.get("files", 0)
         self.spilled_bytes += facts.get("spilled_bytes", 0)
         self.offsets_without_records += without_records(facts)
         for spec, rules in facts.get("specs", {}).get("filtered", {}).items():

@@ -215,6 +215,8 @@ CATALOGUE: tuple[Metric, ...] = (
         "Committed records that are kept in the raw table, too.",
         plain(lambda r: r.view.totals.raw_records),
     ),
+    Metric("headrace_raw_bytes_total", "Bytes of the raw table's files.", plain(lambda r: r.view.totals.raw_bytes)),
+    Metric("headrace_raw_files_total", "Files committed to that table.", plain(lambda r: r.view.totals.raw_files)),
     Metric(
         "headrace_offsets_without_records_total",
         "Committed offsets that gave no record: transaction markers, or what compaction took. Else an alarm.",
@@ -292,11 +294,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "Rows committed to the dead-letter table: dead letters and quarantined records.",
         plain(lambda r: r.view.totals.records["dead_letters"] + r.view.totals.records["quarantined"]),
     ),
-    Metric(
-        "headrace_files_total",
-        "Parquet files committed to the table.",
-        plain(lambda r: r.view.totals.files),
-    ),
+    Metric("headrace_files_total", "Parquet files committed to the table.", plain(lambda r: r.view.totals.files)),
     Metric("headrace_bytes_total", "Bytes of those files.", plain(lambda r: r.view.totals.bytes)),
     Metric(
         "headrace_staged_bytes_total",

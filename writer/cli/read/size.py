@@ -87,7 +87,8 @@ def size(
     """Size a pipeline for its topic's traffic: cores, memory, files, requests, with the arithmetic. Changes nothing.
 
     The tables of a route share its processors and commits; rows and files are listed by table, too. A table of which no
-    sampled record becomes a row is left out, and a warning says so.
+    sampled record becomes a row is left out, and a warning says so. A raw table's bytes, files, memory and processor
+    time are counted as well.
 
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration, or nothing to measure.
     """

@@ -71,7 +71,7 @@ class Switch:
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
-        is_named = self._names is None or self._names.find(self.places[1]) == self._names.main
+        is_named = self._names is None or self._names.is_switched(self.places[1])
         return self.is_begun and is_named and not self.new.snapshot().superseded_by
 
     def carry_out(self, frontier: Mapping[TopicPartition, int], facts: Mapping[str, Any]) -> None:

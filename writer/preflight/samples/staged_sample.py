@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from rich.text import Text
 
 import bucketers
 from writer.avro.schema_plan import PROVENANCE
+from writer.batch.task import raw_records, raw_rows
 from writer.batch.task_report import Report
 from writer.core.files import StagedFile
 from writer.core.text import plural
@@ -74,6 +75,16 @@ def staged(walk: LocalPipeline, records: pa.RecordBatch, now: datetime) -> Stage
     sample = walk.decoded(records)
     in_memory = sum(group.rows.nbytes for group in sample.groups) / max(sample.rows, 1)
     return Staged(report, whole, by_file, size, in_memory)
+
+
+def raw_record_bytes(walk: LocalPipeline, records: pa.RecordBatch, now: datetime) -> float:
+    """Stage the records for the raw table, and remove the files. Returns bytes of one, on the mean."""
+    incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), 1)
+    plan = replace(walk.task_plan(now, "sample", incarnations), entropy_bits=0, hidden=False, folder="")
+    with tempfile.TemporaryDirectory(prefix="headrace-staged-") as directory:
+        raw = raw_records(plan, directory)
+        raw.add(raw_rows(pa.Table.from_batches([records]), plan))
+        return float(sum(file.bytes for file in raw.finish()) / records.num_rows)
 
 
 def columns(paths: Iterable[Path]) -> list[ColumnBytes]:

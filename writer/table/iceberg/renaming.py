@@ -18,12 +18,12 @@ class TableNames:
     def __init__(self, place: CatalogTable, location: str, s3: S3Settings | None = None) -> None:
         """`location`: of the files, by which the catalog's client finds its storage."""
         self._place, self._location, self._s3 = place, location, s3
-        self._known = re.compile(rf"{re.escape(place.table)}(_shadow|_before_\d+)?")
+        pattern = rf"{re.escape(place.table)}(_shadow|_before_\d+)?"
+        self._known = re.compile(pattern, re.IGNORECASE)  # Glue has names in lower case
 
     def find(self, location: str) -> str | None:
         """Return by which of the names the catalog knows the table at a location; None: by none of them."""
-        names = sorted(filter(self._known.fullmatch, self._client(self._place.table).neighbours()))
-        return next((name for name in names if self._at(name) == location), None)
+        return next((name for name in self._names() if self._at(name) == location), None)
 
     @property
     def main(self) -> str:
@@ -39,6 +39,10 @@ class TableNames:
         """Name that a new shadow gets."""
         return f"{self._place.table}_shadow"
 
+    def is_switched(self, shadow: str) -> bool:
+        """Return whether the table at location `shadow` has the name, and no other."""
+        return self._at(self.main) == shadow and not self._copies(shadow)
+
     def switch(self, first: str, shadow: str) -> None:
         """Give the table at location `shadow` the name, and the one at `first` a name of before. Safe to run again.
 
@@ -46,19 +50,31 @@ class TableNames:
         """
         main = self._client(self._place.table)
         there = main.location_there()
+        if there not in (None, first, shadow):
+            raise ConfigError(f"table {self._place} of the catalog lies at {there}, and is neither of the two tables.")
+        for copy in self._copies(there):
+            self._client(copy).forget()
         if there == first:
             main.rename(self._free(main.neighbours()))
             fault_points.point("between_renames")
-        elif there not in (None, shadow):
-            raise ConfigError(f"table {self._place} of the catalog lies at {there}, and is neither of the two tables.")
         if there != shadow:
             name = self.find(shadow)
             assert name is not None, "the shadow has one of the names"
             self._client(name).rename(self._place.table)
 
+    def _copies(self, location: str | None) -> list[str]:
+        """Return other names of the table at a location that has the name: a rename broke off between its two steps."""
+        if location is None or self._client(self.main).renames_at_once:
+            return []
+        others = (name for name in self._names() if name.casefold() != self.main.casefold())
+        return [name for name in others if self._at(name) == location]
+
+    def _names(self) -> list[str]:
+        return sorted(filter(self._known.fullmatch, self._client(self.main).neighbours()))
+
     def _free(self, names: Collection[str]) -> str:
-        before = (f"{self._place.table}_before_{n}" for n in count(1))
-        return next(name for name in before if name not in names)
+        before, taken = (f"{self.main}_before_{n}" for n in count(1)), {name.casefold() for name in names}
+        return next(name for name in before if name.casefold() not in taken)
 
     def _at(self, table: str) -> str | None:
         return self._client(table).location_there()

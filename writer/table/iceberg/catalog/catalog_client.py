@@ -80,10 +80,26 @@ class CatalogClient:
         """Return the names of all tables in the namespace; none where there is no such namespace."""
         return self._tried(self._neighbours)
 
+    @property
+    def renames_at_once(self) -> bool:
+        """Whether a rename is one step. Glue has none: a new name is made, then the old one removed."""
+        return self._settings["type"] != "glue"
+
     def rename(self, table: str) -> None:
         """Give the table another name in its namespace. Asks once; what became of it, `location_there` says."""
+        name = (*self.place.namespace, table)
         with self._asking():
-            self._catalog().rename_table(self.place.identifier, (*self.place.namespace, table))
+            if self.renames_at_once:
+                self._catalog().rename_table(self.place.identifier, name)
+                return
+            # Not pyiceberg's: where an answer is lost, it takes both names away.
+            self._catalog().register_table(name, self._catalog().load_table(self.place.identifier).metadata_location)
+        self.forget()
+
+    def forget(self) -> None:
+        """Take the name out of the catalog. All files stay."""
+        with self._asking(), suppress(NoSuchTableError):
+            self._catalog().drop_table(self.place.identifier)
 
     def create(self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
         """Make the table unless there is one of that name, and its namespace where that is missing.
