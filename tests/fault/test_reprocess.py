@@ -9,7 +9,7 @@ import pytest
 
 from tests import oracle
 from tests.contract.audits import audited, said
-from tests.fault.cells import NAMES
+from tests.fault.cells import FORMATS
 from tests.fault.test_backfill import MakeTopic, clean, headrace, live
 from tests.process import run_killed
 from tests.reprocessing import BERLIN, both, check_like, history, opened, reprocessed
@@ -28,7 +28,7 @@ POINTS = (
 BUCKETS = ("--buckets", "2026-11-20T00..2026-11-20T23", "--from", "raw", "--yes")
 
 
-@pytest.mark.parametrize("form", NAMES)
+@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_any_step_it_loses_and_doubles_no_row(
     tmp_path: Path, form: str, point: str, record: Callable[..., None]
@@ -49,7 +49,7 @@ def test_killed_at_any_step_it_loses_and_doubles_no_row(
     found = oracle.tally.since(before)
     record(
         fault="kill -9 of a reprocess", moment=point.partition(":")[0].replace("_", " "),
-        on=f"in-process, {NAMES[form]}, local", times=1, seen_twice=found.seen_twice, records=found.records,
+        on=f"in-process, {FORMATS[form]}, local", times=1, seen_twice=found.seen_twice, records=found.records,
         lost=found.lost, twice=found.twice, ended="killed 1",
     )  # fmt: skip
 
