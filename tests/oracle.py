@@ -36,8 +36,7 @@ def replay(table: Path) -> Log:
     files: dict[str, dict[str, str | None]] = {}
     frontier: dict[str, int] = {}
     commits: list[dict[str, object]] = []
-    entries = sorted((_parquet(table) or table / "_delta_log").glob("[0-9]*[0-9].json"))
-    assert [int(e.stem) for e in entries] == list(range(len(entries))), "a version is missing in the log"
+    entries = _entries(table)
     for entry in entries:
         for line in entry.read_text().rstrip("\n").split("\n"):  # a value may hold what `splitlines` takes for an end
             action = json.loads(line)
@@ -77,9 +76,23 @@ def _iceberg(table: Path) -> str | None:
     for folder in table.parents:
         if (catalog := folder / "catalog.db").exists():
             with closing(sqlite3.connect(catalog)) as asked:
+                if not asked.execute("SELECT 1 FROM sqlite_master WHERE name = 'iceberg_tables'").fetchall():
+                    return None  # it is just being made
                 found = asked.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
             return next((row[0] for row in found if row[0].startswith(f"{table}/metadata/")), None)
     return None
+
+
+def _entries(table: Path) -> list[Path]:
+    """Return the entries of a table's log; of an Iceberg table also the draft of one that its catalog names already."""
+    entries = sorted((_parquet(table) or table / "_delta_log").glob("[0-9]*[0-9].json"))
+    assert [int(e.stem) for e in entries] == list(range(len(entries))), "a version is missing in the log"
+    metadata = _iceberg(table)
+    named = {} if metadata is None else StaticTable.from_metadata(metadata).properties
+    if int(named.get("headrace.version", -1)) < len(entries):
+        return entries
+    draft = table / "_headrace" / "log" / named["headrace.entry"]
+    return [*entries, draft] if draft.exists() else _entries(table)  # it was put in its place meanwhile
 
 
 def _files(table: Path) -> list[str]:

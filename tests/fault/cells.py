@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 
 from tests.fault import outcomes
 
-FORMATS = {"delta": "Delta", "parquet": "Parquet"}  # table.format → as the page says it
-NAMES = {**FORMATS, "iceberg": "Iceberg"}
+FORMATS = {"delta": "Delta", "parquet": "Parquet", "iceberg": "Iceberg"}  # table.format → as the page says it
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         assert found.looks, "a cell that no reader looked at before the restart"
         assert found.checks, "a cell without a verdict of the oracle"
         given = getattr(getattr(pyfuncitem, "callspec", None), "params", {})
-        on = f"Spark, Kafka, {cells.NAMES[given.get('form', 'delta')]}"
+        on = f"Spark, Kafka, {cells.FORMATS[given.get('form', 'delta')]}"
         cells.Cell(
             fault.format(**given), moment.format(**given), on, _name(pyfuncitem), 1, found.seen_twice, found.records,
             found.lost, found.twice,

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
+import writer.table.iceberg.iceberg  # noqa: F401  the writer imports it late, and would keep the first test's store_at
 from writer.storage.base import Mark, OutcomeUnknown, Store, StoredObject, StoreError, always
 from writer.storage.locations import on_s3, store_at
 

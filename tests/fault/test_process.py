@@ -51,7 +51,7 @@ def line(what: str, root: Path, lake: Path, form: str, **settings: Any) -> str:
 @pytest.mark.parametrize(
     ("form", "point"),
     [
-        *(("delta", point) for point in (*POINTS, *OPTIONAL)),
+        *((form, point) for form in ("delta", "iceberg") for point in (*POINTS, *OPTIONAL)),
         *(("parquet", point) for point in (*POINTS, *MOVES, *OPTIONAL)),
     ],
 )
@@ -81,14 +81,15 @@ def test_whenever_the_disk_is_full_nothing_is_lost_or_twice(
     tmp_path: Path, form: str, record: Callable[..., None]
 ) -> None:
     """One disk for table, dead letters and log; made larger afterwards, as a person would do it."""
-    disk, failed, sums = tmp_path / "disk", 0, oracle.Tally()
-    disk.mkdir()
-    lake = disk / "lake" / "clicks"
+    failed, sums = 0, oracle.Tally()
     for size in DISKS_KIB:
+        root = tmp_path / str(size)
+        disk, lake = root / "disk", root / "disk" / "lake" / "clicks"
+        disk.mkdir(parents=True)
         script = (
-            f"mount -t tmpfs -o size={size}k none {disk} || exit 99; {line('carry', tmp_path, lake, form)} "
-            f">/dev/null; echo code $? >&2; {line('look', tmp_path, lake, form)} && "
-            f"mount -o remount,size=64m {disk} && {line('judge', tmp_path, lake, form)}"
+            f"mount -t tmpfs -o size={size}k none {disk} || exit 99; {line('carry', root, lake, form)} "
+            f">/dev/null; echo code $? >&2; {line('look', root, lake, form)} && "
+            f"mount -o remount,size=64m {disk} && {line('judge', root, lake, form)}"
         )
         done = ran(f"exec unshare --map-root-user --mount sh -c '{script}'")
         assert done.returncode == 0, done.stdout + done.stderr

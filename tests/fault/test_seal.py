@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bucketed import HOUR, NOON, Lake, label
+from tests.fault.cells import FORMATS
 from writer.table.log.entries import parse_commit_info
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ def seals(lake: Lake) -> list[tuple[str, int]]:
     ]
 
 
-@pytest.mark.parametrize("form", ["delta", "parquet"])
+@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize(
     "moment",
     ["before_close", "after_close", "before_verify", "before_seal", "after_seal", "before_manifest", "after_manifest",

@@ -11,6 +11,7 @@ from pyiceberg.table import Table
 from writer.core.catalog_table import CatalogTable
 from writer.core.files import BucketFile, BucketKey
 from writer.storage.base import S3Settings, Store
+from writer.storage.disk_space import TABLE, naming_full_disk
 from writer.storage.locations import store_at
 from writer.storage.nesting import METADATA, is_iceberg
 from writer.storage.split import SplitStore
@@ -59,7 +60,8 @@ class Iceberg:
 
     def create(self, name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
         """Make the table in the catalog, unless there is one."""
-        self.log.create(created(name, layout, columns, bucket_columns))
+        with naming_full_disk({self.location: TABLE}):
+            self.log.create(created(name, layout, columns, bucket_columns))
 
     def register(self, adds: Sequence[Action]) -> None:
         """Make the table in the catalog for the log that lies here. Raises as `Journal.register` does."""

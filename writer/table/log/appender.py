@@ -18,6 +18,7 @@ from writer.core.errors import ConfigError, Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange
 from writer.storage.base import NotExclusive
+from writer.storage.disk_space import TABLE, naming_full_disk
 from writer.table.log.entries import CommittedEntry, ours, parse_commit_info, parse_committed, unanswered
 from writer.table.log.file_lists import shortened
 from writer.table.log.foreign_writes import CommitFailed, check_foreign, check_writable, one_line, reading
@@ -237,7 +238,7 @@ class Appender:
         check_writable(snapshot.state, self.location)
         self._format.publish(snapshot.state.place)  # so only the newest entry's files may be out of place
         try:
-            with self._reading:
+            with self._reading, naming_full_disk({self.location: TABLE}):  # pyiceberg names no place
                 written = self._log.append(snapshot.state, actions)
         except NotExclusive as error:
             raise ConfigError(f"cannot commit to the table at {self.location}: {one_line(error)}") from error
