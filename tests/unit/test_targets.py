@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -50,11 +51,14 @@ class Started:
     """A pipeline with a route, started."""
 
     def __init__(
-        self, root: Path, route: dict[str, Any], texts: dict[int, str] | None = None, form: str = "delta", **more: Any
-    ) -> None:
+        self, root: Path, route: dict[str, Any], texts: dict[int, str] | None = None, form: str = "delta",
+        parts: Sequence[TopicPartition] = (PART,), schemas: Known | None = None, **more: Any,
+    ) -> None:  # fmt: skip
+        """`texts`: of schemas that it knows; or `schemas`, which learn."""
+        topics = sorted({part.topic for part in parts})
         catalog = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", **more.pop("catalog", {})}
         one = {
-            "topics": ["t"], "table": {"location": str(root / "log"), "format": form, **more.pop("table", {})},
+            "topics": topics, "table": {"location": str(root / "log"), "format": form, **more.pop("table", {})},
             "event_time": {"field": "at"}, "route": route, **more,
         }  # fmt: skip
         self.config = Config.model_validate({
@@ -64,8 +68,9 @@ class Started:
         })  # fmt: skip
         self.tables: Tables = all_tables("p", self.config)
         make_tables(self.config.pipelines["p"], self.tables, pa.schema([]), [])
-        self.epoch = self.tables.main.begin({PART: 0}, {"t": ["id"]})
-        self.targets = Targets("p", self.config, self.tables, Known(texts or {}))  # type: ignore[arg-type]
+        self.epoch = self.tables.main.begin(dict.fromkeys(parts, 0), {topic: ["id"] for topic in topics})
+        self.known = schemas or Known(texts or {})
+        self.targets = Targets("p", self.config, self.tables, self.known)  # type: ignore[arg-type]
         self.targets.begin(self.epoch)
         self.tables.apply_side_files()
         self.targets.grow()
