@@ -317,7 +317,8 @@ class Targets:
                 shown = show_duration(timedelta(seconds=round(age.total_seconds())))
                 raise LimitReached(
                     f"the table of target {name!r} of pipeline {self._pipeline!r} refuses, and {show_size(size)} wait "
-                    f"for it, the first for {shown} ({why}). Nothing is lost: repair its storage, then start again; or raise route.held.max_bytes and max_age."
+                    f"for it, the first for {shown} ({why}). Nothing is lost: repair its storage, then start again; or "
+                    "raise route.held.max_bytes and max_age."
                 )
             found.add(name)
         return frozenset(found)
