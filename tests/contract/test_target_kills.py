@@ -1,4 +1,4 @@
-"""Fifty tables of a route: kill -9 while they are made, while an entry is applied to them, and while held files come."""
+"""Fifty tables of a route: kill -9 while they are made, an entry is applied to them, or held files come."""
 
 from pathlib import Path
 

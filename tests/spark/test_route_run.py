@@ -29,8 +29,8 @@ def test_topics_fields_and_types_that_appear_have_their_tables_while_one_pipelin
             "by": "topic", "targets": {eu: str(lake / "eu"), "us-*": str(lake / "topics" / "{name}")}, "unrouted": eu,
         }),
         "by_field": ([eu], {
-            "by": {"field": "country"}, "targets": {"DE": str(lake / "de"), "[A-F]*": str(lake / "countries" / "{name}")},
-            "unrouted": "DE",
+            "by": {"field": "country"}, "unrouted": "DE",
+            "targets": {"DE": str(lake / "de"), "[A-F]*": str(lake / "countries" / "{name}")},
         }),
         "by_record": ([us], {"targets": {"*": str(lake / "types" / "{name}")}}),
     }  # fmt: skip

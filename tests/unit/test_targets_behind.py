@@ -1,4 +1,4 @@
-"""Tables of a route that are behind, or left the configuration: what waits for them, what is bounded, what is refused."""
+"""Tables of a route that are behind, or left the configuration: what waits, what is bounded, what is refused."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -40,7 +40,7 @@ def test_what_waits_longer_than_it_may_ends_the_pipeline_or_makes_dead_letters(t
     away(place)
     one.hold({place: 1}, age=timedelta(hours=1))
     assert not Started(tmp_path, section).targets.route().shut
-    with pytest.raises(LimitReached, match=r"'a' of pipeline 'p' refuses, and .* wait for it, the first for (1 h|36.. s)"):
+    with pytest.raises(LimitReached, match=r"'a' .* refuses, and .* wait for it, the first for (1 h|36.. s)"):
         Started(tmp_path, {**section, "held": {"max_age": "30 min"}}).targets.route()
     shut = Started(tmp_path, {**section, "held": {"max_age": "30 min", "on_limit": "dead_letters"}})
     assert shut.targets.route().shut == {"a"}
