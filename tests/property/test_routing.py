@@ -353,6 +353,8 @@ def check(root: Path, world: World, wanted: Expected, last: Driver, *, is_whole:
         folder = str(Path(target.location).relative_to(root))
         found = rows_of(root / folder)
         assert len(found) == len({row[0] for row in found}), "a row is there twice"
+        versions = [entry["main_version"] for entry in oracle.replay(root / folder).commits if entry["kind"] == "side"]
+        assert versions == sorted(set(versions)), "an entry was applied twice, or out of order"
         shown = {place: {name: row[name] for name in wanted.rows[folder].get(place, row)} for place, row in found}
         assert shown == wanted.rows.pop(folder, {}), folder
     assert not any(wanted.rows.values()), "a table is missing"
