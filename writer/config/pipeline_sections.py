@@ -369,8 +369,8 @@ class Limits(Strict):
         0.5,
         ge=0,
         le=1,
-        description="most of a batch's records that may be dead letters or quarantined, but those that are late or that "
-        "no key of `route.targets` is for; 1: any",
+        description="most of a batch's records that may be dead letters or quarantined, not those that are late or "
+        "that no key of `route.targets` is for; 1: any",
     )
     failed_records_min: int = Field(
         1000, ge=1, description="as long as fewer records of a batch are, their share does not matter"
