@@ -1,8 +1,8 @@
-"""Operations on an Iceberg table by a process that kills itself before the n-th of their effects."""
+"""Operations on tables by a process that kills itself before the n-th of their effects."""
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from multiprocessing import get_context
@@ -45,11 +45,28 @@ OPERATIONS: dict[str, Operation] = {
 
 def killed(location: str, operation: str, at: int) -> bool:
     """Do the operation in a process that kills itself before the effect number `at`. False: it passed before."""
-    process = SPAWNED.Process(target=_done, args=[location, operation, at])
+    return _is_killed(_done, location, operation, at)
+
+
+def killed_in(do: Callable[..., None], *args: Any, at: str) -> None:
+    """Do it in a process that kills itself: before an effect, by its number, or at a point of HEADRACE_FAULT."""
+    assert _is_killed(_undone, do, args, at), f"{do.__name__} passed before {at}"
+
+
+def _is_killed(do: Callable[..., None], *args: Any) -> bool:
+    process = SPAWNED.Process(target=do, args=args)
     process.start()
     process.join()
-    assert process.exitcode in (0, -signal.SIGKILL), f"{operation} ended with {process.exitcode}"
+    assert process.exitcode in (0, -signal.SIGKILL), f"{do.__name__}{args} ended with {process.exitcode}"
     return process.exitcode != 0
+
+
+def _undone(do: Callable[..., None], args: Sequence[Any], at: str) -> None:
+    if at.isdigit():
+        with _dying(int(at)):
+            do(*args)
+    os.environ["HEADRACE_FAULT"] = at
+    do(*args)
 
 
 def _done(location: str, operation: str, at: int) -> None:

@@ -24,7 +24,8 @@ HISTORIES = tuple(
         "contract/test_lease", "contract/test_privacy_everywhere", "contract/test_promote", "contract/test_raw",
         "contract/test_replay", "contract/test_replay_wire", "contract/test_reprocess",
         "contract/test_reprocess_race", "contract/test_retention", "contract/test_rewind", "contract/test_shadow",
-        "property/test_dedupe_window", "property/test_reprocess", "unit/test_existing_lake", "unit/test_late",
+        "contract/test_target_kills", "property/test_dedupe_window", "property/test_reprocess",
+        "unit/test_existing_lake", "unit/test_late",
     )
 )  # fmt: skip
 _LONG = re.compile("|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in LONG))

@@ -170,6 +170,30 @@ def test_the_file_of_the_pipelines_arrives_verbatim(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("change", "rolls"),
+    [
+        ({"pipelines": {"views": {"topics": ["views"], "table": {"location": "s3://lake/views"}}}}, False),
+        ({"defaults": {"event_time": {"field": "at"}}}, False),
+        ({"kafka": {"bootstrap_servers": "other:9092"}}, True),
+    ],
+    ids=["a pipeline", "defaults", "kafka"],
+)
+def test_pipelines_and_defaults_come_without_another_pod_and_what_needs_a_restart_rolls_it(
+    change: Json, rolls: bool, tmp_path: Path
+) -> None:
+    config = yaml.safe_load(yaml.safe_load(CI["default"].read_text())["config"])
+    changed = {**config, **{key: {**config.get(key, {}), **values} for key, values in change.items()}}
+    templates = []
+    for number, one in enumerate((config, changed)):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(yaml.safe_dump(one))
+        objects = rendered(CI["default"], "--set-file", f"config={path}")
+        templates.append(next(found["spec"]["template"] for found in objects if found["kind"] == "StatefulSet"))
+        assert yaml.safe_dump(one) in [found["data"].get("pipelines.yaml") for found in objects if "data" in found]
+    assert (templates[0] != templates[1]) == rolls
+
+
+@pytest.mark.parametrize(
     ("own", "image"),
     [
         ({}, "registry/headrace@sha256:" + "a" * 64),

@@ -45,9 +45,10 @@ def test_a_topic_created_again_is_read_from_its_beginning_under_a_new_incarnatio
     oracle.check_exactly(lake, {(name, 1, 0): range(300), (name, 2, 0): range(550)})
 
 
-def test_on_new_incarnation_stop_stops_with_the_mend(site: Site, topic: MakeTopic) -> None:
+@pytest.mark.parametrize("by_pattern", [False, True])
+def test_on_new_incarnation_stop_stops_with_the_mend(site: Site, topic: MakeTopic, by_pattern: bool) -> None:
     name = topic(1)
-    site.pipeline("events", [name], on_topic_recreated="stop")
+    site.pipeline("events", {"pattern": f"{name}.*"} if by_pattern else [name], on_topic_recreated="stop")
     site.fill(name, 10)
     site.once()
     site.again(name)

@@ -49,6 +49,14 @@ def test_quarantined_records_count_as_well():
         failed_records_limit.check("p", report, Limits(failed_ratio_max=0.5, failed_records_min=3))
 
 
+def test_dead_letters_for_no_fault_of_theirs_do_not_count() -> None:
+    counts = {SOURCE: Counts(read=1000, rows=3, dead_letters=997)}
+    limits = Limits(failed_ratio_max=0.5, failed_records_min=10)
+    failed_records_limit.check("p", Report(counts=counts), limits, sound=497)
+    with pytest.raises(LimitReached, match="501 of 1,000 records"):
+        failed_records_limit.check("p", Report(counts=counts), limits, sound=496)
+
+
 def test_a_limit_of_zero_tolerates_nothing(tmp_path):
     limits = config(tmp_path, limits={"failed_ratio_max": 0, "failed_records_min": 1}).pipelines["clicks"].limits
     with pytest.raises(LimitReached):

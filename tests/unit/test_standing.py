@@ -114,8 +114,9 @@ def test_a_topic_created_again_is_another_incarnation_from_its_first_record(tabl
         {TopicPartition("clicks", 2, 0): 0},
         [OffsetRange(TopicPartition("clicks", 2, 0), 0, 1)],
     )
-    with pytest.raises(LogChanged, match=r"id b, the table knows a\).*on_topic_recreated: start.*topic adopt"):
-        find(table, Cluster((1, 9), id_="b"), on_topic_recreated="stop")
+    for topics in (["clicks"], {"pattern": "cl.*"}):
+        with pytest.raises(LogChanged, match=r"id b, the table knows a\).*on_topic_recreated: start.*topic adopt"):
+            find(table, Cluster((1, 9), id_="b"), on_topic_recreated="stop", topics=topics)
 
 
 def test_an_incarnation_that_comes_back_is_read_on(table: PipelineTable) -> None:

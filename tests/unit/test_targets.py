@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -50,11 +51,14 @@ class Started:
     """A pipeline with a route, started."""
 
     def __init__(
-        self, root: Path, route: dict[str, Any], texts: dict[int, str] | None = None, form: str = "delta", **more: Any
-    ) -> None:
+        self, root: Path, route: dict[str, Any], texts: dict[int, str] | None = None, form: str = "delta",
+        parts: Sequence[TopicPartition] = (PART,), schemas: Known | None = None, **more: Any,
+    ) -> None:  # fmt: skip
+        """`texts`: of schemas that it knows; or `schemas`, which learn."""
+        topics = sorted({part.topic for part in parts})
         catalog = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", **more.pop("catalog", {})}
         one = {
-            "topics": ["t"], "table": {"location": str(root / "log"), "format": form, **more.pop("table", {})},
+            "topics": topics, "table": {"location": str(root / "log"), "format": form, **more.pop("table", {})},
             "event_time": {"field": "at"}, "route": route, **more,
         }  # fmt: skip
         self.config = Config.model_validate({
@@ -64,8 +68,9 @@ class Started:
         })  # fmt: skip
         self.tables: Tables = all_tables("p", self.config)
         make_tables(self.config.pipelines["p"], self.tables, pa.schema([]), [])
-        self.epoch = self.tables.main.begin({PART: 0}, {"t": ["id"]})
-        self.targets = Targets("p", self.config, self.tables, Known(texts or {}))  # type: ignore[arg-type]
+        self.epoch = self.tables.main.begin(dict.fromkeys(parts, 0), {topic: ["id"] for topic in topics})
+        self.known = schemas or Known(texts or {})
+        self.targets = Targets("p", self.config, self.tables, self.known)  # type: ignore[arg-type]
         self.targets.begin(self.epoch)
         self.tables.apply_side_files()
         self.targets.grow()
@@ -73,10 +78,23 @@ class Started:
     def commit(self, *places: str) -> None:
         """Commit one offset, with a row for each of these tables."""
         at = self.tables.main.snapshot().frontier(PART) or 0
-        side = {place: [row(place, at)] for place in places}
-        entry = Batch(
-            uuid4().hex, self.epoch, [OffsetRange(PART, at, at + 1)], side_files=side, settled=self.tables.settled
-        )
+        moved = OffsetRange(PART, at, at + 1)
+        side, facts = {place: [row(place, at)] for place in places}, {"ranges": [moved.to_dict()]}
+        entry = Batch(uuid4().hex, self.epoch, [moved], side_files=side, facts=facts, settled=self.tables.settled)
+        self.tables.main.commit(self.tables.main.snapshot(), entry)
+
+    def hold(self, numbers: Mapping[str, int], *, age: timedelta = timedelta(0)) -> None:
+        """Commit one offset, with a row that waits at the log for each of these tables, by their numbers."""
+        at, side, about = self.tables.main.snapshot().frontier(PART) or 0, {}, {}
+        for place, number in numbers.items():
+            folder = f"_headrace/held/{number}"
+            path = Path(self.tables.main.store.path(folder))
+            path.mkdir(parents=True, exist_ok=True)
+            file = row(str(path), at)
+            side[place] = [replace(file, bytes=(path / file.path).stat().st_size)]
+            about[str(number)] = {"number": number, "rows": 1, "held": folder}
+        facts = {"targets": about, "assembled": (datetime.now(UTC) - age).isoformat()}
+        entry = Batch(uuid4().hex, self.epoch, [OffsetRange(PART, at, at + 1)], side_files=side, facts=facts)
         self.tables.main.commit(self.tables.main.snapshot(), entry)
 
     def learn(self, *names: str) -> dict[int, TargetRecord]:
@@ -280,15 +298,7 @@ def back(place: str) -> None:
 
 
 def hold(one: Started, place: str, number: int) -> None:
-    """Commit one offset whose row waits at the log."""
-    at = one.tables.main.snapshot().frontier(PART) or 0
-    folder = one.tables.main.store.path(f"_headrace/held/{number}")
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    file = row(folder, at)
-    file = replace(file, bytes=Path(folder, file.path).stat().st_size)
-    facts = {"targets": {"a": {"number": number, "rows": 1, "held": f"_headrace/held/{number}"}}}
-    entry = Batch(uuid4().hex, one.epoch, [OffsetRange(PART, at, at + 1)], side_files={place: [file]}, facts=facts)
-    one.tables.main.commit(one.tables.main.snapshot(), entry)
+    one.hold({place: number})
 
 
 def test_a_table_that_is_renamed_while_its_rows_wait_gets_them(tmp_path: Path) -> None:

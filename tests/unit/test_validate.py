@@ -16,8 +16,9 @@ from writer.cli.read.validate import Findings, run_validate
 from writer.config.connections import Registry
 from writer.core.config_location import MISSING
 from writer.maintenance import local_pipeline
+from writer.output import tables
 from writer.preflight import source_checks
-from writer.preflight.finding import failure
+from writer.preflight.finding import failure, good
 from writer.schemas.registry import RegistryUnreachable, source, without_user
 
 PAIR = {
@@ -271,6 +272,12 @@ def test_findings_of_one_reason_share_a_line_and_stay_apart_in_json(capsys):
         machine.add(finding, "clicks")
     machine.end()
     assert json.loads(capsys.readouterr().out) == [replace(f, pipeline="clicks").document() for f in several]
+
+
+def test_a_check_with_a_long_name_stands_apart_from_what_it_says(capsys):
+    shown = Findings(tables.console())
+    shown.add(good("decode com.shop.Click", "4 of 4 values"))
+    assert "decode com.shop.Click 4 of 4 values" in capsys.readouterr().out
 
 
 def test_a_topic_that_shows_no_wire_format_is_wrong_with_the_mend(tmp_path):

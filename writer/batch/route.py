@@ -1,6 +1,6 @@
 """Decides which table each record goes to: by the name of its record, its topic, a header or a field. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -83,21 +83,29 @@ class Route:
         why = "it may not have a table of its own" if is_ruled else "no target of the route matches it"
         return f"the route goes by the {what[self.by]}, which is {name!r}: {why}"
 
+    def is_on_purpose(self, name: str) -> bool:
+        """Whether records of a name are dead letters for no fault of theirs: it has no rule, or its table is shut.
+
+        A record without the header or the field that the route goes by is at fault.
+        """
+        has_no_rule = name != NO_NAME and not any(rule.matches(name) for rule in self.rules)
+        return has_no_rule or self._is_shut(name)
+
     def shares(self, schema_id: int | None, records: pa.Table, rows: pa.Table) -> "Iterator[Share]":
         """Split records of one schema by where they go. Python sees the distinct names, never the records."""
         if self.by == "record":
             name = self.records.get(-1 if schema_id is None else schema_id, NO_NAME)
-            yield Share(self.target(name), [name], None, None, is_shut=self._is_shut(name))
+            yield Share(self.target(name), [name], None, None)
             return
         encoded = contiguous(self._values(records, rows)).dictionary_encode()
         names = [*encoded.dictionary.to_pylist(), NO_NAME]
         codes = encoded.indices.fill_null(len(names) - 1)
-        found: dict[tuple[str | NoTarget, bool], list[int]] = {}
+        found: dict[str | NoTarget, list[int]] = {}
         for code in pc.unique(codes).to_pylist():
-            found.setdefault((self.target(names[code]), self._is_shut(names[code])), []).append(code)
-        for (target, is_shut), some in found.items():
+            found.setdefault(self.target(names[code]), []).append(code)
+        for target, some in found.items():
             mask = None if len(found) == 1 else pc.is_in(codes, value_set=pa.array(some, codes.type))
-            yield Share(target, names, codes if mask is None else codes.filter(mask), mask, is_shut=is_shut)
+            yield Share(target, names, codes if mask is None else codes.filter(mask), mask)
 
     def _values(self, records: pa.Table, rows: pa.Table) -> pa.Array | pa.ChunkedArray:
         if self.by == "topic":
@@ -119,11 +127,17 @@ class Share:
     names: Sequence[str]  # that codes stand for
     codes: pa.Array | None  # of the names of the records; None: all have the first
     mask: pa.BooleanArray | None  # of the records; None: all of them
-    is_shut: bool = False  # they have a target, which takes none for now
 
     def distinct(self) -> set[str]:
         """Return the names of the records."""
         return {self.names[0]} if self.codes is None else {self.names[at] for at in pc.unique(self.codes).to_pylist()}
+
+    def count(self, of: Callable[[str], bool], records: int) -> int:
+        """Count those of the `records` whose name is one `of` these."""
+        if self.codes is None:
+            return records if of(self.names[0]) else 0
+        found = pc.value_counts(self.codes).to_pylist()  # one turn a name
+        return sum(one["counts"] for one in found if of(self.names[one["values"]]))
 
     def name(self, at: int) -> str:
         """Return the name of one record."""

@@ -173,12 +173,14 @@ class Task:
         if route is None:
             self._targets[""].take(group)
             return
+        if group.records.num_rows == 0:  # none of its values decodes: that needs no table, and ends no batch
+            return
         for share in route.shares(group.schema_id, group.records, group.rows):
             if share.target is NoTarget.UNKNOWN:
                 self._report.unknown_names |= share.distinct()
             elif share.target is NoTarget.UNROUTED:
                 whole = group.part(share.mask).whole()
-                self._report.shut_rows += whole.num_rows if share.is_shut else 0
+                self._report.dead_on_purpose += share.count(route.is_on_purpose, whole.num_rows)
                 hides = self._plan.sealing is not None and route.by == "header"
                 self._dead.add(whole, group.schema_id, partial(_reason, route, share, hides=hides))
             else:

@@ -122,7 +122,7 @@ class Report:
     refused: str = ""  # what the storage of a route's table said
     number: int = 0  # of a route's table, in the pipeline's log
     is_held: bool = False  # its files wait at the pipeline's log
-    shut_rows: int = 0  # records that are dead letters because their table takes none for now
+    dead_on_purpose: int = 0  # dead letters for which the route has no rule, or whose table takes none for now
     unknown_names: set[str] = field(default_factory=set)  # for which the route may want a table that is not there yet
     schemas: set[int] = field(default_factory=set)  # ids by whose schemas records were decoded
     unknown_key_schemas: set[int] = field(default_factory=set)

@@ -43,7 +43,7 @@ def merged(reports: Iterable[Report]) -> Report:
         total.unknown_names |= report.unknown_names
         total.refused = total.refused or report.refused
         total.number, total.is_held = report.number, report.is_held
-        total.shut_rows += report.shut_rows
+        total.dead_on_purpose += report.dead_on_purpose
         total.schemas |= report.schemas
         total.unknown_key_schemas |= report.unknown_key_schemas
         total.key_schemas |= report.key_schemas

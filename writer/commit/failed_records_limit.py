@@ -10,13 +10,13 @@ from writer.core.errors import LimitReached
 _REASONS_SHOWN = 3
 
 
-def check(pipeline: str, report: Report, limits: Limits, *, late: int = 0) -> None:
+def check(pipeline: str, report: Report, limits: Limits, *, sound: int = 0) -> None:
     """Raise LimitReached when the number of failed records, and their share of all with a value, reach the limits.
 
-    Failed are dead letters and quarantined records, but not the `late` of them, which only came after their bucket was
-    closed.
+    Failed are dead letters and quarantined records, but not the `sound` of them: those that came after their bucket was
+    closed, whose name no rule of the route matches, or whose table takes none for now.
     """
-    bad = sum(c.dead_letters + c.quarantined for c in report.counts.values()) - late
+    bad = sum(c.dead_letters + c.quarantined for c in report.counts.values()) - sound
     valued = sum(c.read - c.tombstones for c in report.counts.values())
     if bad < limits.failed_records_min or bad <= limits.failed_ratio_max * valued:
         return

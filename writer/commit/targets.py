@@ -314,10 +314,11 @@ class Targets:
             if size < limits.max_bytes and age < limits.max_age:
                 continue
             if limits.on_limit == "stop":
+                shown = show_duration(timedelta(seconds=round(age.total_seconds())))
                 raise LimitReached(
                     f"the table of target {name!r} of pipeline {self._pipeline!r} refuses, and {show_size(size)} wait "
-                    f"for it, the first for {show_duration(age)} ({why}). Nothing is lost: repair its storage, then "
-                    "start again; or raise route.held.max_bytes and max_age."
+                    f"for it, the first for {shown} ({why}). Nothing is lost: repair its storage, then start again; or "
+                    "raise route.held.max_bytes and max_age."
                 )
             found.add(name)
         return frozenset(found)

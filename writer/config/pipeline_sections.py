@@ -366,7 +366,11 @@ class Limits(Strict):
     """What stops the pipeline with exit code 5, so that a person looks."""
 
     failed_ratio_max: float = Field(
-        0.5, ge=0, le=1, description="most of a batch's records that may be dead letters or quarantined; 1: any"
+        0.5,
+        ge=0,
+        le=1,
+        description="most of a batch's records that may be dead letters or quarantined, not those that are late or "
+        "that no key of `route.targets` is for; 1: any",
     )
     failed_records_min: int = Field(
         1000, ge=1, description="as long as fewer records of a batch are, their share does not matter"

@@ -138,10 +138,10 @@ class Tasks:
             self._progress.admitted(self._schemas.plan.schemas)
             self.grow(frozen.epoch)
 
-    def late_dead_letters(self, report: Report) -> int:
-        """Count the rows of a report that are dead letters for no fault of theirs: late, or their table is shut."""
+    def sound_dead_letters(self, report: Report) -> int:
+        """Count the records of a report that are dead letters for no fault of theirs: late, or without a table."""
         if self._targets is not None:
-            return self._targets.late_dead_letters(report) + report.shut_rows
+            return self._targets.late_dead_letters(report) + report.dead_on_purpose
         return report.late.by_policy.get("dead_letter", 0)
 
     def closed_between(self, report: Report, before: BatchDecision, after: BatchDecision) -> int:

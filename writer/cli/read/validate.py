@@ -135,7 +135,7 @@ class Findings:
         style = _STYLES[finding.status]
         marks = MARKS if self._out.encoding.startswith("utf") else PLAIN_MARKS
         dim = "dim" if finding.status == "not_checked" else ""
-        line = Text("  ").append(marks[finding.status], style).append(f" {name.replace('_', ' '):<{_NAME}}", dim)
+        line = Text("  ").append(marks[finding.status], style).append(f" {name.replace('_', ' '):<{_NAME - 1}} ", dim)
         for at, part in enumerate(self._wrapped(message)):
             line.append(part if at == 0 else "\n" + " " * _INDENT + part, dim)
         if finding.fix:

@@ -1,0 +1,89 @@
+"""Tables of a route that are behind, or left the configuration: what waits, what is bounded, what is refused."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from recovery.rewind.execute import Rewinding
+from tests.unit.test_targets import Started, away, back, files, row
+from writer.clients.kafka import Topic
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError, LimitReached
+from writer.maintenance.vacuum import find_unneeded, remove
+
+
+class Cluster:
+    """Kafka, as it says that it holds topic `t`."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+
+    def topics(self, names: Sequence[str]) -> Mapping[str, Topic]:
+        return {name: Topic(name, "id", 1) for name in names}
+
+    def earliest(self, sources: Sequence[Any]) -> Mapping[Any, int]:
+        return dict.fromkeys(sources, 0)
+
+    def latest(self, sources: Sequence[Any]) -> Mapping[Any, int]:
+        return dict.fromkeys(sources, self.end)
+
+
+def test_what_waits_longer_than_it_may_ends_the_pipeline_or_makes_dead_letters(tmp_path: Path) -> None:
+    """The age is that of the entry, whichever process asks."""
+    place = str(tmp_path / "a")
+    section = {"targets": {"a": place}, "held": {"max_age": "2 h"}}
+    one = Started(tmp_path, section)
+    away(place)
+    one.hold({place: 1}, age=timedelta(hours=1))
+    assert not Started(tmp_path, section).targets.route().shut
+    with pytest.raises(LimitReached, match=r"'a' .* refuses, and .* wait for it, the first for (1 h|36.. s)"):
+        Started(tmp_path, {**section, "held": {"max_age": "30 min"}}).targets.route()
+    shut = Started(tmp_path, {**section, "held": {"max_age": "30 min", "on_limit": "dead_letters"}})
+    assert shut.targets.route().shut == {"a"}
+    assert "too much waits for it" in shut.targets.route().reason("a")
+    back(place)
+    again = Started(tmp_path, section)
+    assert (again.tables.behind, again.targets.route().shut, files(place)) == ({}, frozenset(), 1)
+
+
+@pytest.mark.usefixtures("scratch")
+def test_a_vacuum_keeps_what_a_table_needs_that_left_the_configuration_and_removes_its_orphans(tmp_path: Path) -> None:
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    one = Started(tmp_path, {"targets": {"a": a, "b": b}})
+    one.commit(a, b)
+    one.tables.apply_side_files()
+    one.commit(a, b)  # which waits
+    orphan = row(a, 99)
+    soon = datetime.now(UTC) + timedelta(days=99)
+    settings = one.config.model_dump(mode="json", exclude_unset=True)
+    del settings["pipelines"]["p"]["route"]["targets"]["a"]
+    waste = find_unneeded(Config.model_validate(settings), "p", None, soon)
+    assert [found.path for one in waste for found in one.waste if found.path.endswith(".parquet")] == [orphan.path]
+    remove(waste)
+    Started(tmp_path, {"targets": {"b": b}})
+    assert (files(a), files(b)) == (2, 2)
+    assert sorted(path.name for path in Path(a).glob("*.parquet")) == sorted(
+        Path(path).name for path in DeltaTable(a).file_uris()
+    )
+
+
+def test_a_rewind_is_refused_while_a_table_is_behind(tmp_path: Path) -> None:
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    one = Started(tmp_path, {"targets": {"a": a, "b": b}})
+    version = one.tables.main.snapshot().version
+    one.commit(a, b)
+    one.tables.apply_side_files()
+    one.commit(b)
+    one.commit(a, b)
+    rewinding = Rewinding(one.config, "p", Cluster(9))  # type: ignore[arg-type]
+    shown = rewinding.look(version)
+    away(a)
+    newest = one.tables.main.snapshot().version
+    with pytest.raises(HeadraceError, match="do not take what is committed; nothing was rewound"):
+        rewinding.write(shown, datetime.now(UTC))
+    assert one.tables.main.snapshot().version == newest
+    assert files(b) == 3
