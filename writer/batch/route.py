@@ -57,14 +57,22 @@ class Route:
         return bool(self.shut) and self._open_or_shut(name) in self.shut
 
     def _open_or_shut(self, name: str) -> str | NoTarget:
-        for rule in self.rules if name != NO_NAME else ():
-            if rule.matches(name):
-                if rule.target is not None:
-                    return rule.target
-                if name in self.made:
-                    return self.made[name] or self._rest
-                return self._rest if self.is_full else NoTarget.UNKNOWN
-        return self._rest
+        rule = self._rule(name)
+        if rule is None:
+            return self._rest
+        if rule.target is not None:
+            return rule.target
+        if name in self.made:
+            return self.made[name] or self._rest
+        return self._rest if self.is_full else NoTarget.UNKNOWN
+
+    def _rule(self, name: str) -> RouteRule | None:
+        return next((rule for rule in self.rules if rule.matches(name)), None) if name != NO_NAME else None
+
+    def is_beyond(self, name: str) -> bool:
+        """Return whether a name has no table of its own only because no further one is made."""
+        rule = self._rule(name) if self.is_full and name not in self.made else None
+        return rule is not None and rule.target is None
 
     @property
     def _rest(self) -> str | NoTarget:
