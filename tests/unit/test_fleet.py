@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from writer.cli.main import app
 from writer.cli.read.status import Screen, chosen_screen, collect_all, exit_code, run_status
 from writer.config.connections import Http
-from writer.output import fleet_screen
+from writer.output import fleet_screen, fleet_tables
 from writer.output.health import Health, health
 from writer.output.tables import show
 from writer.status.document import document
@@ -41,7 +41,12 @@ def pipeline(name: str = "clicks", **changes: Any) -> dict[str, Any]:
 def behind(name: str, seconds: float | None, rows: int = 0) -> dict[str, Any]:
     why = None if seconds is None else "storage at s3://lake refuses"
     at = {"location": f"s3://lake/app/{name}", "rows": rows, "bytes": 10 * rows, "files": rows // 100}
-    return {"name": name, **at, "behind_seconds": seconds, "behind": why}
+    waits = {
+        "applied_version": 41,
+        "waiting_entries": 0 if why is None else 7,
+        "held_bytes": 0 if why is None else 2**30,
+    }
+    return {"name": name, **at, **waits, "behind_seconds": seconds, "behind": why}
 
 
 def printed(what: RenderableType, width: int) -> str:
@@ -117,7 +122,7 @@ def test_pipelines_are_searched_and_sorted() -> None:
 
 
 def test_tables_are_listed_those_behind_first() -> None:
-    shown = printed(fleet_screen.tables(fleet_screen.rows({"": sixty()}), "event"), 120).splitlines()
+    shown = printed(fleet_tables.tables(fleet_screen.rows({"": sixty()}), "event"), 120).splitlines()
     assert len([line for line in shown if line.startswith("mixed")]) == 500
     assert [line.split()[1] for line in shown if line.startswith("mixed")][:10] == [
         *(f"com.shop.Event{n}" for n in range(9)), "com.shop.Event499",

@@ -97,7 +97,11 @@ class Route:
             name = self.records.get(-1 if schema_id is None else schema_id, NO_NAME)
             yield Share(self.target(name), [name], None, None, is_shut=self._is_shut(name))
             return
-        encoded = contiguous(self._values(records, rows)).dictionary_encode()
+        values = contiguous(self._values(records, rows))
+        if (only := _only(values)) is not None:
+            yield Share(self.target(only), [only], None, None, is_shut=self._is_shut(only))
+            return
+        encoded = values.dictionary_encode()
         names = [*encoded.dictionary.to_pylist(), NO_NAME]
         codes = encoded.indices.fill_null(len(names) - 1)
         found: dict[tuple[str | NoTarget, bool], list[int]] = {}
@@ -117,6 +121,13 @@ class Route:
             return text_of(values) if pa.types.is_binary(values.type) else values.cast(pa.string())
         except (ValueError, pa.ArrowNotImplementedError):  # the schema has no such field, or it is no text
             return pa.nulls(rows.num_rows, pa.string())
+
+
+def _only(values: pa.Array) -> str | None:
+    """Return the text that all of these are, as in most slices by topic; None: they differ, or one is null."""
+    if not len(values) or values.null_count or values[0] != values[-1]:
+        return None
+    return str(values[0]) if pc.all(pc.equal(values, values[0])).as_py() else None
 
 
 @dataclass(frozen=True)

@@ -179,11 +179,13 @@ def _group_cells(some: Sequence[FleetRow]) -> Iterator[Text | str]:
     unknown = not lags or any(lag["offsets"] is None for lag in lags)
     levels = Counter(row.health.level for row in some)
     counts = ", ".join(f"{levels[level]} {level}" for level in LEVELS[:-1] if levels[level])
-    first = f": {worst.name}: {worst.health.reasons[0]}" if worst.health.reasons else ""
+    trouble = f"{counts}; {worst.name}: {worst.health.reasons[0]}" if counts else ""
+    one = some[0] if len(some) == 1 else None
     yield from (
-        Text(group_of(some[0].name)), Text(", ".join(f"{n} {state}" for state, n in states.most_common()), style),
+        Text(one.name if one else group_of(some[0].name)),
+        Text(", ".join(f"{n} {state}" for state, n in states.most_common()), style),
         f"{len(some):,}", "?" if unknown else f"{sum(lag['offsets'] for lag in lags):,}",
-        span(max(waits)) if waits else "", span(max(ages)) if ages else "", Text(f"{counts}{first}", style),
+        span(max(waits)) if waits else "", span(max(ages)) if ages else "", Text("; ".join(one.health.reasons) if one else trouble, style),
     )  # fmt: skip
 
 

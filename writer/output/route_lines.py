@@ -24,24 +24,22 @@ def route_lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     names = _names_without_table(pipeline.get("names_without_table", {}))
     return [
         *([("tables", _tables(targets, len(behind)))] if targets else []),
-        *(("behind", Text(behind_words(one, pipeline.get("held_bytes_max")), "red")) for one in behind[:_SHOWN]),
+        *(("behind", _behind(one, pipeline.get("held_bytes_max"))) for one in behind[:_SHOWN]),
         *([("no table", Text(names, "yellow"))] if names else []),
     ]
 
 
-def behind_words(one: Mapping[str, Any], held_bytes_max: int | None) -> str:
-    """Say of a table that is behind for how long, why, how far it is, and what waits for it."""
-    words = f"{one['name']} for {span(one['behind_seconds'] or 0.0)}: {one['behind']}"
-    if "waiting_entries" not in one:
+def behind_words(one: Mapping[str, Any], held_bytes_max: int | None = None) -> str:
+    """Say of a table for how long it is behind, why, and what waits for it; nothing where it is not."""
+    if one["behind"] is None:
+        return ""
+    words = f"{span(one['behind_seconds'] or 0.0)}: {one['behind']}"
+    if (entries := one.get("waiting_entries")) is None:
         return words
+    waits = f"{entries:,} {'entry waits' if entries == 1 else 'entries wait'}" if entries else "nothing waits"
     most = "" if held_bytes_max is None else f" of {show_size(held_bytes_max)}"
-    held = f", {show_size(one['held_bytes'])}{most} of files among them" if one["held_bytes"] else ""
-    return f"{words}; it has version {one['applied_version']}, {entries_words(one['waiting_entries'])}{held}"
-
-
-def entries_words(entries: int) -> str:
-    """Say how many entries of the pipeline's log wait for a table."""
-    return f"{entries:,} {'entry waits' if entries == 1 else 'entries wait'}" if entries else "nothing waits"
+    held = f", {show_size(one['held_bytes'])}{most} held" if one["held_bytes"] else ""
+    return f"{words}; {waits} after version {one['applied_version']}{held}" if entries else f"{words}; {waits}"
 
 
 def _names_without_table(counts: Mapping[str, int]) -> str:
@@ -53,3 +51,7 @@ def _tables(targets: Sequence[Mapping[str, Any]], behind: int) -> Text:
     text.append(f", {behind} behind" if behind else "", style="red")
     most = sorted(targets, key=lambda one: -one["rows"])[:_SHOWN]
     return text.append("; most rows: " + ", ".join(f"{one['name']} {one['rows']:,}" for one in most), style="dim")
+
+
+def _behind(one: Mapping[str, Any], held_bytes_max: int | None) -> Text:
+    return Text(f"{one['name']} for {behind_words(one, held_bytes_max)}", "red")
