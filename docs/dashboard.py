@@ -164,7 +164,7 @@ _TABLES = (
         Query(f"topk(10, {_by('max', 'headrace_target_held_bytes', 'pipeline, target')} > 0)",
               "{{pipeline}} {{target}}"),
         Query(_by("max", "headrace_held_bytes_max"), "{{pipeline}} route.held.max_bytes")),
-          "Bytes at the pipeline's log, for each table that refuses. At the upper line route.held.on_limit decides.", 8),
+          "Bytes at the pipeline's log, for each table that refuses. At the maximum route.held.on_limit decides.", 8),
     Panel("Entries that wait for tables", "short", (Query(
         _by("sum", "headrace_target_waiting_entries")),),
           "Entries of the pipeline's log that its tables do not have yet; of several tables each counts.", 8),

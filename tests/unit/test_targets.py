@@ -291,7 +291,8 @@ def hold(one: Started, place: str, number: int) -> None:
     Path(folder).mkdir(parents=True, exist_ok=True)
     file = row(folder, at)
     file = replace(file, bytes=Path(folder, file.path).stat().st_size)
-    facts = {"targets": {"a": {"number": number, "rows": 1, "held": f"_headrace/held/{number}"}}}
+    about = {"number": number, "rows": 1, "bytes": file.bytes, "files": 1, "held": f"_headrace/held/{number}"}
+    facts = {"targets": {"a": about}, "ranges": [], "bytes": 0, "run": 1, "assembled": datetime.now(UTC).isoformat()}
     entry = Batch(uuid4().hex, one.epoch, [OffsetRange(PART, at, at + 1)], side_files={place: [file]}, facts=facts)
     one.tables.main.commit(one.tables.main.snapshot(), entry)
 

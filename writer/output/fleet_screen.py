@@ -179,13 +179,14 @@ def _group_cells(some: Sequence[FleetRow]) -> Iterator[Text | str]:
     unknown = not lags or any(lag["offsets"] is None for lag in lags)
     levels = Counter(row.health.level for row in some)
     counts = ", ".join(f"{levels[level]} {level}" for level in LEVELS[:-1] if levels[level])
+    is_one = len(some) == 1
     trouble = f"{counts}; {worst.name}: {worst.health.reasons[0]}" if counts else ""
-    one = some[0] if len(some) == 1 else None
+    trouble = "; ".join(worst.health.reasons) if is_one else trouble
     yield from (
-        Text(one.name if one else group_of(some[0].name)),
+        Text(worst.name if is_one else group_of(worst.name)),
         Text(", ".join(f"{n} {state}" for state, n in states.most_common()), style),
         f"{len(some):,}", "?" if unknown else f"{sum(lag['offsets'] for lag in lags):,}",
-        span(max(waits)) if waits else "", span(max(ages)) if ages else "", Text("; ".join(one.health.reasons) if one else trouble, style),
+        span(max(waits)) if waits else "", span(max(ages)) if ages else "", Text(trouble, style),
     )  # fmt: skip
 
 

@@ -152,13 +152,14 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
 
 
 def _targets(found: Sequence[TargetCount]) -> Table:
-    """A line for each table of a route, those that wait for commits first, then by rows; columns of nothing are left out.
+    """A line for each table of a route: those that wait for commits first, then by rows. Empty columns are left out.
 
     Of more than _TARGETS_SHOWN the last line before the sum is of all others.
     """
     columns = {
         "rows": [one.rows for one in found], "late table": [one.late for one in found],
-        "removed": [one.rows_taken + one.late_taken for one in found], "commits that wait": [one.waiting for one in found],
+        "removed": [one.rows_taken + one.late_taken for one in found],
+        "commits that wait": [one.waiting for one in found],
     }  # fmt: skip
     shown = {title: cells for title, cells in columns.items() if title == "rows" or any(cells)}
     table = ruled("table", *shown, gap=1)
