@@ -28,6 +28,7 @@ _WORDS = {
 _ONE = re.compile(r"s\b")  # what a noun loses when there is one
 _KEYS = {"late": "late_table"}  # of JSON, where the log has another
 _STATES = ("open", "done", "lost", "rewound")  # of a gap record
+_WAIT = "commits that wait"  # title of a column
 _TARGETS_SHOWN = 20  # of a route, for a person; --json has all
 _SPANS_SHOWN = 5  # of a problem, for a person
 
@@ -147,7 +148,7 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
         ),
         *(f"{plural(count, 'row')}{table} {_taken(why, count)}" for table, why, count in taken if count),
     ]
-    by_table = [_targets(one.targets), ""] if one.targets else []
+    by_table: list[RenderableType] = [_targets(one.targets), ""] if one.targets else []
     return [head, "", _table(one, deep=deep), "", *by_table, *filter(None, notes), _verdict(one)]
 
 
@@ -159,7 +160,7 @@ def _targets(found: Sequence[TargetCount]) -> Table:
     columns = {
         "rows": [one.rows for one in found], "late table": [one.late for one in found],
         "removed": [one.rows_taken + one.late_taken for one in found],
-        "commits that wait": [one.waiting for one in found],
+        _WAIT: [one.waiting for one in found],
     }  # fmt: skip
     shown = {title: cells for title, cells in columns.items() if title == "rows" or any(cells)}
     table = ruled("table", *shown, gap=1)
@@ -167,11 +168,15 @@ def _targets(found: Sequence[TargetCount]) -> Table:
     for i, one in enumerate(found[:_TARGETS_SHOWN]):
         style = "yellow" if one.waiting else ""
         table.add_row(Text(one.name), *(f"{cells[i]:,}" for cells in shown.values()), style=style)
+
+    def sums(start: int) -> list[str]:
+        """Add up from a line on; a commit may wait for several tables, so these are not added up."""
+        return ["" if title == _WAIT else f"{sum(cells[start:]):,}" for title, cells in shown.items()]
+
     if others := found[_TARGETS_SHOWN:]:
-        sums = (f"{sum(cells[_TARGETS_SHOWN:]):,}" for cells in shown.values())
-        table.add_row(f"{plural(len(others), 'table')} more", *sums)
+        table.add_row(f"{plural(len(others), 'table')} more", *sums(_TARGETS_SHOWN))
     table.rows[-1].end_section = True
-    table.add_row("all", *(f"{sum(cells):,}" for cells in shown.values()), style="bold")
+    table.add_row("all", *sums(0), style="bold")
     return table
 
 
