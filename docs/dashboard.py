@@ -155,7 +155,35 @@ _CARE = (
               "{{pipeline}} to go")),
           "Age of the oldest open gap; and what is left by the rate of the backfill, while one brings something.", 8),
 )  # fmt: skip
-ROWS = {"Now": _NOW, "Flow": _FLOW, "Lake": _LAKE, "Care": _CARE}
+_TABLES = (
+    Panel("Tables behind", "s", (Query(
+        f"topk(10, {_by('max', 'headrace_target_behind_seconds', 'pipeline, target')} > 0)",
+        "{{pipeline}} {{target}}"),),
+          "Age of the oldest entry that a table of a route does not have. Nothing: each has all that is its own.", 8),
+    Panel("Files that wait for tables", "bytes", (
+        Query(f"topk(10, {_by('max', 'headrace_target_held_bytes', 'pipeline, target')} > 0)",
+              "{{pipeline}} {{target}}"),
+        Query(_by("max", "headrace_held_bytes_max"), "{{pipeline}} route.held.max_bytes")),
+          "Bytes at the pipeline's log, for each table that refuses. At the maximum route.held.on_limit decides.", 8),
+    Panel("Entries that wait for tables", "short", (Query(
+        _by("sum", "headrace_target_waiting_entries")),),
+          "Entries of the pipeline's log that its tables do not have yet; of several tables each counts.", 8),
+    Panel("Rows by table", "rowsps", (Query(
+        f"topk(10, {_rate('headrace_target_rows_total', 'pipeline, target')})", "{{pipeline}} {{target}}"),),
+          "The ten tables of routes with the most rows.", 8),
+    Panel("Names without a table", "short", (Query(
+        _by("max", "headrace_names_without_table", "pipeline, reason"), "{{pipeline}} {{reason}}"),),
+          "Names that a rule of a route matches, and that may have no table: their records are unrouted.", 8),
+    Panel("Topics, and starts for new ones", "short", (
+        Query(_by("max", "headrace_topics"), "{{pipeline}} topics"),
+        Query(_rate("headrace_topic_restarts_total", call="increase"), "{{pipeline}} starts")),
+          "Topics that are read, and starts of the query because others appeared that match the pattern.", 8),
+    Panel("Configuration in force", "none", (
+        Query(f"headrace_config_last_reload_successful{{{_PLACE}}}", "in force"),
+        Query(f"headrace_config_restart_needed{{{_PLACE}}}", "keys that need a restart")),
+          "1: the file as it was last read is in force. 0: it was invalid and changed nothing.", 8),
+)  # fmt: skip
+ROWS = {"Now": _NOW, "Flow": _FLOW, "Lake": _LAKE, "Tables": _TABLES, "Care": _CARE}
 
 
 def text() -> str:

@@ -22,7 +22,7 @@ from tests import oracle
 from tests.contract.test_iceberg_faults import effects
 from tests.effects import Died
 from tests.racing import FAULTS, fail
-from tests.unit.test_targets import BY_HEADER, PART, Started
+from tests.unit.test_targets import BY_HEADER, PART, Started, behind
 from writer.cli.main import app
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -175,7 +175,7 @@ def test_a_table_that_was_taken_out_of_the_catalog_holds_no_other_up_and_catches
         one.commit(*places(tmp_path))
         assert list(applied(one)) == ["a"]
     again = started(tmp_path)
-    assert set(again.targets.standing()[1]) == {"a"}, "a start waits for it, and makes no other"
+    assert set(behind(again)) == {"a"}, "a start waits for it, and makes no other"
     found.register_table(name, metadata)
     assert applied(again) == {}
     assert counts(tmp_path) == [3, 3]

@@ -76,6 +76,21 @@ def test_sixty_pipelines_and_five_hundred_tables_stay_readable(
         assert len(names(page_, ".tables tbody tr")) == 11
         assert page_.find("document.activeElement.getAttribute('aria-label')") == "tables of mixed"
         page_.picture(tmp_path / "tables.png")
+        assert "9.0 GiB of files wait at the log, at most 10 GiB" in page_.find(
+            "document.querySelector('.tables h3').textContent"
+        )
+        page_.find("document.querySelector('.tables .chip').click()")
+        assert names(page_, ".tables tbody tr td:first-child") == ["com.shop (11)"], "of those that are searched for"
+        rounds(page_)
+        page_.find("document.querySelector('.tables tbody button').click()")
+        assert len(names(page_, ".tables tbody tr")) == 1 + 11
+        page_.find(
+            "(() => { const e = document.querySelector('.tables input'); e.value = '';"
+            " e.dispatchEvent(new Event('input')); })()"
+        )
+        assert names(page_, ".tables tbody tr td:first-child")[51:] == [
+            "and 450 more of com.shop: search, or headrace status --tables"
+        ]
 
         del status["pipelines"]["mixed"]
         status["pipelines"]["new"] = pipeline("new")
@@ -86,6 +101,16 @@ def test_sixty_pipelines_and_five_hundred_tables_stay_readable(
             " e.dispatchEvent(new Event('input')); document.querySelector('#level-critical').click(); })()"
         )
         assert names(page_, "#lines button") == ["failing"]
+        page_.find("document.querySelector('#level-critical').click(), document.querySelector('#grouped').click()")
+        assert names(page_, "#lines button") == ["failing", "paused", "orders (57)", "new"]
+        orders = "document.querySelector('#lines .group')"
+        assert page_.find(f"[...{orders}.cells].slice(1, 3).map((e) => e.textContent)") == ["57 running", "1.6M"]
+        page_.find(f"{orders}.querySelector('button').click()")
+        rounds(page_)
+        assert len(names(page_, "#lines button")) == 4 + 57
+        page_.picture(tmp_path / "groups.png")
+        page_.find("document.querySelector('#level-critical').click()")
+        assert names(page_, "#lines button") == ["failing"], "a group of one is its line"
         page_.look(420)
         page_.picture(tmp_path / "narrow.png")
         assert page_.find("document.documentElement.scrollWidth") <= 420

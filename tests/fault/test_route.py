@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -47,6 +48,22 @@ def offsets(table: Path) -> set[int]:
     found = [int(str(offset)) for (offset,) in oracle.rows(table, "_offset")]
     assert len(found) == len(set(found)), "a row is there twice"
     return set(found)
+
+
+def targets(site: Site, source: str) -> list[dict[str, Any]]:
+    """The tables as `headrace status` has them, which asks the driver, or else the lake."""
+    (found,) = json.loads(say("status", str(site.config), "--json"))["pipelines"].values()
+    assert found["source"] == source
+    return list(found["targets"])
+
+
+def check_counts(site: Site, rows: dict[str, int], *, rewound: int) -> None:
+    """Each table has its rows in the audit, and they are all that there are; so many went by a rewind."""
+    (found,) = json.loads(say("audit", str(site.config), "--json"))["pipelines"].values()
+    assert found["rows_removed_by"].get("rewind", 0) == rewound
+    assert {one["name"]: one["rows"] - one["rows_removed"] for one in found["targets"]} == rows
+    assert sum(one["rows"] for one in found["targets"]) == found["records"]["rows"] + found["rows_by_event_time"]
+    assert sum(one["rows_removed"] for one in found["targets"]) == found["rows_removed"]
 
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
@@ -170,10 +187,13 @@ def test_what_went_wrong_is_taken_back_replayed_and_filled_in_every_table(
     assert (len(offsets(lake / "clicks")), len(offsets(lake / "installs"))) == (95, 95)
     shown = say("rewind", str(site.config), "--to", str(before))
     assert f"{CLICK}: hour=" in shown
-    say("rewind", str(site.config), "--to", str(before), "--yes", HEADRACE_FAULT="before_apply:2", code=-9)
+    # A new process applies the last batch once more, to the raw table and both tables, before it commits the rewind.
+    say("rewind", str(site.config), "--to", str(before), "--yes", HEADRACE_FAULT="before_apply:5", code=-9)
     audit = say("audit", str(site.config), "--deep")
     assert "It adds up." in audit, audit
+    check_counts(site, {CLICK: 60, INSTALL: 60}, rewound=70)
     said = site.once()
+    check_counts(site, {CLICK: 95, INSTALL: 95}, rewound=70)
     assert (len(offsets(lake / "clicks")), len(offsets(lake / "installs"))) == (95, 95), said
     again = say("seal", str(site.config), "--target", CLICK, "--until", "2026-11-21T00:00Z", "--yes")
     assert "is not sealed" not in again, again
@@ -182,6 +202,7 @@ def test_what_went_wrong_is_taken_back_replayed_and_filled_in_every_table(
     say("gaps", "open", str(site.config), "--reason", "a test", "--yes")
     say("backfill", str(site.config), "--yes")
     assert (len(offsets(lake / "clicks")), len(offsets(lake / "installs"))) == (115, 115)
+    check_counts(site, {CLICK: 115, INSTALL: 115}, rewound=70)
     ends = oracle.frontier_of(log, "events")
     assert offsets(Path(f"{log}_raw")) == set(range(ends[name, 0]))
     assert "It adds up." in say("audit", str(site.config), "--deep")
@@ -216,13 +237,23 @@ def test_rows_for_a_storage_that_is_away_wait_at_the_log_over_starts_and_kills(
             look()
     else:
         assert not [one.path for place in look() for one in place.waste if "/held/" in one.path], "they are needed"
+    running = targets(site, "driver")
     writer.stop()
+    ended = targets(site, "lake")
+    for one, other in zip(running, ended, strict=True):
+        keys = ("name", "applied_version", "waiting_entries", "held_bytes")
+        assert [one[key] for key in keys] == [other[key] for key in keys]
+    assert [(one["name"], one["waiting_entries"] > 0, one["held_bytes"] > 0) for one in ended] == [
+        (INSTALL, True, True), (CLICK, False, False),
+    ]  # fmt: skip
+    assert ended[0]["behind_seconds"] >= running[0]["behind_seconds"] > 0
     (lake / "installs").unlink()
     (lake / "away").rename(lake / "installs")
     site.once(env={"HEADRACE_FAULT": "after_bring:1"}, code=-9)
     site.once()
     assert len(offsets(lake / "installs")) == 30
     assert "69 read = 60 rows + 9 dead letters. It adds up." in say("audit", str(site.config), "--deep")
+    assert [one["behind"] for one in targets(site, "lake")] == [None, None]
     fill(site, name, 1, 1, seed=10)
     site.once()
     assert [one.why for place in look() for one in place.waste if "/held/" in one.path], "copied, so nothing needs them"

@@ -57,6 +57,7 @@ RETENTION = 'headrace_topic_retention_seconds{pipeline="clicks",topic="clicks"}'
 OTHER = 'headrace_topic_retention_seconds{pipeline="clicks",topic="views"}'
 LEFT = f"headrace_gap_offsets_open{{{P}}}"
 INCARNATION = 'headrace_topic_incarnation{pipeline="clicks",topic="clicks"}'
+NAMELESS = f'headrace_names_without_table{{{P},reason="beyond_max"}}'
 REJECTED = f'headrace_schemas{{{P},decoder="rejected"}}'
 BLOCKED = 'headrace_autoscaler_blocked{{by="{}"}}'
 HOOK = 'headrace_hook_oldest_pending_seconds{pipeline="clicks",hook="druid"}'
@@ -165,6 +166,7 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
         [{REJECTED: flat(1)}],
         [{REJECTED: flat(0), f'headrace_schemas{{{P},decoder="native"}}': flat(4)}],
     ),
+    "HeadraceNamesWithoutTable": ([{NAMELESS: flat(1)}], [{NAMELESS: flat(0)}]),
     "HeadraceBucketsBlocked": (
         [{f'headrace_unsealed_buckets{{{P},state="blocked"}}': flat(2)}],
         [{f'headrace_unsealed_buckets{{{P},state="closed"}}': flat(2)}],

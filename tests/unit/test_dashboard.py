@@ -121,7 +121,9 @@ def test_everything_of_the_operators_list_is_there() -> None:
         "headrace_batch_duration_seconds_sum", "headrace_step_cpu_seconds_total", "headrace_open_buckets",
         "headrace_unsealed_buckets", "headrace_late_rows_total", "headrace_dead_letter_table_rows_total",
         "headrace_executors_recommended", "headrace_executors_requested", "headrace_executors_registered",
-        "headrace_recovery_level", "headrace_recovery_total",
+        "headrace_recovery_level", "headrace_recovery_total", "headrace_target_behind_seconds",
+        "headrace_target_held_bytes", "headrace_names_without_table", "headrace_topic_restarts_total",
+        "headrace_config_last_reload_successful",
     } <= metrics  # fmt: skip
 
 

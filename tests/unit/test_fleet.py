@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from writer.cli.main import app
 from writer.cli.read.status import Screen, chosen_screen, collect_all, exit_code, run_status
 from writer.config.connections import Http
-from writer.output import fleet_screen
+from writer.output import fleet_screen, fleet_tables
 from writer.output.health import Health, health
 from writer.output.tables import show
 from writer.status.document import document
@@ -41,7 +41,12 @@ def pipeline(name: str = "clicks", **changes: Any) -> dict[str, Any]:
 def behind(name: str, seconds: float | None, rows: int = 0) -> dict[str, Any]:
     why = None if seconds is None else "storage at s3://lake refuses"
     at = {"location": f"s3://lake/app/{name}", "rows": rows, "bytes": 10 * rows, "files": rows // 100}
-    return {"name": name, **at, "behind_seconds": seconds, "behind": why}
+    waits = {
+        "applied_version": 41,
+        "waiting_entries": 0 if why is None else 7,
+        "held_bytes": 0 if why is None else 2**30,
+    }
+    return {"name": name, **at, **waits, "behind_seconds": seconds, "behind": why}
 
 
 def printed(what: RenderableType, width: int) -> str:
@@ -88,7 +93,7 @@ def sixty() -> dict[str, Any]:
     )
     found["paused"] = pipeline(state="paused", pause={"at": "x"})
     tables = [behind(f"com.shop.Event{n}", 1_000.0 - n if n < 9 else None, rows=n) for n in range(500)]
-    found["mixed"] = pipeline(targets=tables)
+    found["mixed"] = pipeline(targets=tables, held_bytes_max=10 * 2**30)
     return {"pipelines": found}
 
 
@@ -117,12 +122,54 @@ def test_pipelines_are_searched_and_sorted() -> None:
 
 
 def test_tables_are_listed_those_behind_first() -> None:
-    shown = printed(fleet_screen.tables(fleet_screen.rows({"": sixty()}), "event"), 120).splitlines()
+    shown = printed(fleet_tables.tables(fleet_screen.rows({"": sixty()}), "event"), 120).splitlines()
     assert len([line for line in shown if line.startswith("mixed")]) == 500
     assert [line.split()[1] for line in shown if line.startswith("mixed")][:10] == [
         *(f"com.shop.Event{n}" for n in range(9)), "com.shop.Event499",
     ]  # fmt: skip
     assert max(map(len, shown)) <= 120
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("com.shop.Click", "com.shop"), ("Click", "Click"), ("orders-07", "orders"), ("eu_orders-07", "eu_orders"),
+        ("com.shop.Click_v2", "com.shop"), ("", ""), ("com.", "com"),
+    ],
+)  # fmt: skip
+def test_a_group_is_what_stands_before_the_last_separator(name: str, group: str) -> None:
+    assert fleet_screen.group_of(name) == group
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_sixty_pipelines_are_a_few_groups_with_sums_and_the_worst_first(width: int) -> None:
+    found = sixty()
+    found["pipelines"]["orders-03"] = pipeline(state="failed", error="torn", lag={"offsets": 5_000, "seconds": 900.0})
+    shown = printed(screen(group=True)(found), width)
+    assert max(map(len, shown.splitlines())) <= width
+    lines = [line.split() for line in shown.splitlines()]
+    heads = [line for line in lines if line[:1] in (["failing"], ["mixed"], ["paused"], ["orders"])]
+    assert [line[0] for line in heads] == ["orders", "failing", "mixed", "paused"]
+    offsets = sum(n * 1_000 for n in range(57)) - 3_000 + 5_000
+    assert f"57 {offsets:,} 15 min" in " ".join(shown.split())
+    assert width == 80 or "1 critical; orders-03: failed: torn" in shown
+    assert len(printed(screen(group=True, search="orders-1", sort="name")(found), width).splitlines()) == 4, "one group"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_tables_by_group_have_sums_and_the_worst_first(width: int) -> None:
+    found = sixty()
+    more = [behind(f"com.pay.Event{n}", 5_000.0 if n == 7 else None, rows=n) for n in range(20)]
+    found["pipelines"]["mixed"]["targets"] += more
+    shown = printed(screen(group=True, tables=True)(found), width)
+    assert max(map(len, shown.splitlines())) <= width
+    heads = [line.split()[:6] for line in shown.splitlines() if line.startswith("mixed")]
+    assert heads == [
+        ["mixed", "com.pay", "20", f"{sum(range(20)):,}", "0", "1.0"],
+        ["mixed", "com.shop", "500", f"{sum(range(500)):,}", "1,000", "9.0"],
+    ]
+    said = " ".join(shown.split())
+    assert width == 80 or "1; com.pay.Event7 for 1 h 23 min: storage at s3://lake refuses; 7 entries wait" in said
 
 
 def test_several_releases_are_one_table_and_one_that_is_silent_says_so(tmp_path: Path) -> None:

@@ -56,6 +56,19 @@ class Account:
 
 
 @dataclass(frozen=True)
+class TargetCount:
+    """What one table of a route was given by the account, by logs, ledgers and what waits for it."""
+
+    name: str
+    location: str
+    rows: int  # that were committed for it; of all tables, those of the account, adopted and unplaced ones included
+    late: int  # likewise, of its table of late rows
+    rows_taken: int  # of these rows, those that went on purpose, by other clients, or by a rewind
+    late_taken: int
+    waiting: int  # commits that it does not have yet
+
+
+@dataclass(frozen=True)
 class Audit(Account):
     """The result of an audit. `found` is empty unless files were read."""
 
@@ -63,6 +76,7 @@ class Audit(Account):
     problems: tuple[Problem, ...]
     uncounted: int  # files whose rows no log says; where there are some, sums are not compared
     accepted: Answer | None  # what another client did, which stands: of rows from before less is proven
+    targets: Sequence[TargetCount] = ()  # of a route, when it is whole: those that wait first, then by rows
 
     @property
     def adds_up(self) -> bool:
@@ -106,7 +120,31 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
         problems += more
     files = [file for one in (lake.rows, *lake.beside) for file in one.files]
     uncounted = sum(file.rows is None for file in files)
-    return Audit(**vars(account), found=found, problems=tuple(problems), uncounted=uncounted, accepted=accepted)
+    return Audit(
+        **vars(account), found=found, problems=tuple(problems), uncounted=uncounted, accepted=accepted,
+        targets=_by_target(lake, account.pending) if account.whole else (),
+    )  # fmt: skip
+
+
+def _by_target(lake: Lake, pending: Waiting) -> list[TargetCount]:
+    """Count what the tables of a route were given. Their sums are those that `_in_sum` compares with the account."""
+    tables = {one.place: one for one in (*lake.targets, *lake.late)}
+
+    def count(place: str) -> tuple[int, int, int]:
+        """Return how many rows were given to a table, how many were taken of these, and the commits that wait."""
+        if (one := tables.get(place)) is None:
+            return 0, 0, 0
+        files, going = _with_pending([one], pending)
+        changes = pending.tables[place]
+        taken = sum(_by_operation(one.removals, changes.rewound).values())
+        return sum(file.rows or 0 for file in files) - going + taken, taken, changes.commits
+
+    found = []
+    for record in dict.fromkeys(lake.target_places.values()):  # a table and that of its late rows have one
+        (rows, taken, waiting), (late, late_taken, more) = count(record.location), count(record.late)
+        counts = (rows, late, taken, late_taken, max(waiting, more))
+        found.append(TargetCount(record.name, record.location, *counts))
+    return sorted(found, key=lambda one: (-one.waiting, -one.rows, one.name))
 
 
 def _drawn_up(lake: Lake, since: int | datetime | None) -> Account:

@@ -108,6 +108,7 @@ class PendingChanges:
     without: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)  # offsets whose rows go
     withdrawn: int = 0  # rows that go: dead letters that replays made rows, and what rewinds take
     rewound: int = 0  # of these, what rewinds take
+    commits: int = 0  # that list something for it
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,8 @@ def _pending(table: TableHistory, commits: Sequence[CommittedEntry], target: Tar
     rewound = sum(count(table.table.store, file, going) for file in table.files) if going else 0
     withdrawn = rewound + sum(end - start for spans in replayed.values() for start, end in spans)
     without = {part: [*replayed.get(part, ()), *going.get(part, ())] for part in {**replayed, **going}}
-    return PendingChanges(files, held, without, withdrawn, rewound)
+    concerned = sum(table.place in one.side_files or table.place in one.withdrawn for one in commits)
+    return PendingChanges(files, held, without, withdrawn, rewound, concerned)
 
 
 def _spans(commits: Sequence[CommittedEntry], place: str) -> dict[TopicPartition, list[Span]]:

@@ -57,14 +57,22 @@ class Route:
         return bool(self.shut) and self._open_or_shut(name) in self.shut
 
     def _open_or_shut(self, name: str) -> str | NoTarget:
-        for rule in self.rules if name != NO_NAME else ():
-            if rule.matches(name):
-                if rule.target is not None:
-                    return rule.target
-                if name in self.made:
-                    return self.made[name] or self._rest
-                return self._rest if self.is_full else NoTarget.UNKNOWN
-        return self._rest
+        rule = self._rule(name)
+        if rule is None:
+            return self._rest
+        if rule.target is not None:
+            return rule.target
+        if name in self.made:
+            return self.made[name] or self._rest
+        return self._rest if self.is_full else NoTarget.UNKNOWN
+
+    def _rule(self, name: str) -> RouteRule | None:
+        return next((rule for rule in self.rules if rule.matches(name)), None) if name != NO_NAME else None
+
+    def is_beyond(self, name: str) -> bool:
+        """Return whether a name has no table of its own only because no further one is made."""
+        rule = self._rule(name) if self.is_full and name not in self.made else None
+        return rule is not None and rule.target is None
 
     @property
     def _rest(self) -> str | NoTarget:
@@ -97,7 +105,11 @@ class Route:
             name = self.records.get(-1 if schema_id is None else schema_id, NO_NAME)
             yield Share(self.target(name), [name], None, None)
             return
-        encoded = contiguous(self._values(records, rows)).dictionary_encode()
+        values = contiguous(self._values(records, rows))
+        if (only := _only(values)) is not None:
+            yield Share(self.target(only), [only], None, None)
+            return
+        encoded = values.dictionary_encode()
         names = [*encoded.dictionary.to_pylist(), NO_NAME]
         codes = encoded.indices.fill_null(len(names) - 1)
         found: dict[str | NoTarget, list[int]] = {}
@@ -117,6 +129,13 @@ class Route:
             return text_of(values) if pa.types.is_binary(values.type) else values.cast(pa.string())
         except (ValueError, pa.ArrowNotImplementedError):  # the schema has no such field, or it is no text
             return pa.nulls(rows.num_rows, pa.string())
+
+
+def _only(values: pa.Array) -> str | None:
+    """Return the text that all of these are, as in most slices by topic; None: they differ, or one is null."""
+    if not len(values) or values.null_count or values[0] != values[-1]:
+        return None
+    return str(values[0]) if pc.all(pc.equal(values, values[0])).as_py() else None
 
 
 @dataclass(frozen=True)

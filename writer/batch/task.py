@@ -28,7 +28,7 @@ from writer.batch.route import NoTarget, Route, Share
 from writer.batch.skip import skip
 from writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RawRecords, as_raw
 from writer.batch.staging.spill_buffer import Stage
-from writer.batch.task_report import Counts, Report
+from writer.batch.task_report import NAMES_MAX, Counts, Report
 from writer.core import fault_points
 from writer.core.offsets import Source
 from writer.kafka_reader.columns import DecodedRecords
@@ -176,6 +176,8 @@ class Task:
         if group.records.num_rows == 0:  # none of its values decodes: that needs no table, and ends no batch
             return
         for share in route.shares(group.schema_id, group.records, group.rows):
+            if route.is_full and len(self._report.beyond_names) < NAMES_MAX:
+                self._report.beyond_names |= set(filter(route.is_beyond, share.distinct()))
             if share.target is NoTarget.UNKNOWN:
                 self._report.unknown_names |= share.distinct()
             elif share.target is NoTarget.UNROUTED:

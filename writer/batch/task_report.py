@@ -17,8 +17,9 @@ EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined", "filtered"
 RAW = "raw"  # records that are in the raw table beside: a count of its own, for each of them has an exit, too
 _ONLY_IF_ANY = {"filtered", RAW}  # where a pipeline has no specs and no raw table, nothing is stored of them
 _FILES = ("files", "dead_letter_files", "late_files", "raw_files")  # of a report
-_SETS = ("unknown_schemas", "unknown_names", "schemas", "unknown_key_schemas", "key_schemas")
+_SETS = ("unknown_schemas", "unknown_names", "beyond_names", "schemas", "unknown_key_schemas", "key_schemas")
 ROW = pa.schema([pa.field("report", pa.string())])
+NAMES_MAX = 1_000  # of a route, beyond max_targets, that are remembered: producers choose them
 SPANS_MAX = 2048  # of a partition in one task that are remembered; more only where a log is full of missing offsets
 
 
@@ -124,6 +125,7 @@ class Report:
     is_held: bool = False  # its files wait at the pipeline's log
     dead_on_purpose: int = 0  # dead letters for which the route has no rule, or whose table takes none for now
     unknown_names: set[str] = field(default_factory=set)  # for which the route may want a table that is not there yet
+    beyond_names: set[str] = field(default_factory=set)  # that got no table, as too many were made; NAMES_MAX of them
     schemas: set[int] = field(default_factory=set)  # ids by whose schemas records were decoded
     unknown_key_schemas: set[int] = field(default_factory=set)
     key_schemas: set[int] = field(default_factory=set)  # ids by whose schemas keys were decoded

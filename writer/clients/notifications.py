@@ -20,7 +20,7 @@ from writer.config.connections import Kind, Notifications
 from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError
-from writer.core.text import listed
+from writer.core.text import listed, plural
 
 Severity = Literal["critical", "warning"]
 _SHOWN = 5  # ranges in a text; the fields have all
@@ -65,6 +65,31 @@ def topic_gone(pipeline: str, topic: str, unread: int, at: datetime) -> Event:
 def topics_beyond_max(pipeline: str, topics: Sequence[str], why: str, at: datetime) -> Event:
     """Notify of topics that match the pattern and are more than may be read."""
     return Event("topics_beyond_max", "critical", pipeline, why, at, {"topics": list(topics)})
+
+
+def targets_beyond_max(pipeline: str, names: Sequence[str], most: int, unrouted: str, at: datetime) -> Event:
+    """Notify of names of a route that get no table of their own, because as many were made as may be."""
+    text = (
+        f"route.max_targets is {most}, and {plural(len(names), 'name')} more got no table: {listed(names, _SHOWN)}. "
+        f"Records of new names go by route.unrouted: {unrouted}. Raise max_targets, or narrow the targets."
+    )
+    fields = {"names": len(names), "first": list(names[:_SHOWN]), "max": most}
+    return Event("targets_beyond_max", "critical", pipeline, text, at, fields)
+
+
+def target_refused(pipeline: str, names: Mapping[str, str], unrouted: str, at: datetime) -> Event:
+    """Notify of names of a route that can be no table; `names`: with the reasons."""
+    shown = listed([f"{name} ({why})" for name, why in names.items()], _SHOWN)
+    what = f"no table can be made for {shown}. Their records go by route.unrouted: {unrouted}."
+    return Event("target_refused", "critical", pipeline, what, at, {"names": dict(names)})
+
+
+def target_behind(pipeline: str, targets: Mapping[str, str], at: datetime) -> Event:
+    """Notify of tables of a route that refuse from now on; `targets`: what they said, by name."""
+    shown = listed([f"{name} ({why})" for name, why in targets.items()], _SHOWN)
+    verb = "refuses" if len(targets) == 1 else "refuse"
+    text = f"{plural(len(targets), 'table')} of the route {verb} what is committed: {shown}. The others go on."
+    return Event("target_behind", "warning", pipeline, text, at, {"targets": dict(targets)})
 
 
 def missing_offsets(pipeline: str, offsets: int, version: int, at: datetime) -> Event:

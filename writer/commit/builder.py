@@ -41,6 +41,7 @@ def merged(reports: Iterable[Report]) -> Report:
         total.late = total.late.plus(report.late)
         total.unknown_schemas |= report.unknown_schemas
         total.unknown_names |= report.unknown_names
+        total.beyond_names |= report.beyond_names
         total.refused = total.refused or report.refused
         total.number, total.is_held = report.number, report.is_held
         total.dead_on_purpose += report.dead_on_purpose

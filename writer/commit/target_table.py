@@ -1,17 +1,20 @@
-"""One table of a route: how it is opened, and what lies at its place and is not the route's."""
+"""One table of a route: how it is opened, what lies at its place and is not the route's, which schemas fit it."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 import bucketers
-from writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from writer.avro.schema_plan import PROVENANCE, Rejected, SchemaPlan, WriterSchema
+from writer.batch.bucketing import times_of
 from writer.batch.record_columns import RecordColumns
+from writer.commit.privacy import check_uses
 from writer.config.pipeline import Pipeline
 from writer.config.table_sections import layout
 from writer.core.errors import ConfigError
+from writer.privacy.protected_schema import Privacy
 from writer.schemas.format_detection import unit_of
 from writer.table import held_files
 from writer.table.factory import Tables
@@ -36,11 +39,32 @@ class Target:
     grown: pa.Schema | None = None  # columns that the tables are known to have
     kept: pa.Schema | None = None  # columns that are kept at the log
     texts: dict[int, str] = field(default_factory=dict)  # of the schemas that the plan knows, by id
+    asked_s: dict[int, float] = field(default_factory=dict)  # when they were admitted or rejected, by id
 
     @property
     def bucketer(self) -> bucketers.Bucketer:
         """What maps its event times to buckets."""
         return bucketers.build(self.settings.bucket)
+
+    @property
+    def rejected(self) -> dict[int, Rejected]:
+        """The schemas that do not fit it, by id."""
+        return {schema_id: one for schema_id, one in self.plan.schemas.items() if isinstance(one, Rejected)}
+
+    def admit(
+        self, schema_id: int, known: WriterSchema, privacy: Privacy | None, now_s: float
+    ) -> WriterSchema | Rejected:
+        """Let a schema fill its columns, or reject it. `now_s`: of a monotonic clock."""
+        self.texts[schema_id], self.asked_s[schema_id] = known.rows_text, now_s
+        grown = self.plan.admit(schema_id, known.text, known.protection)
+        self.plan = _fitting(self.settings, self.unit, self.plan, grown, schema_id, known.text, privacy)
+        return self.plan.schemas[schema_id]
+
+    def forget(self, schema_ids: Collection[int]) -> None:
+        """Leave schemas to the next batch that meets them."""
+        self.plan = self.plan.without(schema_ids)
+        for schema_id in schema_ids:
+            del self.texts[schema_id], self.asked_s[schema_id]
 
     def columns(self, record_columns: RecordColumns) -> pa.Schema:
         """Columns that the table needs, but those of buckets."""
@@ -121,6 +145,29 @@ def check_ours(table: PipelineTable, record: TargetRecord, log: str) -> None:
             f"the table at {record.location} holds rows that the log at {log} does not know of: they would be there "
             f"twice, or others be taken for them. Give target {record.name!r} a location of its own (docs/ROUTING.md)"
         )
+
+
+def admitted(settings: Pipeline, unit: str, plan: SchemaPlan, schema_id: int, text: str) -> SchemaPlan:
+    """Return the plan of a target with one more schema; rejected there, too, if event time or bucket is no column."""
+    return _fitting(settings, unit, plan, plan.extend(schema_id, text), schema_id, text, plan.privacy)
+
+
+def _fitting(
+    settings: Pipeline, unit: str, plan: SchemaPlan, grown: SchemaPlan, schema_id: int, text: str,
+    privacy: Privacy | None,
+) -> SchemaPlan:  # fmt: skip
+    """Return the plan that grew by a schema, or that before with the schema rejected, where it does not fit a table."""
+    found, what = grown.schemas[schema_id], ""
+    try:
+        if isinstance(found, WriterSchema):
+            check_uses(privacy, text, settings)
+            what, rule = "event_time: ", settings.event_time.rule(unit)
+            times, _ = times_of(grown.input_of(found).empty_table(), rule, pa.array([], pa.string()))
+            what = "bucket: "
+            bucketers.build(settings.bucket).assign(grown.columns.empty_table(), times)
+    except ValueError as error:
+        return plan.reject(schema_id, f"schema id {schema_id}: {what}{error}")
+    return grown
 
 
 def _unit(settings: Pipeline, table: PipelineTable) -> str:

@@ -1,37 +1,32 @@
 """The tables that a route fills: made when a name needs one, each with columns and an event-time unit of its own."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import pyarrow as pa
-
 import bucketers
 from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
-from writer.batch.bucketing import times_of
 from writer.batch.plan import TaskPlan
 from writer.batch.record_columns import RecordColumns
 from writer.batch.route import Route
-from writer.batch.task_report import Report
+from writer.batch.task_report import NAMES_MAX, Report
 from writer.commit.closed_buckets import closes, newly_closed
-from writer.commit.privacy import check_uses, protected_columns
+from writer.commit.privacy import protected_columns
 from writer.commit.target_table import Target, check_ours, check_settings, may_pass, open_target
 from writer.commit.task_plan import build_task_plan
-from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core import logging
 from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import BucketKey, StagedFile
 from writer.core.units import show_duration, show_size
-from writer.privacy.protected_schema import Privacy
 from writer.schemas.subjects import full_name
-from writer.schemas.tracker import Schemas
+from writer.schemas.tracker import ASK_AGAIN, Schemas
 from writer.storage.nesting import parts
 from writer.table import held_files
-from writer.table.factory import Tables
+from writer.table.factory import Tables, TargetState
 from writer.table.log.foreign_writes import CommitFailed, reading
 from writer.table.log.snapshot import TargetRecord
 from writer.table.schema_evolution import Unfit
@@ -47,7 +42,7 @@ class Targets:
         """`schemas`: the plan by which values are decoded."""
         settings = config.pipelines[name]
         assert settings.route is not None, "only a route has targets"
-        self._pipeline, self._settings, self._section = name, settings, settings.route
+        self._pipeline, self._settings, self.section = name, settings, settings.route
         self._config, self._tables, self._schemas = config, tables, schemas
         self._targets = dict[str, Target]()
         self._epoch: int | None = None
@@ -55,6 +50,8 @@ class Targets:
         self._held = dict[str, str]()  # tables whose storage refused, by name, and what it said; or those are behind
         self._known = dict[int, TargetRecord]()  # as the log has them
         self._made = dict[str, str | None]()  # names that matched a pattern of many tables; None: they get none
+        self.refused = dict[str, str]()  # names that get none because they can be no table, and why
+        self.beyond = set[str]()  # names that get none because as many were made as may be; NAMES_MAX at most
         others = [(one, place) for one, pipeline in config.pipelines.items() for place in pipeline.locations]
         # Locations, as engines tell them apart, and names in the catalog likewise.
         self._taken = {_key(place) for place in (*(place for _, place in others), config.checkpoints)}
@@ -64,7 +61,7 @@ class Targets:
     def needs_headers(self) -> bool:
         """Whether a record's headers decide where it goes, or fill a column."""
         columns = (target.settings.record_columns for target in self._targets.values())
-        return self._section.by_key[0] == "header" or any(one.has_headers for one in columns)
+        return self.section.by_key[0] == "header" or any(one.has_headers for one in columns)
 
     def begin(self, epoch: int | None) -> None:
         """Open the tables that the route names, and those that were made before. Raises Fenced, CommitFailed.
@@ -72,7 +69,7 @@ class Targets:
         `epoch`: of the start; None for a command, which works beside the writer.
         """
         self._epoch = epoch
-        self._known = self._tables.main.add_targets(self._epoch, [self._record(n, n) for n in self._section.fixed])
+        self._known = self._tables.main.add_targets(self._epoch, [self._record(n, n) for n in self.section.fixed])
         for number, record in self._known.items():
             rule = self._settings.rule_of(record.name, record.location)
             if rule is None:
@@ -80,11 +77,11 @@ class Targets:
             try:
                 self._open(rule, number)
             except ConfigError as error:
-                if rule in self._section.fixed:
+                if rule in self.section.fixed:
                     raise
                 self._refuse(record.name, str(error))
             else:
-                self._made |= {} if rule in self._section.fixed else {record.name: record.name}
+                self._made |= {} if rule in self.section.fixed else {record.name: record.name}
         self._enter_ids()
         route = self.route()
         for schema_id, record_name in route.records.items() if route.by == "record" else ():
@@ -93,10 +90,10 @@ class Targets:
 
     def route(self) -> Route:
         """Return the route as tasks follow it."""
-        by, key = self._section.by_key
-        rest = self._section.unrouted
+        by, key = self.section.by_key
+        rest = self.section.unrouted
         return Route(
-            by, key, self._section.rules, dict(self._made), is_full=self._is_full, stops=rest == "stop",
+            by, key, self.section.rules, dict(self._made), is_full=self._is_full, stops=rest == "stop",
             otherwise=None if rest in ("dead_letters", "stop") else rest, shut=self._shut(),
             records=record_names(self._schemas.plan),
         )  # fmt: skip
@@ -127,11 +124,7 @@ class Targets:
         if report.unknown_names:
             self._known = self._tables.main.snapshot().targets()  # another process may have made tables
         beyond = [name for name in sorted(report.unknown_names) if not self._make(name)]
-        if beyond:
-            logging.warning(
-                "targets_beyond_max", pipeline=self._pipeline, names=len(beyond), first=beyond[0],
-                reason=f"route.max_targets is {self._section.max_targets}",
-            )  # fmt: skip
+        self._note_beyond(beyond)
         self._enter_ids()
         for name, of_target in report.targets.items():
             if of_target.refused:
@@ -162,8 +155,9 @@ class Targets:
                     raise
                 self._held[name] = str(error)
 
-    def keep_units(self, report: Report) -> None:
-        """Store the units that `auto` detected, so that a later batch uses the same."""
+    def keep(self, report: Report) -> None:
+        """Store the units that `auto` detected, so that a later batch uses the same, and names that got no table."""
+        self._note_beyond(sorted(report.beyond_names))
         for name, of_target in report.targets.items():
             target = self._targets[name]
             if target.unit == "auto" and of_target.time_unit not in ("", "auto"):
@@ -195,21 +189,27 @@ class Targets:
             )
         }
 
-    def standing(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Return where the tables lie, by name, and why some of them refused what was committed last."""
+    def states(self) -> dict[str, TargetState]:
+        """Return how far the tables are, by name."""
         for name in list(self._held):
             self._try_again(name)
         current = {target.number for target in self._targets.values()}
-        names = {n: one.name if n in current else f"{one.name} ({one.location})" for n, one in self._known.items()}
-        places = {names[number]: one.location for number, one in self._known.items()}
-        behind = self._tables.behind
-        refused = {names[n]: behind.get(one.location) or behind.get(one.late) for n, one in self._known.items()}
-        return places, {**self._held, **{name: why for name, why in refused.items() if why}}
+        return self._tables.target_states(self._known.values(), current, self._held)
+
+    def rejected(self) -> dict[int, Rejected]:
+        """Return the schemas that one of the tables rejects, by id."""
+        return {schema_id: why for one in self._targets.values() for schema_id, why in one.rejected.items()}
+
+    def forget_rejected(self, now_s: float) -> None:
+        """Leave schemas that tables rejected a while ago to the next batch that meets them."""
+        for target in self._targets.values():
+            again_s = now_s - ASK_AGAIN.total_seconds()
+            target.forget([schema_id for schema_id in target.rejected if target.asked_s[schema_id] <= again_s])
 
     @property
     def _is_full(self) -> bool:
         made = sum(target is not None for target in self._made.values())
-        return made >= self._section.max_targets or len(self._made) >= self._section.max_targets + _REFUSED_MAX
+        return made >= self.section.max_targets or len(self._made) >= self.section.max_targets + _REFUSED_MAX
 
     def _record_columns(self, target: Target) -> RecordColumns:
         if target.settings.columns == self._settings.columns:
@@ -227,12 +227,12 @@ class Targets:
 
     def _make(self, name: str) -> bool:
         """Make a table for a name, unless it may have none. False: there are enough, which the route knows then."""
-        rule = self._section.rule_of(name) if name else None
+        rule = self.section.rule_of(name) if name else None
         record = None if rule is None else self._record(rule, name)
         is_full = record is not None and self._is_full
         why = self.route().reason(name) if rule is None or record is None else self._obstacle(rule, record)
-        if self._section.unrouted == "stop" and (why or is_full):
-            reason = why or f"route.max_targets is {self._section.max_targets}"
+        if self.section.unrouted == "stop" and (why or is_full):
+            reason = why or f"route.max_targets is {self.section.max_targets}"
             raise LimitReached(
                 f"pipeline {self._pipeline!r} has no table for {name or 'a record'}: {reason}, and route.unrouted is "
                 "stop. Nothing of the batch was committed. Add a target, or let such records be dead letters."
@@ -269,14 +269,22 @@ class Targets:
             logging.warning("target_away", pipeline=self._pipeline, target=record.name, reason=str(error))
         return ""
 
+    def _note_beyond(self, names: Sequence[str]) -> None:
+        if names and not self.beyond:
+            reason = f"route.max_targets is {self.section.max_targets}"
+            logging.warning(
+                "targets_beyond_max", pipeline=self._pipeline, names=len(names), first=names[0], reason=reason
+            )
+        self.beyond.update(names[: NAMES_MAX - len(self.beyond)])
+
     def _refuse(self, name: str, why: str) -> None:
-        self._made[name] = None
+        self._made[name], self.refused[name] = None, why
         logging.warning("target_refused", pipeline=self._pipeline, name=name, reason=why)
 
     def _open(self, rule: str, number: int) -> None:
         """Open a table, which is made if the log does not know one. Raises ConfigError when it is another's."""
         record = self._known[number]
-        settings, made_by_name = self._settings.of_target(rule, record.name), rule not in self._section.fixed
+        settings, made_by_name = self._settings.of_target(rule, record.name), rule not in self.section.fixed
         check_settings(record, settings, str(self._config.in_catalog(settings.table) or ""))
         target, why = open_target(record, settings, self._tables, may_wait=made_by_name)
         self._targets[record.name] = target
@@ -304,13 +312,11 @@ class Targets:
 
     def _shut(self) -> frozenset[str]:
         """Return the tables for which too much waits, by name. Raises LimitReached where that is a stop."""
-        limits, found = self._section.held, set[str]()
+        limits, found = self.section.held, set[str]()
         for name, why in self._refusing().items():
             target = self._targets[name]
-            waiting = [self._tables.waiting(place) for place in (target.table.location, target.settings.late_place)]
-            size = sum(one.held_bytes for one in waiting)
-            now = datetime.now(UTC)
-            age = max(now - one.since if one.since else timedelta(0) for one in waiting)
+            waiting = self._tables.waiting(target.table.location, target.settings.late_place)
+            size, age = waiting.held_bytes, datetime.now(UTC) - waiting.since if waiting.since else timedelta(0)
             if size < limits.max_bytes and age < limits.max_age:
                 continue
             if limits.on_limit == "stop":
@@ -338,46 +344,18 @@ class Targets:
     def _forget_changed(self, target: Target) -> None:
         """Forget schemas whose ids mean others by now, because the records turned out to be framed in another way."""
         known = self._schemas.plan.schemas
-        changed = [n for n, text in target.texts.items() if getattr(known.get(n), "rows_text", text) != text]
-        target.plan = target.plan.without(changed)
-        for schema_id in changed:
-            del target.texts[schema_id]
+        target.forget([n for n, text in target.texts.items() if getattr(known.get(n), "rows_text", text) != text])
 
     def _admit(self, target: Target, schema_id: int) -> None:
         """Let a schema fill the columns of a table, or reject it there."""
         known = self._schemas.plan.schemas[schema_id]
         assert isinstance(known, WriterSchema), "what is not decoded is not routed"
-        target.texts[schema_id] = known.rows_text
-        privacy, grown = self._schemas.plan.privacy, target.plan.admit(schema_id, known.text, known.protection)
-        target.plan = _fitting(target.settings, target.unit, target.plan, grown, schema_id, known.text, privacy)
+        found = target.admit(schema_id, known, self._schemas.plan.privacy, time.monotonic())
         about = {"pipeline": self._pipeline, "target": target.name, "schema_id": schema_id}
-        if isinstance(found := target.plan.schemas[schema_id], Rejected):
+        if isinstance(found, Rejected):
             logging.warning("schema_rejected", reason=found.reason, **about)
         else:
             logging.event("schema_admitted", decoder="native" if known.native else "fastavro", **about)
-
-
-def admitted(settings: Pipeline, unit: str, plan: SchemaPlan, schema_id: int, text: str) -> SchemaPlan:
-    """Return the plan of a target with one more schema; rejected there, too, if event time or bucket is no column."""
-    return _fitting(settings, unit, plan, plan.extend(schema_id, text), schema_id, text, plan.privacy)
-
-
-def _fitting(
-    settings: Pipeline, unit: str, plan: SchemaPlan, grown: SchemaPlan, schema_id: int, text: str,
-    privacy: Privacy | None,
-) -> SchemaPlan:  # fmt: skip
-    """Return the plan that grew by a schema, or that before with the schema rejected, where it does not fit a table."""
-    found, what = grown.schemas[schema_id], ""
-    try:
-        if isinstance(found, WriterSchema):
-            check_uses(privacy, text, settings)
-            what, rule = "event_time: ", settings.event_time.rule(unit)
-            times, _ = times_of(grown.input_of(found).empty_table(), rule, pa.array([], pa.string()))
-            what = "bucket: "
-            bucketers.build(settings.bucket).assign(grown.columns.empty_table(), times)
-    except ValueError as error:
-        return plan.reject(schema_id, f"schema id {schema_id}: {what}{error}")
-    return grown
 
 
 def record_names(plan: SchemaPlan) -> dict[int, str]:

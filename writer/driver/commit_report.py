@@ -1,13 +1,15 @@
 """Reports each commit of a pipeline: to its progress, to the log, and once a start to a person where records lack."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from writer.clients import notifications
+from writer.config.routing import RouteSection
 from writer.core import logging
-from writer.status.model import Totals, without_records
+from writer.status.model import WITHOUT_TABLE, Totals, without_records
 from writer.status.progress import Progress
+from writer.table.factory import TargetState
 from writer.table.log.operations import Batch
 
 
@@ -22,15 +24,38 @@ class CommitReport:
     def __init__(self, pipeline: str, progress: Progress, notifier: notifications.Notifier) -> None:
         self._pipeline, self._progress, self._notifier = pipeline, progress, notifier
         self._notified_without_records, self._behind = False, frozenset[str]()
+        self._refused, self._is_beyond = frozenset[str](), False
         self.former: dict[str, Any] | None = None  # what the last commit cost; it could not say so itself
 
-    def targets_behind(self, behind: Mapping[str, str]) -> None:
-        """Report which tables of a route refuse what was committed, by name with the reason, and which do no longer."""
-        for name in behind.keys() - self._behind:
-            logging.warning("target_behind", pipeline=self._pipeline, target=name, reason=behind[name])
+    def targets(
+        self,
+        states: Mapping[str, TargetState],
+        refused: Mapping[str, str],
+        beyond: Collection[str],
+        route: RouteSection,
+    ) -> None:
+        """Report which tables of a route refuse, which do no longer, and which names have none. Each is said once.
+
+        `refused`: names that can be no table, and why; `beyond`: names beyond `max_targets`.
+        """
+        behind, now = {name: one.why for name, one in states.items() if one.why}, datetime.now(UTC)
+        if new := {name: behind[name] for name in sorted(behind.keys() - self._behind)}:
+            for name, why in new.items():
+                logging.warning("target_behind", pipeline=self._pipeline, target=name, reason=why)
+            self._notifier.send(notifications.target_behind(self._pipeline, new, now))
         for name in self._behind - behind.keys():
             logging.event("target_caught_up", pipeline=self._pipeline, target=name)
-        self._behind = frozenset(behind)
+        if names := {name: refused[name] for name in sorted(refused.keys() - self._refused)}:
+            self._notifier.send(notifications.target_refused(self._pipeline, names, route.unrouted, now))
+        if beyond and not self._is_beyond:
+            event = notifications.targets_beyond_max(
+                self._pipeline, sorted(beyond), route.max_targets, route.unrouted, now
+            )
+            self._notifier.send(event)
+        self._behind, self._refused = frozenset(behind), frozenset(refused)
+        self._is_beyond = self._is_beyond or bool(beyond)
+        counts = dict(zip(WITHOUT_TABLE, (len(refused), len(beyond)), strict=True))
+        self._progress.applied(states, counts, route.held.max_bytes)
 
     def committed(self, version: int, planned: Batch, seconds: float) -> None:
         """Report a commit. `seconds`: from Spark's call on."""

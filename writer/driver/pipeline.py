@@ -163,7 +163,7 @@ class PipelineRun:
             gap, event = record_gap(self._table, self.epoch, run, now, self.cluster, margin)
             self._notifier.send(event)
         self._endings = self._endings_of(decision, recent, once=once)
-        self.progress.admitted(self._schemas.plan.schemas)
+        self._tasks.count_schemas()
         begun = self._table.snapshot()
         self.progress.started(
             epoch=self.epoch, run=run, frontier=now.offsets, limits=self._endings.limits.facts(), recent=recent,
@@ -359,9 +359,8 @@ class PipelineRun:
     def _apply_side_files(self) -> None:
         self._tables.apply_side_files()
         if self._targets is not None:
-            places, behind = self._targets.standing()
-            self._report.targets_behind(behind)
-            self.progress.applied(places, behind)
+            states, route = self._targets.states(), self._targets.section
+            self._report.targets(states, self._targets.refused, self._targets.beyond, route)
 
     def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""

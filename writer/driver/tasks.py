@@ -114,7 +114,10 @@ class Tasks:
 
         `behind`: more waits than the batch holds, so every slot that it may take is to work.
         """
-        self._schemas.forget_rejected(time.monotonic())
+        now_s = time.monotonic()
+        self._schemas.forget_rejected(now_s)
+        if self._targets is not None:
+            self._targets.forget_rejected(now_s)
         before, expected = slots(frame.sparkSession), sum(r.end - r.start for r in committing)
         size = self._settings.roll.target_file_size
         partitions = sum(r.end > r.start for r in committing) if self._reader.cost_by_partition else 0
@@ -130,13 +133,18 @@ class Tasks:
             if not report.lacks_schemas:
                 report.slots = round((before + slots(frame.sparkSession)) / 2)
                 if self._targets is not None:
-                    self._targets.keep_units(report)
+                    self._targets.keep(report)
+                self.count_schemas()
                 return report
             self._schemas.learn_from(report)
             if self._targets is not None:
                 self._targets.learn_from(report)
-            self._progress.admitted(self._schemas.plan.schemas)
             self.grow(frozen.epoch)
+
+    def count_schemas(self) -> None:
+        """Note the schemas that are known; rejected are those, too, that a table of a route rejects."""
+        of_targets = {} if self._targets is None else self._targets.rejected()
+        self._progress.admitted({**self._schemas.plan.schemas, **of_targets})
 
     def sound_dead_letters(self, report: Report) -> int:
         """Count the records of a report that are dead letters for no fault of theirs: late, or without a table."""

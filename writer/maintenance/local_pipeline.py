@@ -201,7 +201,7 @@ class LocalPipeline:
                 raise self._no_time(error) from error
             if not report.lacks_schemas:
                 if self.targets is not None:
-                    self.targets.keep_units(report)
+                    self.targets.keep(report)
                 return report
             self.schemas.learn_from(report)
             if self.targets is not None:

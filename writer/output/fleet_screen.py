@@ -1,10 +1,11 @@
 """Shows many pipelines, of one release or of several, as a table: one line each, the worst first."""
 
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -12,9 +13,11 @@ from rich.text import Text
 
 from writer.core.text import plural, span
 from writer.output.health import LEVELS, Health, health
+from writer.output.route_lines import worst_first
 from writer.output.status_screen import config_text, screen
 from writer.output.tables import ruled
 
+_T = TypeVar("_T")
 Sort = Literal["worst", "name", "lag", "rows"]
 SORTS: tuple[Sort, ...] = ("worst", "name", "lag", "rows")
 _STYLES = {"critical": "bold red", "warning": "yellow", "ok": "green"}
@@ -77,19 +80,39 @@ _keys: Mapping[Sort, Callable[[FleetRow], Any]] = {
 }
 
 
-def fleet(found: Sequence[FleetRow]) -> RenderableType:
-    """Show a sum, what is wrong with configurations, a line for each pipeline, and tables of routes that are behind."""
-    several = _several(found)
-    names = ["release", "pipeline", "state"] if several else ["pipeline", "state"]
-    table = _table(names, ["lag", "waits", "commit"], ["trouble"])
-    for row in found:
-        table.add_row(*([Text(row.release)] if several else []), *_cells(row))
-    return Group(_sum(found), *_configs(found), table, *_behind(found))
+def group_of(name: str) -> str:
+    """Return the group of a pipeline or a table: its name up to the last dot; without one, up to the last - or _."""
+    return re.split(r"\.(?=[^.]*$)" if "." in name else r"[-_](?=[^-_]*$)", name)[0]
+
+
+def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
+    """Return items by group, the groups in the order of their first items."""
+    found = dict[Hashable, list[_T]]()
+    for one in items:
+        found.setdefault(key(one), []).append(one)
+    return list(found.values())
+
+
+def fleet(found: Sequence[FleetRow], *, by_group: bool = False) -> RenderableType:
+    """Show a sum, what is wrong with configurations, a line for each pipeline, and tables of routes that are behind.
+
+    `by_group`: a line for each group of pipelines instead.
+    """
+    several = ["release"] if is_several(found) else []
+    if by_group:
+        sheet = sheet_of([*several, "group", "state"], ["pipelines", "lag", "waits", "commit"], ["trouble"])
+        for some in grouped(found, lambda row: (row.release, group_of(row.name))):
+            sheet.add_row(*([Text(some[0].release)] if several else []), *_group_cells(some))
+    else:
+        sheet = sheet_of([*several, "pipeline", "state"], ["lag", "waits", "commit"], ["trouble"])
+        for row in found:
+            sheet.add_row(*([Text(row.release)] if several else []), *_cells(row))
+    return Group(_sum(found), *_configs(found), sheet, *_behind(found))
 
 
 def long(found: Sequence[FleetRow]) -> RenderableType:
     """Show all lines of each pipeline, after the releases that do not answer."""
-    return Group(*_silent(found), screen({"pipelines": {row.label: row.pipeline for row in found if row.pipeline}}))
+    return Group(*silent_rows(found), screen({"pipelines": {row.label: row.pipeline for row in found if row.pipeline}}))
 
 
 def silent_line(release: str, error: str, at: str) -> str:
@@ -97,11 +120,13 @@ def silent_line(release: str, error: str, at: str) -> str:
     return f"{at} {release} state=silent error={json.dumps(error, ensure_ascii=False)}"
 
 
-def _several(found: Iterable[FleetRow]) -> bool:
+def is_several(found: Iterable[FleetRow]) -> bool:
+    """Return whether rows are of more than one release."""
     return len({row.release for row in found}) > 1
 
 
-def _silent(found: Iterable[FleetRow]) -> Iterator[Text]:
+def silent_rows(found: Iterable[FleetRow]) -> Iterator[Text]:
+    """Give a line for each release that does not answer."""
     for row in found:
         if not row.pipeline:
             yield Text(f"{row.label}: {'; '.join(row.health.reasons)}", _STYLES[row.health.level])
@@ -143,7 +168,29 @@ def _cells(row: FleetRow) -> Iterator[Text | str]:
     )  # fmt: skip
 
 
-def _table(names: Sequence[str], numbers: Sequence[str], words: Sequence[str]) -> Table:
+def _group_cells(some: Sequence[FleetRow]) -> Iterator[Text | str]:
+    """Give the cells of a group: sums of its pipelines, the longest time, the worst level with its first reason."""
+    worst = min(some, key=lambda row: LEVELS.index(row.health.level))
+    style, rows = _STYLES[worst.health.level], [row.pipeline for row in some if row.pipeline]
+    states = Counter(row.pipeline.get("state", "silent") for row in some)
+    ages = [one["commit_age_seconds"] for one in rows if one["commit_age_seconds"] is not None]
+    lags = [one["lag"] for one in rows]
+    waits = [lag["seconds"] for lag in lags if lag["offsets"] and lag["seconds"] is not None]
+    unknown = not lags or any(lag["offsets"] is None for lag in lags)
+    levels = Counter(row.health.level for row in some)
+    counts = ", ".join(f"{levels[level]} {level}" for level in LEVELS[:-1] if levels[level])
+    is_one = len(some) == 1
+    trouble = f"{counts}; {worst.name}: {worst.health.reasons[0]}" if counts else ""
+    trouble = "; ".join(worst.health.reasons) if is_one else trouble
+    yield from (
+        Text(worst.name if is_one else group_of(worst.name)),
+        Text(", ".join(f"{n} {state}" for state, n in states.most_common()), style),
+        f"{len(some):,}", "?" if unknown else f"{sum(lag['offsets'] for lag in lags):,}",
+        span(max(waits)) if waits else "", span(max(ages)) if ages else "", Text(trouble, style),
+    )  # fmt: skip
+
+
+def sheet_of(names: Sequence[str], numbers: Sequence[str], words: Sequence[str]) -> Table:
     """Return a table with names at the left, then numbers, and words that take what is left of the line."""
     table = ruled(*names, *numbers, *words, left=len(names))
     for column in table.columns[-len(words) :]:
@@ -153,28 +200,9 @@ def _table(names: Sequence[str], numbers: Sequence[str], words: Sequence[str]) -
 
 def _behind(found: Iterable[FleetRow]) -> Iterator[RenderableType]:
     late = [(row, one) for row in found for one in row.pipeline.get("targets", ()) if one["behind"] is not None]
-    late.sort(key=lambda pair: -pair[1]["behind_seconds"])
+    late.sort(key=lambda pair: worst_first(pair[1]))
     for row, one in late[:_TABLES_SHOWN]:
-        yield Text(f"{row.label}: table {one['name']} behind for {span(one['behind_seconds'])}: {one['behind']}", "red")
+        for_s = span(one["behind_seconds"] or 0.0)
+        yield Text(f"{row.label}: table {one['name']} behind for {for_s}: {one['behind']}", "red")
     if len(late) > _TABLES_SHOWN:
         yield Text(f"and {plural(len(late) - _TABLES_SHOWN, 'table')} more; --tables lists them", "red")
-
-
-def tables(found: Sequence[FleetRow], search: str = "") -> RenderableType:
-    """Show the tables of routes, those that are behind first, then by their rows since the start.
-
-    Releases that do not answer stand above.
-    """
-    listed = [
-        (row, one) for row in found for one in row.pipeline.get("targets", ())
-        if search.lower() in f"{row.release}\n{row.name}\n{one['name']}".lower()
-    ]  # fmt: skip
-    listed.sort(key=lambda pair: (-(pair[1]["behind_seconds"] or -1.0), -pair[1]["rows"], pair[1]["name"]))
-    several = _several(found)
-    table = _table([*(["release"] if several else []), "pipeline", "table"], ["rows", "files"], ["behind", "location"])
-    for row, one in listed:
-        behind = "" if one["behind"] is None else f"{span(one['behind_seconds'])}: {one['behind']}"
-        names = (*([row.release] if several else []), row.name, one["name"])
-        numbers = (f"{one['rows']:,}", f"{one['files']:,}")
-        table.add_row(*map(Text, names), *numbers, Text(behind, "red"), Text(one["location"]))
-    return Group(*_silent(found), table)

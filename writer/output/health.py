@@ -58,12 +58,25 @@ def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
         yield "warning", plural(pipeline["gaps"]["count"], "open gap")
 
 
+def level_of(target: Mapping[str, Any]) -> Level:
+    """Judge a table of a route by its part of `/status`."""
+    if target["behind"] is None:
+        return "ok"
+    return "critical" if (target["behind_seconds"] or 0.0) > _TARGET_LATE_S else "warning"
+
+
 def _of_tables(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
-    behind = [one for one in pipeline.get("targets", ()) if one["behind"] is not None]
+    targets = pipeline.get("targets", ())
+    behind = [one for one in targets if one["behind"] is not None]
     if behind:
-        worst_s = max(one["behind_seconds"] for one in behind)
-        level: Level = "critical" if worst_s > _TARGET_LATE_S else "warning"
-        yield level, f"{plural(len(behind), 'table')} behind, {behind[0]['name']} for {span(worst_s)}"
+        worst = max(behind, key=lambda one: one["behind_seconds"] or 0.0)
+        level = min((level_of(one) for one in behind), key=LEVELS.index)
+        yield (
+            level,
+            f"{plural(len(behind), 'table')} behind, {worst['name']} for {span(worst['behind_seconds'] or 0.0)}",
+        )
+    if nameless := sum(pipeline.get("names_without_table", {}).values()):
+        yield "warning", f"{plural(nameless, 'name')} without a table"
     seals = pipeline["seals"] or {"blocked": (), "failing": ()}
     if seals["blocked"]:
         yield "warning", f"{plural(len(seals['blocked']), 'bucket')} not sealed"

@@ -10,11 +10,11 @@ from rich.text import Text
 from writer.core.text import instant, limit_words, plural, ranges, span
 from writer.core.units import show_size
 from writer.output.health import DEAD_LETTERS_BAD, HEADROOM_BAD_S, HEADROOM_LOW_S, SOURCE_OLD_S, is_late
+from writer.output.route_lines import route_lines
 from writer.output.tables import labelled
 from writer.scaling.spark_settings import in_one_process
 
 _BLOCKED_SHOWN = 3
-_TARGETS_SHOWN = 3
 _STATES = (("closed", "not sealed yet"), ("reopened", "to be sealed again"), ("open", "open"))
 _SHARES = (0.5, 0.99, 0.999)
 _POLICIES = {"reopen": "joined their bucket", "late_table": "in the late table", "dead_letter": "dead letters"}
@@ -216,12 +216,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         ("last commit", _last(pipeline)) if pipeline["last_commit"] else None,
         ("reason", Text(_BECAUSE.get(pipeline["last_commit"]["reason"], ""))) if pipeline["last_commit"] else None,
         ("this start", _totals(pipeline["totals"])) if pipeline["epoch"] else None,
-        ("tables", _targets(pipeline["targets"])) if pipeline.get("targets") else None,
-        *(
-            ("behind", Text(f"{one['name']} for {span(one['behind_seconds'])}: {one['behind']}", style="red"))
-            for one in pipeline.get("targets", ())[:_TARGETS_SHOWN]
-            if one["behind"]
-        ),
+        *route_lines(pipeline),
         ("no record", Text(f"{plural(without_records, 'offset')} gave no record", style="yellow"))
         if without_records
         else None,
@@ -248,14 +243,6 @@ def config_text(config: Mapping[str, Any]) -> Text:
     wrong = f"not in force since {instant(config['read_at'])}: {config['error']}" if config["error"] else ""
     later = f"needs a restart of the process: {', '.join(config['restart'])}" if config["restart"] else ""
     return Text("; ".join(filter(None, (wrong, later))), "yellow")
-
-
-def _targets(targets: Sequence[Mapping[str, Any]]) -> Text:
-    behind = sum(one["behind"] is not None for one in targets)
-    text = Text(f"{len(targets):,}")
-    text.append(f", {behind} behind" if behind else "", style="red")
-    most = sorted(targets, key=lambda one: -one["rows"])[:_TARGETS_SHOWN]
-    return text.append("; most rows: " + ", ".join(f"{one['name']} {one['rows']:,}" for one in most), style="dim")
 
 
 def _paused(pipeline: Mapping[str, Any]) -> Text:

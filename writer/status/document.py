@@ -10,6 +10,7 @@ from writer.batch.lateness import BOUNDS_S
 from writer.core.text import iso
 from writer.hooks.outbox import Health
 from writer.output.health import health
+from writer.output.route_lines import worst_first
 from writer.sealing.bucket_states import BucketCounts, BucketState
 from writer.status.lag import lag_sample
 from writer.status.lag_sample import rounded
@@ -18,6 +19,7 @@ from writer.status.rate_limit import LimitState, to_json
 from writer.status.rates import RATE_WINDOW, Rates, rates
 
 Source = Literal["driver", "lake"]
+_NOT_APPLIED = "no driver has given it what was committed for it; a start does"
 
 
 def document(views: Iterable[View], now: datetime, source: Source = "driver") -> dict[str, Any]:
@@ -64,6 +66,8 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         },
         "restarts": view.restarts,
         "targets": _targets(view, now),
+        "held_bytes_max": view.held_bytes_max,
+        "names_without_table": dict(view.without_table),
         "topics": len(view.incarnations),
         "topic_restarts": view.topic_restarts,
         "hooks": {name: _hook(hook, now) for name, hook in view.hooks.items()},
@@ -172,16 +176,18 @@ def _seconds(commit: Commit) -> float | None:
 def _targets(view: View, now: datetime) -> list[dict[str, Any]]:
     """Describe the tables of a route: those that are behind first, then by their rows since the start."""
     found = []
-    for name, location in view.targets.items():
-        sums, behind = view.totals.targets.get(name, Counter[str]()), view.behind.get(name)
+    for name, state in view.targets.items():
+        sums, waiting = view.totals.targets.get(name, Counter[str]()), state.waiting
         found.append(
             {
-                "name": name, "location": location, **{what: sums[what] for what in ("rows", "bytes", "files")},
-                "behind_seconds": None if behind is None else _age(behind.since, now),
-                "behind": None if behind is None else behind.why,
+                "name": name, "location": state.location, **{what: sums[what] for what in ("rows", "bytes", "files")},
+                "applied_version": waiting.applied, "waiting_entries": waiting.entries,
+                "held_bytes": waiting.held_bytes,
+                "behind_seconds": (_age(waiting.since, now) or 0.0) if state.is_behind else None,
+                "behind": (state.why or _NOT_APPLIED) if state.is_behind else None,
             }
         )  # fmt: skip
-    return sorted(found, key=lambda one: (-(one["behind_seconds"] or -1.0), -one["rows"], one["name"]))
+    return sorted(found, key=worst_first)
 
 
 def _totals(totals: Totals, since: datetime) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
+from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import HeadraceError
@@ -23,7 +24,7 @@ from writer.status.model import Commit, Logs, ShownState, Totals, View, event_ti
 from writer.status.pause import standing
 from writer.status.progress import COMMITS_KEPT
 from writer.status.rate_limit import InForce, LimitState, configured, standing as limit_standing
-from writer.table.factory import main_table
+from writer.table.factory import Tables, TargetState, all_tables, main_table
 from writer.table.log.entries import Entry
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.snapshot import PipelineSnapshot
@@ -40,7 +41,8 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
     settings = config.pipelines[name]
     state: ShownState = "not started"
     trouble: list[str] = []
-    table = main_table(name, config)
+    tables = all_tables(name, config)
+    table, targets = tables.main, dict[str, TargetState]()
     pause, in_force = None, InForce(configured(settings.commit))
     found: BucketCounts | None = None
     snapshot, entries, buckets, frontier, logs = None, list[Entry](), 0, dict[Source, int](), Logs()
@@ -51,6 +53,7 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
             snapshot, buckets = table.snapshot(), len(table.buckets())
         if snapshot is not None and snapshot.epoch > 0:
             state, entries, hooks = "unknown", table.history(_ENTRIES_LOOKED_AT), _hooks(name, config, snapshot)
+            targets = _targets(settings, tables, snapshot)
             found = _bucket_counts(name, config, cluster, snapshot, now)
     except (CommitFailed, OSError, ValueError) as error:
         state = "unreadable"
@@ -62,9 +65,21 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
     blank = View(
         name, now, state=state, error="; ".join(trouble), frontier=frontier, logs=logs, pause=pause, hooks=hooks,
         buckets=buckets, bucket_counts=found, rate_limit=LimitState(in_force),
-        scheduling=settings.scheduling,
+        scheduling=settings.scheduling, targets=targets,
+        held_bytes_max=None if settings.route is None else settings.route.held.max_bytes,
     )  # fmt: skip
     return blank if snapshot is None else _filled(blank, snapshot, entries)
+
+
+def _targets(settings: Pipeline, tables: Tables, snapshot: PipelineSnapshot) -> dict[str, TargetState]:
+    """Return how far the tables of a route are, by name, from them and the log alone. Raises CommitFailed."""
+    known = snapshot.targets()
+    if not known:
+        return {}
+    rules = known if settings.route is not None else ()
+    current = {number for number in rules if settings.rule_of(known[number].name, known[number].location) is not None}
+    tables.look()
+    return tables.target_states(known.values(), current)
 
 
 def ask_kafka(
@@ -172,6 +187,6 @@ def _filled(blank: View, snapshot: PipelineSnapshot, entries: list[Entry]) -> Vi
         commits=tuple(Commit(entry.version, entry.at, entry.facts) for entry in batches[:COMMITS_KEPT]),
         committed_at=newest.at if newest else None,
         event_time_newest=max((t for e in batches if (t := event_time_newest(e.facts))), default=None),
-        targets={one.name: one.location for one in snapshot.targets().values()}, gaps=snapshot.gaps,
+        gaps=snapshot.gaps,
         gap_last=next((entry.facts for entry in entries if entry.kind == "gap"), None),
     )  # fmt: skip

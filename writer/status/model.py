@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import reduce
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from writer.batch.lateness import Lateness
 from writer.batch.task_report import RAW
@@ -17,12 +17,14 @@ from writer.sealing.bucket_states import BucketCounts, BucketState
 from writer.status.lag_sample import Appended
 from writer.status.pause import Pause
 from writer.status.rate_limit import LimitState
+from writer.table.factory import TargetState
 
 OUTCOMES = ("read", "rows", "late_table", "dead_letters", "quarantined", "tombstones", "filtered")
 _STORED = {"late_table": "late"}  # what the log calls an outcome, where it is not the same
 GAP_CAUSES = ("retention", "latest")
 SAMPLES_KEPT_FOR = timedelta(hours=1)  # what waits longer is dated by asking Kafka
 _APPENDED_EVERY = timedelta(seconds=10)  # what a reader is given of samples that are taken more often
+WITHOUT_TABLE = ("refused", "beyond_max")  # why a name that goes by a rule has no table
 DECODERS = ("native", "fastavro", "rejected")
 State = Literal["starting", "running", "paused", "draining", "failed", "stopped"]
 ShownState = State | Literal["not started", "unknown", "unreadable"]  # without a driver that tells
@@ -149,13 +151,6 @@ class Logs:
         return replace(self, appended=reduce(Logs.with_sample, (*earlier, *self.samples), Logs()).appended)
 
 
-class Behind(NamedTuple):
-    """A table of a route that takes nothing: since when, and what it said last."""
-
-    since: datetime
-    why: str
-
-
 @dataclass(frozen=True)
 class View:
     """A pipeline at one moment."""
@@ -192,8 +187,9 @@ class View:
     log_moved: str = ""  # why the logs are not those that this start began with
     topics_appeared: str = ""  # which topics another start would read, too
     topics_beyond: tuple[str, ...] = ()  # that match the pattern, beyond `topics.max`: they are not read
-    targets: Mapping[str, str] = field(default_factory=dict)  # tables of a route: name → location
-    behind: Mapping[str, Behind] = field(default_factory=dict)  # those that refuse, by name
+    targets: Mapping[str, TargetState] = field(default_factory=dict)  # tables of a route, by name
+    held_bytes_max: int | None = None  # of files that may wait for one of them; None: without a route
+    without_table: Mapping[str, int] = field(default_factory=dict)  # names of a route, by WITHOUT_TABLE
     pause: Pause | None = None
     rate_limit: LimitState = field(default_factory=LimitState)
     scheduling: Scheduling = field(default_factory=lambda: Scheduling.model_validate({}))

@@ -20,7 +20,6 @@ from writer.status.model import (
     DECODERS,
     DURATION_BOUNDS,
     Batch,
-    Behind,
     Commit,
     Dates,
     Logs,
@@ -31,6 +30,7 @@ from writer.status.model import (
 )
 from writer.status.pause import Pause
 from writer.status.rate_limit import LimitState
+from writer.table.factory import TargetState
 
 COMMITS_KEPT = 20  # for rates and a look back; the lake has them all
 
@@ -146,12 +146,11 @@ class Progress:
             self._set(topics_beyond=topics)
         return changed
 
-    def applied(self, targets: Mapping[str, str], refused: Mapping[str, str]) -> None:
-        """Set the tables of a route, by name with their locations, and why some of them refused what was committed."""
-        with self._lock:
-            before, now = self._view.behind, self._now()
-            behind = {name: Behind(before[name].since if name in before else now, why) for name, why in refused.items()}
-            self._set(targets=dict(targets), behind=behind)
+    def applied(
+        self, targets: Mapping[str, TargetState], without_table: Mapping[str, int], held_bytes_max: int | None
+    ) -> None:
+        """Set how far the tables of a route are, by name, and how many names have none, by WITHOUT_TABLE."""
+        self._note(targets=dict(targets), without_table=dict(without_table), held_bytes_max=held_bytes_max)
 
     def stopped(self) -> None:
         """It ended as it was asked to."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from writer.config.pipelines import Config
@@ -33,15 +34,30 @@ if TYPE_CHECKING:
     from writer.table.iceberg.renaming import TableNames
 
 _AT_ONCE = 8  # targets that are applied to at the same time
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _REST = Backoff(1, 300)  # of a target that refuses
 
 
 class Waiting(NamedTuple):
-    """Entries that wait for a table, the bytes of files that wait at the log, and when the first was put together."""
+    """What a table beside the pipeline's log has of it, and what waits for it."""
 
-    entries: int
-    held_bytes: int
-    since: datetime | None
+    applied: int  # version of the log up to which it has all that is its own
+    entries: int = 0  # that it does not have yet
+    held_bytes: int = 0  # of their files that lie at the log
+    since: datetime | None = None  # when the oldest of them was put together
+
+
+class TargetState(NamedTuple):
+    """How far a table of a route is."""
+
+    location: str
+    waiting: Waiting
+    why: str = ""  # it refuses; empty: it does not, as far as is known
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it refuses, or lacks what was committed for it."""
+        return bool(self.why or self.waiting.entries)
 
 
 class Tables:
@@ -152,12 +168,54 @@ class Tables:
         self._applied.add(table.location)
         self._brought.append((table, entry))
 
-    def waiting(self, location: str) -> Waiting:
-        """Return what is known to wait for a table."""
-        entries = self._waiting.get(location, ())
+    def waiting(self, *locations: str) -> Waiting:
+        """Return what is known to wait for a table: at its location, and that of its late rows."""
+        entries = [entry for location in locations for entry in self._waiting.get(location, ())]
+        if not entries:
+            return Waiting(self._read)
+        first = min(entries, key=lambda entry: entry.version)
         held = sum(file.bytes for entry in entries for file in entry.files if entry.held)
-        since = next((datetime.fromisoformat(entry.at) for entry in entries if entry.at), None)
-        return Waiting(len(entries), held, since)
+        return Waiting(first.version - 1, len({one.version for one in entries}), held, datetime.fromisoformat(first.at))
+
+    def target_states(
+        self, known: Iterable[TargetRecord], current: Collection[int], refusing: Mapping[str, str] = _NOTHING
+    ) -> dict[str, TargetState]:
+        """Return how far the tables of a route are, by name, as the log was last read.
+
+        `current`: numbers of those that the configuration still has; `refusing`: which of these refuse, and why.
+        """
+        found = {}
+        for record in known:
+            name = record.name if record.number in current else f"{record.name} ({record.location})"
+            places = [place for place in (record.location, record.late) if place]
+            why = next((self.behind[place] for place in places if place in self.behind), refusing.get(name, ""))
+            found[name] = TargetState(record.location, self.waiting(*places), why)
+        return found
+
+    def look(self) -> None:
+        """Find what waits for the tables of a route, from them and the log, and write nothing.
+
+        A table that cannot be read is in `behind`. Raises CommitFailed where the log cannot be read.
+        """
+        snapshot = self.main.snapshot()
+        self._read_on(snapshot, range(snapshot.settled, snapshot.version + 1))
+        places = [place for place in snapshot.target_places if place in self._waiting]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            self.behind = {place: why for place, why in zip(places, pool.map(self._look, places), strict=True) if why}
+
+    def _look(self, location: str) -> str:
+        """Forget what a table has. Returns why it cannot be read; empty if it can."""
+        waiting = self._waiting.pop(location)
+        try:
+            snapshot, why = self.side(location).snapshot(), ""
+            if waiting[0].table_id not in ("", snapshot.state.metadata["id"]):
+                why = "it was removed and made again"
+        except (HeadraceError, OSError) as error:
+            why = str(error)
+        left = waiting if why else [entry for entry in waiting if entry.version > snapshot.applied]
+        if left:
+            self._waiting[location] = left
+        return why
 
     def discard(self, files: Iterable[StagedFile], side_files: Mapping[str, Iterable[StagedFile]]) -> None:
         """Remove staged files that no commit will name; what stays is an orphan. Raises OSError."""

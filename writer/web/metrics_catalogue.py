@@ -6,6 +6,7 @@ from writer.batch.lateness import LATE_POLICIES
 from writer.sealing.bucket_states import BucketCounts
 from writer.status.model import DECODERS, GAP_CAUSES, OUTCOMES
 from writer.web.metric_types import PARTITION, Metric, Reading, Value, by_partition, named, plain
+from writer.web.route_metrics import ROUTES
 
 
 def _source_age(reading: Reading) -> list[Value]:
@@ -19,20 +20,9 @@ def _of_buckets(
     return named(lambda r: {} if r.view.bucket_counts is None else read(r.view.bucket_counts), always)
 
 
-def _target_rows(reading: Reading) -> dict[str, float]:
-    sums = reading.view.totals.targets
-    return {name: sums[name]["rows"] if name in sums else 0 for name in reading.view.targets}
-
-
 def _filtered(reading: Reading) -> list[Value]:
     found = reading.view.totals.filtered
     return [((spec, rule), records) for spec, rules in found.items() for rule, records in rules.items()]
-
-
-def _target_behind(reading: Reading) -> dict[str, float]:
-    view = reading.view
-    behind = {name: (reading.now - one.since).total_seconds() for name, one in view.behind.items()}
-    return {name: max(0.0, behind.get(name, 0.0)) for name in view.targets}
 
 
 CATALOGUE: tuple[Metric, ...] = (
@@ -255,18 +245,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "Seconds since the oldest gap that is open was opened; not there when none is, or `seal.enabled` is off.",
         lambda r: r.age(r.view.gap_oldest) if r.view.gaps[0] else [],
     ),
-    Metric(
-        "headrace_target_rows_total",
-        "Rows committed for each table of a route.",
-        named(_target_rows),
-        ("pipeline", "target"),
-    ),
-    Metric(
-        "headrace_target_behind_seconds",
-        "Seconds since a table of a route refuses what was committed for it; 0 while it takes all.",
-        named(_target_behind),
-        ("pipeline", "target"),
-    ),
+    *ROUTES,
     Metric(
         "headrace_topics",
         "Topics that the pipeline reads.",

@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.audit.audit import Audit, audit as audit_table
+from writer.audit.audit import Audit, TargetCount, audit as audit_table
 from writer.audit.reconciliation import PartitionSummary, Problem
 from writer.batch.task_report import EXITS
 from writer.config.loader import load
@@ -28,6 +28,8 @@ _WORDS = {
 _ONE = re.compile(r"s\b")  # what a noun loses when there is one
 _KEYS = {"late": "late_table"}  # of JSON, where the log has another
 _STATES = ("open", "done", "lost", "rewound")  # of a gap record
+_WAIT = "commits that wait"  # title of a column
+_TARGETS_SHOWN = 20  # of a route, for a person; --json has all
 _SPANS_SHOWN = 5  # of a problem, for a person
 
 
@@ -79,6 +81,7 @@ def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
         "raw_records_removed_by": dict(one.raw_taken),
         "commits_waiting_for_side_files": one.waiting,
         "files_without_row_counts": one.uncounted,
+        "targets": [_target(target) for target in one.targets],
         "topic_partitions": [_part(line, one, deep=deep) for line in reconciliation.lines],
         "accepted": one.accepted and vars(one.accepted),
         "problems": [
@@ -86,6 +89,13 @@ def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
             for p in one.problems
         ],
     }
+
+
+def _target(one: TargetCount) -> dict[str, Any]:
+    return {
+        "name": one.name, "location": one.location, "rows": one.rows, "late_table": one.late,
+        "rows_removed": one.rows_taken, "late_table_rows_removed": one.late_taken, "commits_waiting": one.waiting,
+    }  # fmt: skip
 
 
 def _part(line: PartitionSummary, one: Audit, *, deep: bool) -> dict[str, Any]:
@@ -138,7 +148,36 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
         ),
         *(f"{plural(count, 'row')}{table} {_taken(why, count)}" for table, why, count in taken if count),
     ]
-    return [head, "", _table(one, deep=deep), "", *filter(None, notes), _verdict(one)]
+    by_table: list[RenderableType] = [_targets(one.targets), ""] if one.targets else []
+    return [head, "", _table(one, deep=deep), "", *by_table, *filter(None, notes), _verdict(one)]
+
+
+def _targets(found: Sequence[TargetCount]) -> Table:
+    """A line for each table of a route: those that wait for commits first, then by rows. Empty columns are left out.
+
+    Of more than _TARGETS_SHOWN the last line before the sum is of all others.
+    """
+    columns = {
+        "rows": [one.rows for one in found], "late table": [one.late for one in found],
+        "removed": [one.rows_taken + one.late_taken for one in found],
+        _WAIT: [one.waiting for one in found],
+    }  # fmt: skip
+    shown = {title: cells for title, cells in columns.items() if title == "rows" or any(cells)}
+    table = ruled("table", *shown, gap=1)
+    table.columns[0].min_width = 12
+    for i, one in enumerate(found[:_TARGETS_SHOWN]):
+        style = "yellow" if one.waiting else ""
+        table.add_row(Text(one.name), *(f"{cells[i]:,}" for cells in shown.values()), style=style)
+
+    def sums(start: int) -> list[str]:
+        """Add up from a line on; a commit may wait for several tables, so these are not added up."""
+        return ["" if title == _WAIT else f"{sum(cells[start:]):,}" for title, cells in shown.items()]
+
+    if others := found[_TARGETS_SHOWN:]:
+        table.add_row(f"{plural(len(others), 'table')} more", *sums(_TARGETS_SHOWN))
+    table.rows[-1].end_section = True
+    table.add_row("all", *sums(0), style="bold")
+    return table
 
 
 def _accepted(answer: Answer, *, deep: bool) -> str:

@@ -22,7 +22,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.text import iso
 from writer.core.units import show_duration
-from writer.output import fleet_screen
+from writer.output import fleet_screen, fleet_tables
 from writer.output.cli_options import ConfigFile, Pipelines, duration_of, json_option
 from writer.output.fleet_screen import Sort
 from writer.output.status_screen import line
@@ -160,17 +160,18 @@ def _look(config: Config, only: list[str] | None) -> Callable[[], dict[str, Any]
     return lambda: collect(config, names, cluster, datetime.now(UTC))
 
 
-def chosen_screen(*, long: bool, tables: bool, search: str, sort: Sort) -> Screen:
-    """Return what shows a look: blocks of lines for few pipelines, a table for many."""
+def chosen_screen(*, long: bool, tables: bool, search: str, sort: Sort, group: bool = False) -> Screen:
+    """Return what shows a look: blocks of lines for few pipelines, a table for many, or for groups of them."""
 
     def shown(look: Mapping[str, Any]) -> RenderableType:
         releases = look.get("releases", {"": look})
         found = fleet_screen.rows(releases, "" if tables else search, sort)
         if tables:
-            return fleet_screen.tables(found, search)
-        if long or ("releases" not in look and len(look["pipelines"]) <= _BLOCKS_MAX and not search):
+            return fleet_tables.tables(found, search, by_group=group)
+        few = "releases" not in look and len(look["pipelines"]) <= _BLOCKS_MAX
+        if long or (few and not search and not group):
             return fleet_screen.long(found)
-        return fleet_screen.fleet(found)
+        return fleet_screen.fleet(found, by_group=group)
 
     return shown
 
@@ -191,6 +192,13 @@ def status(
     sort: Annotated[
         str, typer.Option("--sort", help=f"Order of the pipelines: {', '.join(fleet_screen.SORTS)}.")
     ] = "worst",
+    group: Annotated[
+        bool,
+        typer.Option(
+            "--group",
+            help="A line for each group: what names have in common up to the last dot, or else up to the last - or _.",
+        ),
+    ] = False,
     long: Annotated[
         bool, typer.Option("--long", help=f"All lines of each pipeline, also of more than {_BLOCKS_MAX}.")
     ] = False,
@@ -210,7 +218,7 @@ def status(
     if order is None:
         raise typer.BadParameter(f"{sort!r} is none of {', '.join(fleet_screen.SORTS)}", param_hint="--sort")
     look = partial(collect_all, all_) if all_ else _look(load(config), pipeline)
-    screen = chosen_screen(long=long, tables=tables, search=search, sort=order)
+    screen = chosen_screen(long=long, tables=tables, search=search, sort=order, group=group)
     console = Console(highlight=False)
     code = run_status(_looks(look, every), screen, every=every, as_json=as_json, console=console)
     raise typer.Exit(code)

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from writer.avro.schema_plan import SchemaPlan
 from writer.batch.route import NoTarget, Route
-from writer.commit.targets import admitted, record_names
+from writer.commit.target_table import admitted
+from writer.commit.targets import record_names
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError

@@ -93,7 +93,7 @@ class Appender:
             info, about = parse_commit_info(actions)
             if at in refused:
                 check_foreign(info, at, self.location)
-            elif (one := parse_committed(at, about, self._format.store)) is not None:
+            elif (one := parse_committed(at, about, self._format.store, info)) is not None:
                 found.append(one)
         return found
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import uuid4
@@ -56,7 +57,7 @@ class SideEntry:
     of_target: bool = False  # an older headrace would take the table for a pipeline's own
     table_id: str = ""  # of the table as the log knows it; empty: any
     held: str = ""  # folder of the pipeline's log where its files wait; empty: they are at the table
-    at: str = ""  # when it was put together, as ISO 8601; empty: it does not say
+    at: str = ""  # when it was put together, or else logged, as ISO 8601
 
     @property
     def closed_until(self) -> datetime | None:
@@ -80,6 +81,7 @@ class CommittedEntry:
     withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]] = field(
         default_factory=dict
     )  # dead letters that became rows
+    logged: str = ""  # when it was put into the log, as ISO 8601
 
     def locations(self, targets: Mapping[int, TargetRecord]) -> set[str]:
         """Return the tables beside the pipeline's that it concerns."""
@@ -106,7 +108,7 @@ class CommittedEntry:
         return SideEntry(
             self.version, files, withdrawn, why, facts, of_target=True, table_id="" if is_late else target.id,
             held=f"{held}{HELD_LATE}" if held and is_late else held,
-            at=self.facts.get("assembled") or self.facts.get("at", ""),
+            at=self.facts.get("assembled") or self.facts.get("at") or self.logged,
         )  # fmt: skip
 
     def _about(self, target: TargetRecord) -> Mapping[str, Any]:
@@ -299,13 +301,20 @@ def parse_entry(version: int, actions: Sequence[Action]) -> Entry:
     if kind is None:
         kind = CREATED if info.get("operation") == "CREATE TABLE" else ANY_CLIENT
         about = {"operation": info.get("operation", "unknown"), "client": info.get("engineInfo", "unknown")}
-    return Entry(version, datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC), kind, about)
+    return Entry(version, _logged(info), kind, about)
 
 
-def parse_committed(version: int, about: Mapping[str, Any], store: Store) -> CommittedEntry | None:
+def _logged(info: Mapping[str, Any]) -> datetime:
+    return datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
+
+
+def parse_committed(
+    version: int, about: Mapping[str, Any], store: Store, info: Mapping[str, Any] = MappingProxyType({})
+) -> CommittedEntry | None:
     """Return the batch, or another operation that was appended by an id, from an entry's facts; None: neither.
 
-    `store`: of the table, where long lists of files lie. Raises CommitFailed where such a list is damaged.
+    `store`: of the table, where long lists of files lie; `info`: the entry's commitInfo, which says when it was logged.
+    Raises CommitFailed where such a list is damaged.
     """
     if about.get("kind") not in _LANDED:
         return None
@@ -315,7 +324,7 @@ def parse_committed(version: int, about: Mapping[str, Any], store: Store) -> Com
         place: {TopicPartition(*part): [(start, end) for start, end in spans] for *part, spans in parts}
         for place, parts in about.get("withdrawn", {}).items()
     }
-    return CommittedEntry(version, about["id"], about, side, withdrawn)
+    return CommittedEntry(version, about["id"], about, side, withdrawn, _logged(info).isoformat() if info else "")
 
 
 def _side(side_files: Mapping[str, Sequence[StagedFile]]) -> dict[str, list[Any]]:

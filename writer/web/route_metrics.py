@@ -1,0 +1,64 @@
+"""The metrics of a route and of its tables, for the catalogue."""
+
+from collections.abc import Callable
+
+from writer.table.factory import TargetState
+from writer.web.metric_types import Metric, Reading, Value, named, plain
+
+_TARGET = ("pipeline", "target")
+
+
+def _of_targets(read: Callable[[TargetState], float]) -> Callable[[Reading], list[Value]]:
+    return named(lambda reading: {name: read(state) for name, state in reading.view.targets.items()})
+
+
+def _rows(reading: Reading) -> dict[str, float]:
+    sums = reading.view.totals.targets
+    return {name: sums[name]["rows"] if name in sums else 0 for name in reading.view.targets}
+
+
+def _behind(reading: Reading) -> dict[str, float]:
+    since = {name: state.waiting.since or reading.now for name, state in reading.view.targets.items()}
+    return {name: max(0.0, (reading.now - at).total_seconds()) for name, at in since.items()}
+
+
+ROUTES: tuple[Metric, ...] = (
+    Metric("headrace_target_rows_total", "Rows committed for each table of a route.", named(_rows), _TARGET),
+    Metric(
+        "headrace_target_behind_seconds",
+        "Age of the oldest entry of the pipeline's log that a table of a route does not have: seconds since it was put "
+        "together; 0 while none waits for it.",
+        named(_behind),
+        _TARGET,
+    ),
+    Metric(
+        "headrace_target_applied_version",
+        "Version of the pipeline's log up to which a table of a route has all that is its own.",
+        _of_targets(lambda state: state.waiting.applied),
+        _TARGET,
+    ),
+    Metric(
+        "headrace_target_waiting_entries",
+        "Entries of the pipeline's log that a table of a route does not have yet.",
+        _of_targets(lambda state: state.waiting.entries),
+        _TARGET,
+    ),
+    Metric(
+        "headrace_target_held_bytes",
+        "Bytes of files that wait at the pipeline's log for a table of a route.",
+        _of_targets(lambda state: state.waiting.held_bytes),
+        _TARGET,
+    ),
+    Metric(
+        "headrace_held_bytes_max",
+        "route.held.max_bytes: how many may wait for one table. Beyond it route.held.on_limit decides.",
+        plain(lambda r: r.view.held_bytes_max),
+    ),
+    Metric(
+        "headrace_names_without_table",
+        "Names of a route that a rule matches and that have no table, since the start: refused (their location is "
+        "taken), beyond_max (route.max_targets are made; 1,000 at most are counted).",
+        named(lambda r: r.view.without_table),
+        ("pipeline", "reason"),
+    ),
+)
