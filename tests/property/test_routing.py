@@ -255,7 +255,7 @@ class Driver(Started):
             self.tables.main.commit(snapshot, planned)
         with death(die, "redo"):
             self.tables.apply_side_files()
-        assert not [state for state in self.targets.states().values() if state.why]
+        assert not [state for state in self.targets.states().values() if state.is_behind]
         return report
 
     def _staged(
