@@ -110,9 +110,8 @@ class CatalogClient:
                 self.place.identifier, schema, self.location, spec, properties={**properties, **self._whereabouts()}
             )
             table = made._table  # noqa: SLF001 - its commit is what commits here, too
-            mapping = SetPropertiesUpdate(updates={MAPPING: mapping_of(table.schema())})
             try:
-                catalog.commit_table(table, (AssertCreate(),), (*made._updates, mapping, *fill(table)))  # noqa: SLF001
+                catalog.commit_table(table, (AssertCreate(),), (*made._updates, *fill(table)))  # noqa: SLF001
             except (CommitFailedException, TableAlreadyExistsError) as error:
                 raise refused(error, self.place) from error
 
