@@ -102,8 +102,12 @@ def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Pat
     assert (found.reconciliation.adopted, line.start, line.end, line.outcomes["rows"]) == (6, 100, 131, 30)
     seen(tmp_path)
     made, snapshot = compactor(driver), driver.table.snapshot()
-    planned = made.planned(snapshot, [(f"{NOW:%Y-%m-%dT%H}",)], open_too=True)
-    assert [one.rows for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here)] == [32]
+    hour = (f"{NOW:%Y-%m-%dT%H}",)
+    planned = made.planned(snapshot, [hour], open_too=True)
+    (done,) = (one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here))
+    assert (done.rows, done.version) == (32, snapshot.version + 1)
+    (file,) = driver.table.bucket_files(driver.table.snapshot(), hour)
+    assert (driver.table.snapshot().version, file.rows) == (snapshot.version + 1, 32)
     seen(tmp_path)
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 

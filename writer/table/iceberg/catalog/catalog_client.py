@@ -36,7 +36,7 @@ from writer.storage.base import S3Settings
 from writer.storage.locations import on_s3
 from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, Retries, described, refused
 from writer.table.iceberg.catalog.rest_client import rest_client
-from writer.table.iceberg.metadata.data_files import without_scheme
+from writer.table.iceberg.metadata.data_files import canonical
 from writer.table.iceberg.metadata.manifests import METADATA_PATH
 from writer.table.iceberg.metadata.schema import MAPPING, mapping_of
 from writer.table.iceberg.metadata.snapshots import LOCATION, LOG_LOCATION, VERSION
@@ -215,7 +215,7 @@ class CatalogClient:
 
 
 def _location_of(table: Table) -> str:
-    return without_scheme(table.properties.get(LOCATION) or table.location()).rstrip("/")
+    return canonical(table.properties.get(LOCATION) or table.location()).rstrip("/")
 
 
 _SQLITE = "sqlite:///"
