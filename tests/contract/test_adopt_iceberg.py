@@ -228,13 +228,14 @@ class Deletes(ManifestWriterV2):
         return ManifestContent.DELETES
 
 
-def rows_deleted(table: Table) -> None:
-    """Commit as a client that deletes rows without writing their files anew."""
+def rows_deleted(table: Table, **of_file: Any) -> None:
+    """Commit as a client that deletes rows without writing their files anew; `of_file`: of the delete file."""
     made, folder, current = ManifestWriter(table), f"{table.location()}/metadata", table.metadata.current_snapshot()
     (first, *_) = adoption.live_files(table, current)
     file = DataFile.from_args(
-        content=DataFileContent.POSITION_DELETES, file_path=f"{table.location()}/data/deletes.parquet",
-        file_format=FileFormat.PARQUET, partition=first.partition, record_count=1, file_size_in_bytes=1,
+        **{"content": DataFileContent.POSITION_DELETES, "file_path": f"{table.location()}/data/deletes.parquet",
+           "file_format": FileFormat.PARQUET, "partition": first.partition, "record_count": 1, "file_size_in_bytes": 1,
+           **of_file}
     )  # fmt: skip
     out = table.io.new_output(f"{folder}/deletes.avro")
     with Deletes(table.spec(), table.schema(), out, made.snapshot_id, "deflate") as manifest:
