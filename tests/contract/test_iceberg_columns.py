@@ -24,7 +24,7 @@ from writer.cli.write import delete_rows
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.row_keys import where
 from writer.output.tables import console
-from writer.table.iceberg.catalog.catalog_client import CatalogClient
+from writer.table.iceberg.catalog.catalog_client import CatalogClient, file_settings
 from writer.table.iceberg.metadata.schema import MAPPING, mapping_of, schema_of
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.log.operations import Closing
@@ -80,10 +80,8 @@ class Grown:
         self.driver.carry([log(values)], {0: self.next})
 
     def compact(self) -> None:
-        made, snapshot = (
-            Compactor("clicks", self.driver.settings, self.driver.table, None),
-            self.driver.table.snapshot(),
-        )
+        driver, snapshot = self.driver, self.driver.table.snapshot()
+        made = Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
         planned = made.planned(snapshot, made.buckets(snapshot), open_too=True)
         assert [one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here)]
 
@@ -129,7 +127,8 @@ def expected(row: dict[str, Any]) -> dict[str, Any]:
 def its_catalog(driver: Driver, location: str) -> Table:
     place = driver.config.catalog_place("clicks", location)
     assert place is not None
-    return load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
+    files = file_settings(location, driver.config.s3.settings)
+    return load_catalog(place.catalog, **dict(place.settings), **files).load_table(place.identifier)
 
 
 def test_values_of_added_columns_are_found_after_whatever_headrace_does(tmp_path: Path) -> None:
