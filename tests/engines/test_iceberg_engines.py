@@ -173,11 +173,9 @@ def test_trino_and_duckdb_read_a_table_in_s3(
     audited(produced)
 
 
-LATER = {  # what each engine calls values of columns that came later: at the top, in a struct, in a list, and in a map
-    "spark": "_offset, price, spot.y, spots[0].y, notes['k'].y, tags[0], spot.x",
-    "duckdb": "_offset, price, spot.y, spots[1].y, notes['k'].y, tags[1], spot.x",
-    "trino": "_offset, price, spot.y, spots[1].y, notes['k'].y, tags[1], spot.x",
-}
+# What each engine calls values of columns that came later: at the top, in a struct, in a list, and in a map. Iceberg's
+# reader in Spark fails where nothing of a map that an older file has is asked for.
+LATER = "_offset, price, spot.y, spots[{}].y, notes['k'].y, tags[{}], spot.x, spots[{}].x, notes['k'].x"
 
 
 def check_later(grown: Grown, engine: str, ask: Ask, view: str) -> None:
@@ -185,9 +183,10 @@ def check_later(grown: Grown, engine: str, ask: Ask, view: str) -> None:
     expected = {}
     for at, row in grown.rows.items():
         y, tags = (row[name].get("y") if name == "spot" else row.get(name) for name in ("spot", "tags"))
-        expected[at] = (at, row.get("price"), y, y, y, tags and tags[0], row["spot"]["x"])
-    found = [tuple(row) for row in ask(f"SELECT {LATER[engine]} FROM {view}")]
-    assert sorted(found) == sorted(expected.values()), engine
+        expected[at] = (at, row.get("price"), y, y, y, tags and tags[0], *[row["spot"]["x"]] * 3)
+    columns = LATER.replace("{}", "0" if engine == "spark" else "1")
+    found = {row[0]: tuple(row) for row in ask(f"SELECT {columns} FROM {view}")}
+    assert found == expected, engine
     price = sum(row["price"] for row in grown.rows.values() if "price" in row and row["price"] >= 12)
     ((total,),) = ask(f"SELECT sum(price) FROM {view} WHERE price >= 12")
     assert float(total) == price, engine
