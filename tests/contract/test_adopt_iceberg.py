@@ -102,8 +102,12 @@ def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Pat
     assert (found.reconciliation.adopted, line.start, line.end, line.outcomes["rows"]) == (6, 100, 131, 30)
     seen(tmp_path)
     made, snapshot = compactor(driver), driver.table.snapshot()
-    planned = made.planned(snapshot, [(f"{NOW:%Y-%m-%dT%H}",)], open_too=True)
-    assert [one.rows for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here)] == [32]
+    hour = (f"{NOW:%Y-%m-%dT%H}",)
+    planned = made.planned(snapshot, [hour], open_too=True)
+    (done,) = (one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here))
+    assert (done.rows, done.version) == (32, snapshot.version + 1)
+    (file,) = driver.table.bucket_files(driver.table.snapshot(), hour)
+    assert (driver.table.snapshot().version, file.rows) == (snapshot.version + 1, 32)
     seen(tmp_path)
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 
@@ -224,13 +228,14 @@ class Deletes(ManifestWriterV2):
         return ManifestContent.DELETES
 
 
-def rows_deleted(table: Table) -> None:
-    """Commit as a client that deletes rows without writing their files anew."""
+def rows_deleted(table: Table, **of_file: Any) -> None:
+    """Commit as a client that deletes rows without writing their files anew; `of_file`: of the delete file."""
     made, folder, current = ManifestWriter(table), f"{table.location()}/metadata", table.metadata.current_snapshot()
     (first, *_) = adoption.live_files(table, current)
     file = DataFile.from_args(
-        content=DataFileContent.POSITION_DELETES, file_path=f"{table.location()}/data/deletes.parquet",
-        file_format=FileFormat.PARQUET, partition=first.partition, record_count=1, file_size_in_bytes=1,
+        **{"content": DataFileContent.POSITION_DELETES, "file_path": f"{table.location()}/data/deletes.parquet",
+           "file_format": FileFormat.PARQUET, "partition": first.partition, "record_count": 1, "file_size_in_bytes": 1,
+           **of_file}
     )  # fmt: skip
     out = table.io.new_output(f"{folder}/deletes.avro")
     with Deletes(table.spec(), table.schema(), out, made.snapshot_id, "deflate") as manifest:

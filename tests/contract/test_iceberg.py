@@ -1,5 +1,8 @@
 """An Iceberg table beside other clients: nothing is lost or doubled."""
 
+import json
+import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,22 +11,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
-from pyiceberg.expressions import EqualTo, LessThan
+from pyiceberg.expressions import EqualTo, GreaterThan, IsNaN, LessThan
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
 
 from tests import oracle
-from tests.carried import Driver
+from tests.carried import Driver, log
 from tests.contract.tables import COLUMNS, P0, batch, begun, iceberg_table_of, made, rows, written
 from tests.contract.test_adopt_iceberg import rows_deleted
-from tests.contract.test_compact import carry, close, compacted, filled
+from tests.contract.test_compact import HOUR as HOUR_OF_EVENTS, carry, close, compacted, filled
+from tests.looking import EVENT, NOW, Schemas, value
 from tests.opened import iceberg_table, in_catalog
 from writer.audit.audit import audit
 from writer.config.pipeline_sections import Dedupe
 from writer.core.errors import ConfigError
-from writer.core.files import StagedFile
+from writer.core.files import BucketFile, StagedFile
 from writer.maintenance.compaction import Compactor, here
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.iceberg.expiry import SNAPSHOTS_KEPT
@@ -227,6 +232,47 @@ def test_a_seal_passes_over_files_whose_rows_delete_files_take(
     settings = driver.settings.model_copy(update={"compact": compact})
     with pytest.raises(LiveDeleteFiles, match="by delete files"):
         Compactor("clicks", settings, driver.table, None).before_seal(bucket, here)
+
+
+def test_rows_that_another_client_deletes_by_equality_stay_away(tmp_path: Path) -> None:
+    driver = filled(tmp_path, "iceberg")
+    rows_deleted(in_its_catalog(driver), content=DataFileContent.EQUALITY_DELETES, equality_ids=[1])
+    carry(driver, 6)
+    before = driver.table.bucket_files(driver.table.snapshot())
+    with pytest.raises(LiveDeleteFiles, match="by delete files"):
+        compacted(driver)
+    assert driver.table.bucket_files(driver.table.snapshot()) == before
+    (newest,) = (file for file in before if file.event_time_max == max(one.event_time_max or NOW for one in before))
+    driver.table.rewrite(driver.table.snapshot(), Rewrite("merge", [newest], [newest_again(driver, newest)]))
+    carry(driver, 7)
+    audited = audit(driver.config, "clicks", since=None, deep=False)
+    assert (audited.adds_up, audited.rows_taken) == (True, {}), audited.problems
+
+
+def newest_again(driver: Driver, file: BucketFile) -> StagedFile:
+    """Copy a file, as a rewrite does."""
+    path = file.path.replace(".parquet", "-again.parquet")
+    shutil.copy(f"{driver.lake}/{file.path}", f"{driver.lake}/{path}")
+    size = Path(driver.lake, path).stat().st_size
+    stats, at = json.dumps({"numRecords": file.rows}), file.event_time_max or NOW
+    return StagedFile(path, file.bucket, file.rows or 0, size, stats, at, at, {("clicks", 0): file.rows or 0})
+
+
+@pytest.mark.parametrize("values", [[1.5, math.nan], [1.5, -0.5]], ids=["NaN", "numbers"])
+def test_a_column_of_floats_has_no_bounds_so_nan_hides_no_row(tmp_path: Path, values: list[float]) -> None:
+    schema = {**EVENT, "fields": [*EVENT["fields"], {"name": "ratio", "type": "double"}]}
+    driver = Driver(tmp_path, "iceberg", schemas=Schemas({1: schema}, [1]))
+    driver.start()
+    rows = [{"id": at, "at": HOUR_OF_EVENTS, "note": None, "ratio": one} for at, one in enumerate(values)]
+    driver.carry([log({at: value(1, schema, row) for at, row in enumerate(rows)})], {0: len(rows)})
+    table = in_its_catalog(driver)
+    of_ratio, of_id = (table.schema().find_field(name).field_id for name in ("ratio", "id"))
+    (task,) = table.scan().plan_files()
+    for bounds in (task.file.lower_bounds, task.file.upper_bounds):
+        assert of_id in bounds
+        assert of_ratio not in bounds
+    assert table.scan(GreaterThan("ratio", 1)).to_arrow()["id"].to_pylist() == [0]
+    assert table.scan(IsNaN("ratio")).to_arrow()["id"].to_pylist() == [1] * math.isnan(values[1])
 
 
 def test_a_change_of_the_partitioning_stops_it_until_it_is_changed_back(

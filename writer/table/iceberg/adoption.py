@@ -21,7 +21,7 @@ from writer.core.files import BucketFile
 from writer.table.iceberg.compatibility import FORMAT_VERSION
 from writer.table.iceberg.foreign_snapshots import live_files
 from writer.table.iceberg.iceberg import Iceberg
-from writer.table.iceberg.metadata.data_files import add_of, without_scheme
+from writer.table.iceberg.metadata.data_files import add_of, canonical
 from writer.table.iceberg.metadata.schema import schema_of
 from writer.table.iceberg.metadata.snapshots import VERSION
 from writer.table.log.entries import created, named
@@ -164,7 +164,7 @@ def _of_files(table: Table, location: str) -> Iterator[str]:
             yield "Row deletes lie on its files, which headrace does not read. Rewrite them (rewrite_data_files)."
             break
     for file in live_files(table, current):
-        if not without_scheme(file.file_path).startswith(f"{location}/"):
+        if not canonical(file.file_path).startswith(f"{location}/"):
             yield f"Its file {file.file_path} does not lie below {location}. Copy the rows into a new table."
             return
         if file.file_format != FileFormat.PARQUET:

@@ -13,7 +13,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveS
 
 from writer.table.iceberg.catalog.catalog_client import CatalogClient
 from writer.table.iceberg.catalog.catalog_errors import CommitRefused
-from writer.table.iceberg.metadata.data_files import relative
+from writer.table.iceberg.metadata.data_files import canonical, relative
 
 SNAPSHOTS_KEPT = 50  # newest ones; each has about 620 bytes in the metadata that every commit writes anew
 _NEVER_TOO_OLD = datetime.max.replace(tzinfo=UTC)  # of `before`: the number alone counts
@@ -41,8 +41,8 @@ def expire(client: CatalogClient, table: Table, keep: int = SNAPSHOTS_KEPT, befo
     except CommitRefused:  # a commit came before: the next time will do
         return 0
     gone = {one.snapshot_id for one in old}
-    kept = _metadata_files((one for one in known if one.snapshot_id not in gone), table)
-    for path in _metadata_files(old, table) - kept:
+    kept = set(map(canonical, _metadata_files((one for one in known if one.snapshot_id not in gone), table)))
+    for path in (one for one in _metadata_files(old, table) if canonical(one) not in kept):
         with suppress(OSError):  # what stays is an orphan
             table.io.delete(path)
     return len(old)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 from pyarrow import fs
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -22,13 +23,14 @@ from writer.table.iceberg import compatibility, foreign_snapshots
 from writer.table.iceberg.catalog.catalog_client import CatalogClient
 from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, CommitRefused
 from writer.table.iceberg.metadata.offset_bounds import OFFSET
-from writer.table.iceberg.metadata.schema import columns_of, schema_of, spec_of
+from writer.table.iceberg.metadata.schema import columns_of, paths, schema_of, spec_of
 from writer.table.iceberg.metadata.snapshots import (
     DRAFT,
     LOG_LOCATION,
     SNAPSHOT,
     VERSION,
     PreparedCommit,
+    column_changes,
     prepare,
     takeover,
 )
@@ -163,6 +165,14 @@ class Journal(Log):
         self._client.create_filled(schema, spec, self._properties(schema), filled)
         fault_points.point("after_catalog")
 
+    def map_columns(self) -> None:
+        """Let the name mapping name all columns. Where the catalog does not take it now, the next commit does it."""
+        with suppress(CatalogUnanswered):
+            table = self._loaded[1] if self._loaded else self.table()
+            requirements, updates = column_changes(table)
+            if updates:
+                self._client.commit(table, requirements, updates)
+
     def append(self, after: State, actions: Sequence[Action]) -> bool:
         """Commit the entry that follows `after`. False when another entry, or another client's commit, came before.
 
@@ -210,9 +220,11 @@ class Journal(Log):
                 retries.pause(error)  # a catalog that asks for time is not looked at meanwhile
             else:
                 return True
-            if self.table().properties[DRAFT] == draft:
+            latest = self.table()
+            if latest.properties[DRAFT] == draft:
                 return True
-            if self._store.mark(entry_name(version)) is not None:
+            is_other_schema = latest.metadata.current_schema_id != table.metadata.current_schema_id
+            if self._store.mark(entry_name(version)) is not None or (refusal is not None and is_other_schema):
                 return False
             if refusal is not None:
                 retries.pause(refusal)
@@ -285,7 +297,7 @@ class Journal(Log):
         theirs = list(columns_of(table.schema()))
         try:
             schema, changes = grown(state.metadata["schemaString"], theirs)
-            missing = [name for name in state.columns().names if name not in {column.name for column in theirs}]
+            missing = sorted(paths(state.columns()) - paths(pa.schema(theirs)))
         except Unfit as error:
             raise self._changed(str(error)) from error
         if missing:

@@ -36,7 +36,7 @@ from writer.storage.base import S3Settings
 from writer.storage.locations import on_s3
 from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, Retries, described, refused
 from writer.table.iceberg.catalog.rest_client import rest_client
-from writer.table.iceberg.metadata.data_files import without_scheme
+from writer.table.iceberg.metadata.data_files import canonical
 from writer.table.iceberg.metadata.manifests import METADATA_PATH
 from writer.table.iceberg.metadata.schema import MAPPING, mapping_of
 from writer.table.iceberg.metadata.snapshots import LOCATION, LOG_LOCATION, VERSION
@@ -126,9 +126,8 @@ class CatalogClient:
                 self.place.identifier, schema, self.location, spec, properties={**properties, **self._whereabouts()}
             )
             table = made._table  # noqa: SLF001 - its commit is what commits here, too
-            mapping = SetPropertiesUpdate(updates={MAPPING: mapping_of(table.schema())})
             try:
-                catalog.commit_table(table, (AssertCreate(),), (*made._updates, mapping, *fill(table)))  # noqa: SLF001
+                catalog.commit_table(table, (AssertCreate(),), (*made._updates, *fill(table)))  # noqa: SLF001
             except (CommitFailedException, TableAlreadyExistsError) as error:
                 raise refused(error, self.place) from error
 
@@ -232,7 +231,7 @@ class CatalogClient:
 
 
 def _location_of(table: Table) -> str:
-    return without_scheme(table.properties.get(LOCATION) or table.location()).rstrip("/")
+    return canonical(table.properties.get(LOCATION) or table.location()).rstrip("/")
 
 
 _SQLITE = "sqlite:///"

@@ -111,12 +111,12 @@ def path_of(file: DataFile, location: str) -> str:
 
 def relative(path: str, location: str) -> str:
     """Return a path of the table's metadata, relative to the table's location."""
-    return without_scheme(path).removeprefix(f"{location}/")
+    return canonical(path).removeprefix(f"{location}/")
 
 
-def without_scheme(location: str) -> str:
-    """Return the path of a local location, which clients write as file:///lake, file:/lake or /lake; others as is."""
-    return re.sub(r"^file:(//)?(?=/)", "", location)
+def canonical(path: str) -> str:
+    """Return the one form by which paths are compared: clients write file:///x, file:/x and /x, and s3a:// for s3://."""
+    return re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:(//)?(?=/)", "", path))
 
 
 def _quoted(file: DataFile, location: str) -> str:
@@ -124,7 +124,7 @@ def _quoted(file: DataFile, location: str) -> str:
 
 
 def full_paths(location: str, found: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the whole paths of actions that name files."""
+    """Return the whole paths of actions that name files, in the form that `canonical` gives to a manifest's."""
     return {f"{location}/{unquote(one['path'])}" for one in found}
 
 

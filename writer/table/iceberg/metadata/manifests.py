@@ -3,7 +3,7 @@
 Manifests of one size class are merged when there are many, so their number grows as the logarithm of the commits.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table import Table
 
+from writer.table.iceberg.metadata.data_files import canonical
 from writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles
 
 MERGE_FROM = 50  # manifests of one size class
@@ -49,7 +50,8 @@ class ManifestWriter:
     def write(self, added: Sequence[DataFile], removed: Collection[str], *, rows_stay: bool = True) -> str:
         """Write manifests and their list. Returns the path of the list. Raises FilesGone, LiveDeleteFiles, OSError.
 
-        `removed`: whole paths. `rows_stay`: rows of them are in the files that are added, or elsewhere in the lake.
+        `removed`: whole paths, as `canonical` gives them. `rows_stay`: rows of them are in the files that are added, or
+        elsewhere in the lake.
         """
         found = self._parent.manifests(self._io) if self._parent else []
         live = [one for one in found if one.has_added_files() or one.has_existing_files()]
@@ -69,23 +71,28 @@ class ManifestWriter:
         return self._listed([*(self._written(some, self._metadata.default_spec_id) for some in new), *kept])
 
     def _deletes_of(self, manifests: Sequence[ManifestFile], paths: Collection[str]) -> set[str]:
-        """Return which of these files have rows that a delete file may take."""
-        found = [one for one in manifests if one.content == ManifestContent.DELETES]
-        deletes = [entry.data_file for one in found for entry in self._entries(one)]
-        return {path for path in paths if any(_may_delete_from(one, path) for one in deletes)}
+        """Return which of these files have rows that a delete file may take, as the manifests name them."""
+        deletes = list(self._all(manifests, ManifestContent.DELETES))
+        files = self._all(manifests, ManifestContent.DATA) if deletes else ()
+        gone = [one for one in files if canonical(one.data_file.file_path) in paths]
+        return {file.data_file.file_path for file in gone if any(_may_delete_from(one, file) for one in deletes)}
+
+    def _all(self, manifests: Sequence[ManifestFile], content: ManifestContent) -> Iterator[ManifestEntry]:
+        return (entry for one in manifests if one.content == content for entry in self._entries(one))
 
     def _without(self, manifests: Sequence[ManifestFile], removed: Collection[str]) -> list[ManifestFile]:
         """Write those manifests anew that name files that go."""
         left, kept = set(removed), []
         for manifest in manifests:
             entries = self._entries(manifest) if left and manifest.content == ManifestContent.DATA else []
-            touched = {entry.data_file.file_path for entry in entries} & left
+            named = [canonical(entry.data_file.file_path) for entry in entries]
+            touched = left & set(named)
             if not touched:
                 kept.append(manifest)
                 continue
             left -= touched
-            self.removed += [entry.data_file for entry in entries if entry.data_file.file_path in touched]
-            anew = [self._entry(entry, is_deleted=entry.data_file.file_path in touched) for entry in entries]
+            anew = [self._entry(one, is_deleted=path in touched) for one, path in zip(entries, named, strict=True)]
+            self.removed += [one.data_file for one in anew if one.status == ManifestEntryStatus.DELETED]
             kept.append(self._written(anew, manifest.partition_spec_id))
         if left:
             raise FilesGone(f"{len(left)} files are not in the table any more, such as {min(left)}")
@@ -148,9 +155,14 @@ class ManifestWriter:
         )  # fmt: skip
 
 
-def _may_delete_from(deletes: DataFile, path: str) -> bool:
-    """Return whether a delete file may take rows of a data file: bounds tell which files position deletes name."""
-    low, high = ((bounds or {}).get(_FILE_PATH) for bounds in (deletes.lower_bounds, deletes.upper_bounds))
-    if deletes.content != DataFileContent.POSITION_DELETES or low is None or high is None:
-        return True
-    return low <= path.encode() <= high
+def _may_delete_from(deletes: ManifestEntry, file: ManifestEntry) -> bool:
+    """Return whether a delete file may take rows of a data file.
+
+    Deletes by equality take those of older files alone. Bounds tell which files position deletes name: by the path that
+    a manifest has, letter for letter.
+    """
+    found, path = deletes.data_file, file.data_file.file_path.encode()
+    if found.content == DataFileContent.EQUALITY_DELETES:
+        return (file.sequence_number or 0) < (deletes.sequence_number or 0)
+    low, high = ((bounds or {}).get(_FILE_PATH) for bounds in (found.lower_bounds, found.upper_bounds))
+    return low is None or high is None or low <= path <= high

@@ -14,8 +14,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import (
-    AddSchemaUpdate,
     AddSnapshotUpdate,
+    AssertCurrentSchemaId,
     AssertRefSnapshotId,
     AssertTableUUID,
     SetPropertiesUpdate,
@@ -68,16 +68,14 @@ def prepare(
             "schema-id": metadata.current_schema_id,
         }
     )  # fmt: skip
-    of_columns = _column_changes(table, actions)
+    is_first = manifests.parent_id is None  # whoever made the table may have died before it knew the columns' ids
+    of_columns = column_changes(table, actions, keeps_mapping=not is_first)
     requirements = (
         AssertTableUUID(uuid=metadata.table_uuid),
         AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": manifests.parent_id}),
         *of_columns[0],
     )
     properties = {VERSION: str(version), DRAFT: draft, SNAPSHOT: str(manifests.snapshot_id)}
-    is_first = manifests.parent_id is None  # whoever made the table may have died before it knew the columns' ids
-    if (is_first or MAPPING not in table.properties) and not of_columns[1]:
-        properties[MAPPING] = mapping_of(schema)  # another client took it away: readers go by positions then
     updates = (
         *of_columns[1],
         AddSnapshotUpdate(snapshot=snapshot),
@@ -92,9 +90,8 @@ def takeover(table: Table, actions: Sequence[Action], draft: str, properties: Ma
     """Return the commit that names the first entry of a table which another client made. It adds no snapshot."""
     metadata = table.metadata
     head = metadata.current_snapshot_id
-    requirements, updates = _column_changes(table, actions)
-    schema = next((one.schema_ for one in updates if isinstance(one, AddSchemaUpdate)), table.schema())
-    ours = {VERSION: "0", DRAFT: draft, MAPPING: mapping_of(schema), **({SNAPSHOT: str(head)} if head else {})}
+    requirements, updates = column_changes(table, actions)
+    ours = {VERSION: "0", DRAFT: draft, **({SNAPSHOT: str(head)} if head else {})}
     tagged = (_reference(TAG, SnapshotRefType.TAG, head),) if head else ()
     required = AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head})
     return PreparedCommit(
@@ -107,17 +104,26 @@ def _reference(name: str, kind: SnapshotRefType, snapshot_id: int) -> SetSnapsho
     return SetSnapshotRefUpdate.model_validate({"ref-name": name, "type": kind, "snapshot-id": snapshot_id})
 
 
-def _column_changes(
-    table: Table, actions: Sequence[Action]
+def column_changes(
+    table: Table, actions: Sequence[Action] = (), *, keeps_mapping: bool = True
 ) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
-    """Return what must hold, and what changes, where an entry changes the table's columns."""
+    """Return what must hold, and what changes, so that an entry's columns are the table's, and the mapping names all.
+
+    Without the mapping a reader takes columns of our files by position, or not at all. `keeps_mapping`: names that it
+    has besides. Nothing where all is so already.
+    """
+    schema, updates = table.schema(), tuple[TableUpdate, ...]()
     described = next((action["metaData"] for action in actions if "metaData" in action), None)
-    if described is None:
-        return (), ()
-    wanted: pa.Schema = renamed(State(0, described).columns())
-    changed = UpdateSchema(table.transaction()).union_by_name(wanted)
-    updates, requirements = changed._commit()  # noqa: SLF001 - what its Transaction calls
-    return requirements, updates
+    if described is not None:
+        wanted: pa.Schema = renamed(State(0, described).columns())
+        changed = UpdateSchema(table.transaction()).union_by_name(wanted)
+        schema, (updates, _) = changed._apply(), changed._commit()  # noqa: SLF001 - what its Transaction calls
+    known = table.properties.get(MAPPING)
+    if (mapping := mapping_of(schema, known if keeps_mapping else None)) != known:
+        updates = (*updates, SetPropertiesUpdate(updates={MAPPING: mapping}))
+    # Columns that another client adds meanwhile would be missing in the mapping.
+    required = AssertCurrentSchemaId.model_validate({"current-schema-id": table.metadata.current_schema_id})
+    return ((required,), updates) if updates else ((), ())
 
 
 def _summary(

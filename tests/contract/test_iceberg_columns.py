@@ -1,0 +1,298 @@
+"""Columns that come later: readers that go by the catalog find their values, whatever headrace or others did since."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+from pyiceberg.types import LongType
+
+from tests.carried import Driver, configured, log
+from tests.contract.test_foreign_change import back
+from tests.contract.test_rewind import Cluster
+from tests.looking import NOW, TIME, Schemas, value
+from tests.opened import iceberg_table
+from writer.audit.audit import audit
+from writer.cli.table.convert import run_convert
+from writer.cli.write import delete_rows
+from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.row_keys import where
+from writer.output.tables import console
+from writer.table.iceberg.catalog.catalog_client import CatalogClient, file_settings
+from writer.table.iceberg.metadata.schema import MAPPING, mapping_of, schema_of
+from writer.table.log.foreign_writes import ForeignChange
+from writer.table.log.operations import Closing
+
+HOUR = NOW.replace(minute=0) - timedelta(hours=1)
+
+
+def record(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields]}
+
+
+def nested(*more: tuple[str, Any], x: str) -> dict[str, Any]:
+    """Return a record with a struct, a list of structs and a map of structs; `more`: fields of each."""
+    spots = {"type": "array", "items": record("InList", ("x", "int"), *more)}
+    notes = {"type": "map", "values": record("InMap", ("x", "int"), *more)}
+    spot = record("Spot", ("x", x), *more)
+    return record("Event", ("id", "long"), ("at", TIME), ("spot", spot), ("spots", spots), ("notes", notes))
+
+
+OLD = nested(x="int")
+NEW = nested(("y", "string"), x="long")
+NEW["fields"] += [{"name": "price", "type": "double"}, {"name": "tags", "type": {"type": "array", "items": "string"}}]
+Step = Callable[[], Any]
+
+
+def old(number: int) -> dict[str, Any]:
+    return {"spot": {"x": number}, "spots": [{"x": number}], "notes": {"k": {"x": number}}}
+
+
+def new(number: int) -> dict[str, Any]:
+    inner = {"x": number, "y": f"y{number}"}
+    return {"spot": inner, "spots": [inner], "notes": {"k": inner}, "price": number / 2, "tags": [f"t{number}"]}
+
+
+class Grown:
+    """A pipeline with twenty records of an old schema, and then of a new one, and what readers must find."""
+
+    def __init__(self, root: Path, **settings: Any) -> None:
+        self.rows: dict[int, dict[str, Any]] = {}
+        self.next, self.hour = 0, HOUR
+        self.driver = Driver(root, "iceberg", schemas=Schemas({1: OLD, 2: NEW}, [1]), **settings)
+        self.driver.start()
+        for schema_id in (1, 1, 2, 2):
+            self.carry(schema_id)
+
+    def carry(self, schema_id: int = 2) -> None:
+        values = {}
+        for at in range(self.next, self.next + 10):
+            schema, row = (OLD, old(at)) if schema_id == 1 else (NEW, new(at))
+            values[at] = value(schema_id, schema, {"id": at, "at": self.hour + timedelta(seconds=at), **row})
+            self.rows[at] = row
+        self.next += 10
+        self.driver.carry([log(values)], {0: self.next})
+
+    def compact(self) -> None:
+        driver, snapshot = self.driver, self.driver.table.snapshot()
+        made = Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
+        planned = made.planned(snapshot, made.buckets(snapshot), open_too=True)
+        assert [one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here)]
+
+    def delete(self) -> None:
+        delete_rows.run_delete(
+            self.driver.config, "clicks", where("id = 7"), self.driver.schemas, now=NOW, out=console(), write=True,
+            with_dead_letters=False, as_json=True,
+        )  # fmt: skip
+        del self.rows[7]
+
+    def rewind(self) -> None:
+        version, end = self.driver.table.snapshot().version, self.next
+        self.carry()
+        assert back(self.driver, version, cluster=Cluster(self.next)) == 0
+        self.rows = {at: row for at, row in self.rows.items() if at < end}
+        self.next = end
+        self.driver.start()
+        self.carry()
+
+    def seen_by_others(self, location: str = "") -> dict[int, dict[str, Any]]:
+        """Return rows by offset as pyiceberg finds them by the catalog: nested fields that a file has not are null."""
+        rows = its_catalog(self.driver, location or self.driver.lake).scan().to_arrow().to_pylist()
+        assert len({row["_offset"] for row in rows}) == len(rows)
+        return {row["_offset"]: {name: row[name] for name in new(0)} for row in rows}
+
+    def check(self, location: str = "", offsets: Iterator[int] | range | None = None) -> None:
+        found = self.seen_by_others(location)
+        assert sorted(found) == sorted(self.rows if offsets is None else offsets)
+        for at, row in found.items():
+            assert row == expected(self.rows[at]), at
+
+
+def expected(row: dict[str, Any]) -> dict[str, Any]:
+    def inner(one: dict[str, Any]) -> dict[str, Any]:
+        return {"y": None, **one}
+
+    return {
+        "price": None, "tags": None, **row, "spot": inner(row["spot"]), "spots": [inner(one) for one in row["spots"]],
+        "notes": [(key, inner(one)) for key, one in row["notes"].items()],
+    }  # fmt: skip
+
+
+def its_catalog(driver: Driver, location: str) -> Table:
+    place = driver.config.catalog_place("clicks", location)
+    assert place is not None
+    files = file_settings(location, driver.config.s3.settings)
+    return load_catalog(place.catalog, **dict(place.settings), **files).load_table(place.identifier)
+
+
+def test_values_of_added_columns_are_found_after_whatever_headrace_does(tmp_path: Path) -> None:
+    grown = Grown(tmp_path)
+    grown.check()
+    for step in (grown.compact, grown.delete, grown.rewind, grown.compact):
+        step()
+        grown.check()
+    found = audit(grown.driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+
+
+def test_tables_beside_it_have_values_of_added_columns_too(tmp_path: Path) -> None:
+    late_table = {"seal": {"late": "late_table"}}
+    grown = Grown(tmp_path, **late_table)
+    grown.driver.table.close(grown.driver.table.snapshot(), Closing(uuid4().hex, NOW, {"reason": "command"}))
+    late = str(grown.driver.settings.late_table)
+    grown.carry(schema_id=1)
+    grown.driver.tables.side(late).grow(list(grown.driver.needed()))
+    grown.carry(schema_id=2)
+    grown.check(late, range(40, 60))
+    grown.driver.carry([log({60: b"broken"})], {0: 61})
+    for location in (late, grown.driver.dead_letters):
+        cut(grown.driver, location, lambda fields: fields[:1])
+        again = grown.driver.tables.side(location)
+        columns, snapshot = again.snapshot().columns(), again.snapshot()
+        again.create(columns, snapshot.state.metadata["partitionColumns"], snapshot.state.metadata["description"] or "")
+        assert again.snapshot().version == snapshot.version, "it is no entry"
+        assert its_catalog(grown.driver, location).scan().to_arrow().num_rows == {late: 20}.get(location, 1)
+    grown.check(late, range(40, 60))
+
+
+@pytest.mark.parametrize("was", ["delta", "parquet"])
+def test_so_has_a_table_that_was_converted(tmp_path: Path, was: str) -> None:
+    known = Schemas({1: OLD, 2: NEW}, [1])
+    before = Driver(tmp_path, was, schemas=known)
+    before.start()
+    before.carry([log({0: value(1, OLD, {"id": 0, "at": HOUR, **old(0)})})], {0: 1})
+    run_convert(configured(tmp_path, "iceberg"), "clicks", write=True, now=NOW, as_json=True, out=console())
+    driver = Driver(tmp_path, "iceberg", schemas=known)
+    driver.start()
+    driver.carry([log({1: value(2, NEW, {"id": 1, "at": HOUR, **new(1)})})], {0: 2})
+    rows = its_catalog(driver, driver.lake).scan().to_arrow().sort_by("id").select(list(new(0))).to_pylist()
+    assert rows == [expected(old(0)), expected(new(1))]
+
+
+# --- mappings that lack columns, or have more than the table ---------------------------------------------------------
+
+
+def cut(driver: Driver, location: str, left: Callable[[list[Any]], list[Any]]) -> None:
+    """Let the mapping be as another hand left it."""
+    table = its_catalog(driver, location)
+    fields = left(json.loads(table.properties[MAPPING]))
+    with table.transaction() as change:
+        change.set_properties({MAPPING: json.dumps(fields)})
+
+
+def innermost(fields: list[Any]) -> list[Any]:
+    """Take y out of a struct, a list of structs and a map of structs."""
+    return [
+        {**one, "fields": innermost(one["fields"])} if "fields" in one else one
+        for one in fields
+        if one["names"] != ["y"]
+    ]
+
+
+LEFT: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "none": lambda _: [], "the first": lambda fields: fields[:3], "no field of a struct": innermost,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("left", LEFT.values(), ids=LEFT)
+@pytest.mark.parametrize("step", ["start", "carry", "compact"])
+def test_a_mapping_that_lacks_columns_is_mended_by_the_next_entry(
+    tmp_path: Path, left: Callable[[list[Any]], list[Any]], step: str
+) -> None:
+    grown = Grown(tmp_path)
+    whole = its_catalog(grown.driver, grown.driver.lake).properties[MAPPING]
+    cut(grown.driver, grown.driver.lake, left)
+    with pytest.raises(ValueError, match=r"Could not find field with name|missing from NameMapping"):
+        grown.check()
+    (grown.driver.start if step == "start" else getattr(grown, step))()
+    grown.check()
+    assert json.loads(its_catalog(grown.driver, grown.driver.lake).properties[MAPPING]) == json.loads(whole)
+
+
+def test_a_mapping_that_no_reader_understands_is_made_anew(tmp_path: Path) -> None:
+    grown = Grown(tmp_path)
+    with its_catalog(grown.driver, grown.driver.lake).transaction() as change:
+        change.set_properties({MAPPING: "[{"})
+    grown.carry()
+    grown.check()
+
+
+def test_names_that_another_client_put_into_the_mapping_stay(tmp_path: Path) -> None:
+    grown = Grown(tmp_path)
+
+    def more(fields: list[Any]) -> list[Any]:
+        fields[0]["names"].append("number")
+        fields[2]["fields"][0]["names"].append("left")
+        return [*fields, {"field-id": 999, "names": ["before"]}]
+
+    cut(grown.driver, grown.driver.lake, more)
+    known = its_catalog(grown.driver, grown.driver.lake).properties[MAPPING]
+    grown.carry()
+    assert its_catalog(grown.driver, grown.driver.lake).properties[MAPPING] == known
+    grown.driver.table.grow([pa.field("extra", pa.int64()), pa.field("before", pa.int64())], grown.driver.epoch)
+    fields = json.loads(its_catalog(grown.driver, grown.driver.lake).properties[MAPPING])
+    by_name = {name: one for one in fields for name in one["names"]}
+    assert by_name["number"]["names"] == ["id", "number"]
+    assert by_name["spot"]["fields"][0]["names"] == ["x", "left"]
+    assert by_name["before"]["field-id"] != 999, "the name is a column's by now"
+    assert "extra" in by_name
+    grown.check()
+
+
+@pytest.mark.parametrize("adds", [True, False], ids=["column", "order"])
+def test_a_column_that_another_client_adds_at_the_same_time_stays_in_the_mapping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adds: bool
+) -> None:
+    grown = Grown(tmp_path)
+    cut(grown.driver, grown.driver.lake, lambda fields: fields[:3])
+    commit, came = CatalogClient.commit, list[int]()
+
+    def second(client: CatalogClient, *words: Any) -> None:
+        if not came:
+            came.append(1)
+            with its_catalog(grown.driver, grown.driver.lake).update_schema() as change:
+                if adds:
+                    change.add_column("theirs", LongType())
+                else:
+                    change.move_first("notes")
+        commit(client, *words)
+
+    monkeypatch.setattr(CatalogClient, "commit", second)
+    grown.carry()
+    table = its_catalog(grown.driver, grown.driver.lake)
+    names = {name for one in json.loads(table.properties[MAPPING]) for name in one["names"]}
+    assert {one.name for one in table.schema().fields} <= names
+    grown.check()
+
+
+@pytest.mark.parametrize("renames", [True, False], ids=["renamed", "dropped"])
+def test_a_field_that_another_client_drops_or_renames_stops_the_writer(tmp_path: Path, renames: bool) -> None:
+    grown = Grown(tmp_path)
+    with its_catalog(grown.driver, grown.driver.lake).update_schema(allow_incompatible_changes=True) as change:
+        if renames:
+            change.rename_column("spots.element.y", "z")
+        else:
+            change.delete_column(("spots", "element", "y"))
+    with pytest.raises(ForeignChange, match=r"column spots\.element\.y was dropped or renamed"):
+        grown.driver.table.snapshot()
+
+
+def test_the_mapping_of_many_columns_is_as_small_as_if_they_had_come_at_once(tmp_path: Path) -> None:
+    columns = pa.schema([("id", pa.int64()), ("hour", pa.string())])
+    table = iceberg_table(str(tmp_path / "lake" / "events"), "events")
+    table.create(columns, ["hour"])
+    epoch = table.begin({}, {})
+    for at in range(20):
+        columns = pa.schema([*columns, *(pa.field(f"column_{at}_{n}", pa.float64()) for n in range(10))])
+        table.grow(list(columns), epoch)
+    for _ in range(5):
+        epoch = table.begin({}, {})
+    found = table._log.table().properties[MAPPING]
+    assert json.loads(found) == json.loads(mapping_of(schema_of(columns)))
+    assert len(found) < 10_000

@@ -1,0 +1,118 @@
+"""Files that another client named in a form of its own: headrace rewrites and removes them all the same."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+import bucketers
+from tests.carried import Driver, configured, log
+from tests.contract.test_adopt_iceberg import BY_HOUR, COLUMNS, START
+from tests.contract.test_adopt_table import old_rows
+from tests.contract.test_compact import compactor
+from tests.contract.test_foreign_change import back
+from tests.contract.test_rewind import Cluster
+from tests.looking import NOW, event
+from tests.servers.objects import ObjectServer
+from writer.audit.audit import audit
+from writer.cli.write import delete_rows
+from writer.cli.write.table_adopt import run_adopt
+from writer.maintenance.compaction import here
+from writer.maintenance.retention import Retention
+from writer.maintenance.row_keys import where
+from writer.maintenance.vacuum import find_unneeded
+from writer.output.tables import console
+from writer.table.iceberg.catalog.catalog_client import file_settings
+from writer.table.iceberg.metadata.data_files import canonical
+
+HOUR = timedelta(hours=1)
+
+
+class Adopted:
+    """A table that another client made and filled, with its location in one of the forms, and its pipeline."""
+
+    def __init__(self, root: Path, form: str, s3: ObjectServer | None) -> None:
+        where_it_lies = f"{s3.bucket()}/lake/clicks" if s3 else str(root / "lake" / "clicks")
+        settings: dict[str, Any] = {"start": START, "table": {"location": where_it_lies}}
+        self.config = configured(root, "iceberg", **settings)
+        table = self.catalog().create_table(
+            self.name, Schema(*COLUMNS), form + where_it_lies.removeprefix("s3://").removeprefix("/"), BY_HOUR
+        )
+        table.append(old_rows().slice(0, 4))
+        table.append(old_rows().slice(4))
+        run_adopt(self.config, "clicks", write=True, now=NOW, as_json=True, out=console())
+        self.driver = Driver(root, "iceberg", **settings)
+        self.driver.start(at=100)
+        self.driver.carry([log({at: event(at, at=NOW) for at in range(100, 110)})], {0: 110})
+        self.ids = [*range(100, 110), *range(1000, 1006)]
+
+    def catalog(self) -> Any:
+        location = self.config.pipelines["clicks"].table.location
+        place = self.config.catalog_place("clicks", location)
+        assert place is not None
+        self.name = place.identifier
+        found = load_catalog(place.catalog, **dict(place.settings), **file_settings(location))
+        found.create_namespace_if_not_exists(place.namespace)
+        return found
+
+    def table(self) -> Table:
+        found: Table = self.catalog().load_table(self.name)
+        return found
+
+    def files(self) -> list[str]:
+        return [task.file.file_path for task in self.table().scan().plan_files()]
+
+    def check(self, version: int, *gone: int) -> None:
+        """Check that the log went on, that these rows are gone, and that log and catalog name the same files."""
+        driver, self.ids = self.driver, [one for one in self.ids if one not in gone]
+        snapshot = driver.table.snapshot()
+        assert snapshot.version > version
+        assert sorted(self.table().scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()) == self.ids
+        known = {f"{driver.lake}/{file.path}" for file in driver.table.bucket_files(snapshot)}
+        assert {canonical(path) for path in self.files()} == known
+        found = audit(driver.config, "clicks", since=None, deep=True)
+        assert found.adds_up, found.problems
+
+
+@pytest.mark.parametrize("form", ["/", "file:/", "file:///", "s3://", "s3a://"])
+def test_adopted_files_are_compacted_deleted_from_dropped_and_not_vacuumed(
+    tmp_path: Path, form: str, request: pytest.FixtureRequest
+) -> None:
+    one = Adopted(tmp_path, form, request.getfixturevalue("on_s3") if form.startswith("s3") else None)
+    assert len([path for path in one.files() if path.startswith(form)]) >= 5
+    driver, version = one.driver, one.driver.table.snapshot().version
+    (hour,) = {bucket for bucket in driver.table.buckets() if bucket == (f"{NOW:%Y-%m-%dT%H}",)}
+    made, snapshot = compactor(driver), driver.table.snapshot()
+    planned = made.planned(snapshot, [hour], open_too=True)
+    assert [done.rows for pieces in planned.values() for done in made.carry_out(snapshot, pieces, here)] == [12]
+    assert len(driver.table.bucket_files(driver.table.snapshot(), hour)) == 1
+    one.check(version)
+    version = driver.table.snapshot().version
+    delete_rows.run_delete(
+        driver.config, "clicks", where("id = 1004"), driver.schemas, now=NOW, out=console(), write=True,
+        with_dead_letters=False, as_json=True,
+    )  # fmt: skip
+    one.check(version, 1004)
+    version = driver.table.snapshot().version
+    assert list(Retention(driver.table, bucketers.build(driver.settings.bucket), HOUR).run(NOW + HOUR / 2))
+    one.check(version, 1002, 1005)
+    places = find_unneeded(driver.config, "clicks", None, datetime.now(UTC) + timedelta(days=3000))
+    waste = {found.path for place in places if place.location == driver.lake for found in place.waste}
+    assert len({path for path in waste if path.endswith(".parquet")}) >= 5
+    assert not {path.removeprefix(f"{driver.lake}/") for path in map(canonical, one.files())} & waste
+    kept, end = driver.table.snapshot().version, 110
+    driver.carry([log({at: event(at, at=NOW) for at in range(end, end + 5)})], {0: end + 5})
+    assert back(driver, kept, cluster=Cluster(end + 5)) == 0
+    one.check(kept + 1)
+
+
+def test_a_delete_of_another_client_takes_files_of_either_form(tmp_path: Path) -> None:
+    one = Adopted(tmp_path, "file:///", None)
+    version = one.driver.table.snapshot().version
+    one.table().delete("id IN (103, 1003)")
+    one.driver.start(at=110)
+    one.check(version, 103, 1003)
