@@ -38,6 +38,15 @@ def iceberg(tmp_path: Path, **pipeline: Any) -> Config:
         ({**SQL, "password": "sesame"}, "'password' is of type sql, and of the user that 'uri' names"),
         ({"type": "rest", "uri": "catalog:8181"}, "needs a 'uri' such as https://catalog:8181"),
         ({"type": "glue", "options": {"glue.secret-access-key": "sesame"}}, "would be a secret in plain text"),
+        ({"type": "rest", "uri": "https://c", "options": {"token": "sesame"}}, "would be a secret in plain text"),
+        ({"type": "rest", "uri": "https://c", "options": {"Token": "sesame"}}, "would be a secret in plain text"),
+        ({"type": "rest", "uri": "https://c", "options": {"client_secret": "sesame"}}, "would be a secret in plain"),
+        ({"type": "rest", "uri": "https://c", "options": {"header.Authorization": "sesame"}}, "would be a secret in"),
+        ({"type": "rest", "uri": "https://c", "options": {"header.X-Api-Key": "sesame"}}, "would be a secret in plain"),
+        (
+            {"type": "rest", "uri": "https://c", "options": {"oauth2-server-uri": "https://me:sesame@login/token"}},
+            "would be a secret in plain text",
+        ),
         ({**SQL, "token": "sesame"}, "'token', 'credential' and 'warehouse' are of type rest, not sql"),
     ],
 )
@@ -111,7 +120,7 @@ def test_a_table_is_called_as_its_folder_or_as_it_is_told(tmp_path: Path) -> Non
         ),
         (
             {"table": {"location": "/lake/clicks", "format": "iceberg", "readers": ["trino", "presto"]}},
-            "table.readers: presto knows no catalog that headrace writes",
+            "table.readers: presto was not tried with Iceberg tables",
         ),
         ({"table": {"location": "/lake/clicks", "name": "a.b"}}, "table.name is a name in a catalog"),
         (
