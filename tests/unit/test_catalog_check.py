@@ -54,7 +54,7 @@ def test_a_catalog_that_is_not_there_is_said_once_and_its_tables_are_not_checked
 
 def test_a_start_with_a_catalog_that_is_down_is_waited_for(tmp_path: Path) -> None:
     settings = _asking_once(iceberg(tmp_path, type="rest", uri="http://127.0.0.1:1"))
-    with pytest.raises(CommitFailed, match="cannot open or create a table .* did not answer for table") as error:
+    with pytest.raises(CommitFailed, match=r"cannot open or create a table .* did not answer for table") as error:
         main_table("clicks", settings).create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
     for text in (f"CommitFailed: {error.value}", f"CatalogUnanswered: {error.value.__cause__}"):
         assert classify(text).level is RecoveryLevel.WAIT
