@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 from requests import HTTPError, Response
 
-from tests.looking import NOW, config
+from tests.looking import EVENT, NOW, Schemas, config
 from writer.avro.schema_plan import Rejected, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RAW_COLUMNS
@@ -19,6 +19,7 @@ from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.config.table_sections import ICEBERG_RESERVED, Catalog
 from writer.core.errors import ConfigError
+from writer.maintenance.local_pipeline import opened
 from writer.table.iceberg.catalog.catalog_errors import described, without_secrets
 
 SQL = {"type": "sql", "uri": "sqlite:////lake/catalog.db"}
@@ -242,3 +243,11 @@ def test_a_column_that_the_configuration_names_like_one_of_iceberg_is_refused(
 def test_no_column_of_headrace_beside_a_row_is_called_as_one_of_iceberg() -> None:
     names = {name.lower() for name in (*DEAD_LETTERS.names, *RAW_COLUMNS.names, *RAW_BUCKET_COLUMNS)}
     assert not names & ICEBERG_RESERVED
+
+
+def test_an_iceberg_log_of_a_route_decodes_what_a_table_of_another_format_may_hold(tmp_path: Path) -> None:
+    fields = [*EVENT["fields"], {"name": "_file", "type": "string"}]
+    route = {"targets": {"Event": {"location": str(tmp_path / "events"), "format": "delta"}}}
+    schemas = Schemas({1: {**EVENT, "fields": fields}}, [1])
+    found = opened("clicks", iceberg(tmp_path, route=route), schemas, before_route=True)
+    assert not isinstance(found.plan.schemas[1], Rejected)
