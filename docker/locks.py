@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
 SPARK = frozenset({"pyspark", "py4j", "pandas"})  # what the autoscaler's image leaves out
-RECEIVERS = ("openlineage", "opentelemetry")  # extras that the writer's image has: they are switched on by a URL
+EXTRAS = ("iceberg", "iceberg-postgres", "openlineage", "opentelemetry")  # what a configuration may ask for
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -20,9 +20,10 @@ def texts() -> dict[str, str]:
     """Return each file's text, by its name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = closure(project["dependencies"])
-    receivers = [text for name in RECEIVERS for text in project["optional-dependencies"][name]]
+    extras = [text for name in EXTRAS for text in project["optional-dependencies"][name]]
+    beside = [text for text in extras if not text.startswith(f"{project['name']}[")]  # an extra of EXTRAS itself
     return {
-        "writer.lock": _text(needed | closure(receivers)),
+        "writer.lock": _text(needed | closure(beside)),
         "autoscaler.lock": _text(needed - SPARK),
         "build.lock": _text({"setuptools"}),
     }

@@ -74,6 +74,15 @@ config = Config.model_validate({"kafka": {"bootstrap_servers": "nowhere:1"}, "re
 spark = driver_spark.session(config)
 assert spark.range(1000).selectExpr("sum(id)").first()[0] == 499500
 spark.stop()'
+prove "headrace: an Iceberg table is made, and the client of each type of catalog is inside" headrace python -c '
+import psycopg2, pyiceberg.catalog.glue, pyiceberg.catalog.rest
+import pyarrow as pa
+from writer.core.catalog_table import CatalogTable
+from writer.table.factory import table_at
+settings = (("type", "sql"), ("uri", "sqlite:////scratch/catalog.db"))
+table = table_at("iceberg", "/scratch/clicks", "clicks", catalog=CatalogTable("headrace", ("shop",), "clicks", settings))
+table.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
+assert table.exists()'
 prove "headrace: the class of an executor on Kubernetes is there" headrace sh -c \
   'ls "$SPARK_HOME"/jars/spark-kubernetes_*.jar && test -x /opt/decom.sh && test -x /opt/headrace/entrypoint.sh'
 prove "headrace-autoscaler: no Spark, no Java" headrace-autoscaler sh -c '! python -c "import pyspark" 2>/dev/null && ! command -v java'

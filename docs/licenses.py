@@ -22,6 +22,7 @@ _PYTHONS = ("3.11", "3.12")  # markers of the lock look no further
 _USES = {
     "run": "it runs with the writer, its supervisor and its autoscaler",
     "demo": "only `headrace demo` and `bench` use it",
+    "iceberg": "the extras `iceberg` and `iceberg-postgres`; the writer's image has them",
     "telemetry": "the extras `openlineage` and `opentelemetry`; the writer's image has them",
     "dev": "only the tests and checks use it",
 }
@@ -66,10 +67,11 @@ def _holds(marker: str, python: str) -> bool:
 
 
 def _used() -> dict[str, str]:
-    """What each package is there for: the first of run, demo, telemetry and dev that reaches it."""
+    """What each package is there for: the first of run, demo, iceberg, telemetry and dev that reaches it."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras: Mapping[str, list[str]] = project["optional-dependencies"]
     wanted = {"run": project["dependencies"], "demo": [*extras["demo"], *extras["bench"]],
+              "iceberg": [*extras["iceberg"], *extras["iceberg-postgres"]],
               "telemetry": [*extras["openlineage"], *extras["opentelemetry"]], "dev": extras["dev"]}  # fmt: skip
     found: dict[str, str] = {}
     for use, requirements in wanted.items():

@@ -84,6 +84,11 @@ def _dashboard() -> list[str]:
 
 def _receivers() -> list[str]:
     return [
+        "## The catalog of Iceberg tables", "",
+        "A catalog has no metrics of its own. What it takes of a commit is part of the phase `commit`",
+        "(`headrace_driver_phase_seconds_total`); while it does not answer, `headrace_lag_seconds` grows, and the",
+        "log has `catalog_unanswered` ([runbook](RUNBOOK.md#catalog-down)). A table of a route that it refuses shows",
+        "in `headrace_target_behind_seconds`.", "",
         "## Lineage and traces", "",
         "Both are off until they have a URL. The images have the packages; elsewhere they are extras:",
         "`pip install 'headrace[openlineage,opentelemetry]'`.", "",

@@ -60,6 +60,16 @@ def rows(table: Path, what: str, tail: str = "") -> list[tuple[object, ...]]:
     return duckdb.execute(f"SELECT {what} FROM read_parquet($1, union_by_name=true) {tail}", [files]).fetchall()
 
 
+def scanned(table: Path, *columns: str) -> dict[str, list[object]]:
+    """Return columns of an Iceberg table by the names that its catalog has: what a scan returns, rows in any order."""
+    metadata = _iceberg(table)
+    assert metadata is not None, f"{table} is in no catalog"
+    found: dict[str, list[object]] = (
+        StaticTable.from_metadata(metadata).scan(selected_fields=columns).to_arrow().to_pydict()
+    )
+    return found
+
+
 def count(table: Path) -> int:
     """Count the rows that readers see."""
     found = rows(table, "count(*)")

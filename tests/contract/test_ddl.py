@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -14,6 +15,7 @@ from writer.core.errors import ConfigError
 from writer.engines import sql
 from writer.engines.caveats import notes
 from writer.engines.druid_spec import bucket_task, interval_text
+from writer.engines.iceberg import trino_properties
 from writer.engines.table_description import TableDescription, described
 from writer.engines.types import PRESTO, SPARK, TRINO
 from writer.storage.base import S3Settings
@@ -83,7 +85,7 @@ def test_columns_of_the_bucket_come_last_also_where_the_table_grew(engine: str):
 REST = {"type": "rest", "uri": "https://catalog:8181"}
 
 
-def iceberg_table(location: str = "/lake/clicks", **catalog: str) -> TableDescription:
+def iceberg_table(location: str = "/lake/clicks", **catalog: Any) -> TableDescription:
     columns = pa.schema([("id", pa.int64()), ("_partition", pa.int32()), ("hour", pa.string()), ("at", pa.date32())])
     return table(
         "iceberg", location, columns=columns, catalog=Catalog.model_validate(REST | catalog),
@@ -106,9 +108,11 @@ def test_an_iceberg_table_is_a_view_with_the_names_of_other_formats():
     )
     assert "FROM `headrace`.`shop`.`web`.`clicks`" in text("spark", known)
     assert "ATTACH '' AS \"headrace\" (TYPE iceberg, ENDPOINT 'https://catalog:8181'" in text("duckdb", known)
+    assert "SUPPORT_NESTED_NAMESPACES true" in text("duckdb", known)
+    assert "iceberg.rest-catalog.nested-namespace-enabled=true" in trino_properties(known)
     sqlite = {"type": "sql", "uri": "sqlite:////lake/catalog.db"}
     assert "FROM iceberg_scan('/lake/clicks/metadata/3.metadata.json')" in text("duckdb", iceberg_table(**sqlite))
-    for engine, sentence in (("presto", "knows no catalog"), ("druid", "a hook of type druid")):
+    for engine, sentence in (("presto", "was not tried"), ("druid", "a hook of type druid")):
         with pytest.raises(ConfigError, match=sentence):
             text(engine, known)
     with pytest.raises(ConfigError, match="it is for one machine"):
@@ -138,6 +142,50 @@ def test_a_secret_of_the_catalog_is_a_placeholder(engine: str, catalog: dict[str
     printed = "; ".join([*texts(known, engine, name=None, location=None), *notes(known, engine)])
     assert "sesame" not in printed
     assert ("<secret>" in printed) == (engine != "duckdb" or "password" not in catalog)
+
+
+def told(known: TableDescription) -> dict[str, str]:
+    """What each engine is told of a catalog and a login."""
+    found: dict[str, str] = {"trino": "; ".join(trino_properties(known))}
+    return found | {one: "; ".join(texts(known, one, name=None, location=None)) for one in ("spark", "duckdb")}
+
+
+def test_engines_sign_their_requests_where_headrace_does():
+    arn = "arn:aws:s3tables:eu-central-1:111122223333:bucket/lake"
+    known = iceberg_table(
+        "s3://lake/clicks", uri="https://s3tables.eu-central-1.amazonaws.com/iceberg", warehouse=arn,
+        options={"rest.sigv4-enabled": "true", "rest.signing-name": "s3tables", "client.region": "eu-central-1"},
+    )  # fmt: skip
+    found = told(known)
+    for line in ("sigv4-enabled=true", "signing-name=s3tables", f"warehouse={arn}"):
+        assert f"iceberg.rest-catalog.{line}" in found["trino"]
+    assert "s3.region=eu-central-1" in found["trino"]
+    for line in ("rest.auth.type`=sigv4", "rest.signing-name`=s3tables", "rest.signing-region`=eu-central-1"):
+        assert f"SET `spark.sql.catalog.headrace.{line}" in found["spark"]
+    assert f"ATTACH '{arn}' AS \"headrace\"" in found["duckdb"]
+    assert "AUTHORIZATION_TYPE 'sigv4', SECRET lake" in found["duckdb"]
+    assert "OAUTH2" not in found["trino"]
+    said = {engine: " ".join(notes(known, engine)) for engine in ("trino", "spark", "duckdb")}
+    assert "From Trino 477 on it is iceberg.rest-catalog.security=SIGV4" in said["trino"]
+    assert "iceberg-aws-bundle" in said["spark"]
+    assert all("No engine was run with requests that are signed." in one for one in said.values())
+
+
+def test_engines_ask_for_a_token_where_headrace_does():
+    options = {"scope": "PRINCIPAL_ROLE:ALL", "oauth2-server-uri": "https://login/token"}
+    found = told(iceberg_table(credential="me:sesame", options=options))
+    for line in ("credential=<secret>", "scope=PRINCIPAL_ROLE:ALL", "server-uri=https://login/token"):
+        assert f"iceberg.rest-catalog.oauth2.{line}" in found["trino"]
+    for line in ("credential`=<secret>", "scope`=PRINCIPAL_ROLE:ALL", "oauth2-server-uri`=https://login/token"):
+        assert f"SET `spark.sql.catalog.headrace.{line}" in found["spark"]
+    assert (
+        "(TYPE iceberg, CLIENT_ID '<id>', CLIENT_SECRET '<secret>', OAUTH2_SCOPE 'PRINCIPAL_ROLE:ALL', "
+        "OAUTH2_SERVER_URI 'https://login/token')"
+    ) in found["duckdb"]
+    assert "OAUTH2_SCOPE 'catalog')" in told(iceberg_table(credential="me:sesame"))["duckdb"], "as headrace asks"
+    bearer = told(iceberg_table(token="sesame", options=options))
+    assert "oauth2.token=<secret>" in bearer["trino"]
+    assert "scope" not in bearer["trino"], "Trino refuses it without a credential"
 
 
 def test_duckdb_reaches_a_store_that_is_not_aws():

@@ -4,6 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, Schemas, value
@@ -12,6 +13,7 @@ from writer.cli.write import delete_rows
 from writer.demo import verification
 from writer.maintenance.row_keys import where
 from writer.output.tables import console
+from writer.table.iceberg.metadata.schema import MAPPING
 from writer.table.log.operations import Closing
 
 TIMED = {**EVENT, "fields": [{**field, "name": field["name"].replace("at", "event_time")} for field in EVENT["fields"]]}
@@ -55,3 +57,25 @@ def test_what_is_deleted_or_late_or_a_tombstone_is_not_lost(driver: Driver) -> N
 def test_rows_that_are_gone_without_a_reason_are_lost(driver: Driver) -> None:
     found = verification.committed(driver.config, "clicks", ENDS | {("clicks", 0): 42}, since=NOW)
     assert found.damage() == ["2 of 42 offsets are in no table"]
+
+
+def test_an_iceberg_table_is_counted_by_what_a_scan_returns(tmp_path: Path) -> None:
+    schemas = Schemas({1: TIMED}, [1])
+    driver = Driver(tmp_path, "iceberg", schemas=schemas, event_time={"field": "event_time"})
+    driver.start()
+    driver.carry([log({n: event(n) for n in range(4)})], {0: 4})
+    ends = {("clicks", 0): 4}
+    assert verification.committed(driver.config, "clicks", ends, since=NOW).damage() == []
+    place = driver.config.catalog_place("clicks", driver.settings.table.location)
+    assert place is not None
+    table = load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
+    mapping, swapped = table.properties[MAPPING], {"_partition": "_incarnation", "_incarnation": "_partition"}
+    for name in swapped:
+        mapping = mapping.replace(f'"{name}"', f'"<{name}>"')
+    for name, other in swapped.items():
+        mapping = mapping.replace(f'"<{name}>"', f'"{other}"')
+    with table.transaction() as change:
+        change.set_properties({MAPPING: mapping})
+    assert verification.committed(driver.config, "clicks", ends, since=NOW).damage() == [
+        "4 of 4 offsets are in no table", "4 offsets were never produced",
+    ]  # fmt: skip

@@ -133,6 +133,23 @@ def test_every_event_is_accounted_for(start, tmp_path):
     assert again.said() == f"headrace: {kept} is not empty. Give --keep a directory that is new.\n"
 
 
+def test_an_iceberg_demo_counts_what_a_scan_returns(start, tmp_path):
+    kept = tmp_path / "kept"
+    demo = start("--events", "3000", "--keep", str(kept), "--format", "iceberg")
+    assert demo.process.wait(400) == 0, demo.said()
+    produced, rows, quarantined, dead_letters, lost, twice = numbers(SUM.search(demo.said()).groups())
+    assert (produced, rows + quarantined + dead_letters, lost, twice) == (3_000, 3_000, 0, 0)
+    seen = oracle.scanned(kept / "lake" / "events", "_topic", "_kafka_partition", "_offset", "referrer_campaign")
+    assert len({*zip(seen["_topic"], seen["_kafka_partition"], seen["_offset"], strict=True)}) == rows
+    upgraded = sum(one is not None for one in seen["referrer_campaign"])
+    assert 0 < upgraded < seen["_topic"].count("clicks")
+    assert f"\n  {upgraded:,} rows carry referrer_campaign, as many as were produced with it\n" in demo.said()
+    assert "\n✓ topic app, 2 tables: 200 produced = 100 rows of Click + 100 rows of Install\n" in demo.said()
+    hint = demo.said().split("\nask DuckDB\n")[1]
+    look = subprocess.run(shlex.split(hint), capture_output=True, text=True, check=True)
+    assert "clicks" in look.stdout
+
+
 def late_rows(lake):
     batches = [facts for facts in oracle.replay(lake).commits if facts["kind"] == "batch"]
     return sum(sum(facts["late"]["beyond"]) for facts in batches)

@@ -115,9 +115,12 @@ def test_one_pipeline_fails_alone(site: Site, topic: MakeTopic) -> None:
     oracle.check(lake, "good", site.ends(good))
 
 
-def test_a_schema_registered_while_it_runs_is_in_the_first_batch_that_carries_it(site: Site, topic: MakeTopic) -> None:
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_a_schema_registered_while_it_runs_is_in_the_first_batch_that_carries_it(
+    site: Site, topic: MakeTopic, form: str
+) -> None:
     name = topic(2)
-    lake = site.pipeline("events", [name], commit={"max_delay": "2 s"})
+    lake = site.pipeline("events", [name], form=form, commit={"max_delay": "2 s"})
     site.fill(name, 1_000, kind="clicks")
     writer = site.start()
     writer.until(lambda: writer.commits() == 1)
@@ -132,7 +135,11 @@ def test_a_schema_registered_while_it_runs_is_in_the_first_batch_that_carries_it
     assert "attribution" in _columns(lake)
     ((with_tags,),) = oracle.rows(lake, "count(*)", "WHERE tags IS NOT NULL")
     assert with_tags == 10
-    oracle.check(lake, "events", site.ends(name))
+    ends = oracle.check(lake, "events", site.ends(name))
+    if form == "iceberg":  # as the catalog's clients find it
+        seen = oracle.scanned(lake, "_kafka_partition", "_offset", "tags", "attribution", "hour")
+        assert len({*zip(seen["_kafka_partition"], seen["_offset"], strict=True)}) == sum(ends.values())
+        assert [sum(one is not None for one in seen[column]) for column in ("tags", "hour")] == [10, 1_010]
 
 
 def test_an_unknown_schema_id_is_a_dead_letter_after_the_grace(site: Site, topic: MakeTopic) -> None:

@@ -3,11 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pytest
+
+from recovery.escalation.error_catalogue import classify
+from recovery.escalation.levels import RecoveryLevel
 from tests.looking import config
 from writer.cli.read.validate import _asking_once
 from writer.config.pipelines import Config
 from writer.preflight import host_checks
 from writer.preflight.finding import Finding
+from writer.table.factory import main_table
+from writer.table.log.foreign_writes import CommitFailed
 
 
 def iceberg(tmp_path: Path, **catalog: Any) -> Config:
@@ -43,6 +50,14 @@ def test_a_catalog_that_is_not_there_is_said_once_and_its_tables_are_not_checked
     assert {found[check].status for check in ("table", "dead_letters", "locations")} == {"not_checked"}
     offline = checked(settings, offline=True)
     assert {offline[check].message for check in ("catalog", "table", "locations")} == {"not checked: --offline"}
+
+
+def test_a_start_with_a_catalog_that_is_down_is_waited_for(tmp_path: Path) -> None:
+    settings = _asking_once(iceberg(tmp_path, type="rest", uri="http://127.0.0.1:1"))
+    with pytest.raises(CommitFailed, match=r"cannot open or create a table .* did not answer for table") as error:
+        main_table("clicks", settings).create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
+    for text in (f"CommitFailed: {error.value}", f"CatalogUnanswered: {error.value.__cause__}"):
+        assert classify(text).level is RecoveryLevel.WAIT
 
 
 def test_a_catalog_without_tables_is_not_asked(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 import importlib.util
 import json
+import os
 import re
+import subprocess
 import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +20,35 @@ from writer.config.pipelines import Config
 
 ROOT = Path(__file__).parents[2]
 CHART, DOCKER = ROOT / "helm" / "headrace", ROOT / "docker"
+# Makes a table with SQLite, looks for one in each other catalog, and prints the modules that this brought.
+ICEBERG = """
+import json, sys
+before = set(sys.modules)
+from datetime import timedelta
+import pyarrow as pa
+from writer.core.catalog_table import CatalogTable
+from writer.table.factory import table_at
+from writer.table.log.foreign_writes import CommitFailed
+def table(**settings):
+    place = CatalogTable("headrace", ("shop",), "clicks", tuple(sorted(settings.items())), timedelta(0))
+    return table_at("iceberg", f"{sys.argv[1]}/clicks", "clicks", catalog=place)
+made = table(type="sql", uri=f"sqlite:///{sys.argv[1]}/catalog.db")
+made.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
+assert made.exists()
+for settings in (
+    {"type": "sql", "uri": "postgresql+psycopg2://nobody@127.0.0.1:1/lake?connect_timeout=1"},
+    {"type": "rest", "uri": "http://127.0.0.1:1", "rest.sigv4-enabled": "true", "rest.signing-region": "x"},
+    {"type": "glue", "glue.endpoint": "http://127.0.0.1:1", "glue.region": "x", "glue.access-key-id": "x",
+     "glue.secret-access-key": "x", "glue.max-retries": "1"},
+):
+    try:
+        table(**settings).exists()
+    except (OSError, CommitFailed) as error:
+        assert "nstall" not in str(error), error
+    else:
+        raise AssertionError(settings)
+print(json.dumps(sorted({name.partition(".")[0] for name in set(sys.modules) - before})))
+"""
 OF_KUBERNETES = {"podSecurityContext", "securityContext"}  # rendered whole; the schema knows all their fields
 
 
@@ -90,6 +122,17 @@ def test_spark_is_not_in_the_image_of_the_autoscaler():
     names = re.findall(r"^([a-z0-9-]+)==", (DOCKER / "autoscaler.lock").read_text(), re.MULTILINE)
     assert {"cronsim", "confluent-kafka"} <= set(names)
     assert not {"pyspark", "py4j", "pandas"} & set(names)
+
+
+def test_the_image_of_the_writer_holds_what_iceberg_tables_import_with_each_catalog(tmp_path: Path):
+    program = [sys.executable, "-c", ICEBERG, str(tmp_path)]
+    done = subprocess.run(program, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)  # noqa: PLW1510
+    assert done.returncode == 0, done.stderr
+    owners, normal = packages_distributions(), script("locks").normal
+    wanted = {normal(one) for module in json.loads(done.stdout) for one in owners.get(module, ())} - {"headrace"}
+    held = set(re.findall(r"^([a-z0-9-]+)==", (DOCKER / "writer.lock").read_text(), re.MULTILINE))
+    assert {"pyiceberg", "sqlalchemy", "psycopg2-binary", "boto3"} <= wanted
+    assert sorted(wanted - held) == []
 
 
 def test_every_value_has_its_place_in_the_schema():

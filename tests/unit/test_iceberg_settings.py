@@ -1,17 +1,25 @@
 """What the configuration says of Iceberg tables and their catalog, and by which rules their columns grow."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from pydantic import ValidationError
 from requests import HTTPError, Response
 
-from tests.looking import config
+from tests.looking import EVENT, NOW, Schemas, config
 from writer.avro.schema_plan import Rejected, SchemaPlan
+from writer.batch.dead_letters import DEAD_LETTERS
+from writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RAW_COLUMNS
+from writer.cli.read.validate import run_validate
+from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.config.table_sections import Catalog
+from writer.config.table_sections import ICEBERG_RESERVED, Catalog
+from writer.core.errors import ConfigError
+from writer.maintenance.local_pipeline import opened
 from writer.table.iceberg.catalog.catalog_errors import described, without_secrets
 
 SQL = {"type": "sql", "uri": "sqlite:////lake/catalog.db"}
@@ -31,6 +39,15 @@ def iceberg(tmp_path: Path, **pipeline: Any) -> Config:
         ({**SQL, "password": "sesame"}, "'password' is of type sql, and of the user that 'uri' names"),
         ({"type": "rest", "uri": "catalog:8181"}, "needs a 'uri' such as https://catalog:8181"),
         ({"type": "glue", "options": {"glue.secret-access-key": "sesame"}}, "would be a secret in plain text"),
+        ({"type": "rest", "uri": "https://c", "options": {"token": "sesame"}}, "would be a secret in plain text"),
+        ({"type": "rest", "uri": "https://c", "options": {"Token": "sesame"}}, "would be a secret in plain text"),
+        ({"type": "rest", "uri": "https://c", "options": {"client_secret": "sesame"}}, "would be a secret in plain"),
+        ({"type": "rest", "uri": "https://c", "options": {"header.Authorization": "sesame"}}, "would be a secret in"),
+        ({"type": "rest", "uri": "https://c", "options": {"header.X-Api-Key": "sesame"}}, "would be a secret in plain"),
+        (
+            {"type": "rest", "uri": "https://c", "options": {"oauth2-server-uri": "https://me:sesame@login/token"}},
+            "would be a secret in plain text",
+        ),
         ({**SQL, "token": "sesame"}, "'token', 'credential' and 'warehouse' are of type rest, not sql"),
     ],
 )
@@ -104,7 +121,7 @@ def test_a_table_is_called_as_its_folder_or_as_it_is_told(tmp_path: Path) -> Non
         ),
         (
             {"table": {"location": "/lake/clicks", "format": "iceberg", "readers": ["trino", "presto"]}},
-            "table.readers: presto knows no catalog that headrace writes",
+            "table.readers: presto was not tried with Iceberg tables",
         ),
         ({"table": {"location": "/lake/clicks", "name": "a.b"}}, "table.name is a name in a catalog"),
         (
@@ -180,3 +197,57 @@ def test_no_field_takes_a_name_that_iceberg_keeps_for_itself(tmp_path: Path) -> 
     found = plan.extend(1, '{"type": "record", "name": "R", "fields": [{"name": "_pos", "type": "long"}]}')
     assert isinstance(found.schemas[1], Rejected)
     assert "_pos" in found.schemas[1].reason
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "name"),
+    [
+        ({"bucket": {"type": "event_time", "width": "1 h", "column": "_file"}}, "bucket.column", "_file"),
+        ({"bucket": {"type": "field", "field": "note", "column": "_partition"}}, "bucket.column", "_partition"),
+        (
+            {"bucket": {"type": "composite", "parts": [
+                {"type": "event_time", "width": "1 d"},
+                {"type": "field", "field": "note", "column": "_Kafka_Partition"},
+            ]}},
+            "bucket.column", "_Kafka_Partition",
+        ),
+        ({"columns": {"key": {"type": "string", "name": "_row_id"}}}, "columns.key.name", "_row_id"),
+        ({"columns": {"headers": "_file"}}, "columns.headers", "_file"),
+        ({"columns": {"header_columns": {"_POS": "trace"}}}, "columns.header_columns._POS", "_POS"),
+        ({"specs": {"Event": {"rename": {"note": "_deleted"}}}}, "specs.Event.rename.note", "_deleted"),
+        ({"specs": {"*": {"derive": {"_spec_id": "id + 1"}}}}, "specs.*.derive._spec_id", "_spec_id"),
+        (
+            {"route": {"targets": {"Event": {"location": "/lake/events", "columns": {"headers": "_pos"}}}}},
+            "route.targets.Event: columns.headers", "_pos",
+        ),
+    ],
+)  # fmt: skip
+def test_a_column_that_the_configuration_names_like_one_of_iceberg_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], key: str, name: str
+) -> None:
+    path = tmp_path / "headrace.yaml"
+    raw = json.loads(config(tmp_path).model_dump_json(exclude_unset=True))
+    raw["pipelines"]["clicks"] |= change
+    Config.model_validate(raw)  # a Delta table takes them
+    raw["pipelines"]["clicks"]["table"]["format"] = "iceberg"
+    path.write_text(yaml.safe_dump(raw))
+    assert run_validate(path, None, offline=True, records=0, as_json=True, now=NOW) == 2
+    (found, *_) = json.loads(capsys.readouterr().out)
+    assert (found["check"], found["status"]) == ("file", "failed")
+    assert f"{key}: {name!r} is the name of a column that" in found["message"]
+    assert f"give yours another, such as {name.lstrip('_')!r}" in found["message"]
+    with pytest.raises(ConfigError, match="is the name of a column that"):  # as a start loads it
+        load(path)
+
+
+def test_no_column_of_headrace_beside_a_row_is_called_as_one_of_iceberg() -> None:
+    names = {name.lower() for name in (*DEAD_LETTERS.names, *RAW_COLUMNS.names, *RAW_BUCKET_COLUMNS)}
+    assert not names & ICEBERG_RESERVED
+
+
+def test_an_iceberg_log_of_a_route_decodes_what_a_table_of_another_format_may_hold(tmp_path: Path) -> None:
+    fields = [*EVENT["fields"], {"name": "_file", "type": "string"}]
+    route = {"targets": {"Event": {"location": str(tmp_path / "events"), "format": "delta"}}}
+    schemas = Schemas({1: {**EVENT, "fields": fields}}, [1])
+    found = opened("clicks", iceberg(tmp_path, route=route), schemas, before_route=True)
+    assert not isinstance(found.plan.schemas[1], Rejected)

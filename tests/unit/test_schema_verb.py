@@ -16,6 +16,9 @@ from writer.cli.main import app
 from writer.config.loader import load
 from writer.config.table_sections import layout
 from writer.core.errors import HeadraceError
+from writer.maintenance.local_pipeline import opened
+from writer.schemas.registry import source
+from writer.table.factory import main_table
 
 POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
 FIRST = {
@@ -138,3 +141,48 @@ def test_what_is_missing_is_said(site, options, sentence):
 
 def test_a_schema_that_is_not_there_is_said(site):
     assert asked(site, "--id", "9") == (1, "schema id 9 is not in registry.files")
+
+
+def in_iceberg(site: Path, *, existing: bool, schemas: dict[int, str]) -> None:
+    """Make the table Iceberg's; `existing`: it is there, with the columns of FIRST."""
+    content = yaml.safe_load((site / "headrace.yaml").read_text())
+    content["catalog"] = {"type": "sql", "uri": f"sqlite:///{site}/catalog.db"}
+    content["pipelines"]["clicks"]["table"]["format"] = "iceberg"
+    for number, text in schemas.items():
+        (site / f"{number}.avsc").write_text(text)
+        content["registry"]["files"][number] = str(site / f"{number}.avsc")
+    (site / "headrace.yaml").write_text(yaml.safe_dump(content))
+    if existing:
+        config = load(site / "headrace.yaml")
+        columns, clicks = opened("clicks", config, source(config.registry)).plan.columns, config.pipelines["clicks"]
+        buckets = bucketers.build(clicks.bucket).columns
+        named = pa.schema([*columns, *((name, pa.string()) for name in buckets)])
+        main_table("clicks", config).create(named, buckets, layout(clicks.bucket))
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_an_iceberg_table_widens_less(site: Path, existing: bool):
+    money = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    first = {**FIRST, "price": money, "share": "float"}
+    in_iceberg(site, existing=existing, schemas={1: schema(first), 2: schema({**first, "n": "double"})})
+    spot = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "long"}]}
+    wider = {**first, "n": "long", "spot": spot, "share": "double", "price": {**money, "precision": 12}}
+    assert [one[:4] for one in effects(site, schema(wider))] == [
+        ("widens", "n", "int32", "int64"), ("widens", "spot.x", "int32", "int64"),
+        ("widens", "price", "decimal128(9, 2)", "decimal128(12, 2)"), ("widens", "share", "float", "double"),
+    ]  # fmt: skip
+    doubled = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "double"}]}
+    for change, reason in (
+        ({"n": "double"}, "field 'n' is double, but column 'n' holds int32, which Iceberg does not widen to double"),
+        ({"spot": doubled}, "which Iceberg does not widen to double"),
+        ({"price": {**money, "precision": 12, "scale": 4}}, "which Iceberg does not widen to decimal128(12, 4)"),
+        ({"_file": "string"}, "field '_file' has a name that headrace keeps for itself; rename it"),
+    ):
+        code, said = asked(site, "--json", text=schema({**first, **change}))
+        found = json.loads(said)
+        assert (code, found["compatible"], found["outcome"]) == (1, False, "dead_letter")
+        assert reason in found["reason"]
+    options = ["validate", str(site / "headrace.yaml"), "--offline", "--json"]
+    said = {one["check"]: one for one in json.loads(CliRunner().invoke(app, options).stdout)}
+    assert "which Iceberg does not widen to double" in said["schemas"]["message"]
+    assert said["schemas"]["fix"] == "Its records become dead letters."

@@ -275,6 +275,14 @@ def test_a_schema_without_the_field_of_the_buckets_is_rejected_alone(tmp_path: P
     assert "bucket: field 'country' is not in the record" in found.reason
 
 
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_a_field_named_as_one_of_iceberg_is_rejected_by_an_iceberg_table_alone(tmp_path: Path, form: str) -> None:
+    targets = {"R": {"location": str(tmp_path / "a"), "format": form}}
+    one = Started(tmp_path, {"targets": targets}, {1: TEXT.replace('"x"', '"_file"')})
+    (target,) = one.targets._targets.values()
+    assert isinstance(target.plan.schemas[1], Rejected) == (form == "iceberg")
+
+
 def test_schema_ids_that_mean_others_by_now_are_admitted_anew(tmp_path: Path) -> None:
     one = Started(tmp_path, {"targets": {"R": str(tmp_path / "a")}}, {1: TEXT})
     (target,) = one.targets._targets.values()

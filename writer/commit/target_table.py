@@ -110,9 +110,10 @@ def open_target(
         if kept is None:
             raise
         known, why = kept, str(error)
-    reserved = frozenset(column.lower() for column in (*PROVENANCE.names, *buckets, *own.names))
+    rules = settings.column_rules
+    reserved = frozenset(column.lower() for column in (*PROVENANCE.names, *buckets, *own.names)) | rules.reserved
     there = [field for field in known if field.name.lower() not in reserved]
-    plan = SchemaPlan(pa.schema(there), reserved, widen=settings.column_rules.widen, specs=settings.record_specs)
+    plan = SchemaPlan(pa.schema(there), reserved, widen=rules.widen, specs=settings.record_specs)
     return Target(record.name, record.number, settings, table, late, plan, unit), why
 
 

@@ -1,6 +1,6 @@
 """One pipeline of the configuration file: the topics it reads and the tables it fills."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
@@ -333,8 +333,33 @@ def check_table(one: Pipeline) -> None:
         check_hive(one.table, one.roll, one.bucket)
     if one.table.format == "iceberg":
         check_fit_iceberg(one.hooks)
+        _check_iceberg_names(one)
     if one.table.name is not None and one.table.format != "iceberg":
         raise ValueError(f"table.name is a name in a catalog, which a table of format {one.table.format} does not have")
+
+
+def _named_columns(one: Pipeline) -> Iterator[tuple[str, str]]:
+    """Yield the key and the name of each column that the configuration names; fields of records name the others."""
+    yield from (("bucket.column", name) for name in bucketers.build(one.bucket).columns)
+    if one.columns.key is not None:
+        yield "columns.key.name", one.columns.key.name
+    if one.columns.headers is not None:
+        yield "columns.headers", one.columns.headers
+    yield from ((f"columns.header_columns.{name}", name) for name in one.columns.header_columns)
+    for pattern, spec in one.specs.items():
+        yield from ((f"specs.{pattern}.rename.{field}", name) for field, name in spec.rename.items())
+        yield from ((f"specs.{pattern}.derive.{name}", name) for name in spec.derive)
+
+
+def _check_iceberg_names(one: Pipeline) -> None:
+    """Raise ValueError where a column would be called as one that Iceberg, or headrace in its tables, has already."""
+    for key, name in _named_columns(one):
+        if name.lower() in ICEBERG_RESERVED | {"_partition"}:
+            whose = "headrace has" if name.lower().endswith("_partition") else "Iceberg has"
+            raise ValueError(
+                f"{key}: {name!r} is the name of a column that {whose} in an Iceberg table; give yours another, such "
+                f"as {name.lstrip('_')!r}"
+            )
 
 
 def _check_window(one: Pipeline, window: timedelta) -> None:

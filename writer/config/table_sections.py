@@ -66,7 +66,10 @@ _NO_HIVE = (
     "a Hive Metastore changes a table without a condition, so that of two writers one could undo the other's commit; "
     "use sql, rest or glue"
 )
-_SECRET_OPTIONS = ("token", "credential", "password", "secret-access-key", "session-token")  # ends of their names
+_SECRET_OPTIONS = re.compile(  # names of pyiceberg's options, and of headers, whose values are secrets
+    r"(?i)(token|credential|password|secret([._-]?access[._-]?key)?|(private|api|account|sas)[._-]?(key|token))$"
+    r"|^header\..*(auth|cookie|key|secret|token)"
+)
 
 
 class Catalog(Strict):
@@ -126,8 +129,8 @@ class Catalog(Strict):
             raise ValueError("a catalog of type rest needs a 'uri' such as https://catalog:8181")
         if self.password is not None and not (self.type == "sql" and urlsplit(uri).username):
             raise ValueError("'password' is of type sql, and of the user that 'uri' names")
-        for name in self.options:
-            if name.endswith(_SECRET_OPTIONS):
+        for name, value in self.options.items():
+            if _SECRET_OPTIONS.search(name) or ("://" in value and urlsplit(value).password is not None):
                 raise ValueError(
                     f"options.{name} would be a secret in plain text; use 'token' or 'credential', and for AWS its "
                     "environment variables, a profile or a role"
@@ -218,7 +221,7 @@ class Table(Strict):
     readers: tuple[Reader, ...] = Field(
         ("trino", "presto", "druid", "spark", "duckdb"),
         description="engines that read it; `validate` says what they will not be able to (docs/ENGINES.md). Presto "
-        "reads no Iceberg table",
+        "was not tried with Iceberg tables",
     )
     entropy_bits: int = Field(
         0, ge=0, le=16,
@@ -235,8 +238,7 @@ class Table(Strict):
     def _readers_know_the_format(self) -> "Table":
         if self.format == "iceberg" and "presto" in self.readers:
             raise ValueError(
-                "table.readers: presto knows no catalog that headrace writes, so it finds no Iceberg table; leave it "
-                "out, or use table.format: delta"
+                "table.readers: presto was not tried with Iceberg tables; leave it out, or use table.format: delta"
             )
         return self
 

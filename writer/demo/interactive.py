@@ -75,15 +75,12 @@ def looks(workspace: Workspace) -> list[list[str]]:
 def question(lake: Path, form: TableFormat, catalog: Mapping[str, str]) -> Text:
     """Return a command that asks DuckDB. `catalog`: of an Iceberg table."""
     query = "SELECT hour, _topic, count(*) AS rows FROM {} GROUP BY ALL ORDER BY ALL"
-    read = "events = duckdb.read_parquet([*files], hive_partitioning=True, union_by_name=True)"
     if form == "iceberg":
         opened = f'load_catalog("headrace", **{json.dumps(catalog)})'
         code = [
             "",
             "import duckdb; from pyiceberg.catalog import load_catalog",
-            f'planned = {opened}.load_table("headrace.{lake.name}").scan().plan_files()',
-            'files = [one.file.file_path.removeprefix("file://") for one in planned]',
-            read,
+            f'events = {opened}.load_table("headrace.{lake.name}").scan().to_arrow()',
             f'duckdb.sql("{query.format("events")}").show()',
         ]
     elif form == "parquet":
@@ -96,7 +93,7 @@ def question(lake: Path, form: TableFormat, catalog: Mapping[str, str]) -> Text:
             "import duckdb, deltalake, urllib.parse",
             # Not as a dataset of Arrow: deltalake's hides rows from a WHERE on a column without bounds.
             f"files = map(urllib.parse.unquote, deltalake.DeltaTable({json.dumps(str(lake))}).file_uris())",
-            read,
+            "events = duckdb.read_parquet([*files], hive_partitioning=True, union_by_name=True)",
             f'duckdb.sql("{query.format("events")}").show()',
         ]
     return _headed("ask DuckDB", [sys.executable, "-c", "\n".join(code)])

@@ -10,7 +10,7 @@ from writer.core.text import plural
 from writer.demo.devstack.events import SCHEMAS, produce
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import Workspace
-from writer.demo.table_files import files_of
+from writer.demo.table_files import ReadTable
 from writer.demo.table_reader import TableLog
 from writer.table.log.snapshot import app_id
 
@@ -75,9 +75,11 @@ class MixedTopic:
         counts = {}
         for kind in _KINDS:
             table = settings.pipelines[PIPELINE].of_target(_RULE, str(SCHEMAS[kind]["name"])).table
-            files = files_of(Path(table.location), settings.in_catalog(table))
-            query = "SELECT count(*), count(DISTINCT (_partition, _offset)) FROM read_parquet($1)"
-            counts[kind] = duckdb.execute(query, [[str(file) for file in files]]).fetchall()[0]
+            db = duckdb.connect()
+            db.execute("CREATE TABLE events (_partition INT, _offset BIGINT)")
+            ReadTable.at(Path(table.location), settings.in_catalog(table)).load(db, "events", ("_partition", "_offset"))
+            query = "SELECT count(*), count(DISTINCT (_partition, _offset)) FROM events"
+            counts[kind] = db.execute(query).fetchall()[0]
         rows = " + ".join(f"{count:,} rows of {SCHEMAS[kind]['name']}" for kind, (count, _) in counts.items())
         produced = len(_KINDS) * self._each
         good = (

@@ -3,6 +3,7 @@
 Of the writer's own counts it uses one: the offsets that `headrace audit` expects in no table.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,14 +19,14 @@ from writer.config.pipelines import Config
 from writer.core.catalog_table import CatalogTable
 from writer.core.offsets import Source
 from writer.demo.devstack.events import NEW_FIELD
-from writer.demo.table_files import files_of
+from writer.demo.table_files import ReadTable
 from writer.demo.workload import ProducedMessages
 from writer.output.tables import ruled
 from writer.sealing.manifest import bucket_path
 
 _MIB = 2**20
 _PROVENANCE = {"_topic": "VARCHAR", "_incarnation": "INT", "_partition": "INT", "_offset": "BIGINT"}
-_EVENTS = {"hour": "VARCHAR", "event_time": "TIMESTAMPTZ", "filename": "VARCHAR", NEW_FIELD: "VARCHAR"}
+_EVENTS = {"hour": "VARCHAR", "event_time": "TIMESTAMPTZ", NEW_FIELD: "VARCHAR"}
 _LETTERS = {"outcome": "VARCHAR", "error": "VARCHAR"}
 
 
@@ -114,20 +115,21 @@ def of(
     in_no_table: Mapping[str, int] | None = None,
     place: Callable[[str], CatalogTable | None] = lambda _: None,
 ) -> Account:
-    """Ask DuckDB over the files that the tables name; `ends` is where each partition's log ends.
+    """Ask DuckDB over what the tables hold, of Iceberg by a scan; `ends` is where each partition's log ends.
 
     Each log begins at offset 0. Rows with an event time before `since` are delayed. `in_no_table`: offsets that were
     taken out of the tables, or held nothing to keep, by why. `place`: of the table at a location in its catalog.
     """
     import duckdb
 
-    table = files_of(lake, place(str(lake)))
+    table = ReadTable.at(lake, place(str(lake)))
     db = duckdb.connect()
     db.execute("CREATE TABLE ends (topic VARCHAR, partition INT, log_end BIGINT)")
     db.executemany("INSERT INTO ends VALUES (?, ?, ?)", [[*source, end] for source, end in ends.items()])
     _load(db, "events", table, _PROVENANCE | _EVENTS)
-    _load(db, "letters", files_of(dead_letters, place(str(dead_letters))), _PROVENANCE | _LETTERS)
-    _load(db, "late_table", files_of(late_table, place(str(late_table))) if late_table else [], _PROVENANCE)
+    _load(db, "letters", ReadTable.at(dead_letters, place(str(dead_letters))), _PROVENANCE | _LETTERS)
+    late = ReadTable.at(late_table, place(str(late_table))) if late_table else ReadTable([])
+    _load(db, "late_table", late, _PROVENANCE)
     rows, rows_distinct, new_field = db.execute(
         f"SELECT count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)), count({NEW_FIELD}) FROM events"  # noqa: S608 - our own name
     ).fetchone()
@@ -159,7 +161,7 @@ def of(
         produced=produced, rows=rows, rows_distinct=rows_distinct, quarantined=quarantined,
         dead_letters=dead_letter_rows - quarantined, lost=produced - known - sum(absent.values()),
         twice=rows + late_rows + dead_letter_rows - distinct, unknown=distinct - known, new_field=new_field,
-        buckets=_buckets(db, table, since), reasons=tuple(reasons), late_table=late_rows, in_no_table=absent,
+        buckets=_buckets(db, table.files, since), reasons=tuple(reasons), late_table=late_rows, in_no_table=absent,
     )  # fmt: skip
 
 
@@ -209,32 +211,29 @@ def _phrases(found: Mapping[str, int]) -> list[str]:
     return [phrase for phrase, difference in found.items() if difference]
 
 
-def _load(db: Any, name: str, files: list[Path], columns: Mapping[str, str]) -> None:
-    """Copy the columns that the account needs into a table; those that no file has are null."""
+def _load(db: Any, name: str, table: ReadTable, columns: Mapping[str, str]) -> None:
+    """Copy the columns that the account needs into a table; those that the table does not have are null."""
     db.execute(f"CREATE TABLE {name} ({', '.join(f'{column} {kind}' for column, kind in columns.items())})")
-    if files:
-        paths = [str(file) for file in files]
-        options = "union_by_name = true, hive_partitioning = true, hive_types_autocast = false, filename = true"
-        source = f"FROM read_parquet($1, {options})"
-        there = {column for column, *_ in db.execute(f"DESCRIBE SELECT * {source}", [paths]).fetchall()}
-        names = ", ".join(column for column in columns if column in there)
-        db.execute(f"INSERT INTO {name} BY NAME SELECT {names} {source}", [paths])
+    table.load(db, name, columns)
 
 
 def _buckets(db: Any, files: list[Path], since: datetime) -> tuple[Bucket, ...]:
     found = db.execute(
         """
-        SELECT hour, count(*), list(DISTINCT filename), epoch_us(min(event_time)), epoch_us(max(event_time)),
+        SELECT hour, count(*), epoch_us(min(event_time)), epoch_us(max(event_time)),
           count(*) FILTER (event_time < $1),
           count(*) FILTER (strftime(make_timestamp(epoch_us(event_time)), '%Y-%m-%dT%H') != hour)
         FROM events GROUP BY hour ORDER BY hour
         """,
         [since],
     ).fetchall()
-    sizes = {str(file): file.stat().st_size for file in files}
+    sizes = defaultdict[str, list[int]](list)
+    for file in files:
+        sizes[file.parent.name].append(file.stat().st_size)
     return tuple(
-        Bucket(name, rows, len(names), sum(sizes[n] for n in names), _utc(first), _utc(last), delayed, astray)
-        for name, rows, names, first, last, delayed, astray in found
+        Bucket(name, rows, len(own), sum(own), _utc(first), _utc(last), delayed, astray)
+        for name, rows, first, last, delayed, astray in found
+        for own in [sizes[bucket_path(["hour"], (name,))]]
     )
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from writer.engines.iceberg import trino_properties
+from writer.engines.iceberg import login_of, trino_properties
 from writer.engines.table_description import TableDescription
 from writer.engines.types import of_records
 from writer.storage.locations import on_s3
@@ -61,17 +61,25 @@ def _catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
 
 def _iceberg_catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
     assert table.catalog is not None, "the configuration of an Iceberg table has a catalog"
-    name = table.catalog.name
+    name, signs = table.catalog.name, table.catalog.type == "rest" and login_of(table.catalog) == "sigv4"
     yield "Iceberg reserves _partition: the table's column is _kafka_partition, and the view calls it _partition."
     match engine:
         case "trino":
             yield f"etc/catalog/{name}.properties has: {'; '.join(trino_properties(table))}."
+            if signs:
+                yield "From Trino 477 on it is iceberg.rest-catalog.security=SIGV4, in place of sigv4-enabled."
         case "spark":
             yield "The session has org.apache.iceberg:iceberg-spark-runtime-4.0_2.13 of Spark's own version."
+            if signs:
+                yield "For requests that are signed it has org.apache.iceberg:iceberg-aws-bundle, too."
         case "duckdb":
             yield "INSTALL fetches DuckDB's extensions iceberg and avro once. Its version is 1.5 at least."
+            if signs:
+                yield "DuckDB signs for the service and the region that the host of the endpoint names."
             if table.catalog.type != "rest":
                 yield "The view shows the table as it is now: ask for this text again when it has changed."
+    if signs:
+        yield "No engine was run with requests that are signed."
     if table.catalog.type != "rest" and engine != "duckdb":
         yield f"This was run with a catalog of type rest, and not with {table.catalog.type}."
 

@@ -4,6 +4,7 @@ Iceberg reserves `_partition`, so the table's column is `_kafka_partition`; the 
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 from urllib.parse import urlsplit
 
 from writer.batch.staging.table_file import NAMES_IN_ICEBERG
@@ -16,9 +17,12 @@ from writer.storage.locations import on_s3
 
 _PLACEHOLDER = "<secret>"  # stands where an engine needs one
 _NOT_BY_SQL = {
-    "presto": "Presto 0.287 knows no catalog that headrace writes, so it finds no Iceberg table; use trino or spark",
+    "presto": "Presto was not tried with Iceberg tables: 0.287, which is tested with the other formats, knows no REST "
+    "catalog; use trino or spark",
     "druid": "Druid takes files: a hook of type druid gives it those of each sealed bucket",
 }
+_TWO_LEVELS = 2  # namespace and table
+_AS_IN_JAVA = ("scope", "oauth2-server-uri", "audience", "resource", "prefix", "rest.signing-name")  # options
 _SPARK = "org.apache.iceberg.spark.SparkCatalog"
 
 
@@ -29,7 +33,7 @@ def statements(table: TableDescription, engine: str, name: str | None) -> list[s
         case "spark":
             base = _dotted((catalog.name, *table.identifier), SPARK)
             view = name or table.pipeline.replace("-", "_")
-            settings = [f"SET `spark.sql.catalog.{catalog.name}{key}`={value}" for key, value in _spark(catalog)]
+            settings = [f"SET `spark.sql.catalog.{catalog.name}{key}`={value}" for key, value in _spark(table, catalog)]
             return [*settings, f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {_rows(table, base, SPARK)}"]
         case "duckdb":
             view = TRINO.name(name or table.pipeline.replace("-", "_"))
@@ -51,12 +55,9 @@ def trino_properties(table: TableDescription) -> list[str]:
         case "rest":
             found |= {"iceberg.catalog.type": "rest", "iceberg.rest-catalog.uri": catalog.uri or ""}
             found |= {"iceberg.rest-catalog.warehouse": catalog.warehouse} if catalog.warehouse else {}
-            key = "token" if catalog.token else "credential" if catalog.credential else None
-            found |= (
-                {"iceberg.rest-catalog.security": "OAUTH2", f"iceberg.rest-catalog.oauth2.{key}": _PLACEHOLDER}
-                if key
-                else {}
-            )
+            nested = len(table.identifier) > _TWO_LEVELS
+            found |= {"iceberg.rest-catalog.nested-namespace-enabled": "true"} if nested else {}
+            found |= dict(_trino_login(catalog))
         case "glue":
             found |= {"iceberg.catalog.type": "glue"}
         case "sql":
@@ -68,8 +69,41 @@ def trino_properties(table: TableDescription) -> list[str]:
                 **({f"{jdbc}.connection-user": user} if (user := urlsplit(catalog.uri or "").username) else {}),
                 **({f"{jdbc}.connection-password": _PLACEHOLDER} if catalog.password else {}),
             }  # fmt: skip
-    found |= {"fs.native-s3.enabled": "true"} if on_s3(table.location) else {}
+    if on_s3(table.location):
+        s3 = {"s3.region": _region(table), "s3.endpoint": table.s3.endpoint}
+        found |= {"fs.native-s3.enabled": "true", **{key: value for key, value in s3.items() if value}}
+        found |= {"s3.path-style-access": "true"} if table.s3.path_style else {}
     return [f"{key}={value}" for key, value in found.items()]
+
+
+def login_of(catalog: Catalog) -> Literal["sigv4", "token", "credential"] | None:
+    """Return how clients of a REST catalog log in; None: they do not."""
+    if catalog.options.get("rest.sigv4-enabled", "").lower() == "true":
+        return "sigv4"
+    return "token" if catalog.token else "credential" if catalog.credential else None
+
+
+def _region(table: TableDescription) -> str:
+    options = _catalog(table).options
+    return options.get("rest.signing-region") or options.get("client.region") or table.s3.region or ""
+
+
+def _trino_login(catalog: Catalog) -> Iterator[tuple[str, str]]:
+    rest, options = "iceberg.rest-catalog", catalog.options
+    match login_of(catalog):
+        case "sigv4":  # with s3.region
+            yield f"{rest}.sigv4-enabled", "true"
+            if "rest.signing-name" in options:
+                yield f"{rest}.signing-name", options["rest.signing-name"]
+        case "token":
+            yield f"{rest}.security", "OAUTH2"
+            yield f"{rest}.oauth2.token", _PLACEHOLDER
+        case "credential":
+            yield f"{rest}.security", "OAUTH2"
+            yield f"{rest}.oauth2.credential", _PLACEHOLDER
+            for ours, theirs in (("scope", "scope"), ("oauth2-server-uri", "server-uri")):
+                if ours in options:
+                    yield f"{rest}.oauth2.{theirs}", options[ours]
 
 
 def _catalog(table: TableDescription) -> Catalog:
@@ -101,7 +135,7 @@ def _jdbc(catalog: Catalog) -> str:
     return f"jdbc:postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def _spark(catalog: Catalog) -> Iterator[tuple[str, str]]:
+def _spark(table: TableDescription, catalog: Catalog) -> Iterator[tuple[str, str]]:
     """Yield the settings of the catalog; keys begin after its name."""
     yield "", _SPARK
     yield ".cache-enabled", "false"  # else a session sees no commit that follows its first look at the table
@@ -109,7 +143,12 @@ def _spark(catalog: Catalog) -> Iterator[tuple[str, str]]:
         case "rest":
             yield ".type", "rest"
             yield ".uri", catalog.uri or ""
-            yield from ((f".{key}", _PLACEHOLDER) for key in ("token", "credential") if getattr(catalog, key))
+            if (login := login_of(catalog)) == "sigv4":
+                yield ".rest.auth.type", "sigv4"
+                yield ".rest.signing-region", _region(table)
+            elif login is not None:
+                yield f".{login}", _PLACEHOLDER
+            yield from ((f".{key}", value) for key, value in catalog.options.items() if key in _AS_IN_JAVA)
         case "glue":
             yield ".type", "glue"
         case "sql":
@@ -126,11 +165,16 @@ def _duckdb(table: TableDescription, catalog: Catalog) -> tuple[list[str], str]:
     setup = [*sql.duckdb_setup(table), "INSTALL iceberg", "LOAD iceberg"]
     if catalog.type != "rest":
         return setup, f"iceberg_scan({sql.literal(table.metadata)})"
-    login = {"TOKEN": catalog.token, "CLIENT_ID '<id>', CLIENT_PLACEHOLDER": catalog.credential}
-    given = next((key for key, value in login.items() if value), None)
-    setup += [f"CREATE OR REPLACE SECRET catalog (TYPE iceberg, {given} '{_PLACEHOLDER}')"] if given else []
-    how = "SECRET catalog" if given else "AUTHORIZATION_TYPE 'none'"
-    attached = f"TYPE iceberg, ENDPOINT {sql.literal(catalog.uri or '')}, {how}"
+    login, options = login_of(catalog), catalog.options
+    secret = {"token": f"TOKEN '{_PLACEHOLDER}'", "credential": f"CLIENT_ID '<id>', CLIENT_SECRET '{_PLACEHOLDER}'"}
+    if login == "credential":
+        asked = {"OAUTH2_SCOPE": options.get("scope", "catalog"), "OAUTH2_SERVER_URI": options.get("oauth2-server-uri")}
+        secret[login] += "".join(f", {key} {sql.literal(value)}" for key, value in asked.items() if value)
+    setup += [f"CREATE OR REPLACE SECRET catalog (TYPE iceberg, {secret[login]})"] if login in secret else []
+    signed = "AUTHORIZATION_TYPE 'sigv4'" + (", SECRET lake" if on_s3(table.location) else "")
+    how = {"sigv4": signed, None: "AUTHORIZATION_TYPE 'none'"}
+    attached = f"TYPE iceberg, ENDPOINT {sql.literal(catalog.uri or '')}, {how.get(login, 'SECRET catalog')}"
+    attached += ", SUPPORT_NESTED_NAMESPACES true" if len(table.identifier) > _TWO_LEVELS else ""
     name = TRINO.name(catalog.name)
     *namespace, short = table.identifier
     return (

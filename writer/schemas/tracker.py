@@ -100,7 +100,7 @@ class Schemas:
         self._admission = admission or Admission(extended=SchemaPlan.decode_only if decode_only else SchemaPlan.extend)
         # Names that no field of a schema may take, in lower case.
         own = (*PROVENANCE.names, *bucket_columns, *record_columns.names)
-        self._reserved = frozenset(name.lower() for name in own) | rules.reserved
+        self._reserved = frozenset(name.lower() for name in own) | (frozenset() if decode_only else rules.reserved)
         self._record_columns = record_columns
         self.keys: _KeySchemas | None = None
         self._stopping = stopping or threading.Event()

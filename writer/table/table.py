@@ -63,7 +63,7 @@ class PipelineTable(Appender):
         """Create the table if it does not exist, and repair one that does. `layout`: how rows map to buckets.
 
         Raises ConfigError when the table is another pipeline's, or is bucketed in another way, and when something
-        else lies at its location.
+        else lies at its location; CommitFailed where a catalog did not answer.
         """
         if self.check(bucket_columns, layout):
             self._format.repair()
@@ -139,8 +139,9 @@ class PipelineTable(Appender):
                 f"{layout or ', '.join(bucket_columns)}; keep 'bucket' as it was, or choose a new location"
             )
 
-    def _unopened(self, error: OSError) -> ConfigError:
-        return ConfigError(f"cannot open or create a table at {self.location}: {one_line(error)}")
+    def _unopened(self, error: OSError) -> HeadraceError:
+        text = f"cannot open or create a table at {self.location}: {one_line(error)}"
+        return CommitFailed(text) if getattr(error, "may_pass", False) else ConfigError(text)  # of a catalog
 
     # --- entries --------------------------------------------------------------------------------------------------
     # Each returns the version that holds it, and raises ForeignChange where another client did what the ledger does not

@@ -15,7 +15,7 @@ from writer.table.iceberg.catalog.catalog_client import CatalogClient
 from writer.table.iceberg.catalog.catalog_errors import CommitRefused
 from writer.table.iceberg.metadata.data_files import canonical, relative
 
-SNAPSHOTS_KEPT = 50  # newest ones; each has about 620 bytes in the metadata that every commit writes anew
+SNAPSHOTS_KEPT = 30  # newest ones; each has about 640 bytes in the metadata, which has 80 before older ones expire
 _NEVER_TOO_OLD = datetime.max.replace(tzinfo=UTC)  # of `before`: the number alone counts
 
 

@@ -1,0 +1,126 @@
+"""Commits one small file after the other to a table in a catalog, and checks that neither time nor metadata grows.
+
+By itself: python -m bench.catalog_commits [--commits 2000] [--format iceberg] [--json FILE]
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+
+import pyarrow as pa
+
+from bench.contenders import PIPELINE
+from writer.batch.staging.parquet_files import staged_name
+from writer.core.catalog_table import CatalogTable
+from writer.core.files import StagedFile
+from writer.core.offsets import OffsetRange, TopicPartition
+from writer.storage.locations import store_at
+from writer.table.factory import table_at
+from writer.table.log.operations import Batch
+
+WINDOW = 100  # commits that are compared: the first and the last so many
+CPU_RATIO_MAX = 1.5
+METADATA_MAX = 64 * 2**10  # bytes of the file that each reader loads, and each commit writes anew
+_HOUR = datetime(2026, 11, 20, 12, tzinfo=UTC)
+_PARTITION = TopicPartition("clicks", 1, 0)
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What each commit took, in seconds, and the bytes of the table's metadata file after it."""
+
+    cpu_s: Sequence[float]
+    wall_s: Sequence[float]
+    metadata: Sequence[int]  # none of a Delta table
+
+    def cpu(self) -> tuple[float, float, float]:
+        """Return the mean CPU seconds of the first commits, of the last ones, and of the dearest hundred."""
+        windows = [fmean(self.cpu_s[at : at + WINDOW]) for at in range(0, len(self.cpu_s) - WINDOW + 1, WINDOW)]
+        return windows[0], fmean(self.cpu_s[-WINDOW:]), max(windows)
+
+    def problems(self) -> list[str]:
+        """What is beyond its limit, each as a sentence."""
+        (first, last, _), size, found = self.cpu(), max(self.metadata, default=0), []
+        if last > CPU_RATIO_MAX * first:
+            found.append(f"a commit took {last / first:.2f} times the CPU at the end, {CPU_RATIO_MAX} is the limit")
+        if size >= METADATA_MAX:
+            found.append(f"the metadata file had {size:,} bytes, {METADATA_MAX:,} is the limit")
+        return found
+
+    def sentence(self) -> str:
+        """Say the figures."""
+        first, last, most = (1000 * seconds for seconds in self.cpu())
+        size = f"; the metadata file has {max(self.metadata) / 1024:.1f} KiB at most" if self.metadata else ""
+        return (
+            f"{len(self.cpu_s):,} commits: {first:.1f} ms of a processor each in the first {WINDOW}, {last:.1f} in the "
+            f"last (x {last / first:.2f}), {most:.1f} at most in any; {1000 * fmean(self.wall_s):.0f} ms by the "
+            f"clock{size}"
+        )
+
+
+def commit(commits: int, form: str, directory: Path, progress: Callable[[str], None]) -> Committed:
+    """Commit files of one row each. Iceberg's catalog is an SQLite file in the directory."""
+    settings = (("type", "sql"), ("uri", f"sqlite:///{directory}/catalog.db"))
+    place = CatalogTable("headrace", ("bench",), "clicks", settings) if form == "iceberg" else None
+    table = table_at(form, f"{directory}/clicks", PIPELINE, catalog=place)
+    store = store_at(table.location)
+    table.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
+    epoch = table.begin({_PARTITION: 0}, {"clicks": ["uuid-1"]})
+    cpu_s, wall_s, metadata = list[float](), list[float](), list[int]()
+    for at in range(commits):
+        path, bucket = f"hour={at // 500}/{at}.parquet", (str(at // 500),)
+        store.put(staged_name(path), b"")
+        stats = {"numRecords": 1, "minValues": {"id": at}, "maxValues": {"id": at}, "nullCount": {"id": 0}}
+        file = StagedFile(path, bucket, 1, 50, json.dumps(stats), _HOUR, _HOUR, {("clicks", 0): 1})
+        account = {
+            "topic": "clicks",
+            "incarnation": 1,
+            "partition": 0,
+            "start": at,
+            "end": at + 1,
+            "read": 1,
+            "rows": 1,
+        }
+        facts = {"offsets": 1, "rows": 1, "files": 1, "ranges": [account]}
+        batch = Batch(str(at), epoch, [OffsetRange(_PARTITION, at, at + 1)], [file], facts=facts)
+        cpu, wall = time.process_time(), time.monotonic()
+        table.commit(table.snapshot(), batch)
+        cpu, wall = time.process_time() - cpu, time.monotonic() - wall
+        metadata += [Path(table.metadata_file()).stat().st_size] if place else []
+        begun, begun_wall = time.process_time(), time.monotonic()
+        table.tidy()  # as the driver does after each
+        cpu_s.append(cpu + time.process_time() - begun)
+        wall_s.append(wall + time.monotonic() - begun_wall)
+        if (at + 1) % WINDOW == 0:
+            progress(f"{at + 1} commits")
+    return Committed(cpu_s, wall_s, metadata)
+
+
+def main(words: Sequence[str]) -> int:
+    """Commit, and say what was seen. Returns 1 when a limit is passed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.catalog_commits", description=__doc__)
+    parser.add_argument("--commits", type=int, default=2000, help=f"at least {2 * WINDOW}")
+    parser.add_argument("--format", choices=["iceberg", "delta"], default="iceberg")
+    parser.add_argument("--json", type=Path)
+    wanted = parser.parse_args(words)
+    if wanted.commits < 2 * WINDOW:
+        parser.error(f"--commits {wanted.commits} is below {2 * WINDOW}, of which the first and the last are compared")
+    with tempfile.TemporaryDirectory(prefix="headrace-commits-", ignore_cleanup_errors=True) as directory:
+        seen = commit(wanted.commits, wanted.format, Path(directory), lambda line: print(line, flush=True))
+    if wanted.json:
+        wanted.json.write_text(json.dumps(asdict(seen)), encoding="utf-8")
+    print(seen.sentence())
+    for problem in seen.problems():
+        print(problem)
+    return 1 if seen.problems() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
