@@ -36,6 +36,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[suites.COLLECTED] = [item.nodeid for item in items]
     config.stash[suites.IN_MAKE_SLOW] = suites.sort(items)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+COLLECTED = pytest.StashKey[list[str]]()  # ids of all tests, before any is deselected
 IN_MAKE_SLOW = pytest.StashKey[list[str]]()  # ids of the collected tests that `make slow` runs
 LONG = [
     line
@@ -28,7 +29,13 @@ HISTORIES = tuple(
         "unit/test_existing_lake", "unit/test_late",
     )
 )  # fmt: skip
-_LONG = re.compile("|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in LONG))
+
+
+def _expression(pattern: str) -> str:
+    return re.escape(pattern).replace(r"\*", ".*")
+
+
+_LONG = re.compile("|".join(map(_expression, LONG)))
 
 
 def sort(items: list[pytest.Item]) -> list[str]:
@@ -46,6 +53,11 @@ def sort(items: list[pytest.Item]) -> list[str]:
 def is_long(test: str) -> bool:
     """Return whether a test, by its id, is one of `make test-long` alone."""
     return _LONG.fullmatch(test) is not None
+
+
+def matches(pattern: str, test: str) -> bool:
+    """Return whether a pattern of tests/long.txt is one of a test, by its id."""
+    return re.fullmatch(_expression(pattern), test) is not None
 
 
 def _is_sharded(item: pytest.Item) -> bool:

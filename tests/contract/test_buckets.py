@@ -18,10 +18,10 @@ from writer.sealing.bucket_grid import BucketOverview
 from writer.sealing.sealer import Sealer
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> SealedLake:
+@pytest.fixture
+def lake(form: str, tmp_path: Path) -> SealedLake:
     """Hours 3 sealed, 4 reopened, 5 closed, 6 and 7 open."""
-    made = SealedLake(tmp_path, request.param)
+    made = SealedLake(tmp_path, form)
     for hour, rows in ((3, 40), (4, 12), (5, 10), (6, 3)):
         made.add(hour, rows)
     made.seal(3)
@@ -41,6 +41,7 @@ def run(tmp_path: Path) -> Callable[..., Result]:
         clicks = {"topics": ["clicks"], "table": table, "event_time": {"field": "at"}, "hooks": list(hooks)}
         config = {
             "kafka": {"bootstrap_servers": "127.0.0.1:1"}, "registry": {"url": "http://127.0.0.1:1"},
+            "catalog": {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"},
             "checkpoints": str(tmp_path / "checkpoints"), "pipelines": {"clicks": clicks},
         }  # fmt: skip
         path = tmp_path / "headrace.yaml"

@@ -28,10 +28,10 @@ HOURS = bucketers.build({"type": "event_time", "width": HOUR, "zone": "UTC"})
 ELEVEN = ("2026-11-20T11",)
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Driver:
+@pytest.fixture
+def driver(form: str, tmp_path: Path) -> Driver:
     """Ten rows in each of three hours, all sealed."""
-    made = Driver(tmp_path, request.param)
+    made = Driver(tmp_path, form)
     made.start()
     made.carry([log({n: event(n // 3, at=NOW - n % 3 * HOUR) for n in range(30)})], {0: 30})
     made.table.close(made.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))

@@ -18,6 +18,8 @@ from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.appender import Converted
 from writer.table.log.foreign_writes import CommitFailed
 
+EVERY = pytest.param(1, marks=pytest.mark.long)  # effect at which it dies; else one of so many
+
 
 def routed(root: Path, form: str, names: tuple[str, ...] = ("a", "b")) -> Started:
     return Started(root, {"targets": {name: str(root / name) for name in names}}, form=form)
@@ -65,8 +67,9 @@ def test_the_tables_of_a_route_are_converted_with_the_log_that_fills_them(tmp_pa
     assert new.tables.main.snapshot().frontier(PART) == 3
 
 
+@pytest.mark.parametrize("step", [6, EVERY])
 def test_a_route_whose_conversion_dies_at_any_effect_is_converted_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     old = routed(tmp_path / "now", "delta")
     old.commit(str(tmp_path / "now" / "a"), str(tmp_path / "now" / "b"))  # which waits
@@ -89,14 +92,15 @@ def test_a_route_whose_conversion_dies_at_any_effect_is_converted_by_the_next(
         new.commit(str(tmp_path / "now" / "a"))
         new.tables.apply_side_files()
         assert (counts(tmp_path / "now"), new.tables.behind) == ([2, 1], {}), after
-        after += 6
+        after += step
     assert after > 12
 
 
+@pytest.mark.parametrize("step", [2, EVERY])
 @pytest.mark.parametrize("form", ["delta", "parquet"])
 @pytest.mark.parametrize("log", ["iceberg", "delta"])
 def test_a_target_is_converted_alone_and_the_log_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, form: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, form: str, step: int
 ) -> None:
     old = alone(tmp_path / "now", log, form)
     old.commit(str(tmp_path / "now" / "a"), str(tmp_path / "now" / "b"))
@@ -128,7 +132,7 @@ def test_a_target_is_converted_alone_and_the_log_goes_on(
         assert {one.name: (one.format, one.table) for one in new.tables.main.snapshot().targets().values()} == {
             "a": (log, "shop.a" if log == "iceberg" else ""), "b": ("iceberg", "shop.b"),
         }  # fmt: skip
-        after += 2
+        after += step
     assert after > 4
 
 

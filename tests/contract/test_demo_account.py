@@ -24,13 +24,11 @@ def event(number: int) -> bytes:
     return value(1, TIMED, {"id": number % 5, "event_time": NOW, "note": None})
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Driver:
+@pytest.fixture
+def driver(form: str, tmp_path: Path) -> Driver:
     """Forty offsets: thirty-four rows, half of them in the table of late rows, two broken values, four tombstones."""
     schemas = Schemas({1: TIMED}, [1])
-    made = Driver(
-        tmp_path, request.param, schemas=schemas, seal={"late": "late_table"}, event_time={"field": "event_time"}
-    )
+    made = Driver(tmp_path, form, schemas=schemas, seal={"late": "late_table"}, event_time={"field": "event_time"})
     made.start()
     values = {n: None if n % 10 == 3 else event(n) for n in range(40)} | {11: event(1)[:-1], 31: event(1)[:-1]}
     made.carry([log({n: values[n] for n in range(20)})], {0: 20})

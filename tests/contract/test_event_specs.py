@@ -44,7 +44,6 @@ SPEC = {
     "where": "id % 3 <> 0", "sample": {"share": "50 %", "by": "id"}, "columns": {"exclude": ["at", "note"]},
     "derive": {"ratio": "1000 / (id - 20)"},
 }  # fmt: skip
-FORMATS = pytest.mark.parametrize("form", ["delta", "parquet"])
 
 
 def carried(root: Path, form: str = "delta", **settings: Any) -> Driver:
@@ -61,7 +60,6 @@ def audited(config: Config, *, deep: bool = True) -> Any:
     return found.reconciliation
 
 
-@FORMATS
 def test_each_offset_ends_once_and_the_rules_add_up(tmp_path: Path, form: str) -> None:
     driver = carried(tmp_path, form)
     found = audited(driver.config)

@@ -55,7 +55,6 @@ def told(asked: list[Asked]) -> list[tuple[str, int, int]]:
     return [(one.json()["bucket"][0][-2:], one.json()["version"], one.json()["rows"]) for one in asked]
 
 
-@pytest.mark.parametrize("form", ["delta", "parquet"])
 def test_each_version_of_each_bucket_is_told_once_and_in_order(tmp_path: Path, form: str):
     with scripted(OK) as server:
         lake, delivery = lake_with(tmp_path, form, type="webhook", url=server.url)

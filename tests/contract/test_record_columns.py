@@ -1,4 +1,4 @@
-"""Keys and headers of records are columns: in the stream and at every other exit, in both formats."""
+"""Keys and headers of records are columns: in the stream and at every other exit, in each format."""
 
 import re
 from datetime import timedelta
@@ -30,11 +30,6 @@ COLUMNS = {
     "header_columns": {"trace": "trace-id", "size": {"header": "n", "type": "long"}},
 }  # fmt: skip
 OLD = NOW - timedelta(days=99)
-
-
-@pytest.fixture(params=["delta", "parquet"])
-def form(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def started(root: Path, form: str, columns: dict[str, Any] | None = None, **settings: Any) -> Driver:

@@ -132,11 +132,3 @@ def test_every_dependency_has_its_reason() -> None:
     for requirement in project["dependencies"]:
         (line,) = [line for line in text.splitlines() if f'"{requirement}"' in line]
         assert "#" in line, f"{requirement} has no reason beside it"
-
-
-def test_what_takes_long_is_there():
-    lines = (ROOT / "tests/long.txt").read_text().splitlines()
-    for pattern in [line for line in lines if line and not line.startswith("#")]:
-        file, _, name = pattern.partition("::")
-        text = (ROOT / file.partition("*")[0]).read_text()
-        assert f"def {name.partition('*')[0]}" in text, pattern

@@ -37,7 +37,6 @@ from writer.table.table import PipelineTable
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
 HOUR = "2026-11-20T05"
-RACES = 1000
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +87,11 @@ def opened(url: str, location: str) -> PipelineTable:
     return table_at("iceberg", location, "events", catalog=place(url, location))
 
 
-def test_of_two_committers_for_one_version_one_wins_each_of_a_thousand_times(url: str, table: PipelineTable) -> None:
+@pytest.mark.parametrize("races", [100, pytest.param(1000, marks=pytest.mark.long)])
+def test_of_two_committers_for_one_version_one_wins_each_time(url: str, table: PipelineTable, races: int) -> None:
     begun(table)
     code = f"import sys; from {__name__} import opened; from tests.racing import race\n"
-    code += f"print(race(opened(*sys.argv[1:3]), {RACES}, sys.argv[3]))"
+    code += f"print(race(opened(*sys.argv[1:3]), {races}, sys.argv[3]))"
     racing = [
         subprocess.Popen(
             [sys.executable, "-c", code, url, table.location, str(number)],
@@ -101,8 +101,8 @@ def test_of_two_committers_for_one_version_one_wins_each_of_a_thousand_times(url
         )
         for number in range(2)
     ]
-    assert sum(int(one.communicate(timeout=800)[0]) for one in racing) == RACES
-    assert table.snapshot().version == RACES + 1
+    assert sum(int(one.communicate(timeout=800)[0]) for one in racing) == races
+    assert table.snapshot().version == races + 1
 
 
 def test_a_delta_table_is_converted_and_a_table_of_another_client_adopted(url: str, tmp_path: Path) -> None:

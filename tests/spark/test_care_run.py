@@ -25,7 +25,7 @@ def germans(lake: Path) -> int:
     return sum(1 for (country,) in oracle.rows(lake, "country") if country == "DE")
 
 
-@pytest.mark.parametrize("form", ["delta", "parquet"])
+@pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 def test_rows_are_deleted_beside_the_writer_and_nothing_else_is_lost(site: Site, topic: MakeTopic, form: str) -> None:
     name = topic(2)
     lake = site.root / "lake" / "events"

@@ -31,7 +31,7 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
-@pytest.mark.parametrize("form", ["delta", "parquet"])
+@pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 def test_tasks_rewrite_a_bucket_and_every_row_stays(spark: Any, tmp_path: Path, form: str) -> None:
     driver, waited = filled(tmp_path, form), []
     run = in_spark(spark, "rewrites", pace := Pace(0.15), wait=waited.append)

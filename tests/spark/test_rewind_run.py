@@ -34,7 +34,7 @@ def version_of(lake: Path) -> int:
     return oracle.replay(lake).version
 
 
-@pytest.mark.parametrize("form", ["delta", "parquet"])
+@pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 def test_wrong_data_is_taken_back_though_killed_and_a_corrected_writer_reads_it_once(
     site: Site, topic: MakeTopic, form: str
 ) -> None:

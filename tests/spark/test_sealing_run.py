@@ -30,7 +30,7 @@ def facts(lake: Path) -> list[dict]:
     return [c for c in oracle.replay(lake).commits if c["kind"] == "batch"]
 
 
-@pytest.mark.parametrize("form", ["delta", "parquet"])
+@pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 def test_the_driver_seals_a_silent_topic_and_late_rows_are_sealed_again(
     site: Site, topic: MakeTopic, form: str
 ) -> None:

@@ -8,6 +8,8 @@ from typing import Literal
 from uuid import uuid4
 
 from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
+    DEFAULT_READ_VERSION,
     DataFile,
     DataFileContent,
     ManifestContent,
@@ -151,8 +153,18 @@ class ManifestWriter:
         return ManifestEntry.from_args(
             status=ManifestEntryStatus.DELETED if is_deleted else ManifestEntryStatus.EXISTING,
             snapshot_id=self.snapshot_id if is_deleted else entry.snapshot_id, sequence_number=entry.sequence_number,
-            file_sequence_number=entry.file_sequence_number, data_file=entry.data_file,
+            file_sequence_number=entry.file_sequence_number,
+            data_file=_without_bounds(entry.data_file) if is_deleted else entry.data_file,
         )  # fmt: skip
+
+
+def _without_bounds(file: DataFile) -> DataFile:
+    """Return a file as the snapshot names it that removes it: by its bounds it could say whose rows were deleted."""
+    fields = DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields
+    known = {field.name: file[at] for at, field in enumerate(fields)} | {"lower_bounds": None, "upper_bounds": None}
+    found = DataFile.from_args(**known)
+    found.spec_id = file.spec_id
+    return found
 
 
 def _may_delete_from(deletes: ManifestEntry, file: ManifestEntry) -> bool:
