@@ -86,7 +86,7 @@ def test_a_command_answers_as_the_release_did(place: Place, name: str) -> None:
     [
         *((words, set[str]()) for words in OF_THE_LAKE.values()),
         *((OF_ALL[name], set[str]()) for name in ("doctor", "recovery")),
-        (OF_ALL["status"], {"releases"}),
+        (OF_ALL["status"], {"releases", "pipelines.*.at"}),
         (("dlq", "show", "{config}", "--pipeline", "clicks", "-n", "1", "--json"), {"value", "decoded"}),
         (("explain", "{config}", "--json"), set[str]()),
         (("vacuum", "{config}", "--pipeline", "clicks", "--json"), set[str]()),
