@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import fs
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.update import TableUpdate
+from pyiceberg.table.update import AssertTableUUID, TableUpdate
 
 from writer.core import fault_points
 from writer.storage.base import Store
@@ -171,7 +171,8 @@ class Journal(Log):
             table = self._loaded[1] if self._loaded else self.table()
             requirements, updates = column_changes(table)
             if updates:
-                self._client.commit(table, requirements, updates)
+                is_table = AssertTableUUID(uuid=table.metadata.table_uuid)
+                self._client.commit(table, (is_table, *requirements), updates)
 
     def append(self, after: State, actions: Sequence[Action]) -> bool:
         """Commit the entry that follows `after`. False when another entry, or another client's commit, came before.
