@@ -21,6 +21,7 @@ from tests.looking import NOW, TIME, config, value
 from tests.servers.csfle import CsfleRegistry, serving
 from tests.skipped import Silent, skipped
 from writer.avro.schema_plan import PROVENANCE
+from writer.avro.wire_format import Wire
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.driver.pipeline_start import set_rules
@@ -435,6 +436,16 @@ def test_decrypt_needs_a_registry(tmp_path: Path) -> None:
     privacy = {"tags": CLEAR, "decrypt": {"shop-kek": {"env": "S"}}}
     with pytest.raises(ValueError, match=r"privacy\.decrypt asks a registry for data keys; give registry\.url"):
         config(tmp_path, sections=sections, privacy=privacy)
+
+
+@pytest.mark.parametrize("ids", ["fingerprint", "content"])
+def test_ids_of_another_kind_are_refused(tmp_path: Path, registry: CsfleRegistry, ids: Any) -> None:
+    """No registry tells rules by them, and an encrypted field would be taken for a clear one."""
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    schemas = started(tmp_path, registry)._walk.schemas
+    schemas._wire = Wire("confluent", ids)
+    with pytest.raises(ConfigError, match=rf"clicks\.privacy\.decrypt needs ids of Confluent's.*have {ids} ids"):
+        schemas._decrypting(schemas.plan, 7, "{}")
 
 
 def test_a_preview_decrypts(tmp_path: Path, registry: CsfleRegistry) -> None:

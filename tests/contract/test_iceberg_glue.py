@@ -137,6 +137,21 @@ def test_a_switch_of_names_that_dies_at_any_request_is_ended_by_the_next(
     check_switches(names, (table.location, f"{table.location}_2"), effects, monkeypatch)
 
 
+def test_what_a_shadow_got_by_its_old_name_after_a_switch_that_died_stays(
+    table: PipelineTable, names: TableNames, on_s3: ObjectServer
+) -> None:
+    at, shadow = place(on_s3.url, table.location), f"{table.location}_2"
+    catalog_client.CatalogClient(at, table.location).forget()
+    old = replace(at, table=f"{at.table}_shadow")
+    catalog = catalog_client._opened(at.catalog, tuple(sorted(client_settings(at, table.location).items())))
+    catalog.register_table(at.identifier, catalog.load_table(old.identifier).metadata_location)
+    writer = table_at("iceberg", shadow, "events", catalog=old)
+    writer.grow([*COLUMNS, pa.field("extra", pa.string())])
+    names.switch(table.location, shadow)
+    assert names.is_switched(shadow)
+    assert "extra" in table_at("iceberg", shadow, "events", catalog=at).snapshot().columns().names
+
+
 def test_an_answer_that_is_lost_takes_no_name_away(
     table: PipelineTable, names: TableNames, on_s3: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

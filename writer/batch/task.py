@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 import pyarrow as pa
@@ -176,8 +177,8 @@ class Task:
         if group.records.num_rows == 0:  # none of its values decodes: that needs no table, and ends no batch
             return
         for share in route.shares(group.schema_id, group.records, group.rows):
-            if route.is_full and len(self._report.beyond_names) < NAMES_MAX:
-                self._report.beyond_names |= set(filter(route.is_beyond, share.distinct()))
+            if route.is_full and (room := NAMES_MAX - len(self._report.beyond_names)) > 0:
+                self._report.beyond_names |= set(islice(filter(route.is_beyond, share.distinct()), room))
             if share.target is NoTarget.UNKNOWN:
                 self._report.unknown_names |= share.distinct()
             elif share.target is NoTarget.UNROUTED:

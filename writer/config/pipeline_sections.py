@@ -369,8 +369,8 @@ class Limits(Strict):
         0.5,
         ge=0,
         le=1,
-        description="most of a batch's records that may be dead letters or quarantined, not those that are late or "
-        "that no key of `route.targets` is for; 1: any",
+        description="share of a batch's records that may be dead letters or quarantined; those that are late, or that "
+        "no key of `route.targets` is for, count on neither side; 1: any",
     )
     failed_records_min: int = Field(
         1000, ge=1, description="as long as fewer records of a batch are, their share does not matter"

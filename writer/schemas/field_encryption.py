@@ -176,10 +176,15 @@ class _DataKeys:
             if has_versions:
                 latest = self._key(kek, subject, algorithm, _LATEST)
                 newest = 0 if latest is None else latest.version or 0
+            known = self._registry.data_keys
             for version in range(1, newest + 1):
-                found = self._key(kek, subject, algorithm, version)
-                if found is not None and found.encrypted_key_material:
-                    yield DataKey(subject, version, found.encrypted_key_material)
+                asked = kek, subject, algorithm, version
+                if asked not in known:
+                    found = self._key(*asked)
+                    if found is None or not found.encrypted_key_material:
+                        continue
+                    known[asked] = DataKey(subject, version, found.encrypted_key_material)
+                yield known[asked]
 
     def _key(self, kek: str, subject: str, algorithm: DekAlgorithm, version: int) -> Dek | None:
         return _asked(self._registry, self._client.get_dek, kek, subject, algorithm, version, True)

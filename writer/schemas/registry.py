@@ -19,6 +19,7 @@ from writer.avro.wire_format import Ids, is_guid, show_id
 from writer.clients.http import RequestFailed, ask, login as login_header
 from writer.config.connections import Registry
 from writer.core.errors import ConfigError, HeadraceError
+from writer.privacy.field_decryption import DataKey
 from writer.schemas.registry_answers import AVRO, SHOWN, inlined, listed, names_absence, whole
 from writer.schemas.subjects import DEFAULT_GROUP, Subjects, fits, in_apicurio, oldest_first
 
@@ -106,6 +107,7 @@ class ConfluentRegistry:
             self.login.check()
         self.settings = {"url": url, "timeout": 10, "max.retries": 1, **self.login.confluents}
         self.client = SchemaRegistryClient(self.settings)
+        self.data_keys = dict[tuple[object, ...], DataKey]()  # as asked for; a key never changes
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's JSON text by id, named references put in its place."""

@@ -191,8 +191,13 @@ class Schemas:
         Raises SchemaNotFound, RegistryUnreachable.
         """
         privacy = plan.privacy
-        if privacy is None or not privacy.keks or self._wire.ids != "confluent":
+        if privacy is None or not privacy.keks:
             return plan
+        if self._wire.ids != "confluent":
+            raise ConfigError(
+                f"pipelines.{self._pipeline}.privacy.decrypt needs ids of Confluent's registry, whose schemas have the "
+                f"rules, and values of this pipeline have {self._wire.ids} ids; take `decrypt` out"
+            )
         if not isinstance(self._named, ConfluentRegistry):  # schemas of a file or a test, which have no rules
             return plan
         found = decryption_of(self._named, schema_id, text, self._topics, privacy) or Decryption()

@@ -197,7 +197,7 @@ class Journal(Log):
         fault_points.point("after_catalog")
         if not is_committed:
             placed = self._store.read(entry_name(version))
-            if placed is not None and placed.content != entry_lines(actions):  # ours may have followers already
+            if placed is None or placed.content != entry_lines(actions):  # ours may have followers already
                 self._withdraw(table, draft, prepared.written)
             return False
         with suppress(OSError):  # committed all the same: the next process puts it there

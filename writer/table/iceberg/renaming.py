@@ -53,6 +53,10 @@ class TableNames:
         if there not in (None, first, shadow):
             raise ConfigError(f"table {self._place} of the catalog lies at {there}, and is neither of the two tables.")
         for copy in self._copies(there):
+            if there == shadow and self._client(copy).metadata_there() != main.metadata_there():
+                main.forget()  # it was written by its other name since
+                there = None
+                break
             self._client(copy).forget()
         if there == first:
             main.rename(self._free(main.neighbours()))

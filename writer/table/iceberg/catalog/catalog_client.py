@@ -76,6 +76,11 @@ class CatalogClient:
         table = self._tried(self._load)
         return None if table is None else _location_of(table)
 
+    def metadata_there(self) -> str | None:
+        """Return which metadata file the catalog has for the name; None where there is none."""
+        table = self._tried(self._load)
+        return None if table is None else str(table.metadata_location)
+
     def neighbours(self) -> list[str]:
         """Return the names of all tables in the namespace; none where there is no such namespace."""
         return self._tried(self._neighbours)
