@@ -40,7 +40,7 @@ from writer.output.tables import NumberTable
 from writer.table.factory import main_table
 from writer.table.log.entries import CommittedEntry
 
-_BLOCK = 20_000  # events, of all types in turn, that go to one partition
+_BLOCK = 20_000  # events, of all types in turn, that go to one partition at a time
 _COMMITS = 4  # one to get warm, three to be measured
 _TOPIC = "events"
 _CONFIG = "headrace.yaml"
@@ -55,6 +55,7 @@ class Fleet:
     events: int
     data: DataSet
     form: TableFormat = "delta"
+    partitions: int = PARTITIONS  # of each topic
 
     @property
     def name(self) -> str:
@@ -72,14 +73,14 @@ class Fleet:
 
     def rounded(self) -> int:
         """Return the number of events: as many for each type, topic and partition."""
-        each = self.tables * self.pipelines * PARTITIONS
+        each = self.tables * self.pipelines * self.partitions
         return self.events // each * each
 
 
 def fill(stack: Stack, fleet: Fleet) -> int:
     """Send the events, all types in turn, to the partitions of each topic in turn. Returns the bytes of the values."""
     admin = AdminClient({"bootstrap.servers": stack.broker.bootstrap, "log_level": 0})
-    for created in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in fleet.topics]).values():
+    for created in admin.create_topics([NewTopic(name, fleet.partitions, 1) for name in fleet.topics]).values():
         created.result(60)
     with SchemaRegistryClient({"url": stack.registry.url}) as registry:
         ids = [
@@ -91,12 +92,14 @@ def fill(stack: Stack, fleet: Fleet) -> int:
          "batch.size": 2**20, "queue.buffering.max.messages": 500_000, "log_level": 3}
     )  # fmt: skip
     of_topic, size = fleet.rounded() // fleet.pipelines, 0
+    block = min(_BLOCK, of_topic // fleet.partitions) // fleet.tables * fleet.tables
     for at, topic in enumerate(fleet.topics):
-        for turn, start in enumerate(range(0, of_topic, _BLOCK // fleet.tables * fleet.tables)):
-            count = min(_BLOCK // fleet.tables * fleet.tables, of_topic - start)
+        for turn, start in enumerate(range(0, of_topic, block)):
+            count = min(block, of_topic - start)
             values = list(_mixed(fleet, ids, at * of_topic + start, count))
             size += sum(map(len, values))
-            sent = producer.produce_batch(topic, [{"value": value} for value in values], partition=turn % PARTITIONS)
+            records = [{"value": value} for value in values]
+            sent = producer.produce_batch(topic, records, partition=turn % fleet.partitions)
             if sent != count or producer.flush(120):
                 raise BenchFailed(f"the broker did not take the events of {topic}")
     return size
@@ -146,7 +149,7 @@ def run(stack: Stack, directory: Path, fleet: Fleet, bytes_: int) -> Run:
     job = Job(
         bootstrap=stack.broker.bootstrap, registry_url=stack.registry.url, topic=fleet.topics[0], schema_id=0,
         schema_text="", events=events, batch_events=-(-events // fleet.pipelines // _COMMITS) + 16,
-        time_field=TIME_FIELD, directory=str(directory),
+        time_field=TIME_FIELD, directory=str(directory), partitions=fleet.partitions,
     )  # fmt: skip
     contender = replace(CONTENDERS["a"], name=fleet.name, command=command, written=written)
     return race.run(contender, job, repeat=1, avro_bytes=bytes_, warm_from=1 / _COMMITS - 0.01)
@@ -177,12 +180,13 @@ def _commits(directory: Path, at: int) -> list[CommittedEntry]:
     return [one for one in commits if one.facts["kind"] == "batch"]
 
 
-def main(tables: Sequence[int], pipelines: Sequence[int], events: int, form: TableFormat) -> None:
+def main(tables: Sequence[int], pipelines: Sequence[int], events: int, form: TableFormat, partitions: int) -> None:
     """Measure, and say so."""
     for bundle in java_artifacts.BUNDLES:
         java_artifacts.fetch(bundle, progress=print)
     data = dataset("200B")
-    fleets = [Fleet(n, 1, events, data, form) for n in tables] + [Fleet(1, n, events, data, form) for n in pipelines]
+    sizes = [*((n, 1) for n in tables), *((1, n) for n in pipelines)]
+    fleets = [Fleet(*size, events, data, form, partitions) for size in sizes]
     shown = NumberTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     shown.add_column("")
     for title in ("events", "warm\nevents\n/CPU-s", "of the\nfirst", "driver\ns/batch", "peak RSS\nGiB", "files"):
@@ -215,9 +219,10 @@ if __name__ == "__main__":
     parser.add_argument("--pipelines", type=_counts, default=[])
     parser.add_argument("--events", type=number, default=4_000_000)
     parser.add_argument("--format", choices=get_args(TableFormat), default="delta")
+    parser.add_argument("--partitions", type=int, default=PARTITIONS, help="of each topic")
     given = parser.parse_args()
     try:
-        main(given.tables, given.pipelines, given.events, given.format)
+        main(given.tables, given.pipelines, given.events, given.format, given.partitions)
     except HeadraceError as error:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
