@@ -19,7 +19,8 @@ from writer.maintenance import local_pipeline
 from writer.output import tables
 from writer.preflight import source_checks
 from writer.preflight.finding import failure, good
-from writer.schemas.registry import RegistryUnreachable, source, without_user
+from writer.schemas.registry import RegistryUnreachable, source
+from writer.schemas.registry_answers import without_user
 
 PAIR = {
     "type": "record", "name": "Pair",

@@ -87,7 +87,7 @@ class Route:
         what = {"record": "record", "topic": "topic", "header": f"header {self.key!r}", "field": f"field {self.key!r}"}
         if name == NO_NAME:
             return f"the route goes by the {what[self.by]}, and there is none"
-        is_ruled = any(rule.matches(name) for rule in self.rules)
+        is_ruled = self._rule(name) is not None
         why = "it may not have a table of its own" if is_ruled else "no target of the route matches it"
         return f"the route goes by the {what[self.by]}, which is {name!r}: {why}"
 
@@ -96,8 +96,7 @@ class Route:
 
         A record without the header or the field that the route goes by is at fault.
         """
-        has_no_rule = name != NO_NAME and not any(rule.matches(name) for rule in self.rules)
-        return has_no_rule or self._is_shut(name)
+        return (name != NO_NAME and self._rule(name) is None) or self._is_shut(name)
 
     def shares(self, schema_id: int | None, records: pa.Table, rows: pa.Table) -> "Iterator[Share]":
         """Split records of one schema by where they go. Python sees the distinct names, never the records."""

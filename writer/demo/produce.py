@@ -13,7 +13,8 @@ from writer.clients.kafka import Cluster
 from writer.core.errors import HeadraceError
 from writer.demo.devstack.events import SCHEMAS, produce
 from writer.demo.devstack.kafka import create_topics
-from writer.schemas.registry import ConfluentRegistry, without_user
+from writer.schemas.registry import ConfluentRegistry
+from writer.schemas.registry_answers import without_user
 
 ANSWER_WITHIN = timedelta(seconds=5)
 ON_TIME = timedelta(minutes=1)  # less than seal.out_of_orderness: an event so old is in a bucket that is open

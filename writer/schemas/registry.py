@@ -1,7 +1,6 @@
 """Reads schemas from a registry, by Confluent's API or Apicurio's own, or from files. Only the driver asks."""
 
 import json
-import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ from writer.clients.http import RequestFailed, ask, login as login_header
 from writer.config.connections import Registry
 from writer.core.errors import ConfigError, HeadraceError
 from writer.privacy.field_decryption import DataKey
-from writer.schemas.registry_answers import AVRO, SHOWN, inlined, listed, names_absence, whole
+from writer.schemas.registry_answers import AVRO, SHOWN, inlined, listed, names_absence, whole, without_user
 from writer.schemas.subjects import DEFAULT_GROUP, Subjects, fits, in_apicurio, oldest_first
 
 # Confluent's client keeps schemas by their hash, and its own of metadata with tags raises TypeError.
@@ -30,7 +29,6 @@ _NOT_FOUND = 404
 _T = TypeVar("_T")
 _ANSWER_WITHIN_S = 10
 _PAGE = 500  # versions of a schema in one answer
-_USER = re.compile(r"(?<=://)\S*@")  # to the last @: one may stand in a password, as may a slash
 
 
 class SchemaNotFound(HeadraceError):
@@ -395,8 +393,3 @@ def of_keys(schemas: SchemaSource) -> SchemaSource:
 def is_absence(error: SchemaRegistryError) -> bool:
     """Tell a registry's own 404, such as 40401 (no subject) or 40403 (no schema), from that of any path or server."""
     return bool(error.http_status_code == _NOT_FOUND and (error.error_code or 0) // 100 == _NOT_FOUND)
-
-
-def without_user(text: str) -> str:
-    """Remove user and password from every URL in a text."""
-    return _USER.sub("***@", text)

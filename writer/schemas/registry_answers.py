@@ -1,9 +1,11 @@
-"""Checks and reads the answers of schema registries. Pure."""
+"""Checks and reads the answers of schema registries, and hides logins in what is said of them. Pure."""
 
 import json
+import re
 from typing import Any
 
 AVRO = (None, "", "AVRO")  # types of a schema as an answer has them; Avro is left out
+_USER = re.compile(r"(?<=://)\S*@")  # to the last @: one may stand in a password, as may a slash
 SHOWN = 80  # characters of an answer that is none, in a message
 
 
@@ -50,3 +52,8 @@ def inlined(schema: object, parts: dict[str, object]) -> object:
     if isinstance(schema, dict):
         return {k: inlined(v, parts) if k in ("type", "items", "values", "fields") else v for k, v in schema.items()}
     return schema
+
+
+def without_user(text: str) -> str:
+    """Remove user and password from every URL in a text."""
+    return _USER.sub("***@", text)

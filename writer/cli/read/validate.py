@@ -25,7 +25,8 @@ from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines, json_option
 from writer.preflight import host_checks, source_checks
 from writer.preflight.finding import MARKS, PLAIN_MARKS, Finding, Status, failure, good, skipped
-from writer.schemas.registry import SchemaSource, source, without_user
+from writer.schemas.registry import SchemaSource, source
+from writer.schemas.registry_answers import without_user
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "not_checked": "dim"}
 _WORDS: Mapping[Status, str] = {
