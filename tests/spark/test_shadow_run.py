@@ -10,7 +10,7 @@ import yaml
 
 from tests import oracle
 from tests.process import say
-from tests.writing import Site
+from tests.writing import JAVA_OPTIONS, Site
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
@@ -25,6 +25,7 @@ def test_a_shadow_beside_the_writer_is_compared_and_promoted(site: Site, topic: 
     raw = yaml.safe_load(site.config.read_text())
     raw["pipelines"]["events"]["commit"] = {"max_records": 300}
     raw["pipelines"]["events"]["specs"] = {"*": {"columns": {"exclude": ["ip"]}}}
+    raw["spark"]["conf"][JAVA_OPTIONS] += " -XX:+UseLargePages"  # where there are none, the JVM prints a warning
     other.write_text(yaml.safe_dump(raw))
     words = ["shadow", str(site.config), "--with", str(other), "--location", str(place), "--json"]
     writer = site.start()

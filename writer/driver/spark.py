@@ -29,6 +29,8 @@ WORKER_ENVIRONMENT = {
 }
 _TRIGGER = "1 second"  # how often Spark asks Kafka for new offsets; a shorter interval burdens the broker
 _JAVA_OPTIONS, _REDACTED = "spark.driver.extraJavaOptions", "spark.redaction.regex"
+# A JVM writes its warnings to stdout, which is for what a command answers.
+_LOG_OF_JVM = "-Xlog:disable -Xlog:all=warning:stderr -XX:+DisplayVMOutputToStderr"
 _ADDED = {_JAVA_OPTIONS: " ", _REDACTED: "|"}  # those of the file are added, they do not replace ours
 
 
@@ -61,7 +63,11 @@ def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
         "spark.ui.showConsoleProgress": "false",
         _REDACTED: "(?i)secret|password|token|jaas|access[.]?key|credential",
         _JAVA_OPTIONS: " ".join(
-            [f'-Dlog4j2.configurationFile="{Path(__file__).parents[1] / "log4j2.properties"}"', *_jvm_options(config)]
+            [
+                f'-Dlog4j2.configurationFile="{Path(__file__).parents[1] / "log4j2.properties"}"',
+                _LOG_OF_JVM,
+                *_jvm_options(config),
+            ]
         ),
         "spark.driver.memory": "1g",
         **spark_settings.settings(config.spark.master, config.autoscaler),
