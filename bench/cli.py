@@ -66,8 +66,8 @@ def bench(
     count = number(events)
     _require(plot=plot_file is not None)
     _check(json_file, plot_file)
-    from bench.contenders import chosen
-    from bench.data import dataset
+    from bench.contenders.contenders import chosen
+    from bench.data.dataset import dataset
     from bench.rounds import Setting
 
     counts = [number(each) for each in partitions.split(",")] if partitions else []

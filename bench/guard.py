@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import show
-from bench.contenders import CONTENDERS
-from bench.data import dataset
+from bench.contenders.contenders import CONTENDERS
+from bench.data.dataset import dataset
 from bench.figures import BenchFailed, Spread, ratio
 from bench.rounds import Place, Setting, play
 from writer.core.errors import ConfigError, HeadraceError

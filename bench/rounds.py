@@ -15,12 +15,12 @@ from typing import Protocol
 
 from confluent_kafka import KafkaException
 
-from bench import race
-from bench.contenders import Contender
-from bench.data import TIME_FIELD, DataSet
+from bench.contenders import race
+from bench.contenders.contenders import Contender
+from bench.contenders.flink import FLINK
+from bench.data.dataset import TIME_FIELD, DataSet
+from bench.data.fill import Filled, fill
 from bench.figures import WARM_FROM, BenchFailed, Run, warm
-from bench.fill import Filled, fill
-from bench.flink import FLINK
 from bench.job import PARTITIONS, PLAIN_BUNDLES, Job
 from writer.clients import java_artifacts
 from writer.clients.java_artifacts import Bundle

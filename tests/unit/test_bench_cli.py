@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from bench import guard
 from bench.cli import bench, number
-from bench.contenders import CONTENDERS, chosen, configuration
-from bench.data import dataset
+from bench.contenders.contenders import CONTENDERS, chosen, configuration
+from bench.data.dataset import dataset
+from bench.data.fill import block
 from bench.figures import BenchFailed, Spread
-from bench.fill import block
 from bench.job import Job
 from bench.rounds import Place, Setting
 from writer.config.loader import load

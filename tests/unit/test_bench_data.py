@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bench import encode
-from bench.data import SETS, TIME_FIELD, dataset
-from bench.draw import draw
-from bench.fields import ANCHOR
+from bench.data import encode
+from bench.data.dataset import SETS, TIME_FIELD, dataset
+from bench.data.draw import draw
+from bench.data.fields import ANCHOR
 from writer.avro import schema as avro
 from writer.avro.decode import is_native
 from writer.avro.wire_format import header

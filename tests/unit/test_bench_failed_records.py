@@ -3,8 +3,8 @@
 import numpy as np
 import pyarrow as pa
 
-from bench.data import dataset
-from bench.failed_records import SHARE, Poisoned, poisoned
+from bench.data.dataset import dataset
+from bench.features.failed_records import SHARE, Poisoned, poisoned
 from writer.avro import schema
 from writer.avro.block_decoder import NativeDecoder
 from writer.avro.decode import decode

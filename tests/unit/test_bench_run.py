@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from bench.contenders import PIPELINE
+from bench.contenders.contenders import PIPELINE
 from tests.opened import delta_table
 
 pytestmark = pytest.mark.slow

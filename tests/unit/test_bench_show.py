@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from bench import show
-from bench.contenders import CONTENDERS
-from bench.data import dataset
+from bench.contenders.contenders import CONTENDERS
+from bench.data.dataset import dataset
 from bench.figures import Mark, Run, Usage, Written, costs
 from bench.machine import Machine
 from bench.plot import draw

@@ -46,7 +46,7 @@ def chosen(letters: str) -> list[Contender]:
 
 def environment(job: Job) -> Mapping[str, str]:
     """Return what a contender's environment has besides ours: this very code, and a scratch directory of its own."""
-    path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {
         "PYTHONPATH": os.pathsep.join(path),
         "TMPDIR": str(job.scratch),
@@ -149,15 +149,15 @@ CONTENDERS = {
         Contender("a", "headrace", "headrace run --once, as it is", _headrace(), _in_delta),
         Contender(
             "b", "plain", "PySpark as one writes it first: from_avro, Delta, partitionBy(hour)",
-            _module("bench.plain"), _in_delta,
+            _module("bench.contenders.plain"), _in_delta,
         ),
         Contender(
             "c", "repartitioned", "the same with repartition(hour) before the write",
-            _module("bench.plain", "--repartition"), _in_delta,
+            _module("bench.contenders.plain", "--repartition"), _in_delta,
         ),
         Contender(
             "d", "limit", "headrace's steps in one process without Spark and without commits",
-            _module("bench.limit"), _in_files, WORKER_ENVIRONMENT,
+            _module("bench.contenders.limit"), _in_files, WORKER_ENVIRONMENT,
         ),
         Contender(
             "e", "waiting", "headrace with kafka.reader: spark and Kafka's default of kafka.fetch_max_wait, 500 ms",
@@ -166,15 +166,15 @@ CONTENDERS = {
         Contender("f", "spark", "headrace with kafka.reader: spark", _headrace(reader="spark"), _in_delta),
         Contender(
             "g", "flink", "Flink's FileSink: Parquet in hourly folders, checkpoints every 10 s",
-            _module("bench.flink"), _in_files,
+            _module("bench.contenders.flink"), _in_files,
         ),
         Contender(
             "h", "flink-tuned", "the same with object reuse, and zstd at level 1 as all others",
-            _module("bench.flink", "--tuned"), _in_files,
+            _module("bench.contenders.flink", "--tuned"), _in_files,
         ),
         Contender(
             "i", "script", "confluent_kafka, fastavro and deltalake in one process",
-            _module("bench.script"), _in_delta,
+            _module("bench.contenders.script"), _in_delta,
         ),
         Contender(
             "j", "iceberg", "headrace with table.format: iceberg, an SQLite catalog",

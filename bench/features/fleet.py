@@ -1,8 +1,8 @@
 """Measures many tables from one topic, and many pipelines in one driver, against one of each.
 
-    python -m bench.fleet --tables 1,50,500 --events 4M       # one topic with so many record types, a table for each
-    python -m bench.fleet --pipelines 1,60 --events 4M        # so many topics, a pipeline and a table for each
-    python -m bench.fleet --tables 1,10,50 --format iceberg   # the same with Iceberg tables, in an SQLite catalog
+    python -m bench.features.fleet --tables 1,50,500 --events 4M  # one topic of so many record types
+    python -m bench.features.fleet --pipelines 1,60 --events 4M  # so many topics, a pipeline each
+    python -m bench.features.fleet --tables 1,10,50 --format iceberg  # the same in Iceberg, by an SQLite catalog
 
 Every event has to be a row of the right table. What is measured is in bench/README.md.
 """
@@ -25,10 +25,10 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from pyarrow import parquet
 from rich.console import Console
 
-from bench import race
 from bench.cli import number
-from bench.contenders import CONTENDERS, PIPELINE, configuration
-from bench.data import TIME_FIELD, DataSet, dataset
+from bench.contenders import race
+from bench.contenders.contenders import CONTENDERS, PIPELINE, configuration
+from bench.data.dataset import TIME_FIELD, DataSet, dataset
 from bench.figures import BenchFailed, Run, Written, warm
 from bench.job import PARTITIONS, Job
 from writer.clients import java_artifacts
@@ -214,7 +214,7 @@ def _counts(text: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m bench.fleet", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.features.fleet", description=__doc__)
     parser.add_argument("--tables", type=_counts, default=[])
     parser.add_argument("--pipelines", type=_counts, default=[])
     parser.add_argument("--events", type=number, default=4_000_000)

@@ -1,6 +1,6 @@
 """Flink's FileSink, as a team would set it up: exactly once, checkpoints every ten seconds, Parquet in hourly folders.
 
-By itself: python -m bench.flink JOB.json [--tuned]
+By itself: python -m bench.contenders.flink JOB.json [--tuned]
 """
 
 import os
@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench.contenders.plain import DRIVER_MEMORY
 from bench.job import BUCKET, CORES, Job, load
-from bench.plain import DRIVER_MEMORY
 from writer.clients import java_artifacts
 from writer.clients.java_artifacts import Bundle, Module
 from writer.core.errors import HeadraceError

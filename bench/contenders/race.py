@@ -11,10 +11,10 @@ from typing import BinaryIO
 
 import psutil
 
-from bench.contenders import HEADRACE, Contender, environment, steps_of
+from bench.contenders.contenders import HEADRACE, Contender, environment, steps_of
+from bench.contenders.measure import Meter
 from bench.figures import WARM_FROM, BenchFailed, Mark, Run, Usage
 from bench.job import Job
-from bench.measure import Meter
 from writer.demo.devstack.process import Process
 from writer.demo.devstack.workspace import JVM_GRACE, ProcessGroup
 

@@ -1,6 +1,6 @@
 """Runs thousands of small commits through the real writer, and checks that neither time nor memory grows.
 
-By itself: python -m bench.soak [--commits 2000] [--json FILE] [--plot FILE]
+By itself: python -m bench.features.soak [--commits 2000] [--json FILE] [--plot FILE]
 """
 
 import argparse
@@ -18,12 +18,12 @@ import psutil
 import yaml
 from confluent_kafka import Producer
 
-from bench.contenders import PIPELINE, configuration
-from bench.data import dataset
+from bench.contenders.contenders import PIPELINE, configuration
+from bench.contenders.race import Contending
+from bench.data.dataset import dataset
+from bench.data.fill import fill
 from bench.figures import BenchFailed
-from bench.fill import fill
 from bench.job import PARTITIONS, Job
-from bench.race import Contending
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import ProcessGroup
 from writer.table.factory import table_at
@@ -197,7 +197,7 @@ def draw(seen: Soaked, path: Path) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Soak, and say what was seen. Returns 1 when a limit is passed."""
-    parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.features.soak", description=__doc__)
     parser.add_argument("--commits", type=int, default=2000)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)

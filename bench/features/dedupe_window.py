@@ -3,7 +3,7 @@
 Buckets of so many rows, whose keys are random texts of 19 characters, lie before one that is to be sealed: that one in
 twelve small files, as commits leave them, the others in one each. One row in a hundred repeats an earlier one.
 
-    python -m bench.dedupe_window [--rows 200K] [--buckets 24] [--repeats 3]
+    python -m bench.features.dedupe_window [--rows 200K] [--buckets 24] [--repeats 3]
 """
 
 import argparse
@@ -79,7 +79,7 @@ def filled(lake: Path, count: int, buckets: int) -> Job:
 
 def main() -> int:
     """Run it. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bench.dedupe_window", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.features.dedupe_window", description=__doc__)
     parser.add_argument("--rows", type=number, default=200_000)
     parser.add_argument("--buckets", type=int, default=24)
     parser.add_argument("--repeats", type=int, default=3)

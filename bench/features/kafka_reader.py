@@ -1,6 +1,6 @@
 """Measures the native Kafka reader against confluent_kafka: CPU-microseconds of an event, in turn, on one topic.
 
-    python -m bench.kafka_reader [--data 200B] [--events 2M] [--rounds 5] [--partitions 4]
+    python -m bench.features.kafka_reader [--data 200B] [--events 2M] [--rounds 5] [--partitions 4]
 
 Ways: `fetch` is connection, Fetch answers, checksums; `arrow` is all of it, to Arrow columns; `consume` is
 confluent_kafka's consumer with its Python objects, whose values and keys become Arrow columns.
@@ -18,9 +18,9 @@ import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition as Where
 
 from bench.cli import number
-from bench.data import dataset
+from bench.data.dataset import dataset
+from bench.data.fill import ends_of, fill
 from bench.figures import BenchFailed
-from bench.fill import fill
 from bench.job import PARTITIONS
 from writer.clients import java_artifacts
 from writer.core.offsets import OffsetRange, Source, TopicPartition
@@ -97,19 +97,9 @@ def measured(way: Callable[[str, Ends], int], bootstrap: str, ends: Ends) -> tup
     return (time.process_time() - cpu) / events * 1e6, (time.perf_counter() - began) / events * 1e6
 
 
-def ends_of(bootstrap: str, topic: str, partitions: int) -> dict[Source, int]:
-    """Ask for the ends of a topic's partitions."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, **_CONSUMER})
-    try:
-        wanted = {(topic, p): Where(topic, p) for p in range(partitions)}
-        return {source: consumer.get_watermark_offsets(one, timeout=_SILENCE_S)[1] for source, one in wanted.items()}
-    finally:
-        consumer.close()
-
-
 def main() -> int:
     """Run it. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bench.kafka_reader", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.features.kafka_reader", description=__doc__)
     parser.add_argument("--data", default="200B")
     parser.add_argument("--events", type=number, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=5)

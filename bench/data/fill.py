@@ -1,6 +1,6 @@
 """Fills a topic once with a pinned data set, for all contenders.
 
-By itself: python -m bench.fill BOOTSTRAP REGISTRY_URL TOPIC [DATA] [EVENTS]
+By itself: python -m bench.data.fill BOOTSTRAP REGISTRY_URL TOPIC [DATA] [EVENTS]
 """
 
 import sys
@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from bench.data import DataSet, dataset
+from bench.data.dataset import DataSet, dataset
 from bench.job import PARTITIONS
 from writer.core.errors import HeadraceError
+from writer.core.offsets import Source
 
 _BLOCK_MAX = 20_000  # events encoded at once, and sent to one partition
 _IN_FLIGHT_MAX = 200_000
@@ -22,6 +23,7 @@ _DELIVERED_WITHIN_S = 120
 _CREATED_WITHIN_S = 120
 _CREATED_AT_ONCE = 4_000  # partitions
 _USUAL_PARTITIONS_MAX = 1_000
+_SILENCE_S = 30
 
 
 class NotFilled(HeadraceError):
@@ -37,6 +39,16 @@ class Filled:
     events: int
     bytes: int
     seconds: float
+
+
+def ends_of(bootstrap: str, topic: str, partitions: int) -> dict[Source, int]:
+    """Ask for the ends of a topic's partitions."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
+    try:
+        wanted = {(topic, p): TopicPartition(topic, p) for p in range(partitions)}
+        return {source: consumer.get_watermark_offsets(one, timeout=_SILENCE_S)[1] for source, one in wanted.items()}
+    finally:
+        consumer.close()
 
 
 def block(events: int, partitions: int) -> int:

@@ -2,7 +2,7 @@
 
 Every damaged record must be in the dead-letter table, and no other; what is carried is the events of a CPU-second.
 
-    python -m bench.failed_records [--events 1M] [--repeats 1]    exit 1 below 70 % of the clean run
+    python -m bench.features.failed_records [--events 1M] [--repeats 1]    exit 1 below 70 % of the clean run
 """
 
 import argparse
@@ -19,12 +19,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from bench import race
 from bench.cli import number
-from bench.contenders import CONTENDERS
-from bench.data import TIME_FIELD, DataSet, dataset
+from bench.contenders import race
+from bench.contenders.contenders import CONTENDERS
+from bench.data.dataset import TIME_FIELD, DataSet, dataset
+from bench.data.fill import Filled, block, fill
 from bench.figures import BenchFailed, Run, Written, warm, whole
-from bench.fill import Filled, block, fill
 from bench.job import PARTITIONS, Job
 from bench.rounds import Setting
 from writer.avro.wire_format import CONFLUENT
@@ -150,7 +150,7 @@ def main(events: int, repeats: int) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m bench.failed_records", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.features.failed_records", description=__doc__)
     parser.add_argument("--events", type=number, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=1)
     given = parser.parse_args()

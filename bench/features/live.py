@@ -18,12 +18,12 @@ import yaml
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from bench.contenders import PIPELINE, configuration
-from bench.data import TIME_FIELD, DataSet
+from bench.contenders.contenders import PIPELINE, configuration
+from bench.contenders.race import Contending
+from bench.data.dataset import TIME_FIELD, DataSet
+from bench.data.fill import fill
 from bench.figures import BenchFailed
-from bench.fill import fill
 from bench.job import PARTITIONS, Job
-from bench.race import Contending
 from writer.clients.driver_endpoint import announced, status_at
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import ProcessGroup

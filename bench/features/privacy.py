@@ -1,6 +1,6 @@
 """What privacy costs: CPU time per event of a task, from values in memory to Parquet files, without and with policies.
 
-And what a value costs that producers encrypted. By itself: python -m bench.privacy [EVENTS]
+And what a value costs that producers encrypted. By itself: python -m bench.features.privacy [EVENTS]
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
-from bench.specs import batches, carried
+from bench.features.specs import batches, carried
 from writer.commit.privacy import primary_keys
 from writer.privacy.field_decryption import ALGORITHMS, DataKey, Decryption, EncryptedFields, Kek
 from writer.privacy.keyring import Keyring, KeySource, Place, WrapSource, write_keyring
@@ -59,7 +59,7 @@ class Unwrapped:
 
 def decryptions(values: int) -> Iterator[tuple[str, float]]:
     """Yield for each algorithm the CPU time, in ns, of a text of 16 characters that producers encrypted."""
-    kek = Kek("bench", "bench", "bench", WrapSource(type="bench.privacy:Unwrapped"))
+    kek = Kek("bench", "bench", "bench", WrapSource(type="bench.features.privacy:Unwrapped"))
     for algorithm, (size, tag) in ALGORITHMS.items():
         key, plain = os.urandom(size), [f"{at:016d}".encode() for at in range(values)]
         wrapped = DataKey("bench", 1, b64encode(bytes([tag, size]) + key).decode())

@@ -1,6 +1,6 @@
 """Commits one small file after the other to a table in a catalog, and checks that neither time nor metadata grows.
 
-By itself: python -m bench.catalog_commits [--commits 2000] [--format iceberg] [--json FILE]
+By itself: python -m bench.features.catalog_commits [--commits 2000] [--format iceberg] [--json FILE]
 """
 
 import argparse
@@ -16,7 +16,7 @@ from statistics import fmean
 
 import pyarrow as pa
 
-from bench.contenders import PIPELINE
+from bench.contenders.contenders import PIPELINE
 from writer.batch.staging.parquet_files import staged_name
 from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile
@@ -105,7 +105,7 @@ def commit(commits: int, form: str, directory: Path, progress: Callable[[str], N
 
 def main(words: Sequence[str]) -> int:
     """Commit, and say what was seen. Returns 1 when a limit is passed."""
-    parser = argparse.ArgumentParser(prog="python -m bench.catalog_commits", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.features.catalog_commits", description=__doc__)
     parser.add_argument("--commits", type=int, default=2000, help=f"at least {2 * WINDOW}")
     parser.add_argument("--format", choices=["iceberg", "delta"], default="iceberg")
     parser.add_argument("--json", type=Path)

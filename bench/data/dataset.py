@@ -10,9 +10,9 @@ from functools import cache
 
 import pyarrow as pa
 
-from bench import encode, fields as f
-from bench.draw import draw
-from bench.fields import Field
+from bench.data import encode, fields as f
+from bench.data.draw import draw
+from bench.data.fields import Field
 from writer.avro.wire_format import header
 from writer.core.errors import ConfigError
 

@@ -2,7 +2,7 @@
 
 No commit, no frontier, no second attempt: what it writes is not exactly once.
 
-By itself: python -m bench.limit JOB.json
+By itself: python -m bench.contenders.limit JOB.json
 """
 
 import sys
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from bench.data.fill import ends_of
 from bench.job import BUCKET, Job, load, mark
-from bench.kafka_reader import ends_of
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch import range_task
 from writer.batch.bucketing import TimeRule

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bench import encode
-from bench.draw import Draw
+from bench.data import encode
+from bench.data.draw import Draw
 
 # Where the stream stands at its first event. Fixed, so that every run buckets the same hours.
 ANCHOR = datetime(2026, 11, 20, 12, 40, tzinfo=UTC)
@@ -186,7 +186,7 @@ def _blocks(name: str, parts: Sequence[Encoder], most: int) -> Encoder:
 def _words() -> "np.ndarray[Any, np.dtype[np.uint64]]":
     """Return words of seven letters and a space: a thousand, pinned."""
     letters = np.frombuffer(b"eeeetttaaaooiinnsshhrrddlucm", np.uint8)
-    from bench.draw import draw
+    from bench.data.draw import draw
 
     codes = np.stack([draw(0, 2**_TOKEN_BITS, seed=1).below(f"letter/{at}", len(letters)) for at in range(7)], axis=1)
     spaced = np.hstack([letters[codes], np.full((2**_TOKEN_BITS, 1), ord(" "), np.uint8)])

@@ -1,6 +1,6 @@
 """What an event spec costs: CPU time per event of a task, from values in memory to Parquet files, without and with one.
 
-By itself: python -m bench.specs [EVENTS]
+By itself: python -m bench.features.specs [EVENTS]
 """
 
 import sys
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bench.data import TIME_FIELD, dataset
+from bench.data.dataset import TIME_FIELD, dataset
 from bench.job import BUCKET
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import TimeRule

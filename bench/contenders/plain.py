@@ -1,6 +1,6 @@
 """The baseline: the PySpark job that a team writes first, with Kafka, from_avro and a partitioned Delta table.
 
-By itself: python -m bench.plain JOB.json [--repartition]
+By itself: python -m bench.contenders.plain JOB.json [--repartition]
 """
 
 import sys

@@ -3,7 +3,9 @@
 Events of 200B go through the writer's steps into a table of many small files, as short commits leave them. The largest
 bucket is then rewritten, each time from the same files.
 
-    python -m bench.compact [--events 1M] [--commits 60] [--beside]    --beside: exit 1 below 85 % of the stream alone
+    python -m bench.features.compact [--events 1M] [--commits 60] [--beside]
+
+`--beside` ends with 1 below 85 % of the stream alone.
 """
 
 import argparse
@@ -26,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.cli import number
-from bench.data import TIME_FIELD, dataset
+from bench.data.dataset import TIME_FIELD, dataset
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import TimeRule
 from writer.batch.plan import TaskPlan
@@ -210,7 +212,7 @@ def _batch(plan: TaskPlan, slot: int) -> int:
 
 def main() -> int:
     """Run it. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bench.compact", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.features.compact", description=__doc__)
     parser.add_argument("--events", type=number, default=1_000_000)
     parser.add_argument("--commits", type=int, default=60)
     parser.add_argument("--beside", action="store_true", help="measure the stream beside compaction, too")

@@ -1,0 +1,1 @@
+"""Data sets of the bench, and topics filled with them."""

@@ -1,0 +1,1 @@
+"""Measurements of one feature each: `python -m bench.features.<name>`."""
