@@ -47,7 +47,8 @@ def url(s3: ObjectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def trino_iceberg(url: str, s3: ObjectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
-    with trino(tmp_path_factory.mktemp("trino"), tmp_path_factory.mktemp("lakes"), s3, url) as server:
+    catalog = {"connector.name": "iceberg", "iceberg.catalog.type": "rest", "iceberg.rest-catalog.uri": url}
+    with trino(tmp_path_factory.mktemp("trino"), tmp_path_factory.mktemp("lakes"), s3, catalog) as server:
         yield server
 
 

@@ -13,7 +13,7 @@ import json, pathlib, sys
 sys.path.insert(0, sys.argv[1])
 import duckdb
 db = duckdb.connect(config={"allow_unsigned_extensions": "true"})
-for name in ("httpfs", "avro", "iceberg"):
+for name in ("httpfs", "avro", "aws", "iceberg"):
     (file,) = pathlib.Path(sys.argv[1], f"duckdb_extension_{name}").rglob("*.duckdb_extension")
     db.execute(f"LOAD '{file}'")
 for statement in json.load(sys.stdin):

@@ -74,7 +74,7 @@ class _Plugin(Module):
 TRINO_ICEBERG = Bundle(
     "trino-iceberg", "476", (_Plugin("io.trino", "trino-iceberg", "476"),), files=1, megabytes=346
 )  # beside the server, of whose archive it is a part, too: so what was fetched of that stays
-DUCKDB_ICEBERG = Bundle("duckdb-iceberg", "1.5.5", (), files=0, megabytes=60)
+DUCKDB_ICEBERG = Bundle("duckdb-iceberg", "1.5.5-aws", (), files=0, megabytes=70)
 SEAWEEDFS = Bundle("seaweedfs", "4.48", (), files=0, megabytes=153)
 _NESSIE = (Module("org.projectnessie.nessie", "nessie-quarkus", "0.99.0", classifier="runner"),)
 NESSIE = Bundle("nessie", "0.99.0", _NESSIE, files=1, megabytes=245)

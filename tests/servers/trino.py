@@ -1,6 +1,6 @@
 """Trino on loopback: coordinator and worker in one, with a Delta and a Hive catalog over a directory and an S3."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,16 +23,15 @@ _HIVE = {
     "hive.parquet.use-column-names": "true",
     "hive.timestamp-precision": "MICROSECONDS",
 }
-_ICEBERG = {"connector.name": "iceberg", "iceberg.catalog.type": "rest"}
 
 
 @contextmanager
 def trino(
-    directory: Path, lake: Path, s3: ObjectServer | None = None, iceberg: str | None = None
+    directory: Path, lake: Path, s3: ObjectServer | None = None, iceberg: Mapping[str, str] | None = None
 ) -> Iterator[Coordinator]:
     """Run Trino until the end of the block. Locations below `lake` are written `local:///<path within it>`.
 
-    `iceberg`: URL of a REST catalog of tables in that S3, which Trino knows as `headrace`.
+    `iceberg`: properties of a catalog of tables in that S3, which Trino knows as `headrace`.
     """
     home = parts.trino()
     (directory / "plugin").mkdir(parents=True)
@@ -42,7 +41,7 @@ def trino(
     catalogs = {"delta": {**_DELTA, **files}, "hive": {**_HIVE, **files}}
     if iceberg is not None:
         storage = {key: value for key, value in files.items() if "s3" in key}
-        catalogs["headrace"] = {**_ICEBERG, "iceberg.rest-catalog.uri": iceberg, **storage}
+        catalogs["headrace"] = {**iceberg, **storage}
     program = Program(
         name="Trino",
         main="io.trino.server.TrinoServer",
