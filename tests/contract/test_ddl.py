@@ -168,7 +168,7 @@ def test_engines_sign_their_requests_where_headrace_does():
     said = {engine: " ".join(notes(known, engine)) for engine in ("trino", "spark", "duckdb")}
     assert "From Trino 477 on it is iceberg.rest-catalog.security=SIGV4" in said["trino"]
     assert "iceberg-aws-bundle" in said["spark"]
-    assert all("No engine was run with requests that are signed." in one for one in said.values())
+    assert "It was not run so." in said["duckdb"]
 
 
 def test_engines_ask_for_a_token_where_headrace_does():
@@ -182,7 +182,8 @@ def test_engines_ask_for_a_token_where_headrace_does():
         "(TYPE iceberg, CLIENT_ID '<id>', CLIENT_SECRET '<secret>', OAUTH2_SCOPE 'PRINCIPAL_ROLE:ALL', "
         "OAUTH2_SERVER_URI 'https://login/token')"
     ) in found["duckdb"]
-    assert "OAUTH2_SCOPE 'catalog')" in told(iceberg_table(credential="me:sesame"))["duckdb"], "as headrace asks"
+    asked = "OAUTH2_SCOPE 'catalog', OAUTH2_SERVER_URI 'https://catalog:8181/v1/oauth/tokens')"
+    assert asked in told(iceberg_table(credential="me:sesame"))["duckdb"], "as headrace asks"
     bearer = told(iceberg_table(token="sesame", options=options))
     assert "oauth2.token=<secret>" in bearer["trino"]
     assert "scope" not in bearer["trino"], "Trino refuses it without a credential"

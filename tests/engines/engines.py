@@ -117,7 +117,7 @@ def spark_session(directory: Path) -> Iterator[Any]:
     """Run Spark with Delta's own jars and Iceberg's until the end of the block."""
     from pyspark.sql import SparkSession
 
-    found = [*sorted(java_artifacts.fetch(DELTA, progress=print).glob("*.jar")), parts.spark_iceberg()]
+    found = [*sorted(java_artifacts.fetch(DELTA, progress=print).glob("*.jar")), *parts.spark_iceberg()]
     jars = [str(jar) for jar in found]
     iceberg = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
     session = (

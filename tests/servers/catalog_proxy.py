@@ -5,14 +5,16 @@ import socket
 import struct
 import threading
 import time
+from base64 import b64decode
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote_plus, urlsplit
 from uuid import uuid4
 
 from botocore.auth import SigV4Auth
@@ -59,9 +61,12 @@ class OAuth:
         self.given.clear()
         self.secret = uuid4().hex
 
-    def token(self, body: bytes) -> tuple[int, dict[str, Any]]:
-        """Answer who asks for a token."""
+    def token(self, headers: Headers, body: bytes) -> tuple[int, dict[str, Any]]:
+        """Answer who asks for a token. Who asks stands in the body, or in a header (RFC 6749, 2.3.1)."""
         asked = {name: values[0] for name, values in parse_qs(body.decode()).items()}
+        if (basic := headers.get("Authorization", "")).startswith("Basic "):
+            names = b64decode(basic.removeprefix("Basic ")).decode().split(":", 1)
+            asked |= dict(zip(("client_id", "client_secret"), map(unquote_plus, names), strict=True))
         wanted = ("client_credentials", self.client_id, self.secret, self.scope)
         if tuple(asked.get(name) for name in ("grant_type", "client_id", "client_secret", "scope")) != wanted:
             sent = f"{asked.get('client_id')} with {asked.get('client_secret')}"  # some servers say back what they got
@@ -97,7 +102,10 @@ class SigV4:
         request = AWSRequest(method, address, signed, body, params)
         request.context["timestamp"] = headers["X-Amz-Date"]
         signer = SigV4Auth(Credentials(self.key, self.secret), self.service, self.region)
-        signature = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
+        # The last line is the body's digest. botocore takes it from the header, where Java's SDK has it in base64.
+        head, _, _ = signer.canonical_request(request).rpartition("\n")
+        canonical = f"{head}\n{sha256(body).hexdigest()}"
+        signature = signer.signature(signer.string_to_sign(request, canonical), request)
         return (0, "") if signature == parts["Signature"] else (403, "The request signature does not match")
 
 
@@ -146,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             server.done["is down"] += 1
             return self._break()
         if self.path == _TOKENS and isinstance(server.login, OAuth):
-            status, answer = server.login.token(body)
+            status, answer = server.login.token(self.headers, body)
             return self._answer(status, answer)
         if server.login is not None:
             status, why = server.login.refusal(self.command, f"{server.url}{self.path}", self.headers, body)

@@ -80,10 +80,13 @@ _NESSIE = (Module("org.projectnessie.nessie", "nessie-quarkus", "0.99.0", classi
 NESSIE = Bundle("nessie", "0.99.0", _NESSIE, files=1, megabytes=245)
 SPARK_ICEBERG = Bundle(
     "spark-iceberg",
-    "1.11.0",
-    (Module("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", "1.11.0"),),
-    files=1,
-    megabytes=48,
+    "1.11.0-aws",
+    (
+        Module("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", "1.11.0"),
+        Module("org.apache.iceberg", "iceberg-aws-bundle", "1.11.0"),  # signs requests
+    ),
+    files=2,
+    megabytes=130,
 )
 _ICEBERG_TESTS = (Module("org.apache.iceberg", "iceberg-core", "1.11.0", classifier="tests"),)
 ICEBERG_TESTS = Bundle("iceberg-tests", "1.11.0", _ICEBERG_TESTS, files=1, megabytes=6)  # Ivy takes a module once
@@ -122,9 +125,9 @@ def trino_iceberg() -> Path:
     return _only(java_artifacts.made(TRINO_ICEBERG, make, progress=_say))
 
 
-def spark_iceberg() -> Path:
-    """Return the jar of Iceberg's runtime for Spark."""
-    return _only(java_artifacts.fetch(SPARK_ICEBERG, progress=_say))
+def spark_iceberg() -> list[Path]:
+    """Return the jars of Iceberg's runtime for Spark."""
+    return sorted(java_artifacts.fetch(SPARK_ICEBERG, progress=_say).glob("*.jar"))
 
 
 def duckdb_iceberg() -> Path:

@@ -75,11 +75,9 @@ def _iceberg_catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
         case "duckdb":
             yield "INSTALL fetches DuckDB's extensions iceberg and avro once. Its version is 1.5 at least."
             if signs:
-                yield "DuckDB signs for the service and the region that the host of the endpoint names."
+                yield "DuckDB signs for the service and region that the endpoint's host names. It was not run so."
             if table.catalog.type != "rest":
                 yield "The view shows the table as it is now: ask for this text again when it has changed."
-    if signs:
-        yield "No engine was run with requests that are signed."
     if table.catalog.type != "rest" and engine != "duckdb":
         yield f"This was run with a catalog of type rest, and not with {table.catalog.type}."
 

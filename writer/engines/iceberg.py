@@ -22,7 +22,7 @@ _NOT_BY_SQL = {
     "druid": "Druid takes files: a hook of type druid gives it those of each sealed bucket",
 }
 _TWO_LEVELS = 2  # namespace and table
-_AS_IN_JAVA = ("scope", "oauth2-server-uri", "audience", "resource", "prefix", "rest.signing-name")  # options
+_AS_IN_JAVA = ("scope", "audience", "resource", "prefix", "rest.signing-name")  # options
 _SPARK = "org.apache.iceberg.spark.SparkCatalog"
 
 
@@ -88,6 +88,11 @@ def _region(table: TableDescription) -> str:
     return options.get("rest.signing-region") or options.get("client.region") or table.s3.region or ""
 
 
+def _token_url(catalog: Catalog) -> str:
+    """Return where clients get their tokens; by default at the catalog, which some engines want to be told."""
+    return catalog.options.get("oauth2-server-uri") or f"{(catalog.uri or '').rstrip('/')}/v1/oauth/tokens"
+
+
 def _trino_login(catalog: Catalog) -> Iterator[tuple[str, str]]:
     rest, options = "iceberg.rest-catalog", catalog.options
     match login_of(catalog):
@@ -101,9 +106,9 @@ def _trino_login(catalog: Catalog) -> Iterator[tuple[str, str]]:
         case "credential":
             yield f"{rest}.security", "OAUTH2"
             yield f"{rest}.oauth2.credential", _PLACEHOLDER
-            for ours, theirs in (("scope", "scope"), ("oauth2-server-uri", "server-uri")):
-                if ours in options:
-                    yield f"{rest}.oauth2.{theirs}", options[ours]
+            yield f"{rest}.oauth2.server-uri", _token_url(catalog)
+            if "scope" in options:
+                yield f"{rest}.oauth2.scope", options["scope"]
 
 
 def _catalog(table: TableDescription) -> Catalog:
@@ -147,7 +152,10 @@ def _spark(table: TableDescription, catalog: Catalog) -> Iterator[tuple[str, str
                 yield ".rest.auth.type", "sigv4"
                 yield ".rest.signing-region", _region(table)
             elif login is not None:
+                yield ".rest.auth.type", "oauth2"
                 yield f".{login}", _PLACEHOLDER
+            if login == "credential":
+                yield ".oauth2-server-uri", _token_url(catalog)
             yield from ((f".{key}", value) for key, value in catalog.options.items() if key in _AS_IN_JAVA)
         case "glue":
             yield ".type", "glue"
@@ -168,8 +176,8 @@ def _duckdb(table: TableDescription, catalog: Catalog) -> tuple[list[str], str]:
     login, options = login_of(catalog), catalog.options
     secret = {"token": f"TOKEN '{_PLACEHOLDER}'", "credential": f"CLIENT_ID '<id>', CLIENT_SECRET '{_PLACEHOLDER}'"}
     if login == "credential":
-        asked = {"OAUTH2_SCOPE": options.get("scope", "catalog"), "OAUTH2_SERVER_URI": options.get("oauth2-server-uri")}
-        secret[login] += "".join(f", {key} {sql.literal(value)}" for key, value in asked.items() if value)
+        asked = {"OAUTH2_SCOPE": options.get("scope", "catalog"), "OAUTH2_SERVER_URI": _token_url(catalog)}
+        secret[login] += "".join(f", {key} {sql.literal(value)}" for key, value in asked.items())
     setup += [f"CREATE OR REPLACE SECRET catalog (TYPE iceberg, {secret[login]})"] if login in secret else []
     signed = "AUTHORIZATION_TYPE 'sigv4'" + (", SECRET lake" if on_s3(table.location) else "")
     how = {"sigv4": signed, None: "AUTHORIZATION_TYPE 'none'"}
