@@ -312,6 +312,14 @@ def test_an_attribute_is_a_policy_or_a_tag_or_its_own_name() -> None:
     assert places(planned(tagged("string", pii="hash"), tags={"PII": "hash"})) == {}, "no attribute counts"
 
 
+@pytest.mark.parametrize("said", [5, ["PII", {"name": "PII"}], [["PII"]], [None], {"PII": 1}])
+def test_tags_that_are_no_texts_reject_the_schema(said: Any) -> None:
+    found = planned(tagged("string", **{"confluent:tags": said}), tags={"PII": "hash"})
+    assert isinstance(found, Rejected)
+    assert "for which there is no policy" in found.reason
+    assert places(planned(tagged("string", **{"confluent:tags": None}), tags={"PII": "hash"})) == {}
+
+
 @pytest.mark.parametrize(
     ("schema", "policies", "message"),
     [
