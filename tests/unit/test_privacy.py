@@ -359,6 +359,50 @@ def test_a_union_keeps_its_members_where_one_is_emptied() -> None:
     )
 
 
+def emails(*, tag: bool) -> Any:
+    user = record("User", ("email", "string"), ("city", "string"))
+    return user | {"fields": [{**user["fields"][0], "pii": "hash"}, user["fields"][1]]} if tag else user
+
+
+COMPANY = record("Company", ("email", "string"))
+
+
+@pytest.mark.parametrize("first", ["tagged", "plain", "known at a start"])
+@pytest.mark.parametrize(
+    ("plain", "place"),
+    [
+        (["null", COMPANY, emails(tag=False)], "x.member1.email"),
+        (["null", emails(tag=False)], "x.email"),
+        (emails(tag=False), "x.email"),
+        ([COMPANY, {"type": "array", "items": "int"}, "null", emails(tag=False)], "x.member2.email"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("policies", [{"attributes": ("pii",)}, {"fields": (("x.member0.email", Action("hash")),)}])
+def test_a_branch_of_a_union_is_protected_at_whatever_position(
+    first: str, plain: Any, place: str, policies: dict[str, Any]
+) -> None:
+    """Branches fill the columns of their names, so a position in one schema says nothing of another."""
+    texts = {1: json.dumps(tagged(["null", emails(tag="attributes" in policies), COMPANY])),
+             2: json.dumps(tagged(plain))}  # fmt: skip
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(**policies), KEYS))
+    plan = plan.learned(texts.values()) if first == "known at a start" else plan
+    for number in (2, 1) if first == "plain" else (1, 2):
+        plan = plan.extend(number, texts[number])
+    if isinstance(plan.schemas[1], WriterSchema):  # else a column of one record holds no union
+        assert places(plan.schemas[1])["x.member0.email"] == places(plan.schemas[2])[place] == "hash"
+        if "attributes" in policies:  # a path means its position in each schema, too
+            assert len({*places(plan.schemas[1]), *places(plan.schemas[2])}) == len({"x.member0.email", place})
+
+
+def test_a_branch_that_is_a_tagged_type_is_protected_at_whatever_position() -> None:
+    texts = [json.dumps(tagged(["null", "string", one])) for one in ({**COMPANY, "pii": "drop"}, COMPANY)]
+    texts.append(json.dumps(tagged(["null", COMPANY, "string"])))
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(attributes=("pii",)), KEYS)).learned(texts)
+    for number, text in enumerate(texts):
+        plan = plan.extend(number, text)
+    assert [places(one) for one in plan.schemas.values()] == [{"x.member1": "drop"}] * 2 + [{"x.member0": "drop"}]
+
+
 def test_a_field_that_is_protected_has_no_default() -> None:
     found = planned(tagged("string", default="someone", pii="hash"), attributes=["pii"])
     assert isinstance(found, WriterSchema)

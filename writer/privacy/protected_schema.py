@@ -19,7 +19,7 @@ from writer.privacy.record_sealing import RecordSealing
 from writer.specs.spec import Spec, spec_of
 
 Path = tuple[str, ...]  # names of fields, as a configuration joins them by dots
-Paths = frozenset[Path]  # those of one field, by its names and aliases
+Paths = frozenset[Path]  # those of one field, by its names and aliases, and by names of branches around it
 _DROP = Action("drop")
 
 
@@ -119,7 +119,7 @@ def paths_of(record: Record) -> set[str]:
     """Return the dotted paths of all fields of a record."""
     walk = _Walk(record, None, {})
     walk.start()
-    return {".".join(path) for path in walk.paths}
+    return {".".join(path) for path in walk.paths if not _names_branch(path)}
 
 
 def check_paths(policies: Policies, known: set[str]) -> None:
@@ -141,6 +141,7 @@ class _Walk:
         self.actions = dict[Path, Action]()  # what becomes of each path that is protected
         self.paths = set[Path]()
         self.dropped = set[Path]()
+        self._positions = set[Path]()  # of branches of unions, which mean others in another schema
         self._root: Any = None
 
     def start(self) -> None:
@@ -162,6 +163,9 @@ class _Walk:
 
     def _type(self, schema: Any, place: Place, paths: Paths, above: Action, *, named: bool = False) -> Any | None:
         """Return the type that is left; None: nothing. `above`: policy of what is around it; `named`: by its path."""
+        if branches := _branches(paths, self._plain(schema)) & self.words.keys():  # of a union in another schema
+            paths |= branches
+            above = above if named else strictest([above, *(self.words[path] for path in branches)])
         action, says = above, self._silent if named else self._says
         while True:
             if isinstance(schema, str) and schema in self._record.named:
@@ -223,6 +227,8 @@ class _Walk:
         """Return the policy of a field, or of a branch of a union, and whether its path has it."""
         named = [self._policies.by_path[path] for path in paths if path in self._policies.by_path]
         if named:
+            branches = [path for path in paths if _names_branch(path)]
+            self.words |= {path: strictest([*named, self.words.get(path, CLEAR)]) for path in branches}
             return strictest(named), True
         return strictest([above, *self._learned(paths, self._says(part, _shown(paths)))]), False
 
@@ -246,7 +252,11 @@ class _Walk:
                 continue
             step = f"member{number}"
             number += 1
-            left.append(self._member(one, (*place, step), frozenset((*path, step) for path in paths), action))
+            branches = _branches(paths, plain)
+            self.words |= {path: self.words.get(path, CLEAR) for path in branches}
+            positions = frozenset((*path, step) for path in paths)
+            self._positions |= positions
+            left.append(self._member(one, (*place, step), positions | branches, action))
         if left.count("string") > 1:
             raise PrivacyError(
                 f"field {_shown(paths)!r} is a union of which two branches would be text; give the whole field a policy"
@@ -266,9 +276,10 @@ class _Walk:
 
     def _learned(self, paths: Paths, actions: list[Action]) -> list[Action]:
         """Return what tags say of a field, here and in other schemas, and remember it by all its names."""
-        found = [*actions, *(self.words[path] for path in paths if path in self.words)]
+        alike = [path for path in paths if self._positions.isdisjoint(path[: n + 1] for n in range(len(path)))]
+        found = [*actions, *(self.words[path] for path in alike if path in self.words)]
         if found:
-            self.words |= dict.fromkeys(paths, strictest(found))
+            self.words |= dict.fromkeys(alike, strictest(found))
         return found
 
     def _protect(self, place: Place, paths: Paths, action: Action) -> None:
@@ -299,8 +310,18 @@ def _is_complex(schema: Any) -> bool:
     return isinstance(schema, list) or (isinstance(schema, dict) and schema["type"] in ("record", "array", "map"))
 
 
+def _branches(paths: Paths, plain: Any) -> Paths:
+    """Return the paths of a branch by its name, which it has in each schema, at whatever position."""
+    name = plain if isinstance(plain, str) else "" if isinstance(plain, list) else plain.get("name", plain["type"])
+    return frozenset((*path, f"<{name}>") for path in paths)
+
+
+def _names_branch(path: Path) -> bool:
+    return any(step.startswith("<") for step in path)
+
+
 def _shown(paths: Paths) -> str:
-    return ".".join(min(paths)) or "the record itself"
+    return ".".join(min(path for path in paths if not _names_branch(path))) or "the record itself"
 
 
 def _empty(schema: Any) -> dict[str, Any]:
