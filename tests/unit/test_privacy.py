@@ -30,7 +30,8 @@ from writer.privacy.keyring import (
     write_keyring,
 )
 from writer.privacy.policy import CLEAR, Action, Policies, strictest
-from writer.privacy.protected_schema import Privacy
+from writer.privacy.protected_schema import Privacy, Use
+from writer.specs.spec import Spec
 
 # RFC 4231, test cases 1 to 4, 6 and 7: key, data, HMAC-SHA-256.
 RFC_4231 = [
@@ -338,6 +339,36 @@ def test_a_policy_without_its_key_rejects_the_schema() -> None:
     found = planned(tagged("string", pii="hash"), KeySource(Place()), attributes=["pii"])
     assert isinstance(found, Rejected)
     assert "has the policy hash, and there is no such key" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        (Spec("Event", rename=(("x", "who"),)), ("who", "email")),
+        (Spec("Event", flatten=("x",)), ("x_email",)),
+        (Spec("Event", flatten_all=True, rename=(("x", "who"),)), ("who_email",)),
+        (Spec("Other"), ("x", "email")),
+    ],
+)
+@pytest.mark.parametrize("policy", ["encrypt", {"mask": 4}, "hash", "clear"])
+def test_a_column_that_a_spec_renames_or_flattens_keeps_its_policy(spec: Spec, path: Any, policy: Any) -> None:
+    """Rows whose values have one mask are no duplicates, and ciphertexts make no buckets."""
+    uses = {what: Use(path, what, hashed=what == "dedupe") for what in ("dedupe", "bucket")}
+    for what, use in uses.items():
+        privacy = Privacy(Policies(fields=(("x.email", Action.of(policy)),)), KEYS, (use,))
+        found = SchemaPlan(pa.schema([]), privacy=privacy, specs=(spec,)).extend(1, json.dumps(tagged(USER))).schemas[1]
+        if policy == "clear" or (policy == "hash" and what == "dedupe"):
+            assert isinstance(found, WriterSchema)
+        else:
+            assert isinstance(found, Rejected)
+            assert f"field 'x.email' has the policy {Action.of(policy)}, and is {what}" in found.reason
+
+
+def test_a_derived_column_is_what_an_expression_makes_of_protected_values() -> None:
+    spec = Spec("Event", derive=(("x", "left(x['email'], 2)"),))
+    privacy = Privacy(Policies(fields=(("x.email", Action("hash")),)), KEYS, (Use(("x",), "bucket"),))
+    plan = SchemaPlan(pa.schema([]), privacy=privacy, specs=(spec,)).extend(1, json.dumps(tagged(USER)))
+    assert isinstance(plan.schemas[1], WriterSchema)
 
 
 def test_a_type_that_is_protected_in_one_place_has_two_names() -> None:

@@ -85,10 +85,9 @@ class Privacy:
         """Return what is protected of a schema; None: nothing. Raises PrivacyError."""
         walk, spec = self._walked(record), spec_of(specs, record.root["name"])
         for use in self.uses:
-            if use.behind_specs and spec is not None and spec.makes(use.path[0]):
-                continue
-            if not use.allows(action := walk.action_of(use.path)):
-                raise ProtectedUse(conflict(use, action))
+            for path in [use.path] if spec is None or not use.behind_specs else spec.sources(use.path, walk.actions):
+                if not use.allows(action := walk.action_of(path)):
+                    raise ProtectedUse(conflict(replace(use, path=path), action))
         for action in walk.actions.values():
             if action.kind in ("hash", "encrypt") and getattr(self.keys, action.kind) is None:
                 raise PrivacyError(f"a field has the policy {action}, and there is no such key; `headrace keys rotate`")
