@@ -83,15 +83,20 @@ class Privacy:
 
     def protection(self, record: Record, specs: Sequence[Spec] = ()) -> Protection | None:
         """Return what is protected of a schema; None: nothing. Raises PrivacyError."""
-        walk, spec = self._walked(record), spec_of(specs, record.root["name"])
+        walk = self._walked(record)
         for use in self.uses:
-            for path in [use.path] if spec is None or not use.behind_specs else spec.sources(use.path, walk.actions):
+            for path in [use.path] if not use.behind_specs else _sources(use.path, walk, specs):
                 if not use.allows(action := walk.action_of(path)):
                     raise ProtectedUse(conflict(replace(use, path=path), action))
         for action in walk.actions.values():
             if action.kind in ("hash", "encrypt") and getattr(self.keys, action.kind) is None:
                 raise PrivacyError(f"a field has the policy {action}, and there is no such key; `headrace keys rotate`")
         return walk.protection(self.keys)
+
+    def actions(self, column: Path, record: Record, specs: Sequence[Spec]) -> list[Action]:
+        """Return what becomes of the values of a column of the table. Raises PrivacyError."""
+        walk = self._walked(record)
+        return [walk.action_of(path) for path in _sources(column, walk, specs)]
 
     def _with(self, record: Record) -> "Privacy":
         found, name = self._walked(record).words, record.root["name"]
@@ -103,6 +108,12 @@ class Privacy:
         walk = _Walk(record, self.policies, dict(self.tagged.get(record.root["name"], {})))
         walk.start()
         return walk
+
+
+def _sources(column: Path, walk: "_Walk", specs: Sequence[Spec]) -> list[Path]:
+    """Return the paths of a record that a column of the table holds, behind the record's spec."""
+    spec = spec_of(specs, walk.name)
+    return [column] if spec is None else spec.sources(column, walk.actions)
 
 
 def conflict(use: Use, action: Action) -> str:
@@ -133,7 +144,7 @@ class _Walk:
 
     def __init__(self, record: Record, policies: Policies | None, words: dict[Path, Action]) -> None:
         """`policies`: None to look at the fields alone, whatever their tags."""
-        self._record, self._policies = record, policies or Policies()
+        self._record, self._policies, self.name = record, policies or Policies(), str(record.root["name"])
         self._says: Callable[[Mapping[str, Any], str], list[Action]] = policies.of_words if policies else self._silent
         self.words = words  # what tags say, by path; grows
         self.places = dict[Place, Action]()
