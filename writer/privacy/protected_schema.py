@@ -262,11 +262,11 @@ class _Walk:
                 continue
             step = f"member{number}"
             number += 1
-            branches = _branches(paths, plain)
-            self.words |= {path: self.words.get(path, CLEAR) for path in branches}
+            by_name = _branches(paths, plain)
+            self.words |= {path: self.words.get(path, CLEAR) for path in by_name}
             positions = frozenset((*path, step) for path in paths)
             self._positions |= positions
-            left.append(self._member(one, (*place, step), positions | branches, action))
+            left.append(self._member(one, (*place, step), positions | by_name, action))
         if left.count("string") > 1:
             raise PrivacyError(
                 f"field {_shown(paths)!r} is a union of which two branches would be text; give the whole field a policy"
