@@ -292,6 +292,19 @@ def test_an_avro_key_is_protected_by_its_own_words(tmp_path: Path) -> None:
     assert row == {"user": hashed(tmp_path, "maria"), "shard": 2}
 
 
+def test_the_reason_why_a_key_does_not_decode_quotes_nothing_of_it(tmp_path: Path) -> None:
+    key, wider = ({"type": "record", "name": "Key", "fields": [{"name": "user", "type": kind, "pii": "PII"}]}
+                  for kind in ("int", "long"))  # fmt: skip
+    driver = started(
+        tmp_path, Schemas({1: TAGGED, 5: key}, [1], [5]), columns={"key": "avro"},
+        privacy={**PRIVACY, "fields": {"_key": "clear"}},
+    )  # fmt: skip
+    keys = {0: value(5, wider, {"user": 436605551234}), 1: value(5, key, {"user": 1})}
+    driver.carry([log({0: event(0), 1: event(1)}, keys=keys)], {0: 2})
+    (reason,) = driver.side(driver.dead_letters).rows().to_table(columns=["error"])["error"].to_pylist()
+    assert reason == "the key: the value is not what its schema says; why is left out, for it may quote the record"
+
+
 def test_a_spec_sees_what_is_left(tmp_path: Path) -> None:
     specs = {"Event": {"where": f"id <> '{hashed(tmp_path, 1)}'" if (ring_at(tmp_path),) else "", "derive": {
         "short": "left(id, 8)"}}}  # fmt: skip

@@ -163,3 +163,16 @@ def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(
             encrypted.config, "clicks", where("note = 'x'"), known, with_dead_letters=False, write=False, now=NOW,
             as_json=True, out=console(),
         )  # fmt: skip
+
+
+def test_no_row_is_looked_for_by_a_column_that_a_tag_encrypts(tmp_path: Path) -> None:
+    """It would find none, which reads as if the person had no rows."""
+    driver = started(tmp_path, specs={"Event": {"rename": {"note": "said"}}})
+    driver.carry([log({0: event(42)})], {0: 1})
+    for column, known in (("note", False), ("said", True)):
+        message = "column 'said' has the policy encrypt: its values" if known else "note"
+        with pytest.raises(ConfigError, match=message):
+            delete_rows.run_delete(
+                driver.config, "clicks", where(f"{column} = 'note 42'"), Schemas({1: TAGGED}, [1]),
+                with_dead_letters=False, write=False, now=NOW, as_json=True, out=console(),
+            )  # fmt: skip

@@ -43,15 +43,17 @@ def histories(draw):
         place = {"topic": part.topic, "incarnation": part.incarnation, "partition": part.partition}
         start = frontier[part]
         if kind == "batch":
-            sizes = [draw(st.integers(0, 4)) for _ in range(5)]
-            rows, tombstones, dead, quarantined, without_records = sizes
+            sizes = [draw(st.integers(0, 4)) for _ in range(6)]
+            rows, tombstones, dead, quarantined, filtered, without_records = sizes
             about = {**place, "start": start, "end": start + sum(sizes), "read": sum(sizes) - without_records,
             "rows": rows,
                      "tombstones": tombstones, "dead_letters": dead, "quarantined": quarantined}  # fmt: skip
+            about |= {"filtered": filtered} if filtered else {}
             about |= {"holes": {"offsets": without_records, "spans": []}} if without_records else {}
             dead_letters[part] += dead
             frontier[part] += sum(sizes)
-            entries.append(entry({"kind": "batch", "ranges": [about]}, [(part, frontier[part])]))
+            rules = {"specs": {"filtered": {"T": {"where": filtered}}}} if filtered else {}
+            entries.append(entry({"kind": "batch", "ranges": [about], **rules}, [(part, frontier[part])]))
         elif kind == "gap":
             frontier[part] += draw(st.integers(0, 3))
             skipped = {**place, "start": start, "end": frontier[part]}
@@ -124,8 +126,8 @@ def test_an_entry_that_lies_about_a_count_is_found(history, data):
         return
     at = data.draw(st.sampled_from(batches))
     (stretch,) = each[at].committed_ranges
-    name = data.draw(st.sampled_from(["read", "rows", "tombstones", "dead_letters", "quarantined"]))
-    lie = {**stretch.outcomes, name: stretch.outcomes[name] + data.draw(st.sampled_from([1, 3]))}
+    name = data.draw(st.sampled_from(["read", "rows", "tombstones", "dead_letters", "quarantined", "filtered"]))
+    lie = {**stretch.outcomes, name: stretch.outcomes.get(name, 0) + data.draw(st.sampled_from([1, 3]))}
     each[at] = replace(each[at], committed_ranges=(replace(stretch, outcomes=lie),))
     found = stated([bound(each)], frontier, len(entries) - 1)
     assert (stretch.start, stretch.end) in [span for problem in found.problems for span in problem.spans]

@@ -120,6 +120,17 @@ def test_a_time_outside_the_years_of_a_table_fails_its_record_alone(expression: 
     found.rows["x"].to_pylist()  # raises for what Python's datetime does not hold
 
 
+@pytest.mark.parametrize("function", [*(f"to_timestamp{unit}" for unit in ("", "_seconds", "_millis", "_micros"))])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_a_text_is_a_time_in_utc_wherever_it_is_read(function: str, zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    rows = pa.table({"text": ["2026-06-02T03:04:05+02:00", "2026-06-02 01:04:05", None, "soon"], "at": pa.array(
+        [0] * 4, pa.timestamp("us", "UTC"))})  # fmt: skip
+    found = shaped(rows, where=f"coalesce({function}(text) > at, true)", derive={"x": f"{function}(text)"})
+    assert list(found.failed) == [3]
+    assert found.rows["x"].cast(pa.int64()).to_pylist() == [1_780_362_245_000_000, 1_780_362_245_000_000, None]
+
+
 def test_lists_are_joined() -> None:
     rows = pa.table({"tags": pa.array([["a"], None, []], pa.list_(pa.field("element", pa.string())))})
     found = shaped(rows, derive={"all": "array_concat(tags, tags)"}).rows["all"]

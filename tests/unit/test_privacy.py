@@ -30,7 +30,8 @@ from writer.privacy.keyring import (
     write_keyring,
 )
 from writer.privacy.policy import CLEAR, Action, Policies, strictest
-from writer.privacy.protected_schema import Privacy
+from writer.privacy.protected_schema import Privacy, Use
+from writer.specs.spec import Spec
 
 # RFC 4231, test cases 1 to 4, 6 and 7: key, data, HMAC-SHA-256.
 RFC_4231 = [
@@ -312,6 +313,14 @@ def test_an_attribute_is_a_policy_or_a_tag_or_its_own_name() -> None:
     assert places(planned(tagged("string", pii="hash"), tags={"PII": "hash"})) == {}, "no attribute counts"
 
 
+@pytest.mark.parametrize("said", [5, ["PII", {"name": "PII"}], [["PII"]], [None], {"PII": 1}])
+def test_tags_that_are_no_texts_reject_the_schema(said: Any) -> None:
+    found = planned(tagged("string", **{"confluent:tags": said}), tags={"PII": "hash"})
+    assert isinstance(found, Rejected)
+    assert "for which there is no policy" in found.reason
+    assert places(planned(tagged("string", **{"confluent:tags": None}), tags={"PII": "hash"})) == {}
+
+
 @pytest.mark.parametrize(
     ("schema", "policies", "message"),
     [
@@ -332,6 +341,36 @@ def test_a_policy_without_its_key_rejects_the_schema() -> None:
     assert "has the policy hash, and there is no such key" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        (Spec("Event", rename=(("x", "who"),)), ("who", "email")),
+        (Spec("Event", flatten=("x",)), ("x_email",)),
+        (Spec("Event", flatten_all=True, rename=(("x", "who"),)), ("who_email",)),
+        (Spec("Other"), ("x", "email")),
+    ],
+)
+@pytest.mark.parametrize("policy", ["encrypt", {"mask": 4}, "hash", "clear"])
+def test_a_column_that_a_spec_renames_or_flattens_keeps_its_policy(spec: Spec, path: Any, policy: Any) -> None:
+    """Rows whose values have one mask are no duplicates, and ciphertexts make no buckets."""
+    uses = {what: Use(path, what, hashed=what == "dedupe") for what in ("dedupe", "bucket")}
+    for what, use in uses.items():
+        privacy = Privacy(Policies(fields=(("x.email", Action.of(policy)),)), KEYS, (use,))
+        found = SchemaPlan(pa.schema([]), privacy=privacy, specs=(spec,)).extend(1, json.dumps(tagged(USER))).schemas[1]
+        if policy == "clear" or (policy == "hash" and what == "dedupe"):
+            assert isinstance(found, WriterSchema)
+        else:
+            assert isinstance(found, Rejected)
+            assert f"field 'x.email' has the policy {Action.of(policy)}, and is {what}" in found.reason
+
+
+def test_a_derived_column_is_what_an_expression_makes_of_protected_values() -> None:
+    spec = Spec("Event", derive=(("x", "left(x['email'], 2)"),))
+    privacy = Privacy(Policies(fields=(("x.email", Action("hash")),)), KEYS, (Use(("x",), "bucket"),))
+    plan = SchemaPlan(pa.schema([]), privacy=privacy, specs=(spec,)).extend(1, json.dumps(tagged(USER)))
+    assert isinstance(plan.schemas[1], WriterSchema)
+
+
 def test_a_type_that_is_protected_in_one_place_has_two_names() -> None:
     schema = tagged(USER) | {"fields": [{"name": "a", "type": USER}, {"name": "b", "type": "User"}]}
     found = planned(schema, fields={"a.email": "drop"})
@@ -349,6 +388,50 @@ def test_a_union_keeps_its_members_where_one_is_emptied() -> None:
     assert plan.columns.field("x").type == pa.struct(
         [("member1", pa.struct([("email", "string"), ("city", "string")]))]
     )
+
+
+def emails(*, tag: bool) -> Any:
+    user = record("User", ("email", "string"), ("city", "string"))
+    return user | {"fields": [{**user["fields"][0], "pii": "hash"}, user["fields"][1]]} if tag else user
+
+
+COMPANY = record("Company", ("email", "string"))
+
+
+@pytest.mark.parametrize("first", ["tagged", "plain", "known at a start"])
+@pytest.mark.parametrize(
+    ("plain", "place"),
+    [
+        (["null", COMPANY, emails(tag=False)], "x.member1.email"),
+        (["null", emails(tag=False)], "x.email"),
+        (emails(tag=False), "x.email"),
+        ([COMPANY, {"type": "array", "items": "int"}, "null", emails(tag=False)], "x.member2.email"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("policies", [{"attributes": ("pii",)}, {"fields": (("x.member0.email", Action("hash")),)}])
+def test_a_branch_of_a_union_is_protected_at_whatever_position(
+    first: str, plain: Any, place: str, policies: dict[str, Any]
+) -> None:
+    """Branches fill the columns of their names, so a position in one schema says nothing of another."""
+    texts = {1: json.dumps(tagged(["null", emails(tag="attributes" in policies), COMPANY])),
+             2: json.dumps(tagged(plain))}  # fmt: skip
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(**policies), KEYS))
+    plan = plan.learned(texts.values()) if first == "known at a start" else plan
+    for number in (2, 1) if first == "plain" else (1, 2):
+        plan = plan.extend(number, texts[number])
+    if isinstance(plan.schemas[1], WriterSchema):  # else a column of one record holds no union
+        assert places(plan.schemas[1])["x.member0.email"] == places(plan.schemas[2])[place] == "hash"
+        if "attributes" in policies:  # a path means its position in each schema, too
+            assert len({*places(plan.schemas[1]), *places(plan.schemas[2])}) == len({"x.member0.email", place})
+
+
+def test_a_branch_that_is_a_tagged_type_is_protected_at_whatever_position() -> None:
+    texts = [json.dumps(tagged(["null", "string", one])) for one in ({**COMPANY, "pii": "drop"}, COMPANY)]
+    texts.append(json.dumps(tagged(["null", COMPANY, "string"])))
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(attributes=("pii",)), KEYS)).learned(texts)
+    for number, text in enumerate(texts):
+        plan = plan.extend(number, text)
+    assert [places(one) for one in plan.schemas.values()] == [{"x.member1": "drop"}] * 2 + [{"x.member0": "drop"}]
 
 
 def test_a_field_that_is_protected_has_no_default() -> None:

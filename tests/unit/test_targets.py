@@ -27,6 +27,9 @@ from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.pipeline_start import make_tables
 from writer.maintenance.vacuum import find_unneeded
+from writer.privacy.keyring import KeySource, Place
+from writer.privacy.policy import Policies
+from writer.privacy.protected_schema import Privacy
 from writer.storage.local import LocalStore
 from writer.table import held_files
 from writer.table.factory import Tables, all_tables, table_at
@@ -201,6 +204,15 @@ def test_a_stop_names_the_name_and_the_reason(tmp_path: Path) -> None:
         one.learn("a2")
     with pytest.raises(LimitReached, match="has no table for a record: the route goes by the header 'type'"):
         one.learn("")
+
+
+def test_a_stop_quotes_no_header_where_a_pipeline_protects_fields(tmp_path: Path) -> None:
+    route = {**BY_HEADER, "targets": {"a*": str(tmp_path / "{name}")}, "unrouted": "stop"}
+    one = Started(tmp_path, route)
+    one.known.plan = replace(one.known.plan, privacy=Privacy(Policies(), KeySource(Place())))
+    with pytest.raises(LimitReached, match=r"has no table for \(protected\): the route goes by the header") as raised:
+        one.learn("maria")
+    assert "maria" not in str(raised.value)
 
 
 @pytest.mark.timeout(900)

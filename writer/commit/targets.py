@@ -22,6 +22,7 @@ from writer.core import logging
 from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import BucketKey, StagedFile
 from writer.core.units import show_duration, show_size
+from writer.privacy.record_sealing import HIDDEN
 from writer.schemas.subjects import full_name
 from writer.schemas.tracker import ASK_AGAIN, Schemas
 from writer.storage.nesting import parts
@@ -230,11 +231,13 @@ class Targets:
         rule = self.section.rule_of(name) if name else None
         record = None if rule is None else self._record(rule, name)
         is_full = record is not None and self._is_full
-        why = self.route().reason(name) if rule is None or record is None else self._obstacle(rule, record)
+        hides = bool(name) and self.section.by_key[0] == "header" and self._schemas.plan.privacy is not None
+        shown = HIDDEN.decode() if hides else name
+        why = self.route().reason(shown) if rule is None or record is None else self._obstacle(rule, record)
         if self.section.unrouted == "stop" and (why or is_full):
             reason = why or f"route.max_targets is {self.section.max_targets}"
             raise LimitReached(
-                f"pipeline {self._pipeline!r} has no table for {name or 'a record'}: {reason}, and route.unrouted is "
+                f"pipeline {self._pipeline!r} has no table for {shown or 'a record'}: {reason}, and route.unrouted is "
                 "stop. Nothing of the batch was committed. Add a target, or let such records be dead letters."
             )
         if is_full:

@@ -83,9 +83,9 @@ class Policies:
     def of_words(self, part: Mapping[str, Any], at: str) -> list[Action]:
         """Return what the attributes of a field or a type say. Raises UnknownTag."""
         found, tags = list[Action](), dict(self.tags)
-        listed = part.get(CONFLUENT_TAGS, ())
-        for tag in [listed] if isinstance(listed, str) else listed:
-            if tag not in tags:
+        listed = part.get(CONFLUENT_TAGS)
+        for tag in listed if isinstance(listed, list) else [] if listed is None else [listed]:
+            if not isinstance(tag, str) or tag not in tags:
                 raise UnknownTag(_unknown(at, str(tag)))
             found.append(tags[tag])
         for attribute in self.attributes:

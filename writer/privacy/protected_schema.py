@@ -19,7 +19,7 @@ from writer.privacy.record_sealing import RecordSealing
 from writer.specs.spec import Spec, spec_of
 
 Path = tuple[str, ...]  # names of fields, as a configuration joins them by dots
-Paths = frozenset[Path]  # those of one field, by its names and aliases
+Paths = frozenset[Path]  # those of one field, by its names and aliases, and by names of branches around it
 _DROP = Action("drop")
 
 
@@ -83,16 +83,20 @@ class Privacy:
 
     def protection(self, record: Record, specs: Sequence[Spec] = ()) -> Protection | None:
         """Return what is protected of a schema; None: nothing. Raises PrivacyError."""
-        walk, spec = self._walked(record), spec_of(specs, record.root["name"])
+        walk = self._walked(record)
         for use in self.uses:
-            if use.behind_specs and spec is not None and spec.makes(use.path[0]):
-                continue
-            if not use.allows(action := walk.action_of(use.path)):
-                raise ProtectedUse(conflict(use, action))
+            for path in [use.path] if not use.behind_specs else _sources(use.path, walk, specs):
+                if not use.allows(action := walk.action_of(path)):
+                    raise ProtectedUse(conflict(replace(use, path=path), action))
         for action in walk.actions.values():
             if action.kind in ("hash", "encrypt") and getattr(self.keys, action.kind) is None:
                 raise PrivacyError(f"a field has the policy {action}, and there is no such key; `headrace keys rotate`")
         return walk.protection(self.keys)
+
+    def actions(self, column: Path, record: Record, specs: Sequence[Spec]) -> list[Action]:
+        """Return what becomes of the values of a column of the table. Raises PrivacyError."""
+        walk = self._walked(record)
+        return [walk.action_of(path) for path in _sources(column, walk, specs)]
 
     def _with(self, record: Record) -> "Privacy":
         found, name = self._walked(record).words, record.root["name"]
@@ -104,6 +108,12 @@ class Privacy:
         walk = _Walk(record, self.policies, dict(self.tagged.get(record.root["name"], {})))
         walk.start()
         return walk
+
+
+def _sources(column: Path, walk: "_Walk", specs: Sequence[Spec]) -> list[Path]:
+    """Return the paths of a record that a column of the table holds, behind the record's spec."""
+    spec = spec_of(specs, walk.name)
+    return [column] if spec is None else spec.sources(column, walk.actions)
 
 
 def conflict(use: Use, action: Action) -> str:
@@ -119,7 +129,7 @@ def paths_of(record: Record) -> set[str]:
     """Return the dotted paths of all fields of a record."""
     walk = _Walk(record, None, {})
     walk.start()
-    return {".".join(path) for path in walk.paths}
+    return {".".join(path) for path in walk.paths if not _names_branch(path)}
 
 
 def check_paths(policies: Policies, known: set[str]) -> None:
@@ -134,13 +144,14 @@ class _Walk:
 
     def __init__(self, record: Record, policies: Policies | None, words: dict[Path, Action]) -> None:
         """`policies`: None to look at the fields alone, whatever their tags."""
-        self._record, self._policies = record, policies or Policies()
+        self._record, self._policies, self.name = record, policies or Policies(), str(record.root["name"])
         self._says: Callable[[Mapping[str, Any], str], list[Action]] = policies.of_words if policies else self._silent
         self.words = words  # what tags say, by path; grows
         self.places = dict[Place, Action]()
         self.actions = dict[Path, Action]()  # what becomes of each path that is protected
         self.paths = set[Path]()
         self.dropped = set[Path]()
+        self._positions = set[Path]()  # of branches of unions, which mean others in another schema
         self._root: Any = None
 
     def start(self) -> None:
@@ -162,6 +173,9 @@ class _Walk:
 
     def _type(self, schema: Any, place: Place, paths: Paths, above: Action, *, named: bool = False) -> Any | None:
         """Return the type that is left; None: nothing. `above`: policy of what is around it; `named`: by its path."""
+        if branches := _branches(paths, self._plain(schema)) & self.words.keys():  # of a union in another schema
+            paths |= branches
+            above = above if named else strictest([above, *(self.words[path] for path in branches)])
         action, says = above, self._silent if named else self._says
         while True:
             if isinstance(schema, str) and schema in self._record.named:
@@ -223,6 +237,8 @@ class _Walk:
         """Return the policy of a field, or of a branch of a union, and whether its path has it."""
         named = [self._policies.by_path[path] for path in paths if path in self._policies.by_path]
         if named:
+            branches = [path for path in paths if _names_branch(path)]
+            self.words |= {path: strictest([*named, self.words.get(path, CLEAR)]) for path in branches}
             return strictest(named), True
         return strictest([above, *self._learned(paths, self._says(part, _shown(paths)))]), False
 
@@ -246,7 +262,11 @@ class _Walk:
                 continue
             step = f"member{number}"
             number += 1
-            left.append(self._member(one, (*place, step), frozenset((*path, step) for path in paths), action))
+            by_name = _branches(paths, plain)
+            self.words |= {path: self.words.get(path, CLEAR) for path in by_name}
+            positions = frozenset((*path, step) for path in paths)
+            self._positions |= positions
+            left.append(self._member(one, (*place, step), positions | by_name, action))
         if left.count("string") > 1:
             raise PrivacyError(
                 f"field {_shown(paths)!r} is a union of which two branches would be text; give the whole field a policy"
@@ -266,9 +286,10 @@ class _Walk:
 
     def _learned(self, paths: Paths, actions: list[Action]) -> list[Action]:
         """Return what tags say of a field, here and in other schemas, and remember it by all its names."""
-        found = [*actions, *(self.words[path] for path in paths if path in self.words)]
+        alike = [path for path in paths if self._positions.isdisjoint(path[: n + 1] for n in range(len(path)))]
+        found = [*actions, *(self.words[path] for path in alike if path in self.words)]
         if found:
-            self.words |= dict.fromkeys(paths, strictest(found))
+            self.words |= dict.fromkeys(alike, strictest(found))
         return found
 
     def _protect(self, place: Place, paths: Paths, action: Action) -> None:
@@ -299,8 +320,18 @@ def _is_complex(schema: Any) -> bool:
     return isinstance(schema, list) or (isinstance(schema, dict) and schema["type"] in ("record", "array", "map"))
 
 
+def _branches(paths: Paths, plain: Any) -> Paths:
+    """Return the paths of a branch by its name, which it has in each schema, at whatever position."""
+    name = plain if isinstance(plain, str) else "" if isinstance(plain, list) else plain.get("name", plain["type"])
+    return frozenset((*path, f"<{name}>") for path in paths)
+
+
+def _names_branch(path: Path) -> bool:
+    return any(step.startswith("<") for step in path)
+
+
 def _shown(paths: Paths) -> str:
-    return ".".join(min(paths)) or "the record itself"
+    return ".".join(min(path for path in paths if not _names_branch(path))) or "the record itself"
 
 
 def _empty(schema: Any) -> dict[str, Any]:

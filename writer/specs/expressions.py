@@ -34,7 +34,6 @@ _NOISE = re.compile(
 _SETTINGS = {
     "datafusion.sql_parser.enable_ident_normalization": "false",  # Avro's names have capitals
     "datafusion.sql_parser.map_string_types_to_utf8view": "false",
-    "datafusion.execution.time_zone": "UTC",
 }
 _BATCH_ROWS = 1 << 18  # more than an Arrow batch of records has; larger ones cost memory for each evaluation
 

@@ -1,12 +1,14 @@
 """What one event spec says, as tasks get it, and the specs of a pipeline with their fingerprint."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from hashlib import sha256
 from typing import Any
+
+Path = tuple[str, ...]
 
 
 class SpecError(ValueError):
@@ -44,6 +46,22 @@ class Spec:
     def makes(self, column: str) -> bool:
         """Return whether it, and not the record, says what a column of the table holds."""
         return column in dict(self.derive) or column in dict(self.rename).values()
+
+    def sources(self, column: Path, fields: Iterable[Path]) -> list[Path]:
+        """Return the paths of the record, of some fields, that a column of the table holds, or a field inside it.
+
+        None of a derived column, which is what an expression makes of them.
+        """
+        if column[0] in dict(self.derive):
+            return []
+        names = dict(self.rename)
+        former = {name: field for field, name in names.items()}
+        flat = [
+            path for path in fields
+            if len(path) > 1 and (self.flatten_all or path[0] in self.flatten)
+            and "_".join((names.get(path[0], path[0]), *path[1:])) == column[0]
+        ]  # fmt: skip
+        return [(former.get(column[0], column[0]), *column[1:]), *((*path, *column[1:]) for path in flat)]
 
     def to_json(self) -> dict[str, Any]:
         """Write what it says as JSON values, without what it does not say."""

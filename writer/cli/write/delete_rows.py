@@ -1,6 +1,7 @@
 """`headrace delete-rows`: what would go, taking it out, and what is left of it elsewhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 from rich.console import Console
 
 import bucketers
+from writer.avro.schema_plan import parsed
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
@@ -25,7 +27,7 @@ from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
 from writer.privacy.keyring import read_keyring
-from writer.privacy.policy import CLEAR
+from writer.privacy.policy import Action, PrivacyError
 from writer.schemas.registry import SchemaSource, source
 from writer.sealing.manifest import bucket_path
 from writer.table.factory import all_tables
@@ -57,7 +59,7 @@ def run_delete(
     tables = [main, *(table for table in [side(settings.late_place)] if table.exists())]
     columns = bucketers.build(settings.bucket).columns
     raw = RawDeletion(whole, now, request)
-    wanted = _protected(config, name, keys, main)
+    wanted = _protected(config, name, keys, main, source)
     works = [
         RowDeletion(table, wanted, columns, rule, settings.roll.target_file_size, request=request, raw=raw)
         for table in tables
@@ -97,22 +99,33 @@ def run_delete(
     return any(looked.rows for looked in looks) or bool(found and found.meant)
 
 
-def _protected(config: Config, name: str, keys: Keys, main: PipelineTable) -> Keys:
+def _protected(config: Config, name: str, keys: Keys, main: PipelineTable, source: SchemaSource) -> Keys:
     """Return keys that find rows with hashes of their values, too, by any hash key of the keyring.
 
-    Raises ConfigError for a column that holds nothing to compare with.
+    Raises ConfigError for a column that holds nothing to compare with; HeadraceError where the schemas are not read.
     """
     settings, snapshot = config.pipelines[name], main.snapshot()
     if config.keys is None or not (settings.privacy or snapshot.privacy):
         return keys
-    policies = settings.privacy.policies.by_path if settings.privacy else {}
-    for field in keys.fields:
-        action = policies.get(tuple(field.split(".")), CLEAR)
+    for field, action in _actions(config, name, keys, source) if settings.privacy else ():
         if action.kind in ("encrypt", "mask"):
             raise ConfigError(
                 f"column {field!r} has the policy {action}: its values cannot be compared. Name another column."
             )
     return hashed_too(keys, snapshot.columns(), read_keyring(config.keys.source).hash_keys.values())
+
+
+def _actions(config: Config, name: str, keys: Keys, source: SchemaSource) -> Iterator[tuple[str, Action]]:
+    """Yield the columns that are named with the policies of their values, of each schema."""
+    plan, specs = opened(name, config, source).plan, config.pipelines[name].record_specs
+    assert plan.privacy is not None, "the pipeline has policies"
+    for field in keys.fields:
+        path = tuple(field.split("."))
+        if (named := plan.privacy.policies.by_path.get(path)) is not None:
+            yield field, named
+        for record in parsed(plan.known_texts):
+            with suppress(PrivacyError):  # its records are dead letters
+                yield from ((field, action) for action in plan.privacy.actions(path, record, specs))
 
 
 def _to_dict(looked: DeletionScan, done: Sequence[DeletionResult]) -> Mapping[str, Any]:
