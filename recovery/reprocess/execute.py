@@ -191,10 +191,10 @@ class Reprocessing:
         """Count the dead letters at these offsets."""
         table = self._filling.tables.side(self._filling.settings.dead_letters)
         files = table.bucket_files(table.snapshot())
-        return sum(batch.num_rows for batch in read(table.store, files, Selection(within=within))) if within else 0
+        return sum(batch.num_rows for batch in read(table.store, files, _meant(within))) if within else 0
 
     def _replayed(self, buckets: Sequence[BucketKey], now: datetime) -> ReplayResult:
-        """Replay the dead letters between the first and the last row of the buckets."""
+        """Replay the dead letters between the first and the last row of the buckets, but none that was only late."""
         hulls, ages = list[Offsets](), [timedelta(0)]
         for bucket in buckets:
             _, held = self._rows(self._filling.table, bucket)
@@ -203,10 +203,15 @@ class Reprocessing:
         within = together(hulls)
         if not self._dead_letters(within):
             return ReplayResult()
-        return self._replaying.run(Selection(within=within), now, max(ages))
+        return self._replaying.run(_meant(within), now, max(ages))
 
     def _about(self, bucket: BucketKey) -> dict[str, Any]:
         return {"pipeline": self.name, "bucket": bucket_path(self.columns, bucket)}
+
+
+def _meant(within: Offsets) -> Selection:
+    """Choose dead letters by their offsets. One that was only late stays late, as in the table of late rows."""
+    return Selection(within=within, without_late=True)
 
 
 @contextmanager
