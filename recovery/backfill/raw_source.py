@@ -1,6 +1,6 @@
 """Reads a gap's records from a raw table: those that its files hold at the gap's offsets, day by day."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -28,9 +28,13 @@ _AS_KAFKA = {
 class RawTable:
     """A raw table as a source. An offset that it does not have stays open."""
 
-    def __init__(self, table: PipelineTable, *, own: bool) -> None:
-        """`own`: it is the raw table of the pipeline that is filled. Raises ConfigError where there is none."""
+    def __init__(self, table: PipelineTable, *, own: bool, ids: Mapping[str, Sequence[str]] | None = None) -> None:
+        """`own`: it is the raw table of the pipeline that is filled. `ids`: of the topics as that knows them.
+
+        Raises ConfigError where there is none.
+        """
         self.name, self._table, self._own = f"raw {table.location}", table, own
+        self._ids = ids or {}
         self._version = -1  # at which its files were listed
         if not table.exists():
             raise ConfigError(
@@ -56,8 +60,23 @@ class RawTable:
         snapshot = self._table.snapshot()
         self._table.publish(snapshot.state.place)  # of an entry whose writer died, too
         self._version = snapshot.version
+        self._check_topics(wanted, snapshot.incarnations())
         files = self._table.bucket_files(snapshot)
         return [file for file in files if any(file.reaches(r.start, r.end) for r in wanted)]
+
+    def _check_topics(self, wanted: Sequence[OffsetRange], there: Mapping[str, Sequence[str]]) -> None:
+        """Raise SourceFailed where its log says that one number of an incarnation means two topics.
+
+        `there`: ids of the topics by its log; older releases noted none.
+        """
+        for topic, number in sorted({(r.part.topic, r.part.incarnation) for r in wanted}):
+            here, others = (ids.get(topic, ())[number - 1 : number] for ids in (self._ids, there))
+            if there.get(topic) and here and not self._own and list(here) != list(others):
+                raise SourceFailed(
+                    f"{self.name} has records of topic {topic!r} from before or after it was created again: incarnation "
+                    f"{number} is {''.join(others) or 'none'} there and {''.join(here)} here, so its offsets mean other "
+                    "records. Bring them from an archive of those that are."
+                )
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

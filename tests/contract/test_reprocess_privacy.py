@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.carried import Driver, log
-from tests.contract.test_field_decryption import EVENT, event, registry, started  # noqa: F401 - a fixture
+from tests.contract.test_field_decryption import EVENT, event, started
 from tests.contract.test_privacy import hashed, ring_at
 from tests.encrypting import SECRET, Producer, rule
 from tests.reprocessing import BERLIN, check_sound, reprocessed, rows
-from tests.servers.csfle import CsfleRegistry
+from tests.servers.csfle import CsfleRegistry, serving
 from writer.privacy.encryption import decrypted
 from writer.privacy.keyring import read_keyring
 
@@ -19,6 +19,12 @@ from writer.privacy.keyring import read_keyring
 @pytest.fixture(autouse=True)
 def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_SECRET", SECRET)
+
+
+@pytest.fixture
+def registry() -> Iterator[CsfleRegistry]:
+    with serving(CsfleRegistry()) as found:
+        yield found
 
 
 def kept(root: Path, of: CsfleRegistry, keys: Path, **settings: Any) -> Driver:
@@ -29,9 +35,7 @@ def kept(root: Path, of: CsfleRegistry, keys: Path, **settings: Any) -> Driver:
 
 @pytest.mark.parametrize("tags", [{"PII": "clear"}, {"PII": "hash"}, {"PII": "encrypt"}])
 def test_fields_are_decrypted_and_protected_as_from_the_start(
-    tmp_path: Path,
-    registry: CsfleRegistry,
-    tags: dict[str, str],  # noqa: F811 - a fixture
+    tmp_path: Path, registry: CsfleRegistry, tags: dict[str, str]
 ) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     producer = Producer(registry)
