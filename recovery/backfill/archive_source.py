@@ -84,7 +84,7 @@ def of_records(filling: Filling, locations: Sequence[str], columns: str | None) 
     if several and "incarnation" not in roles:
         raise ConfigError(
             f"the archive {', '.join(locations)} does not say which incarnation of topic {several[0]!r} its records are "
-            "of, and the topic was created again: their offsets mean other records. Give it a column of the numbers in "
+            "of, and the topic was created again: offsets mean other records then. Give it a column of the numbers in "
             "_incarnation and name that with --columns incarnation=..., or take --from raw"
         )
     name = f"archive {','.join(locations)}"

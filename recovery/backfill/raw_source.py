@@ -73,14 +73,14 @@ class RawTable:
             here, others = (ids.get(topic, ())[number - 1 : number] for ids in (self._ids, there))
             if there.get(topic) and here and not self._own and list(here) != list(others):
                 raise SourceFailed(
-                    f"{self.name} has records of topic {topic!r} from before or after it was created again: incarnation "
-                    f"{number} is {''.join(others) or 'none'} there and {''.join(here)} here, so its offsets mean other "
-                    "records. Bring them from an archive of those that are."
+                    f"{self.name} has records of another topic {topic!r}, which was created again: incarnation {number} "
+                    f"is {''.join(others) or 'none'} there and {''.join(here)} here, so offsets mean other records. "
+                    " Bring them from an archive of those that are."
                 )
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Raise Overtaken where a compaction or a retention took a file since it was listed, SourceFailed if it is lost."""
+        """Raise Overtaken where another process took a file since it was listed, SourceFailed if it is lost."""
         try:
             yield
         except FileNotFoundError as error:

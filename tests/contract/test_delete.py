@@ -76,7 +76,7 @@ def test_the_rows_go_the_others_stay_and_the_audit_adds_up(driver: Driver, deep:
 
 
 class Meanwhile(Schemas):
-    """Schemas whose first look-up of id 2 lets something happen before: dead letters were read, nothing is committed."""
+    """Schemas whose first look-up of an id lets something happen before."""
 
     def __init__(self, do: Callable[[], object], at: int = 2) -> None:
         super().__init__({1: EVENT, 2: EVENT}, [1])
