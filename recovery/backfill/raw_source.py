@@ -73,9 +73,9 @@ class RawTable:
             here, others = (ids.get(topic, ())[number - 1 : number] for ids in (self._ids, there))
             if there.get(topic) and here and not self._own and list(here) != list(others):
                 raise SourceFailed(
-                    f"{self.name} has records of another topic {topic!r}, which was created again: incarnation {number} "
-                    f"is {''.join(others) or 'none'} there and {''.join(here)} here, so offsets mean other records. "
-                    " Bring them from an archive of those that are."
+                    f"{self.name} has records of another topic {topic!r}, which was created again: incarnation "
+                    f"{number} is {''.join(others) or 'none'} there and {''.join(here)} here, so offsets mean other "
+                    "records. Bring them from an archive of those that are."
                 )
 
     @contextmanager
