@@ -84,8 +84,8 @@ def of_records(filling: Filling, locations: Sequence[str], columns: str | None) 
     if several and "incarnation" not in roles:
         raise ConfigError(
             f"the archive {', '.join(locations)} does not say which incarnation of topic {several[0]!r} its records are "
-            "of, and the topic was created again: offsets mean other records then. Give it a column of the numbers "
-            "in _incarnation and name that with --columns incarnation=..., or take --from raw"
+            "of, and the topic was created again: offsets mean other records then. Give it a column with the numbers "
+            "of _incarnation and name that with --columns incarnation=..., or take --from raw"
         )
     name = f"archive {','.join(locations)}"
     return ByOffset(name, found, roles, filling.walk.schemas.record_columns.schema)
