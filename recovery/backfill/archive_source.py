@@ -83,9 +83,9 @@ def of_records(filling: Filling, locations: Sequence[str], columns: str | None) 
     several = [topic for topic, ids in filling.table.snapshot().incarnations().items() if len(ids) > 1]
     if several and "incarnation" not in roles:
         raise ConfigError(
-            f"the archive {', '.join(locations)} does not say which incarnation of topic {several[0]!r} its records are "
-            "of, and the topic was created again: offsets mean other records then. Give it a column with the numbers "
-            "of _incarnation and name that with --columns incarnation=..., or take --from raw"
+            f"the archive {', '.join(locations)} does not say of which incarnation of topic {several[0]!r} its "
+            "records are, and that was created again: an offset means several records. Give it a column of the numbers "
+            "in _incarnation and name that with --columns incarnation=..., or take --from raw"
         )
     name = f"archive {','.join(locations)}"
     return ByOffset(name, found, roles, filling.walk.schemas.record_columns.schema)

@@ -168,7 +168,7 @@ def note_incarnations(end: Appender, incarnations: Ids) -> None:
     def note(snapshot: PipelineSnapshot) -> None:
         wanted = {topic: list(ids) for topic, ids in incarnations.items()}
         if snapshot.incarnations() != wanted:
-            about = {"kind": "columns", "epoch": None, "changes": []}
+            about: dict[str, Any] = {"kind": "columns", "epoch": None, "changes": []}
             end.write(snapshot, [], {}, about, {INCARNATIONS: json.dumps(wanted)})
 
     end.retried(note)
