@@ -87,8 +87,7 @@ class Driver:
         self.epoch = self.table.begin(
             {TopicPartition("clicks", 1, p): at for p in range(parts)}, {"clicks": ["uuid-1"]}
         )
-        if self.settings.raw_place:
-            self.table.enter_raw(self.epoch, self.settings.raw_place)
+        self.tables.enter_raw(self.epoch, self.settings.raw_place)
         self.tables.apply_side_files()
         self.specs = set_rules(self.table, self.epoch, self.settings, self._walk.schemas)
 

@@ -62,10 +62,14 @@ def reprocessed(driver: Driver, buckets: str = ALL, source: Any = RAW) -> Reproc
 
 @dataclass
 class Between:
-    """The raw table as a source; `do` happens once, after the first records were read and before the swap."""
+    """The raw table as a source; `do` happens once, after the first records were read and before the swap.
+
+    `early`: it happens before any is read.
+    """
 
     do: Callable[[], object]
     origin: str = "raw"
+    early: bool = False
     done: bool = False
 
     def opened(self, filling: Filling) -> list[Source]:
@@ -90,6 +94,9 @@ class _Seam:
 
     def _reading(self, chunk: Chunk) -> Callable[[SchemaPlan], Iterator[Piece]]:
         def read(plan: SchemaPlan) -> Iterator[Piece]:
+            if self.between.early and not self.between.done:
+                self.between.done = True
+                self.between.do()
             yield from chunk.read(plan)
             if not self.between.done:
                 self.between.done = True

@@ -52,9 +52,10 @@ def skipped(
     fence: bool = False,
     held: int = 0,
     now: datetime = NOW,
+    topic_id: str = "uuid-1",
 ) -> str:
     """Skip to these ends of the partitions. Returns the ticket's id."""
-    cluster = Cluster(*((held, end) for end in ends), id_="uuid-1")
+    cluster = Cluster(*((held, end) for end in ends), id_=topic_id)
     found = skip_to_latest.look(driver.config, "clicks", cluster, asker)  # type: ignore[arg-type]
     done = skip_to_latest.skip(driver.config, "clicks", found, by="ann", reason="a test", now=now, fence=fence)
     assert done is not None

@@ -80,6 +80,13 @@ def of_records(filling: Filling, locations: Sequence[str], columns: str | None) 
             f"the archive {', '.join(locations)} has no column of the {missing[0]} of records; rows that are made anew "
             f"would lose it. Name it with --columns {missing[0]}=..., or take --from kafka or --from raw"
         )
+    several = [topic for topic, ids in filling.table.snapshot().incarnations().items() if len(ids) > 1]
+    if several and "incarnation" not in roles:
+        raise ConfigError(
+            f"the archive {', '.join(locations)} does not say of which incarnation of topic {several[0]!r} its "
+            "records are, and that was created again: an offset means several records. Give it a column of the numbers "
+            "in _incarnation and name that with --columns incarnation=..., or take --from raw"
+        )
     name = f"archive {','.join(locations)}"
     return ByOffset(name, found, roles, filling.walk.schemas.record_columns.schema)
 

@@ -1,6 +1,7 @@
 """Reads a gap's records from a raw table: those that its files hold at the gap's offsets, day by day."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, by_bucket
 from writer.core.offsets import OffsetRange, Span, TopicPartition, joined, without
 from writer.maintenance.local_pipeline import Piece
+from writer.table.log.foreign_writes import Overtaken, one_line
 from writer.table.row_removal import PLACE, Offsets, at_offsets, places, together
 from writer.table.table import PipelineTable
 
@@ -26,30 +28,65 @@ _AS_KAFKA = {
 class RawTable:
     """A raw table as a source. An offset that it does not have stays open."""
 
-    def __init__(self, table: PipelineTable, *, own: bool) -> None:
-        """`own`: it is the raw table of the pipeline that is filled. Raises ConfigError where there is none."""
+    def __init__(self, table: PipelineTable, *, own: bool, ids: Mapping[str, Sequence[str]] | None = None) -> None:
+        """`own`: it is the raw table of the pipeline that is filled. `ids`: of the topics as that knows them.
+
+        Raises ConfigError where there is none.
+        """
         self.name, self._table, self._own = f"raw {table.location}", table, own
+        self._ids = ids or {}
+        self._version = -1  # at which its files were listed
         if not table.exists():
             raise ConfigError(
                 f"--from-raw {table.location}: there is no table in the format of the pipeline's (table.format)."
             )
 
     def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return which of these offsets it has. Reads their places alone. Raises SourceFailed."""
-        found = together(self._held(file, wanted) for file in self._files(wanted))
+        """Return which of these offsets it has. Reads their places alone. Raises SourceFailed, Overtaken."""
+        with self._reading():
+            found = together(self._held(file, wanted) for file in self._files(wanted))
         return [OffsetRange(part, start, end) for part, spans in sorted(found.items()) for start, end in spans]
 
     def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
-        """Yield chunks of the days, oldest first; none reaches over two."""
+        """Yield chunks of the days, oldest first; none reaches over two. Raises SourceFailed, Overtaken."""
         days = by_bucket(self._files(left()))
         for day in sorted(days, key=str):
-            held = together(self._held(file, left()) for file in days[day])
+            with self._reading():
+                held = together(self._held(file, left()) for file in days[day])
             for spans in _cut(held, rows_max):
                 yield Chunk(spans, partial(self._read, days[day], spans), in_full, raw=not self._own)
 
     def _files(self, wanted: Sequence[OffsetRange]) -> list[BucketFile]:
-        files = self._table.bucket_files(self._table.snapshot())
+        snapshot = self._table.snapshot()
+        self._table.publish(snapshot.state.place)  # of an entry whose writer died, too
+        self._version = snapshot.version
+        self._check_topics(wanted, snapshot.incarnations())
+        files = self._table.bucket_files(snapshot)
         return [file for file in files if any(file.reaches(r.start, r.end) for r in wanted)]
+
+    def _check_topics(self, wanted: Sequence[OffsetRange], there: Mapping[str, Sequence[str]]) -> None:
+        """Raise SourceFailed where its log says that one number of an incarnation means two topics.
+
+        `there`: ids of the topics by its log; older releases noted none.
+        """
+        for topic, number in sorted({(r.part.topic, r.part.incarnation) for r in wanted}):
+            here, others = (ids.get(topic, ())[number - 1 : number] for ids in (self._ids, there))
+            if there.get(topic) and here and not self._own and list(here) != list(others):
+                raise SourceFailed(
+                    f"{self.name} has records of another topic {topic!r}, which was created again: incarnation "
+                    f"{number} is {''.join(others) or 'none'} there and {''.join(here)} here, so offsets mean other "
+                    "records. Bring them from an archive of those that are."
+                )
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Raise Overtaken where another process took a file since it was listed, SourceFailed if it is lost."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            if self._table.snapshot().version != self._version:
+                raise Overtaken(f"files of {self.name} were written anew while they were read: look again") from error
+            raise SourceFailed(f"{self.name} names a file that is gone: {one_line(error)}. Restore it.") from error
 
     def _held(self, file: BucketFile, wanted: Sequence[OffsetRange]) -> dict[TopicPartition, list[Span]]:
         """Return the wanted offsets that a file has. Raises SourceFailed where it is not known whose they are."""
@@ -76,7 +113,7 @@ class RawTable:
         for file in files:
             if not any(file.reaches(start, end) for each in spans.values() for start, end in each):
                 continue
-            with table_file.opened(self._table.store, file.path) as source:
+            with self._reading(), table_file.opened(self._table.store, file.path) as source:
                 for batch in source.iter_batches(_ROWS_AT_ONCE, [*_AS_KAFKA, "_incarnation"]):
                     mine = batch.filter(pa.array(at_offsets(batch, spans)))
                     if mine.num_rows:

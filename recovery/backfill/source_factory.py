@@ -28,8 +28,9 @@ def kafka(filling: Filling) -> Topic:
 def raw(filling: Filling, location: str) -> RawTable:
     """A raw table: of a pipeline that had the same topics. Raises ConfigError where there is none."""
     place = location.rstrip("/")
-    own = place in filling.table.snapshot().raw_places
-    return RawTable(side_table(filling.name, filling.config, place), own=own)
+    snapshot = filling.table.snapshot()
+    table = side_table(filling.name, filling.config, place)
+    return RawTable(table, own=place in snapshot.raw_places, ids=snapshot.incarnations())
 
 
 def mirror(filling: Filling, gap_record: GapRecord, where: str, mapped: Sequence[str]) -> Topic:

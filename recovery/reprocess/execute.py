@@ -31,7 +31,7 @@ from writer.maintenance.local_pipeline import age_of
 from writer.maintenance.replay import Replaying, ReplayResult
 from writer.schemas.registry import SchemaSource
 from writer.sealing.manifest import bucket_path
-from writer.table.log.foreign_writes import CommitFailed, FilesGone, one_line
+from writer.table.log.foreign_writes import CommitFailed, FilesGone, Overtaken, one_line
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.row_removal import Offsets, inside, together
 from writer.table.table import PipelineTable
@@ -114,8 +114,8 @@ class Reprocessing:
     ) -> ReprocessResult:  # fmt: skip
         """Reprocess. `listener` gets each bucket, `on_wait` why it waits. What was committed stays where it fails.
 
-        Raises ConfigError, SourceFailed, LimitReached, CommitFailed, FilesGone when other processes rewrite a bucket
-        again and again.
+        Raises ConfigError, SourceFailed, LimitReached, CommitFailed, FilesGone or Overtaken when other processes
+        rewrite a bucket, or the raw table, again and again.
         """
         filling, wanted, result = self._filling, self._wanted, ReprocessResult()
         lag, limit = partial(live_lag, filling.config, self.name), lag_max(filling.settings.commit.max_delay)
@@ -146,7 +146,7 @@ class Reprocessing:
             snapshot, held = self._rows(swap.table, bucket, added)
             try:
                 outcome = swap.run(snapshot, held, now) if held.rows else BucketOutcome(bucket, unplaced=held.unplaced)
-            except (FilesGone, FileNotFoundError) as error:
+            except (FilesGone, FileNotFoundError, Overtaken) as error:
                 logging.event("reprocess_conflict", **self._about(bucket), reason=one_line(error))
                 if tries == _TRIES - 1 or _is_lost(error, swap.table, snapshot):
                     raise
@@ -191,10 +191,10 @@ class Reprocessing:
         """Count the dead letters at these offsets."""
         table = self._filling.tables.side(self._filling.settings.dead_letters)
         files = table.bucket_files(table.snapshot())
-        return sum(batch.num_rows for batch in read(table.store, files, Selection(within=within))) if within else 0
+        return sum(batch.num_rows for batch in read(table.store, files, _meant(within))) if within else 0
 
     def _replayed(self, buckets: Sequence[BucketKey], now: datetime) -> ReplayResult:
-        """Replay the dead letters between the first and the last row of the buckets."""
+        """Replay the dead letters between the first and the last row of the buckets, but none that was only late."""
         hulls, ages = list[Offsets](), [timedelta(0)]
         for bucket in buckets:
             _, held = self._rows(self._filling.table, bucket)
@@ -203,10 +203,15 @@ class Reprocessing:
         within = together(hulls)
         if not self._dead_letters(within):
             return ReplayResult()
-        return self._replaying.run(Selection(within=within), now, max(ages))
+        return self._replaying.run(_meant(within), now, max(ages))
 
     def _about(self, bucket: BucketKey) -> dict[str, Any]:
         return {"pipeline": self.name, "bucket": bucket_path(self.columns, bucket)}
+
+
+def _meant(within: Offsets) -> Selection:
+    """Choose dead letters by their offsets. One that was only late stays late, as in the table of late rows."""
+    return Selection(within=within, without_late=True)
 
 
 @contextmanager

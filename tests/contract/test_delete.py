@@ -1,6 +1,7 @@
 """Rows go by their keys, from each format and from the dead letters; the account knows how many, none whose."""
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.carried import Driver, log
-from tests.looking import NOW, event
+from tests.looking import EVENT, NOW, Schemas, event
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError
+from writer.maintenance.dead_letters import Selection
+from writer.maintenance.replay import Replaying
 from writer.maintenance.row_deletion import RowDeletion
 from writer.maintenance.row_keys import where
 from writer.output.tables import console
@@ -70,6 +73,57 @@ def test_the_rows_go_the_others_stay_and_the_audit_adds_up(driver: Driver, deep:
     driver.carry([log({37: event(3)})], {0: 38})
     assert ids(driver) == sorted([*expected, 3]), "what comes later is kept"
     assert audit(driver.config, "clicks", since=None, deep=deep).adds_up
+
+
+class Meanwhile(Schemas):
+    """Schemas whose first look-up of an id lets something happen before."""
+
+    def __init__(self, do: Callable[[], object], at: int = 2) -> None:
+        super().__init__({1: EVENT, 2: EVENT}, [1])
+        self._do, self._at, self._done = do, at, False
+
+    def schema(self, schema_id: int) -> str:
+        if schema_id == self._at and not self._done:
+            self._done = True
+            self._do()
+        return super().schema(schema_id)
+
+
+def unknown(root: Path, form: str) -> Driver:
+    """Rows, and dead letters of a schema that is unknown yet; of each id one."""
+    made = Driver(root, form, limits={"failed_ratio_max": 1})
+    made.start()
+    made.carry([log({n: event(n, schema_id=1 + n % 2) for n in range(8)})], {0: 8})
+    return made
+
+
+def check_gone(driver: Driver, gone: int) -> None:
+    assert gone not in ids(driver)
+    seen = audit(driver.config, "clicks", since=None, deep=True)
+    assert seen.adds_up, seen.problems
+
+
+def test_a_dead_letter_that_is_deleted_while_a_replay_decodes_it_does_not_become_a_row(
+    tmp_path: Path, form: str
+) -> None:
+    driver = unknown(tmp_path, form)
+    known = Schemas({1: EVENT, 2: EVENT}, [1])
+
+    def delete() -> None:
+        driver.schemas = known
+        run(driver)
+
+    Replaying("clicks", driver.config, Meanwhile(delete)).run(Selection(), NOW)
+    assert ids(driver) == [0, 1, 2, 4, 5, 6, 7]
+    check_gone(driver, 3)
+
+
+def test_a_dead_letter_that_a_replay_makes_a_row_while_it_is_deleted_goes_as_a_row(tmp_path: Path, form: str) -> None:
+    driver = unknown(tmp_path, form)
+    known = Schemas({1: EVENT, 2: EVENT}, [1])
+    driver.schemas = Meanwhile(lambda: Replaying("clicks", driver.config, known).run(Selection(), NOW), at=1)
+    run(driver)
+    check_gone(driver, 3)
 
 
 def test_late_rows_in_their_table_go_too(tmp_path: Path, form: str, capsys) -> None:

@@ -28,6 +28,7 @@ from writer.cli.table.convert import run_convert
 from writer.cli.write import delete_rows
 from writer.cli.write.retention import run_retention
 from writer.core.errors import ConfigError
+from writer.core.offsets import TopicPartition
 from writer.driver.pipeline_start import make_tables
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.row_keys import where
@@ -384,6 +385,21 @@ def test_a_raw_table_of_another_incarnation_and_none_at_all_are_refused(tmp_path
     pq.write_table(rows.set_column(at, "_incarnation", twos), path)
     with pytest.raises(SourceFailed, match="incarnation 2 of topic 'clicks', the gap is of incarnation 1"):
         brought(driver, raw.location)
+
+
+def test_a_raw_table_of_a_topic_that_was_created_again_since_is_refused(tmp_path: Path) -> None:
+    """Both know the topic as incarnation 1; each means another one."""
+    other = made(tmp_path / "other", "delta")
+    carried(other, VALUES)
+    driver = Driver(tmp_path, "delta")
+    driver.table.begin({TopicPartition("clicks", 1, 0): 0}, {"clicks": ["uuid-2"]})
+    skipped(driver, 8, topic_id="uuid-2")
+    driver.epoch = driver.table.begin({TopicPartition("clicks", 1, 0): 8}, {"clicks": ["uuid-2"]})
+    driver.specs = 0
+    driver.carry([log({8: event(8)})], {0: 9})
+    with pytest.raises(SourceFailed, match="topic"):
+        brought(driver, other.settings.table.raw.location)
+    assert not [row for row in driver.table.rows().to_table().to_pylist() if row["_offset"] < 8]
 
 
 def test_it_becomes_an_iceberg_table_with_the_others(tmp_path: Path) -> None:

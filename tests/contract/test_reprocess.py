@@ -186,6 +186,24 @@ def test_rows_of_the_table_of_late_rows_are_read_again_and_stay_there(tmp_path: 
     assert [one.version for one in reprocessed(driver).buckets if one.version] == []
 
 
+@pytest.mark.parametrize("form", ["delta"])
+def test_rows_that_were_only_late_stay_dead_letters(tmp_path: Path, form: str) -> None:
+    late: dict[str, Any] = {"seal": {"late": "dead_letter"}}
+
+    def during(driver: Driver) -> None:
+        on_time = {at: event(at, at=NOW + (2 + at % 3) * HOUR) for at in range(20, 30, 2)}
+        driver.carry([log({at: event(at) for at in range(20)})], {0: 20})
+        driver.table.close(driver.table.snapshot(), Closing("c", NOW + HOUR, {"reason": "command"}))
+        mixed = on_time | {at: event(at) for at in range(21, 30, 2)}
+        driver.carry([log(mixed, came=NOW + 6 * HOUR)], {0: 30}, now=NOW + 6 * HOUR)
+
+    shaped = {"specs": {"Event": {"derive": {"twice": "id * 2"}}}}
+    driver, wanted = both(tmp_path, form, late, {**late, **shaped}, during, (TWO, TWO))
+    assert [one[1] for one in letters(driver)] == [21, 23, 25, 27, 29]
+    assert reprocessed(driver).dead_letters.chosen == 0
+    check_like(driver, wanted)
+
+
 def test_too_many_failed_records_leave_all_as_it_was(tmp_path: Path) -> None:
     driver = made(tmp_path, "delta")
     history(driver)

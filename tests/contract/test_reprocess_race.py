@@ -30,6 +30,7 @@ from tests.reprocessing import (
     rows,
 )
 from writer.core.errors import ConfigError
+from writer.core.offsets import TopicPartition
 from writer.maintenance.compaction import Compactor, here
 from writer.table.log.operations import Rewrite, Takeover
 
@@ -143,3 +144,42 @@ def test_it_may_die_at_any_effect_and_is_run_again(tmp_path: Path, form: str, mo
         if ended:
             break
     assert after > 4, "it has several effects"
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_a_raw_table_whose_files_are_merged_while_they_are_read_is_read_again(tmp_path: Path, form: str) -> None:
+    merged = {"table": {"raw": {"location": str(tmp_path / "old" / "lake" / "clicks_raw"), "open_files_max": 2}}}
+    before = made(tmp_path / "old", form, schemas=ONE)
+    history(before)
+    driver, wanted = made(tmp_path / "old", form, **merged, **BERLIN), made(tmp_path / "new", form, **BERLIN)
+    history(wanted)
+
+    def merge() -> None:
+        raw = driver.side(driver.settings.table.raw.location)
+        Compactor("clicks", driver.config.at_raw("clicks").pipelines["clicks"], raw, None).merge_open(here)
+        assert len(raw.bucket_files(raw.snapshot())) == 1
+
+    between = Between(merge, early=True)
+    reprocessed(driver, source=between)
+    assert between.done
+    check_like(driver, wanted)
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_an_archive_that_does_not_say_which_incarnation_it_has_is_refused_where_there_are_two(
+    pair: tuple[Driver, Driver], tmp_path: Path
+) -> None:
+    driver, _ = pair
+    (tmp_path / "archive").mkdir()
+    archive = tmp_path / "archive" / "one.parquet"
+    table = pa.Table.from_batches([log(mixed(0, 60)), log(mixed(0, 30), 1)])
+    pq.write_table(table, archive)
+    driver.table.begin({TopicPartition("clicks", 2, 0): 0}, {"clicks": ["uuid-1", "uuid-2"]})
+    source = SourceChoice("archive", (str(archive.parent),))
+    with pytest.raises(ConfigError, match="of which incarnation of topic 'clicks'"):
+        doing(driver, source=source).look()
+    ones = pa.repeat(pa.scalar(1, pa.int32()), table.num_rows)
+    pq.write_table(table.append_column("incarnation", ones), archive)
+    names = "topic=topic,partition=partition,offset=offset,time=timestamp,key=key,value=value,headers=headers,"
+    names += "incarnation=incarnation"
+    assert doing(driver, source=SourceChoice("archive", (str(archive.parent),), names)).look().buckets

@@ -30,6 +30,7 @@ class LateTier(NamedTuple):
     to: LatePolicy
 
 
+LATE = "late: "  # before the reason of a dead letter that was only late
 # Upper bounds in seconds of the histograms: about a factor of four each, from a second to twelve days.
 BOUNDS_S = (1, 4, 15, 60, 240, 900, 3_600, 14_400, 57_600, 259_200, 1_036_800)
 _BOUNDS_US = [bound * 1_000_000 for bound in BOUNDS_S]
@@ -189,7 +190,7 @@ def late_reasons(event_time: pa.Array, field: str, closed_until: datetime) -> li
     """Return for each late row why it is a dead letter."""
     texts = event_time.cast(pa.string()).to_pylist()  # cold: late rows only
     return [
-        f"late: {field} is {text}, in a bucket that was closed by {closed_until:%Y-%m-%dT%H:%M:%SZ}" for text in texts
+        f"{LATE}{field} is {text}, in a bucket that was closed by {closed_until:%Y-%m-%dT%H:%M:%SZ}" for text in texts
     ]
 
 

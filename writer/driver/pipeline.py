@@ -147,7 +147,7 @@ class PipelineRun:
         self._specs = set_rules(self._table, self.epoch, self.config, self._schemas)
         if self._targets is not None:
             self._targets.begin(self.epoch)
-        self._table.enter_raw(self.epoch, self.config.raw_place)
+        self._tables.enter_raw(self.epoch, self.config.raw_place)
         self._apply_side_files()
         self._tasks.learn(recent)
         self._throttle.begin(recent)

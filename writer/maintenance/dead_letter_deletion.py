@@ -1,4 +1,8 @@
-"""Deletes dead letters by key: decodes them with today's schemas and removes those that match."""
+"""Deletes dead letters by key: decodes them with today's schemas and removes those that match.
+
+A replay that read them before they went would commit their rows after. So an empty replay is committed once they are
+gone: by it the other one is overtaken, and reads what is there then.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,13 +12,15 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from writer.commit import builder
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.maintenance.dead_letters import Selection, as_read, read
 from writer.maintenance.local_pipeline import LocalPipeline
 from writer.maintenance.row_deletion import WHY
 from writer.maintenance.row_keys import Finder, Keys
-from writer.table.log.foreign_writes import FilesGone
-from writer.table.log.operations import Rewrite, Takeover
+from writer.table.factory import Tables
+from writer.table.log.foreign_writes import FilesGone, Overtaken
+from writer.table.log.operations import Replay, Rewrite, Takeover
 from writer.table.row_removal import Offsets, without
 from writer.table.table import PipelineTable
 
@@ -51,14 +57,15 @@ def find(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schem
 
 
 def delete(
-    side: PipelineTable, find: Callable[[], DeadLetters], keys: Keys, now: datetime, request: str,
+    tables: Tables, side: PipelineTable, find: Callable[[], DeadLetters], keys: Keys, now: datetime, request: str,
     first: Callable[[Offsets], None] = lambda _: None,
 ) -> DeadLetters:  # fmt: skip
     """Take the dead letters out that `find` finds, in one entry. `first` gets their offsets before.
 
-    Raises what a commit raises.
+    `tables`: of the pipeline. No replay that read them commits after. Raises what a commit raises.
     """
     for tries in range(_TRIES):
+        tables.apply_side_files()  # dead letters that a reprocess just made of rows are there by then
         snapshot = side.snapshot()
         found = find()
         if not found.meant:
@@ -74,8 +81,23 @@ def delete(
             if tries == _TRIES - 1:
                 raise
         else:
+            _overtake_replays(tables.main, now, request)
             return found
     raise AssertionError
+
+
+def _overtake_replays(main: PipelineTable, now: datetime, request: str) -> None:
+    """Commit a replay of no dead letter, so that one that is under way reads them again. Raises Overtaken."""
+    facts = {"started": now.isoformat(), "moves": [], "letters": 0, "request": request, **builder.sums(())}
+    for tries in range(_TRIES):
+        snapshot = main.snapshot()
+        try:
+            main.replay(snapshot, Replay(uuid4().hex, snapshot.replays, (), {}, {}, facts))
+        except Overtaken:  # another replay was committed: one more may have begun by then
+            if tries == _TRIES - 1:
+                raise
+        else:
+            return
 
 
 def _note(found: DeadLetters, records: pa.Table, incarnation: int) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from writer.batch.dead_letters import DEAD_LETTERS
+from writer.batch.lateness import LATE
 from writer.batch.staging import table_file
 from writer.batch.staging.table_file import TableFile
 from writer.core.errors import HeadraceError
@@ -40,6 +41,7 @@ class Selection:
     since: datetime | None = None  # by the broker's time
     until: datetime | None = None
     within: Offsets | None = None  # at these offsets
+    without_late: bool = False  # none that was only late
 
     def of(self, dead_letters: pa.RecordBatch) -> pa.RecordBatch:
         """Return those that are meant."""
@@ -54,6 +56,8 @@ class Selection:
             kept.append(pc.and_(pc.greater_equal(at, self.offsets[0]), pc.less(at, self.offsets[1])))
         if self.within is not None:
             kept.append(pa.array(at_offsets(dead_letters, self.within)))
+        if self.without_late:
+            kept.append(pc.invert(pc.fill_null(pc.starts_with(dead_letters.column("error"), LATE), False)))
         times = dead_letters.column("_kafka_time")
         if self.since is not None:
             kept.append(pc.greater_equal(times, pa.scalar(self.since, times.type)))

@@ -223,6 +223,15 @@ class Tables:
         for location, found in side_files.items():
             self.side(location).discard(found)
 
+    def enter_raw(self, epoch: int, location: str | None) -> None:
+        """Enter a raw table in the log, and in its own which topics its records are of. Raises Fenced.
+
+        `epoch`: of the start that asks. `location`: None where it keeps no records.
+        """
+        if location is not None:
+            self.main.enter_raw(epoch, location)
+            self.side(location).note_incarnations(self.main.snapshot().incarnations())
+
     def tidy(self, sides: Iterable[str]) -> None:
         """Tidy the logs of the main table and of these side tables. Raises CommitFailed."""
         self.main.tidy(keeps_entries=bool(self.behind))  # a target that is behind has its files from them

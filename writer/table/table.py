@@ -154,6 +154,7 @@ class PipelineTable(Appender):
     record_gap, fill, give_up = control_commits.record_gap, control_commits.fill, control_commits.give_up
     close, seal = control_commits.close, control_commits.seal
     add_targets, enter_raw, convert = control_commits.add_targets, control_commits.enter_raw, control_commits.convert
+    note_incarnations = control_commits.note_incarnations
     set_specs, convert_targets = control_commits.set_specs, control_commits.convert_targets
     set_privacy, supersede, revive = control_commits.set_privacy, control_commits.supersede, control_commits.revive
     accept, accept_schema_ids = control_commits.accept, schema_ids.accept

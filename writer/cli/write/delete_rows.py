@@ -70,13 +70,17 @@ def run_delete(
             whole.apply_side_files()  # rows and dead letters that wait are there by then
             if behind := [why for place, why in whole.behind.items() if place in (main.location, settings.late_place)]:
                 raise HeadraceError(f"rows that were committed for the table are not in it yet: {behind[0]}")
-        looks = [work.look() for work in works]
+        looks, replays = [work.look() for work in works], whole.main.snapshot().replays
         done: list[list[DeletionResult]] = [list(work.run(now)) if write else [] for work in works]
         found = None
         if with_dead_letters and apart.exists():
             walk = opened(name, config, source, forgives=True)
             find = partial(dead_letter_deletion.find, apart, walk, wanted, main.snapshot().columns())
-            found = dead_letter_deletion.delete(apart, find, wanted, now, request, raw.remove) if write else find()
+            delete = partial(dead_letter_deletion.delete, whole, apart, find, wanted, now, request, raw.remove)
+            found = delete() if write else find()
+        if write and whole.main.snapshot().replays != replays:  # dead letters may have become rows meanwhile
+            whole.apply_side_files()
+            done = [[*before, *work.run(now)] for before, work in zip(done, works, strict=True)]
         meant = [work.places(look) for work, look in zip(works, looks, strict=True) if raw and not write]
         raw_records = raw.look(together([*meant, *([found.places] if found else [])])) if meant else raw.records
     except OSError as error:

@@ -145,10 +145,10 @@ def convert_targets(end: Appender, facts: Mapping[str, Any], wanted: Mapping[int
     end.retried(change)
 
 
-def enter_raw(end: Appender, epoch: int, location: str | None) -> None:
+def enter_raw(end: Appender, epoch: int, location: str) -> None:
     """Enter a raw table, before records are kept in it. A second time does nothing. Raises Fenced.
 
-    `epoch`: of the start that asks. `location`: None where it keeps none.
+    `epoch`: of the start that asks.
     """
 
     def enter(snapshot: PipelineSnapshot) -> None:
@@ -159,8 +159,19 @@ def enter_raw(end: Appender, epoch: int, location: str | None) -> None:
             properties = {RAW: json.dumps([*snapshot.raw_places, location])}
             end.write(snapshot, [], values, about, properties)
 
-    if location is not None:
-        end.retried(enter)
+    end.retried(enter)
+
+
+def note_incarnations(end: Appender, incarnations: Ids) -> None:
+    """Note in the log of a raw table which topics its incarnations are. A second time does nothing."""
+
+    def note(snapshot: PipelineSnapshot) -> None:
+        wanted = {topic: list(ids) for topic, ids in incarnations.items()}
+        if snapshot.incarnations() != wanted:
+            about: dict[str, Any] = {"kind": "columns", "epoch": None, "changes": []}
+            end.write(snapshot, [], {}, about, {INCARNATIONS: json.dumps(wanted)})
+
+    end.retried(note)
 
 
 def set_specs(end: Appender, epoch: int, specs: Mapping[str, Any], fingerprint: int) -> int:

@@ -1,0 +1,70 @@
+"""A reprocess of a pipeline whose fields are hashed, encrypted, or decrypted on entry, from its encrypted raw table."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.carried import Driver, log
+from tests.contract.test_field_decryption import EVENT, event, started
+from tests.contract.test_privacy import hashed, ring_at
+from tests.encrypting import SECRET, Producer, rule
+from tests.reprocessing import BERLIN, check_sound, reprocessed, rows
+from tests.servers.csfle import CsfleRegistry, serving
+from writer.privacy.encryption import decrypted
+from writer.privacy.keyring import read_keyring
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_SECRET", SECRET)
+
+
+@pytest.fixture
+def registry() -> Iterator[CsfleRegistry]:
+    with serving(CsfleRegistry()) as found:
+        yield found
+
+
+def kept(root: Path, of: CsfleRegistry, keys: Path, **settings: Any) -> Driver:
+    """Return a driver whose tables lie at `root` and whose keyring at `keys`."""
+    table = {"location": str(root / "clicks"), "raw": {"location": str(root / "clicks_raw")}}
+    return started(keys, of, table=table, **settings)
+
+
+@pytest.mark.parametrize("tags", [{"PII": "clear"}, {"PII": "hash"}, {"PII": "encrypt"}])
+def test_fields_are_decrypted_and_protected_as_from_the_start(
+    tmp_path: Path, registry: CsfleRegistry, tags: dict[str, str]
+) -> None:
+    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
+    producer = Producer(registry)
+    values: dict[int, bytes | None] = {at: event(at, producer.sealed(f"maria{at}")) for at in range(6)}
+    values |= {6: None, 7: event(7, "no ciphertext"), 8: b"\0\0\0\0\1cut"}
+
+    def clear(email: str) -> str:
+        is_encrypted = tags["PII"] == "encrypt"
+        return (
+            decrypted(email, read_keyring(ring_at(tmp_path)).encryption_keys["k1"]).decode() if is_encrypted else email
+        )
+
+    texts = [f"maria{at}" for at in range(6)]
+    wanted = [hashed(tmp_path, text) for text in texts] if tags["PII"] == "hash" else texts
+
+    before = kept(tmp_path / "old", registry, tmp_path, tags=tags)
+    before.carry([log(values)], {0: 9})
+    driver = kept(tmp_path / "old", registry, tmp_path, tags=tags, **BERLIN)
+    oracle = kept(tmp_path / "new", registry, tmp_path, tags=tags, **BERLIN)
+    oracle.carry([log(values)], {0: 9})
+    assert {row["hour"] for row in rows(before)}.isdisjoint({row["hour"] for row in rows(oracle)})
+    done = reprocessed(driver)
+    assert sum(one.moved for one in done.buckets) == 6
+    for each in (driver, oracle):
+        assert [clear(row["email"]) for row in rows(each)] == wanted
+        check_sound(each)
+    bare = [[{k: v for k, v in row.items() if k != "email"} for row in rows(each)] for each in (driver, oracle)]
+    assert bare[0] == bare[1]
+    assert len(bare[0]) == 6
+    again = [one.version for one in reprocessed(driver).buckets if one.version]
+    assert bool(again) == (tags["PII"] == "encrypt"), "a second time changes nothing, but an encrypted value"
+    check_sound(driver)
