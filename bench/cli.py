@@ -113,12 +113,12 @@ def _measure(setting: "Setting", keep: Path | None, json_file: Path | None, plot
 
     from bench import machine, show
     from bench.figures import costs
-    from bench.rounds import Place, play
+    from bench.rounds import BenchDirectory, play
     from writer.demo.devstack.workspace import Interruption
     from writer.output import tables
 
     console = Console(highlight=False)
-    place, here, interruption = Place(keep), machine.here(), Interruption()
+    place, here, interruption = BenchDirectory(keep), machine.here(), Interruption()
     console.print(show.header(setting, here), "")
     with show.Screen(console) as screen:
         runs = play(setting, place, screen, interruption)

@@ -41,7 +41,7 @@ NOTHING = Usage(0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Mark:
+class BatchMark:
     """A finished batch: events carried up to here, and what all of them took; steps are those of the batch alone."""
 
     events: int
@@ -52,7 +52,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenTable:
     """What lies in the table afterwards, counted from its files."""
 
     files: int
@@ -68,10 +68,10 @@ class Run:
     repeat: int
     events: int
     avro_bytes: int
-    marks: tuple[Mark, ...]
+    marks: tuple[BatchMark, ...]
     end: Usage
     rss_peak_bytes: int
-    written: Written
+    written: WrittenTable
     partitions: int = PARTITIONS
     warm_from: float = WARM_FROM  # share of the events before the first that count as warm
 

@@ -17,7 +17,7 @@ from bench import show
 from bench.contenders.contenders import CONTENDERS
 from bench.data.dataset import dataset
 from bench.figures import BenchFailed, Spread, ratio
-from bench.rounds import Place, Setting, play
+from bench.rounds import BenchDirectory, Setting, play
 from writer.core.errors import ConfigError, HeadraceError
 from writer.demo.devstack.workspace import Interruption
 
@@ -91,7 +91,7 @@ def main(*, record: bool) -> int:
 def _measured(setting: Setting, console: Console, interruption: Interruption) -> Spread | None:
     """Return the ratio that is found, or None when a signal came."""
     with show.Screen(console) as screen:
-        runs = play(setting, Place(None), screen, interruption)
+        runs = play(setting, BenchDirectory(None), screen, interruption)
     console.print()
     return None if runs is None else ratio(runs, *(contender.name for contender in _CONTENDERS))
 

@@ -19,7 +19,7 @@ from bench.contenders import race
 from bench.contenders.contenders import Contender
 from bench.contenders.flink import FLINK
 from bench.data.dataset import TIME_FIELD, DataSet
-from bench.data.fill import Filled, fill
+from bench.data.fill import FilledTopic, fill
 from bench.figures import WARM_FROM, BenchFailed, Run, warm
 from bench.job import PARTITIONS, PLAIN_BUNDLES, Job
 from writer.clients import java_artifacts
@@ -96,7 +96,7 @@ class Setting:
         ]
 
 
-class Onlooker(Protocol):
+class ProgressObserver(Protocol):
     """Who is told how far the bench is."""
 
     def show_progress(self, sentence: str) -> None:
@@ -115,7 +115,7 @@ class Onlooker(Protocol):
         """Show a finished run."""
 
 
-class Place:
+class BenchDirectory:
     """The directory of the bench, made by `make` and cleared at any time, in any state."""
 
     def __init__(self, keep: Path | None) -> None:
@@ -149,7 +149,9 @@ class Place:
         return self.directory / "servers"
 
 
-def play(setting: Setting, place: Place, onlooker: Onlooker, interruption: Interruption) -> list[Run] | None:
+def play(
+    setting: Setting, place: BenchDirectory, onlooker: ProgressObserver, interruption: Interruption
+) -> list[Run] | None:
     """Run everything; None when a signal stopped it. Whatever happens, nothing is left running.
 
     Call it from the main thread. Raises ConfigError for what cannot be had, ServerFailed, BenchFailed.
@@ -172,7 +174,9 @@ def play(setting: Setting, place: Place, onlooker: Onlooker, interruption: Inter
     return None if interruption.asked is not None else runs
 
 
-def _rounds(setting: Setting, place: Place, onlooker: Onlooker, interruption: Interruption) -> list[Run]:
+def _rounds(
+    setting: Setting, place: BenchDirectory, onlooker: ProgressObserver, interruption: Interruption
+) -> list[Run]:
     for bundle in _bundles(setting):
         java_artifacts.fetch(bundle, progress=onlooker.show_progress)
     most = getrlimit(RLIMIT_NOFILE)[1]
@@ -199,7 +203,9 @@ def _rounds(setting: Setting, place: Place, onlooker: Onlooker, interruption: In
     return runs
 
 
-def _fill(setting: Setting, topic: Topic, stack: Stack, onlooker: Onlooker, interruption: Interruption) -> Filled:
+def _fill(
+    setting: Setting, topic: Topic, stack: Stack, onlooker: ProgressObserver, interruption: Interruption
+) -> FilledTopic:
     onlooker.begin(f"filling the topic of {topic.partitions:,} partitions", topic.events)
     with interruption.later():
         filled = fill(
@@ -228,7 +234,7 @@ def _bundles(setting: Setting) -> list[Bundle]:
     ]  # fmt: skip
 
 
-def _job(setting: Setting, place: Place, topic: Topic, filled: Filled, name: str) -> Job:
+def _job(setting: Setting, place: BenchDirectory, topic: Topic, filled: FilledTopic, name: str) -> Job:
     return Job(
         bootstrap=place.stack.broker.bootstrap, registry_url=place.stack.registry.url, topic=filled.topic,
         schema_id=filled.schema_id, schema_text=setting.data.schema_text, events=filled.events,

@@ -29,7 +29,7 @@ from writer.maintenance.row_keys import where
 from writer.maintenance.vacuum import find_unneeded, remove
 from writer.output.tables import console
 from writer.privacy.keyring import read_keyring
-from writer.sealing.rules import Ready
+from writer.sealing.rules import SealNow
 from writer.sealing.sealer import Sealer
 
 HOUR = timedelta(hours=1)
@@ -64,7 +64,7 @@ def live(root: Path, form: str, policy: str) -> Driver:
     driver.carry([_records(_ON_TIME, _ALL)], {0: _ALL})
     sealer = Sealer("clicks", driver.config)
     hours = [(f"{NOW - hours * HOUR:%Y-%m-%dT%H}",) for hours in range(1, 4)]
-    assert not sealer.seal([Ready(one) for one in hours], NOW)
+    assert not sealer.seal([SealNow(one) for one in hours], NOW)
     snapshot, compact = driver.table.snapshot(), compactor(driver)
     for pieces in compact.planned(snapshot, hours, open_too=True).values():
         list(compact.carry_out(snapshot, pieces, here))

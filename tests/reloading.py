@@ -23,9 +23,9 @@ from writer.config.loader import ConfigChanges, ReloadableConfig
 from writer.core.errors import ConfigError, exit_code
 from writer.driver import pipeline_runner
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
-from writer.driver.supervisor_channel import ExitReport, Folder, Order
+from writer.driver.supervisor_channel import ChannelFolder, ExitReport, Order
 from writer.status.model import View
-from writer.status.progress import Board, Progress
+from writer.status.progress import PipelineProgress, Progress
 from writer.web.endpoints import starts
 
 BROKEN = 13  # a pipeline with this setting fails at its start
@@ -120,7 +120,7 @@ class SimulatedDriver:
     def __init__(self, release: "Release", orders: Mapping[str, Order]) -> None:
         self._release, self._requested, self.stop = release, threading.Event(), threading.Event()
         self.file = ReloadableConfig(release.path, release.only, self._requested, missing_ok=True)
-        self.board, self.asked = Board(self.file.names), StartRequests()
+        self.board, self.asked = PipelineProgress(self.file.names), StartRequests()
         self.code: int | None = None
         self._ending, self._late = False, list[Callable[[], None]]()  # what arrives just after the file was looked at
         self._words = dict[str, ExitReport]()
@@ -231,7 +231,7 @@ class Release:
         self.held = LeaseHolder({name: self.lease(name) for name in self.file.names}, "me/1")
         self.supervisor = Supervisor(
             self.file.config, {name: SupervisedPipeline(name) for name in self.file.names}, list,
-            folder=Folder(root), held=self.held, notifier=SentEvents(), actions={},  # type: ignore[arg-type]
+            folder=ChannelFolder(root), held=self.held, notifier=SentEvents(), actions={},  # type: ignore[arg-type]
             stop=threading.Event(), reloads=Reloads(self.file, self._admit, lambda _: {}),
             before=lambda *_: None, jitter=lambda: 0.0, memory=lambda *_: Memory(),
         )  # fmt: skip
@@ -243,7 +243,7 @@ class Release:
         self.held.add(name, self.lease(name))
         return SupervisedPipeline(name)
 
-    def drive(self, _: Folder, __: Sequence[str], orders: Mapping[str, Order]) -> SimulatedDriver:
+    def drive(self, _: ChannelFolder, __: Sequence[str], orders: Mapping[str, Order]) -> SimulatedDriver:
         """Stands for the class of a driver's process."""
         self.drivers.append(SimulatedDriver(self, orders))
         return self.drivers[-1]

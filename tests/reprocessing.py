@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.source import Chunk, Source
 from recovery.reprocess.execute import Reprocessing, ReprocessRequest, ReprocessResult
 from recovery.reprocess.sources import SourceChoice
@@ -72,7 +72,7 @@ class Between:
     early: bool = False
     done: bool = False
 
-    def opened(self, filling: Filling) -> list[Source]:
+    def opened(self, filling: BackfilledTable) -> list[Source]:
         return [_Seam(one, self) for one in RAW.opened(filling)]
 
 

@@ -15,7 +15,7 @@ from writer.config.pipelines import Config
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.core.units import microseconds
 from writer.sealing.manifest import Manifest
-from writer.sealing.rules import Ready
+from writer.sealing.rules import SealNow
 from writer.sealing.sealer import Sealer
 from writer.storage.locations import store_at
 from writer.table.factory import main_table
@@ -90,7 +90,7 @@ class SealedLake:
     def seal(self, hour: int, *, put: bool = True) -> Manifest:
         """Close an hour and seal it as it is. `put`: also what follows from its entry."""
         end = self.close(hour)
-        ready = Ready((f"{end - timedelta(hours=1):%Y-%m-%dT%H}",))
+        ready = SealNow((f"{end - timedelta(hours=1):%Y-%m-%dT%H}",))
         if put:
             assert not self.sealer.seal([ready], end + timedelta(minutes=1))
             return self.sealer.sealed[-1]

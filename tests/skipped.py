@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recovery.backfill.archive_source import opened
-from recovery.backfill.chunk_commit import ChunkCommit, Filling
+from recovery.backfill.chunk_commit import BackfilledTable, ChunkCommit
 from recovery.backfill.loop import BackfillRequest, Outcome, ProgressListener, fill
 from recovery.backfill.source import Source
 from tests import oracle
@@ -93,7 +93,7 @@ def filled(
     rows_max: int = 500_000, by: str = "ann", board: ProgressListener | None = None,
 ) -> list[Outcome]:  # fmt: skip
     """Run a backfill from archives."""
-    filling = Filling("clicks", driver.config, driver.schemas)
+    filling = BackfilledTable("clicks", driver.config, driver.schemas)
 
     def sources(gap_record: GapRecord) -> list[Source]:
         return [opened(filling, gap_record, [str(place) for place in places], columns, by_time)]

@@ -36,7 +36,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Need:
+class RequiredRates:
     """What a pipeline asks for, in records a second. Each is arrivals over a utilisation, and the backlog's share.
 
     The formula is that of Flink's autoscaler: lag / catch-up + rate * restart / catch-up + rate / utilisation. Here the
@@ -61,7 +61,7 @@ class Load:
 
     pipeline: Pipeline
     rate: Rate
-    need: Need
+    need: RequiredRates
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _fixed_s(batches: Sequence[Batch]) -> float:
     return min(max(0.0, height - slope * middle), min(seconds) * _FIXED_SHARE_MAX)
 
 
-def need(policy: Policy, pipeline: Pipeline, seen: Rate, start_s: float, carried_per_s: float) -> Need | None:
+def need(policy: Policy, pipeline: Pipeline, seen: Rate, start_s: float, carried_per_s: float) -> RequiredRates | None:
     """Compute a pipeline's need; None if Kafka did not report its lag or arrivals.
 
     What waits less than max_delay and a batch is in good order: the lag of every pipeline goes up and down so far.
@@ -160,7 +160,7 @@ def need(policy: Policy, pipeline: Pipeline, seen: Rate, start_s: float, carried
     meanwhile = max(0.0, arriving - carried_per_s) * start_s / catch_up_duration_s  # piles up until new executors work
     most = math.inf if pipeline.rate_limit_per_s is None else pipeline.rate_limit_per_s
     limited = arriving + behind > most
-    return Need(
+    return RequiredRates(
         arriving=arriving, lag_offsets=lag, backlog=backlog, late_s=0.0 if limited else late_s,
         catch_up_duration_s=catch_up_duration_s,
         up=min(most, arriving / policy.utilization_max + behind),

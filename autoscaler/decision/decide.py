@@ -11,7 +11,7 @@ from typing import assert_never
 
 from autoscaler.decision.capacity import Growth, Load, Rate, capacity, least, need, ranges_max, rate, used, window_s
 from autoscaler.decision.facts import Executors, Facts, Pipeline
-from autoscaler.decision.history import Memory, Scaling, Want, observe, regrets, settled_at, start_s, yield_
+from autoscaler.decision.history import DesiredDecrease, Memory, Scaling, observe, regrets, settled_at, start_s, yield_
 from autoscaler.decision.policy import Policy
 from autoscaler.decision.symptoms import Symptom, blinding, limited, pressing, redirecting, stuck, unseen
 
@@ -26,7 +26,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Sums:
+class DecisionTerms:
     """The whole arithmetic of a decision, for its explanation."""
 
     loads: tuple[Load, ...]
@@ -60,14 +60,14 @@ class Hold(_Decided):
 class Stay(_Decided):
     """As many as there should be."""
 
-    sums: Sums
+    sums: DecisionTerms
 
 
 @dataclass(frozen=True)
 class Blocked(_Decided):
     """Another number is wanted, and would not help, or is not allowed."""
 
-    sums: Sums
+    sums: DecisionTerms
     to: int
     by: Symptom
 
@@ -76,28 +76,28 @@ class Blocked(_Decided):
 class Wait(_Decided):
     """Another number is wanted, and it is too early."""
 
-    sums: Sums
+    sums: DecisionTerms
     to: int
     until: datetime
 
 
 @dataclass(frozen=True)
-class Up(_Decided):
+class ScaleUp(_Decided):
     """More, at once."""
 
-    sums: Sums
+    sums: DecisionTerms
     before: int
 
 
 @dataclass(frozen=True)
-class Down(_Decided):
+class ScaleDown(_Decided):
     """Fewer, at the next boundary between batches: the youngest first, drained one by one."""
 
-    sums: Sums
+    sums: DecisionTerms
     before: int
 
 
-Decision = Hold | Stay | Blocked | Wait | Up | Down
+Decision = Hold | Stay | Blocked | Wait | ScaleUp | ScaleDown
 
 
 def tick(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> tuple[Decision, Memory]:
@@ -159,7 +159,7 @@ def _seen(policy: Policy, memory: Memory, pipeline: Pipeline, now: datetime) -> 
     return rate(full[-policy.batches_min :] if few and (recent or after_outage) else recent)
 
 
-def _sums(policy: Policy, memory: Memory, facts: Facts, loads: tuple[Load, ...], desired: int) -> Sums:
+def _sums(policy: Policy, memory: Memory, facts: Facts, loads: tuple[Load, ...], desired: int) -> DecisionTerms:
     executors = facts.executors
     assert executors is not None
     each = executors.slots
@@ -175,7 +175,7 @@ def _sums(policy: Policy, memory: Memory, facts: Facts, loads: tuple[Load, ...],
         if want > bound.executors:
             lowest = 1 if bound.hard else policy.executors_min  # what a cluster grants is not known to stay
             want, by = max(lowest, bound.executors), [bound.name]
-    return Sums(
+    return DecisionTerms(
         loads=loads, slots_each=each, start_s=start_s(policy, memory), growth=growth,
         used_up=used(loads, "up", granted * each, growth),
         used_target=used(loads, "target", granted * each, growth),
@@ -205,14 +205,20 @@ def _floors(policy: Policy, desired: int) -> tuple[Bound, ...]:
 
 
 def _act(
-    policy: Policy, memory: Memory, facts: Facts, now: datetime, sums: Sums, desired: int, symptoms: tuple[Symptom, ...]
+    policy: Policy,
+    memory: Memory,
+    facts: Facts,
+    now: datetime,
+    sums: DecisionTerms,
+    desired: int,
+    symptoms: tuple[Symptom, ...],
 ) -> Decision:
     """Choose between the number that is there and the one that is wanted."""
     allowed = max(1, min(one.executors for one in sums.ceilings if one.hard))
     if desired > allowed:
-        return Down(allowed, symptoms, sums, desired)
+        return ScaleDown(allowed, symptoms, sums, desired)
     if desired < policy.executors_min:
-        return Up(policy.executors_min, symptoms, sums, desired)
+        return ScaleUp(policy.executors_min, symptoms, sums, desired)
     if sums.used_up > 1:
         return _more(policy, memory, facts, now, sums, desired, symptoms)
     late = any(load.need.late_s > policy.lag_slo_s for load in sums.loads)
@@ -222,7 +228,13 @@ def _act(
 
 
 def _more(
-    policy: Policy, memory: Memory, facts: Facts, now: datetime, sums: Sums, desired: int, symptoms: tuple[Symptom, ...]
+    policy: Policy,
+    memory: Memory,
+    facts: Facts,
+    now: datetime,
+    sums: DecisionTerms,
+    desired: int,
+    symptoms: tuple[Symptom, ...],
 ) -> Decision:
     executors = facts.executors
     assert executors is not None
@@ -236,10 +248,10 @@ def _more(
     until = settled_at(policy, memory, facts)
     if until is not None and now < until:
         return Wait(desired, symptoms, sums, sums.want, until)
-    return Up(sums.want, symptoms, sums, desired)
+    return ScaleUp(sums.want, symptoms, sums, desired)
 
 
-def _refused(sums: Sums, executors: Executors, desired: int, symptoms: tuple[Symptom, ...]) -> Decision:
+def _refused(sums: DecisionTerms, executors: Executors, desired: int, symptoms: tuple[Symptom, ...]) -> Decision:
     """Keep the request: the cluster grants it as soon as it can."""
     says = f"the cluster grants {executors.quota} of {desired} executors, and {sums.least or 'more'} are needed"
     by = Symptom("quota", "no_more", says, "Raise the cluster's quota, or lower executors_max to what it grants.")
@@ -247,7 +259,7 @@ def _refused(sums: Sums, executors: Executors, desired: int, symptoms: tuple[Sym
 
 
 def _fewer(
-    policy: Policy, memory: Memory, now: datetime, sums: Sums, desired: int, symptoms: tuple[Symptom, ...]
+    policy: Policy, memory: Memory, now: datetime, sums: DecisionTerms, desired: int, symptoms: tuple[Symptom, ...]
 ) -> Decision:
     """Wait until fewer were wanted throughout; then as many as the most that were."""
     by = next((one for one in symptoms if one.effect == "no_fewer"), None)
@@ -262,7 +274,7 @@ def _fewer(
     if now < until:
         return Wait(desired, symptoms, sums, sums.want, until)
     most = max([sums.want, *(one.executors for one in memory.fewer if one.at >= now - through)])
-    return Down(most, symptoms, sums, desired)
+    return ScaleDown(most, symptoms, sums, desired)
 
 
 def remember(policy: Policy, memory: Memory, decision: Decision, now: datetime) -> Memory:
@@ -276,8 +288,8 @@ def remember(policy: Policy, memory: Memory, decision: Decision, now: datetime) 
             if to > executors:
                 return replace(memory, fewer=())
             since = now - timedelta(seconds=policy.history_s)
-            return replace(memory, fewer=(*(one for one in memory.fewer if one.at >= since), Want(now, to)))
-        case Up() | Down():
+            return replace(memory, fewer=(*(one for one in memory.fewer if one.at >= since), DesiredDecrease(now, to)))
+        case ScaleUp() | ScaleDown():
             rates = {load.pipeline.name: load.rate.per_slot_per_s for load in decision.sums.loads}
             change = Scaling(now, decision.before, decision.executors, rates)
             return replace(memory, desired=decision.executors, fewer=(), scalings=(*memory.scalings, change))
@@ -285,7 +297,7 @@ def remember(policy: Policy, memory: Memory, decision: Decision, now: datetime) 
             assert_never(decision)
 
 
-def carried(sums: Sums, executors: int) -> dict[str, float]:
+def carried(sums: DecisionTerms, executors: int) -> dict[str, float]:
     """Records a second that each pipeline alone would carry with so many executors."""
     slots = executors * sums.slots_each
     return {one.pipeline.name: capacity(one.pipeline, one.rate, slots, sums.growth) for one in sums.loads}

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, assert_never
 
 from autoscaler.decision.capacity import Load, batch_worth, ranges_max
-from autoscaler.decision.decide import Blocked, Decision, Down, Hold, Stay, Sums, Up, Wait, carried
+from autoscaler.decision.decide import Blocked, Decision, DecisionTerms, Hold, ScaleDown, ScaleUp, Stay, Wait, carried
 from autoscaler.decision.policy import Policy
 from autoscaler.decision.symptoms import Symptom
 from writer.core.text import instant, plural
@@ -30,9 +30,9 @@ def verdict(decision: Decision) -> tuple[str, str]:
         case Wait(to=to, until=until):
             why = "what was asked for must show first" if to > n else "fewer must have been enough throughout"
             return "wait", f"{stay} until {until:%H:%M:%S}, then {to}: {why}."
-        case Up(before=before):
+        case ScaleUp(before=before):
             return "up", f"{_become(before, n)}, at once."
-        case Down(before=before):
+        case ScaleDown(before=before):
             return "down", f"{_become(before, n)}, at the end of the batch: the youngest go, one by one."
         case _:
             assert_never(decision)
@@ -42,7 +42,7 @@ def _become(before: int, after: int) -> str:
     return f"{plural(before, 'executor')} {'becomes' if before == 1 else 'become'} {after:,}"
 
 
-def _stay(sums: Sums) -> str:
+def _stay(sums: DecisionTerms) -> str:
     if sums.used_down > 1:
         return f"fewer would be too few ({_share(sums.used_down)} at utilization_min)"
     return "no other number is better" if not sums.bound_by else f"{' and '.join(sums.bound_by)} allows no other"
@@ -55,7 +55,7 @@ def to_dict(decision: Decision, now: datetime) -> dict[str, Any]:
     document["executors"] = decision.executors
     if isinstance(decision, Blocked | Wait):
         document["wanted"] = decision.to
-    if isinstance(decision, Up | Down):
+    if isinstance(decision, ScaleUp | ScaleDown):
         document["before"] = decision.before
     if isinstance(decision, Wait):
         document["until"] = decision.until.isoformat()
@@ -64,7 +64,7 @@ def to_dict(decision: Decision, now: datetime) -> dict[str, Any]:
     return document
 
 
-def _sums(sums: Sums) -> dict[str, Any]:
+def _sums(sums: DecisionTerms) -> dict[str, Any]:
     around = sorted({max(1, (sums.least or sums.want) - 1), sums.least or sums.want, sums.want})
     return {
         "pipelines": [
@@ -96,7 +96,7 @@ def lines(policy: Policy, decision: Decision, now: datetime) -> list[str]:
     return page
 
 
-def _pipeline(policy: Policy, sums: Sums, load: Load) -> list[str]:
+def _pipeline(policy: Policy, sums: DecisionTerms, load: Load) -> list[str]:
     one, seen, asked = load.pipeline, load.rate, load.need
     last = one.batches[-1]
     behind = asked.backlog / asked.catch_up_duration_s
@@ -125,9 +125,9 @@ def _pipeline(policy: Policy, sums: Sums, load: Load) -> list[str]:
     return [one.name, *(f"  {label:<11} {text}" for label, text in rows.items() if text)]
 
 
-def _together(policy: Policy, decision: Stay | Blocked | Wait | Up | Down) -> list[str]:
+def _together(policy: Policy, decision: Stay | Blocked | Wait | ScaleUp | ScaleDown) -> list[str]:
     sums = decision.sums
-    have = decision.before if isinstance(decision, Up | Down) else decision.executors
+    have = decision.before if isinstance(decision, ScaleUp | ScaleDown) else decision.executors
     page = [f"executors of {sums.slots_each} slots; an added slot brings {sums.growth.yield_:.0%} of one that is there"]
     numbers = sorted({have, sums.want, *([sums.least] if sums.least is not None else [])})
     for n in numbers:

@@ -33,7 +33,7 @@ class Scaling:
 
 
 @dataclass(frozen=True)
-class Want:
+class DesiredDecrease:
     """Fewer executors, wanted at an instant."""
 
     __pydantic_config__ = _STRICT
@@ -61,7 +61,7 @@ class Memory:
 
     desired: int | None = None  # None: nothing was decided yet
     scalings: tuple[Scaling, ...] = ()  # oldest first
-    fewer: tuple[Want, ...] = ()  # wants for fewer that did not end since; oldest first
+    fewer: tuple[DesiredDecrease, ...] = ()  # wants for fewer that did not end since; oldest first
     block: Block | None = None
     failed_at: AwareDatetime | None = None  # when storage or Kafka failed last
     shape: dict[str, int] = field(default_factory=dict)  # partitions by pipeline, and slots of an executor

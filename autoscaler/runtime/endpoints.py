@@ -8,7 +8,7 @@ from typing import Any, Literal
 from prometheus_client.metrics_core import Metric as Family
 from pydantic_core import to_jsonable_python
 
-from autoscaler.decision.decide import Decision, Hold, Sums, carried
+from autoscaler.decision.decide import Decision, DecisionTerms, Hold, carried
 from autoscaler.decision.events import Event
 from autoscaler.decision.explanation import to_dict as explained
 from autoscaler.decision.facts import Facts
@@ -48,7 +48,7 @@ class Metric:
     labels: tuple[str, ...] = ()
 
 
-def _sums(shown: LastTick) -> Sums | None:
+def _sums(shown: LastTick) -> DecisionTerms | None:
     return None if shown.decision is None or isinstance(shown.decision, Hold) else shown.decision.sums
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from autoscaler.decision.decide import Decision, Down, Up, tick
+from autoscaler.decision.decide import Decision, ScaleDown, ScaleUp, tick
 from autoscaler.decision.events import Event, added, event
 from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory, Scaling
@@ -101,10 +101,10 @@ class Loop:
     def _counted(self, decision: Decision, earlier: tuple[Scaling, ...]) -> dict[str, int]:
         counts = {**dict.fromkeys(("ticks", "up", "down", "reversals"), 0), **self.shown.counts}
         counts["ticks"] += 1
-        if isinstance(decision, Up | Down):
-            counts["up" if isinstance(decision, Up) else "down"] += 1
+        if isinstance(decision, ScaleUp | ScaleDown):
+            counts["up" if isinstance(decision, ScaleUp) else "down"] += 1
             last = earlier[-1] if earlier else None
-            back = last is not None and (last.after > last.before) != isinstance(decision, Up)
+            back = last is not None and (last.after > last.before) != isinstance(decision, ScaleUp)
             counts["reversals"] += back and last is not None and self._now() - last.at < _REVERSED_WITHIN
         return counts
 

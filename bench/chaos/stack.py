@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.chaos.damage import damage
 from bench.chaos.schedule import TOPICS, Event, Fault
-from bench.chaos.verification import Life, look, without
+from bench.chaos.verification import TopicLife, look, without
 from writer.clients.kafka import Cluster
 from writer.config.loader import load
 from writer.core.errors import TopicMissing
@@ -44,7 +44,7 @@ class ChaosStack:
         self.lake = directory / "lake" / PIPELINE
         self.dead_letters = directory / "lake" / f"{PIPELINE}_dead_letters"
         self.log = directory / "writer.log"
-        self.lives: dict[str, Life] = {}  # by topic id
+        self.lives: dict[str, TopicLife] = {}  # by topic id
         self._form = workspace.format
         self._trouble = directory / "trouble"
         self._scratch = directory / "scratch"
@@ -126,7 +126,7 @@ class ChaosStack:
         cluster = Cluster(self._stack.broker.bootstrap, _ANSWER)
         for topic in cluster.topics(list(TOPICS)).values():
             ends = cluster.latest([(topic.name, p) for p in range(topic.partitions)])
-            life = self.lives.setdefault(topic.id, Life(topic.name, {}))
+            life = self.lives.setdefault(topic.id, TopicLife(topic.name, {}))
             life.ends = {p: end for (_, p), end in ends.items()}
 
     def _caught_up(self) -> bool:
@@ -217,7 +217,7 @@ class ChaosStack:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_LOOK_S)
-        self.lives[found.id] = Life(topic, dict.fromkeys(range(found.partitions), 0))
+        self.lives[found.id] = TopicLife(topic, dict.fromkeys(range(found.partitions), 0))
 
     def _launch(self) -> None:
         environment = {

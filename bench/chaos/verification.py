@@ -16,7 +16,7 @@ Place = tuple[str, int, int]  # topic, number of its life, partition
 
 
 @dataclass
-class Life:
+class TopicLife:
     """What the judge knows of a topic's life: how far each partition came, and what Kafka took of it."""
 
     topic: str
@@ -57,7 +57,7 @@ class Verdict:
         return not (self.lost or self.twice or self.unknown)
 
 
-def judge(lives: Mapping[tuple[str, int], Life], held: Mapping[Place, PartitionOffsets]) -> Verdict:
+def judge(lives: Mapping[tuple[str, int], TopicLife], held: Mapping[Place, PartitionOffsets]) -> Verdict:
     """Compare. `lives` by topic and number, as the table numbers them. Pure."""
     lost = twice = unknown = taken = died = 0
     said: list[str] = []
@@ -88,7 +88,7 @@ def judge(lives: Mapping[tuple[str, int], Life], held: Mapping[Place, PartitionO
     return Verdict(produced, sum(h.distinct for h in held.values()), lost, twice, unknown, taken, died, said)
 
 
-def _ends(lives: Mapping[tuple[str, int], Life], place: Place) -> Mapping[int, int]:
+def _ends(lives: Mapping[tuple[str, int], TopicLife], place: Place) -> Mapping[int, int]:
     life = lives.get(place[:2])
     return {} if life is None else life.ends
 

@@ -10,7 +10,7 @@ import yaml
 from deltalake import DeltaTable
 from pyarrow import parquet
 
-from bench.figures import Written
+from bench.figures import WrittenTable
 from bench.job import BUCKET, CORES, Job
 from writer.config.loader import load
 from writer.core.errors import ConfigError
@@ -30,7 +30,7 @@ class Contender:
     name: str
     about: str
     command: Callable[[Job], list[str]]
-    written: Callable[[Job], Written]
+    written: Callable[[Job], WrittenTable]
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -117,14 +117,14 @@ def _module(name: str, *flags: str) -> Callable[[Job], list[str]]:
     return lambda job: [sys.executable, "-m", name, str(job.save()), *flags]
 
 
-def _in_delta(job: Job) -> Written:
+def _in_delta(job: Job) -> WrittenTable:
     """Count what the table's newest version names; the rows are counted in the files."""
     table = DeltaTable(str(job.table))
     sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
-    return Written(len(sizes), sum(sizes), table.to_pyarrow_dataset().count_rows())
+    return WrittenTable(len(sizes), sum(sizes), table.to_pyarrow_dataset().count_rows())
 
 
-def _in_iceberg(job: Job) -> Written:
+def _in_iceberg(job: Job) -> WrittenTable:
     """Count what the table's current snapshot names; the rows are counted in the files."""
     from pyiceberg.catalog import load_catalog
 
@@ -133,14 +133,14 @@ def _in_iceberg(job: Job) -> Written:
     found = load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier).inspect.files()
     sizes, paths = found.column("file_size_in_bytes").to_pylist(), found.column("file_path").to_pylist()
     rows = sum(parquet.read_metadata(path.removeprefix("file://")).num_rows for path in paths)
-    return Written(len(sizes), sum(sizes), rows)
+    return WrittenTable(len(sizes), sum(sizes), rows)
 
 
-def _in_files(job: Job) -> Written:
+def _in_files(job: Job) -> WrittenTable:
     """Count all Parquet files."""
     files = sorted(job.table.glob(f"{BUCKET}=*/*.parquet"))
     rows = sum(parquet.read_metadata(file).num_rows for file in files)
-    return Written(len(files), sum(file.stat().st_size for file in files), rows)
+    return WrittenTable(len(files), sum(file.stat().st_size for file in files), rows)
 
 
 CONTENDERS = {

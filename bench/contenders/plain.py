@@ -26,7 +26,7 @@ from writer.clients import java_artifacts
 DRIVER_MEMORY = "2g"  # twice what headrace gives its JVM: everything is in this one
 
 
-class Marks(StreamingQueryListener):  # type: ignore[misc]
+class BatchEnds(StreamingQueryListener):  # type: ignore[misc]
     """Says that a batch is finished when Spark does."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
@@ -47,7 +47,7 @@ class Marks(StreamingQueryListener):  # type: ignore[misc]
 def run(job: Job, *, repartition: bool) -> None:
     """Carry the topic into the table, and end."""
     spark = session(job)
-    spark.streams.addListener(Marks())
+    spark.streams.addListener(BatchEnds())
     records = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", job.bootstrap)

@@ -13,7 +13,7 @@ import psutil
 
 from bench.contenders.contenders import HEADRACE, Contender, environment, steps_of
 from bench.contenders.measure import Meter
-from bench.figures import WARM_FROM, BenchFailed, Mark, Run, Usage
+from bench.figures import WARM_FROM, BatchMark, BenchFailed, Run, Usage
 from bench.job import Job
 from writer.demo.devstack.process import Process
 from writer.demo.devstack.workspace import JVM_GRACE, ProcessGroup
@@ -24,7 +24,7 @@ SILENCE_MAX = timedelta(minutes=15)  # without a finished batch; the slowest see
 _MARK = re.compile(rb"\bbatch_committed\b.*\bread=(\d+)(?:.*\bseconds=([\d.]+))?(?:.*\bsteps=(\{.*\}))?")
 
 
-class Contending(Process):
+class ContenderProcess(Process):
     """A contender's first process."""
 
     def ended(self) -> bool:
@@ -45,13 +45,13 @@ class Contending(Process):
 
 
 @dataclass
-class Watch:
+class ContenderSample:
     """What is seen of a contender while it runs."""
 
     meter: Meter
     output: BinaryIO
     profile: bool
-    marks: list[Mark]
+    marks: list[BatchMark]
     rest: bytes = b""
 
     def look(self) -> None:
@@ -61,7 +61,7 @@ class Watch:
             before = self.marks[-1].events if self.marks else 0
             threads = self.meter.threads() if self.profile else {}
             steps, batch_s = json.loads(found[3] or "{}"), None if found[2] is None else float(found[2])
-            self.marks.append(Mark(before + int(found[1]), self.meter.read(), threads, steps, batch_s))
+            self.marks.append(BatchMark(before + int(found[1]), self.meter.read(), threads, steps, batch_s))
 
 
 def run(
@@ -82,7 +82,7 @@ def run(
     job.scratch.mkdir(parents=True)
     job.log.touch()
     others = frozenset(child.pid for child in psutil.Process().children(recursive=True))
-    process = Contending(
+    process = ContenderProcess(
         contender.name, contender.command(job), cwd=job.scratch, log=job.log, env={**environment(job), **contender.env}
     )
     process_group = ProcessGroup()
@@ -90,7 +90,7 @@ def run(
     meter = Meter(others)
     try:
         with job.log.open("rb") as output:
-            watch = Watch(meter, output, profile, [])
+            watch = ContenderSample(meter, output, profile, [])
             process.launch()
             finished = _watched(process, watch, look)
         process_group.end(grace=JVM_GRACE)
@@ -107,7 +107,7 @@ def run(
     )  # fmt: skip
 
 
-def _watched(process: Contending, watch: Watch, look: Callable[[int], None]) -> Usage:
+def _watched(process: ContenderProcess, watch: ContenderSample, look: Callable[[int], None]) -> Usage:
     """Look on until the first process has ended. Returns what was used by then."""
     sampled = heard = time.monotonic()
     while True:
@@ -128,7 +128,7 @@ def _watched(process: Contending, watch: Watch, look: Callable[[int], None]) -> 
         time.sleep(_POLL.total_seconds())
 
 
-def _with_steps(contender: Contender, job: Job, marks: list[Mark]) -> list[Mark]:
+def _with_steps(contender: Contender, job: Job, marks: list[BatchMark]) -> list[BatchMark]:
     """Add what headrace says of its steps in its commits; the others have said it, or have none."""
     if contender.letter not in HEADRACE:
         return marks

@@ -31,7 +31,7 @@ class NotFilled(HeadraceError):
 
 
 @dataclass(frozen=True)
-class Filled:
+class FilledTopic:
     """A topic that holds a data set: how many events, how many bytes of Avro with their headers."""
 
     topic: str
@@ -65,7 +65,7 @@ def fill(
     *,
     partitions: int = PARTITIONS,
     progress: Callable[[int], None] = lambda _: None,
-) -> Filled:
+) -> FilledTopic:
     """Create the topic, register the schema under `<topic>-value`, and send the first `events` events of the set.
 
     They go to the partitions in turn, `block` by block. `progress` gets the number sent so far.
@@ -83,7 +83,7 @@ def fill(
     held = sum(end.result(timeout=30).offset for end in ends.values())
     if held != events:
         raise NotFilled(f"topic {topic!r} on {bootstrap} holds {held} of {events} events. Fill another topic.")
-    return Filled(topic, schema_id, events, size, time.monotonic() - began)
+    return FilledTopic(topic, schema_id, events, size, time.monotonic() - began)
 
 
 def _create(admin: AdminClient, topic: str, partitions: int) -> None:

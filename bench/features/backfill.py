@@ -23,7 +23,7 @@ FIRST = 2_000  # events that the table has before the gap
 
 
 @dataclass
-class FilledGap(Figures):
+class BackfillFigures(Figures):
     """What was seen."""
 
     skipped: int = 0
@@ -39,7 +39,7 @@ class FilledGap(Figures):
 
 def measure(
     events: int, live: float, flags: Sequence[str], directory: Path, progress: Callable[[str], None]
-) -> FilledGap:
+) -> BackfillFigures:
     """Skip `events`, then fill the gap while `live` events a second come. Raises BenchFailed."""
     data = dataset("200B")
     with Stack(directory / "servers") as stack:
@@ -49,7 +49,7 @@ def measure(
         progress(f"sending {events:,} events")
         _send(job, data, events)
         verb("gaps", "open", str(path), "--reason", "a bench", "--yes")
-        seen = FilledGap(live, skipped=events)
+        seen = BackfillFigures(live, skipped=events)
         with LiveWriter(job, path, data, FIRST + events, live) as writer:
             seen.lag_before_s = writer.lag_alone()
             progress("filling the gap")

@@ -33,7 +33,7 @@ _PARTITION = TopicPartition("clicks", 1, 0)
 
 
 @dataclass(frozen=True)
-class Committed:
+class CommitSamples:
     """What each commit took, in seconds, and the bytes of the table's metadata file after it."""
 
     cpu_s: Sequence[float]
@@ -65,7 +65,7 @@ class Committed:
         )
 
 
-def commit(commits: int, form: str, directory: Path, progress: Callable[[str], None]) -> Committed:
+def commit(commits: int, form: str, directory: Path, progress: Callable[[str], None]) -> CommitSamples:
     """Commit files of one row each. Iceberg's catalog is an SQLite file in the directory."""
     settings = (("type", "sql"), ("uri", f"sqlite:///{directory}/catalog.db"))
     place = CatalogTable("headrace", ("bench",), "clicks", settings) if form == "iceberg" else None
@@ -100,7 +100,7 @@ def commit(commits: int, form: str, directory: Path, progress: Callable[[str], N
         wall_s.append(wall + time.monotonic() - begun_wall)
         if (at + 1) % WINDOW == 0:
             progress(f"{at + 1} commits")
-    return Committed(cpu_s, wall_s, metadata)
+    return CommitSamples(cpu_s, wall_s, metadata)
 
 
 def main(words: Sequence[str]) -> int:

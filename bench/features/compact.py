@@ -41,7 +41,7 @@ from writer.core.files import BucketFile, BucketKey
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.spark import session
 from writer.maintenance.compaction import in_spark
-from writer.maintenance.compaction_plan import Pace
+from writer.maintenance.compaction_plan import RewritePace
 from writer.maintenance.rewrite import Job, Source, rewrite
 from writer.table.factory import table_at
 from writer.table.log.operations import Batch
@@ -160,7 +160,7 @@ def _beside(run: Callable[[threading.Event], None]) -> Iterator[None]:
 
 def stream_share(made: Job, share: float) -> float:
     """Run the steps in both slots of a Spark application, alone and beside compaction, in turn. Returns the ratio."""
-    pace = Pace(share)
+    pace = RewritePace(share)
     config = Config.model_validate({
         "kafka": {"bootstrap_servers": "unused:1"}, "registry": {"url": "http://unused"}, "http": {"enabled": False},
         "checkpoints": "/unused", "spark": {"master": f"local[{_SLOTS}]"},

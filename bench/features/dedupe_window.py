@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from bench.cli import number
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import TimeRule
-from writer.batch.staging.key_window import Compared
+from writer.batch.staging.key_window import ComparedBucket
 from writer.batch.staging.sorting import Dedupe
 from writer.maintenance.rewrite import Job, Source, Window, rewrite
 
@@ -68,7 +68,7 @@ def filled(lake: Path, count: int, buckets: int) -> Job:
             pq.write_table(table.slice(int(piece[0]), len(piece)), lake / path, compression="zstd")
             paths.append(path)
     own = tuple(Source(path, None) for path in paths[buckets:])
-    spans = tuple(Compared(h * _HOUR_US, (h + 1) * _HOUR_US, sealed=True) for h in (buckets, *range(buckets)))
+    spans = tuple(ComparedBucket(h * _HOUR_US, (h + 1) * _HOUR_US, sealed=True) for h in (buckets, *range(buckets)))
     listed = tuple((n + 1, str(lake), path) for n, path in enumerate(paths[:buckets]))
     return Job(
         str(lake), (f"{buckets:02}",), ("hour",), _COLUMNS, own, 128 * 2**20, 256 * 2**20,

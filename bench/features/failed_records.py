@@ -23,8 +23,8 @@ from bench.cli import number
 from bench.contenders import race
 from bench.contenders.contenders import CONTENDERS
 from bench.data.dataset import TIME_FIELD, DataSet, dataset
-from bench.data.fill import Filled, block, fill
-from bench.figures import BenchFailed, Run, Written, warm, whole
+from bench.data.fill import FilledTopic, block, fill
+from bench.figures import BenchFailed, Run, WrittenTable, warm, whole
 from bench.job import PARTITIONS, Job
 from bench.rounds import Setting
 from writer.avro.wire_format import CONFLUENT
@@ -72,7 +72,7 @@ def _damaged(value: bytes, rng: np.random.Generator) -> bytes:
             return value[: _HEAD + 1] + b"\xff" + value[_HEAD + 2 :]
 
 
-def run(stack: Stack, directory: Path, filled: Filled, data: DataSet) -> Run:
+def run(stack: Stack, directory: Path, filled: FilledTopic, data: DataSet) -> Run:
     """Run the writer over a topic. Raises BenchFailed unless every event is a row or, if damaged, a dead letter."""
     contender = CONTENDERS["a"]
     job = Job(
@@ -86,7 +86,7 @@ def run(stack: Stack, directory: Path, filled: Filled, data: DataSet) -> Run:
     return race.run(judged, job, repeat=1, avro_bytes=filled.bytes)
 
 
-def _written(job: Job, bad: npt.NDArray[np.bool_]) -> Written:
+def _written(job: Job, bad: npt.NDArray[np.bool_]) -> WrittenTable:
     """Count rows and dead letters, once each was found where its event belongs."""
     numbers = np.arange(len(bad))
     each = block(len(bad), PARTITIONS)
@@ -102,7 +102,7 @@ def _written(job: Job, bad: npt.NDArray[np.bool_]) -> Written:
                 f"{len(foreign):,} do not belong there, {len(found) - len(np.unique(found)):,} are there twice"
             )
     files = DeltaTable(str(job.table)).get_add_actions(flatten=True).column("size_bytes").to_pylist()
-    return Written(len(files), sum(files), len(bad))
+    return WrittenTable(len(files), sum(files), len(bad))
 
 
 def _places(table: Path) -> npt.NDArray[np.int64]:

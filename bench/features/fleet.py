@@ -29,7 +29,7 @@ from bench.cli import number
 from bench.contenders import race
 from bench.contenders.contenders import CONTENDERS, PIPELINE, configuration
 from bench.data.dataset import TIME_FIELD, DataSet, dataset
-from bench.figures import BenchFailed, Run, Written, warm
+from bench.figures import BenchFailed, Run, WrittenTable, warm
 from bench.job import PARTITIONS, Job
 from writer.clients import java_artifacts
 from writer.config.loader import load
@@ -135,7 +135,7 @@ def run(stack: Stack, directory: Path, fleet: Fleet, bytes_: int) -> Run:
         path.write_text(yaml.safe_dump(config(job, fleet)), encoding="utf-8")
         return [sys.executable, "-m", "writer.cli", "run", str(path), "--once"]
 
-    def written(job: Job) -> Written:
+    def written(job: Job) -> WrittenTable:
         found = {file: file.relative_to(job.table).parts for file in sorted(job.table.rglob("*.parquet"))}
         files = [file for file, parts in found.items() if "_delta_log" not in parts]
         rows = [parquet.read_metadata(file).num_rows for file in files]
@@ -143,7 +143,7 @@ def run(stack: Stack, directory: Path, fleet: Fleet, bytes_: int) -> Run:
         tables = {found[file][0] for file in files} if several else {""}
         if len(tables) != fleet.tables * fleet.pipelines:
             raise BenchFailed(f"{len(tables)} tables have rows, and {fleet.tables * fleet.pipelines} should")
-        return Written(len(files), sum(file.stat().st_size for file in files), sum(rows))
+        return WrittenTable(len(files), sum(file.stat().st_size for file in files), sum(rows))
 
     events = fleet.rounded()
     job = Job(

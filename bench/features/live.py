@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from bench.contenders.contenders import PIPELINE, configuration
-from bench.contenders.race import Contending
+from bench.contenders.race import ContenderProcess
 from bench.data.dataset import TIME_FIELD, DataSet
 from bench.data.fill import fill
 from bench.figures import BenchFailed
@@ -36,7 +36,7 @@ _CAUGHT_UP_WITHIN_S = 300
 _LOOK_S = 1.0
 
 
-class Stream:
+class LiveStream:
     """Live events, so many a second, until it is stopped."""
 
     def __init__(self, job: Job, data: DataSet, first: int, a_second: float) -> None:
@@ -73,8 +73,8 @@ class LiveWriter:
         """`path`: of the configuration; `first`: how many events the topic has."""
         words = [sys.executable, "-m", "writer.cli", "run", str(path)]
         env = {"TMPDIR": str(job.scratch)}
-        self._job, self._stream = job, Stream(job, data, first, a_second)
-        self._process = Contending("the writer", words, cwd=job.scratch, log=job.log, env=env)
+        self._job, self._stream = job, LiveStream(job, data, first, a_second)
+        self._process = ContenderProcess("the writer", words, cwd=job.scratch, log=job.log, env=env)
         self._process_group = ProcessGroup()
 
     def __enter__(self) -> Self:
@@ -96,7 +96,7 @@ class LiveWriter:
         """Return the lag of the writer, second by second, for two of its delays."""
         return self._watched(lambda: False, seconds=2 * MAX_DELAY.total_seconds())
 
-    def beside(self, *words: str) -> "Beside":
+    def beside(self, *words: str) -> "CommandFigures":
         """Run a verb of the command to its end, and look at the writer meanwhile. Raises BenchFailed."""
         out: list[str] = []
         began = time.monotonic()
@@ -107,7 +107,9 @@ class LiveWriter:
         seconds = time.monotonic() - began
         if not out:
             raise BenchFailed(f"headrace {words[0]} failed; what it said stands above")
-        return Beside(seconds, lag_s, [json.loads(line) for line in out[0].splitlines() if line.startswith("{")])
+        return CommandFigures(
+            seconds, lag_s, [json.loads(line) for line in out[0].splitlines() if line.startswith("{")]
+        )
 
     def finish(self) -> int:
         """End the stream, and wait until its events are rows. Returns how many events the topic has."""
@@ -140,7 +142,7 @@ class LiveWriter:
 
 
 @dataclass(frozen=True)
-class Beside:
+class CommandFigures:
     """What was seen of a command beside a live writer."""
 
     seconds: float  # from its start to its end
@@ -166,7 +168,7 @@ class Figures:
     distinct: int = 0
     audit_adds_up: bool = False
 
-    def add_command(self, done: Beside) -> None:
+    def add_command(self, done: CommandFigures) -> None:
         """Take what was seen while it ran."""
         self.seconds, self.lag_s, self.waited = done.seconds, list(done.lag_s), done.count("waits")
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 from bench.features.specs import batches, carried
 from writer.commit.privacy import primary_keys
 from writer.privacy.field_decryption import ALGORITHMS, DataKey, Decryption, EncryptedFields, Kek
-from writer.privacy.keyring import Keyring, KeySource, Place, WrapSource, write_keyring
+from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, WrapSource, write_keyring
 from writer.privacy.policy import Action, Policies
 from writer.privacy.protected_schema import Privacy
 
@@ -38,7 +38,7 @@ def rounds(events: int) -> Iterator[tuple[str, float, float]]:
     """Yield for each set of policies the best of some rounds, which take turns."""
     given, found = batches(events), dict[str, list[tuple[float, float]]]()
     with tempfile.TemporaryDirectory() as folder:
-        source = KeySource(Place(str(Path(folder) / "keys.json")))
+        source = KeySource(KeyringPlace(str(Path(folder) / "keys.json")))
         write_keyring(source, Keyring().with_new("hash").with_new("encrypt"))
         keys = primary_keys(source)
         for _ in range(_ROUNDS):
@@ -49,7 +49,7 @@ def rounds(events: int) -> Iterator[tuple[str, float, float]]:
         yield name, min(task for task, _ in each), min(step for _, step in each)
 
 
-class Unwrapped:
+class PlainKeyWrap:
     """A KMS that encrypts nothing."""
 
     def unwrap(self, text: str, _: str) -> bytes:

@@ -19,7 +19,7 @@ import yaml
 from confluent_kafka import Producer
 
 from bench.contenders.contenders import PIPELINE, configuration
-from bench.contenders.race import Contending
+from bench.contenders.race import ContenderProcess
 from bench.data.dataset import dataset
 from bench.data.fill import fill
 from bench.figures import BenchFailed
@@ -48,7 +48,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Soaked:
+class SoakResult:
     """What was seen: for each commit the driver's wall seconds, and memory along the way."""
 
     look_s: Sequence[float]  # topics, table, redo, range
@@ -89,7 +89,7 @@ class Soaked:
         )
 
 
-def soak(commits: int, directory: Path, progress: Callable[[str], None]) -> Soaked:
+def soak(commits: int, directory: Path, progress: Callable[[str], None]) -> SoakResult:
     """Run the writer on a topic that is filled as fast as it commits. Raises BenchFailed if it fails or gets stuck."""
     data = dataset("200B")
     with Stack(directory / "servers") as stack:
@@ -100,7 +100,7 @@ def soak(commits: int, directory: Path, progress: Callable[[str], None]) -> Soak
         )  # fmt: skip
         job.scratch.mkdir(parents=True)
         job.log.touch()
-        process = Contending(
+        process = ContenderProcess(
             "the writer", _command(job), cwd=job.scratch, log=job.log, env={"TMPDIR": str(job.scratch)}
         )
         process_group = ProcessGroup()
@@ -115,7 +115,7 @@ def soak(commits: int, directory: Path, progress: Callable[[str], None]) -> Soak
     facts = [committed.facts for committed in table.commits_since(-1)]
     looks = [about["phases"]["look"] for about in facts[:-1]]  # the last one's cost is in no later entry
     spent = [sum(about["former"]["phases"].values()) for about in facts[1:]]
-    return Soaked(looks, spent, samples, sum(about["files"] for about in facts))
+    return SoakResult(looks, spent, samples, sum(about["files"] for about in facts))
 
 
 def _command(job: Job) -> list[str]:
@@ -126,7 +126,7 @@ def _command(job: Job) -> list[str]:
     return [sys.executable, "-m", "writer.cli", "run", str(path)]
 
 
-def _carried(process: Contending, job: Job, commits: int, progress: Callable[[str], None]) -> list[Sample]:
+def _carried(process: ContenderProcess, job: Job, commits: int, progress: Callable[[str], None]) -> list[Sample]:
     """Send events until there are so many commits, looking at the memory on the way."""
     data, producer, sent = dataset("200B"), Producer({"bootstrap.servers": job.bootstrap, "log_level": 0}), RECORDS
     samples: list[Sample] = []
@@ -167,7 +167,7 @@ def _sample(commits: int) -> Sample:
     return Sample(commits, **sizes)
 
 
-def draw(seen: Soaked, path: Path) -> None:
+def draw(seen: SoakResult, path: Path) -> None:
     """Plot latency and memory over the commits."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -37,7 +37,7 @@ class Scaler(Protocol):
 
 
 @dataclass
-class Ours:
+class HeadracePolicy:
     """headrace's own policy, through the code that scales for real."""
 
     policy: Policy
@@ -53,7 +53,7 @@ class Ours:
 
 
 @dataclass
-class Static:
+class FixedExecutors:
     """A number that never changes."""
 
     executors: int

@@ -7,8 +7,8 @@ from datetime import timedelta
 from itertools import pairwise
 
 from autoscaler.decision.policy import DEFAULTS, Policy
-from bench.simulation.baselines import Busy, Dynamic, Flink, Ours, Scaler, Static, Threshold
-from bench.simulation.simulator import BEGAN, World
+from bench.simulation.baselines import Busy, Dynamic, FixedExecutors, Flink, HeadracePolicy, Scaler, Threshold
+from bench.simulation.simulator import BEGAN, SimulatedPipeline
 from bench.simulation.trace import Trace
 
 REVERSAL_S = 1800.0  # an up within half an hour of a down, or a down of an up
@@ -47,7 +47,7 @@ class Score:
 
 def play(trace: Trace, scaler: Scaler, policy: Policy = DEFAULTS, setting: str = "") -> Score:
     """Run a policy through a trace."""
-    world = World(trace, policy)
+    world = SimulatedPipeline(trace, policy)
     points, changes = list[Point](), list[tuple[float, int]]()
     over = late_max = 0.0
     at_s, next_s = policy.interval_s, 0.0
@@ -80,7 +80,7 @@ def reversals(changes: Sequence[tuple[float, int]]) -> int:
 
 def ours(trace: Trace, policy: Policy) -> Score:
     """Play headrace's policy, with the limits of the trace."""
-    return play(trace, Ours(_within(trace, policy)), policy, "defaults" if policy == DEFAULTS else "as set")
+    return play(trace, HeadracePolicy(_within(trace, policy)), policy, "defaults" if policy == DEFAULTS else "as set")
 
 
 def _within(trace: Trace, policy: Policy) -> Policy:
@@ -122,8 +122,8 @@ def compare(trace: Trace, policy: Policy, names: Iterable[str]) -> list[Score]:
     days = trace.lasts_s / 86_400
     if "static" in chosen:
         mean = max(1, math.ceil(hours / 24 / days))
-        scores.append(play(trace, Static(most, "static, all of use"), policy, f"{most} executors"))
-        scores.append(play(trace, Static(mean, "static of equal cost"), policy, f"{mean} executors"))
+        scores.append(play(trace, FixedExecutors(most, "static, all of use"), policy, f"{most} executors"))
+        scores.append(play(trace, FixedExecutors(mean, "static of equal cost"), policy, f"{mean} executors"))
     if "dynamic" in chosen:
         scores.append(play(trace, Dynamic(most), policy, "defaults"))
     if "flink" in chosen:

@@ -32,7 +32,7 @@ _FAILING_AFTER_S = 60.0  # an outage is reported from then on
 Numbers = npt.NDArray[np.float64]
 
 
-class World:
+class SimulatedPipeline:
     """One pipeline through a trace. `advance` in order of time, `look`, `ask`."""
 
     def __init__(self, trace: Trace, policy: Policy = DEFAULTS) -> None:

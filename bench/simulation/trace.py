@@ -13,7 +13,7 @@ Purpose = Literal["tuned", "untuned", "held out", "recorded"]
 
 
 @dataclass(frozen=True)
-class Hot:
+class HotPartition:
     """A partition that gets `factor` times its share for a while."""
 
     partition: int
@@ -34,7 +34,7 @@ class Trace:
     arriving_per_s: tuple[float, ...]  # records, all partitions
     partitions: int = 48
     share_max: float = 1.6  # of the fullest partition over the emptiest, evenly between
-    hot: tuple[Hot, ...] = ()
+    hot: tuple[HotPartition, ...] = ()
     outages: tuple[tuple[float, float], ...] = ()  # seconds [from, until) in which no batch finishes
     trigger_s: float = 60.0
     delay_max_s: float = 60.0

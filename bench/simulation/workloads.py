@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from bench.simulation.trace import Hot, Trace
+from bench.simulation.trace import HotPartition, Trace
 from writer.config.base import did_you_mean
 from writer.core.errors import ConfigError
 
@@ -102,7 +102,8 @@ def skew() -> Trace:
     at = _seconds()
     return Trace(
         "skew", "one partition of 48 gets eight times its share from 12:00 to 18:00", _STEP_S,
-        _made(_wave(at, 90e3, 0.3, 20), 17), hot=(Hot(5, 12 * _HOUR_S, 18 * _HOUR_S, 8.0),), seed=17, purpose="untuned",
+        _made(_wave(at, 90e3, 0.3, 20), 17), hot=(HotPartition(5, 12 * _HOUR_S, 18 * _HOUR_S, 8.0),), seed=17,
+        purpose="untuned",
     )  # fmt: skip
 
 

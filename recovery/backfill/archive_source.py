@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recovery.backfill.archive_files import File, files, partitions
-from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.source import NO_TIME_MS, Chunk, Source, SourceFailed, in_full
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import HEADERS
@@ -21,7 +21,7 @@ from writer.batch.bucketing import TimeRule, times_of
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, Span, TopicPartition, joined
 from writer.maintenance.local_pipeline import Piece
-from writer.table.ledger.gap_record import GapRecord, Hint
+from writer.table.ledger.gap_record import EventTimeHint, GapRecord
 from writer.table.row_removal import inside, spans_of
 
 _ROLES = ("topic", "partition", "offset", "time", "key", "value", "headers", "incarnation")
@@ -33,7 +33,7 @@ _TIMES = pa.timestamp("us", "UTC")
 
 
 def opened(
-    filling: Filling, gap_record: GapRecord, locations: Sequence[str], columns: str | None, by_time: str | None
+    filling: BackfilledTable, gap_record: GapRecord, locations: Sequence[str], columns: str | None, by_time: str | None
 ) -> Source:
     """Open an archive. Raises ConfigError if its rows cannot be identified with these columns."""
     found = files(locations, filling.config.s3.settings)
@@ -45,7 +45,9 @@ def opened(
         keys = [key.strip() for key in by_time.split(",") if key.strip()]
         hints = gap_record.opened.hints if gap_record.opened else ()
         topic = filling.settings.topics.among(filling.table.snapshot().incarnations())[0]
-        return ByTime(name, found, keys, hints, filling.walk.time_rule, topic, dict(gap_record.through), beside)
+        return ArchiveByEventTime(
+            name, found, keys, hints, filling.walk.time_rule, topic, dict(gap_record.through), beside
+        )
     head = next(iter(found[0].batches()), pa.table({}))
     roles = columns_of(head.schema.names, columns)
     if "value" not in roles:
@@ -54,10 +56,10 @@ def opened(
     parts = {r.part for r in (gap_record.opened.ranges if gap_record.opened else ())}
     if "topic" not in roles and len({part.topic for part in parts}) > 1:
         raise ConfigError("the gap has several topics; say with --columns topic=... which column names the topic")
-    return ByOffset(name, found, roles, beside)
+    return ArchiveByOffset(name, found, roles, beside)
 
 
-def _check_privacy(filling: Filling) -> None:
+def _check_privacy(filling: BackfilledTable) -> None:
     """Raise ConfigError where rows that are decoded already would come past the privacy policies."""
     if filling.settings.privacy is not None:
         raise ConfigError(
@@ -66,7 +68,7 @@ def _check_privacy(filling: Filling) -> None:
         )
 
 
-def of_records(filling: Filling, locations: Sequence[str], columns: str | None) -> Source:
+def of_records(filling: BackfilledTable, locations: Sequence[str], columns: str | None) -> Source:
     """Open an archive of whole records: with key, value and time, and headers where rows are made of them too.
 
     Raises ConfigError for one that lacks a column.
@@ -88,7 +90,7 @@ def of_records(filling: Filling, locations: Sequence[str], columns: str | None) 
             "in _incarnation and name that with --columns incarnation=..., or take --from raw"
         )
     name = f"archive {','.join(locations)}"
-    return ByOffset(name, found, roles, filling.walk.schemas.record_columns.schema)
+    return ArchiveByOffset(name, found, roles, filling.walk.schemas.record_columns.schema)
 
 
 def columns_of(names: Sequence[str], option: str | None) -> dict[str, str]:
@@ -120,7 +122,7 @@ class _ChunkRows:
     count: int = 0
 
 
-class ByOffset:
+class ArchiveByOffset:
     """An archive whose rows carry their offsets: exact. With a value it holds records, else decoded rows."""
 
     def __init__(self, name: str, found: Sequence[File], roles: Mapping[str, str], beside: pa.Schema) -> None:
@@ -239,12 +241,12 @@ def conformed(table: pa.Table, plan: SchemaPlan, beside: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-class ByTime:
+class ArchiveByEventTime:
     """An archive that knows no offsets: rows where the gap's may be in event time, each once by its keys."""
 
     def __init__(
-        self, name: str, found: Sequence[File], keys: Sequence[str], hints: Sequence[Hint], rule: TimeRule, topic: str,
-        through: Mapping[str, str], beside: pa.Schema,
+        self, name: str, found: Sequence[File], keys: Sequence[str], hints: Sequence[EventTimeHint], rule: TimeRule,
+        topic: str, through: Mapping[str, str], beside: pa.Schema,
     ) -> None:  # fmt: skip
         """`through`: partitions that are whole already, by the name of the archive. `beside`: as ByOffset's."""
         self.name, self._files, self._keys, self._hints = name, found, list(keys), list(hints)

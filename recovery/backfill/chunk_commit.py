@@ -53,7 +53,7 @@ class _ChunkOutcome:
     accounts: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Filling:
+class BackfilledTable:
     """The table of one pipeline, as a backfill reads and writes it."""
 
     def __init__(self, name: str, config: Config, schemas: SchemaSource) -> None:

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Protocol
 
 from recovery import identity
-from recovery.backfill.chunk_commit import ChunkCommit, Filling
+from recovery.backfill.chunk_commit import BackfilledTable, ChunkCommit
 from recovery.backfill.source import Source
-from recovery.backfill.throttle import Pace, lag_max, live_lag
+from recovery.backfill.throttle import BackfillPace, lag_max, live_lag
 from writer.core import logging
 from writer.core.offsets import OffsetRange, joined
 from writer.table.gap_claims import LEASE, BackfillLocks
@@ -70,7 +70,7 @@ def chosen(gap_records: Mapping[str, GapRecord], wish: BackfillRequest) -> list[
 
 
 def fill(
-    filling: Filling, sources: Callable[[GapRecord], Sequence[Source]], wish: BackfillRequest,
+    filling: BackfilledTable, sources: Callable[[GapRecord], Sequence[Source]], wish: BackfillRequest,
     listener: ProgressListener,
 ) -> list[Outcome]:  # fmt: skip
     """Fill the gap records that are meant. Raises Claimed, SourceFailed, LimitReached, CommitFailed."""
@@ -83,7 +83,7 @@ def fill(
 
 
 @contextmanager
-def _locked(filling: Filling, gap: str, wish: BackfillRequest) -> Iterator[Callable[[], None]]:
+def _locked(filling: BackfilledTable, gap: str, wish: BackfillRequest) -> Iterator[Callable[[], None]]:
     """Hold the claim of a gap. Raises Claimed. Yields what prolongs it once a quarter of its time is over."""
     claims, by = BackfillLocks(filling.table.store), identity.process(wish.by or identity.person())
     claim, renewed_s = claims.take(gap, by, datetime.now(UTC), identity.gone), time.monotonic()
@@ -102,14 +102,14 @@ def _locked(filling: Filling, gap: str, wish: BackfillRequest) -> Iterator[Calla
 
 
 def _one(
-    filling: Filling, gap_record: GapRecord, sources: Sequence[Source], wish: BackfillRequest,
+    filling: BackfilledTable, gap_record: GapRecord, sources: Sequence[Source], wish: BackfillRequest,
     listener: ProgressListener, renew: Callable[[], None],
 ) -> Outcome:  # fmt: skip
     """Fill one gap record, as far as the sources have its records."""
     outcome = Outcome(gap_record)
     listener.began(gap_record, _offsets(gap_record.left()))
     lag, limit = partial(live_lag, filling.config, filling.name), lag_max(filling.settings.commit.max_delay)
-    pace = Pace(lag, wish.lag_max or limit, wish.rate, alive=renew, on_wait=listener.waits)
+    pace = BackfillPace(lag, wish.lag_max or limit, wish.rate, alive=renew, on_wait=listener.waits)
     for source in sources:
         lost, came = 0, len(outcome.chunks)
         while lost < _OVERTAKEN_MAX:
@@ -129,7 +129,8 @@ def _one(
 
 
 def _from(
-    filling: Filling, outcome: Outcome, source: Source, wish: BackfillRequest, listener: ProgressListener, pace: Pace,
+    filling: BackfilledTable, outcome: Outcome, source: Source, wish: BackfillRequest, listener: ProgressListener,
+    pace: BackfillPace,
 ) -> GapRecord:  # fmt: skip
     """Bring what one source has. Returns the gap record as it is then. Raises Overtaken."""
     snapshot, gap_records = filling.look()

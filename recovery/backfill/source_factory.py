@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.kafka_source import Segment, Topic
 from recovery.backfill.raw_source import RawTable
 from writer.cli.write.topic_adopt import times_at
@@ -19,13 +19,13 @@ _PAIR = re.compile(r"^(?:(?P<topic>[A-Za-z0-9._-]+)/)?(?P<partition>\d+):(?P<her
 _COMPARED = 5  # rows on each side of a gap
 
 
-def kafka(filling: Filling) -> Topic:
+def kafka(filling: BackfilledTable) -> Topic:
     """The gap's own topic."""
     ids = filling.table.snapshot().incarnations()
     return Topic(filling.config.kafka, headers=filling.walk.needs_headers, raw=filling.raw is not None, ids=ids)
 
 
-def raw(filling: Filling, location: str) -> RawTable:
+def raw(filling: BackfilledTable, location: str) -> RawTable:
     """A raw table: of a pipeline that had the same topics. Raises ConfigError where there is none."""
     place = location.rstrip("/")
     snapshot = filling.table.snapshot()
@@ -33,7 +33,7 @@ def raw(filling: Filling, location: str) -> RawTable:
     return RawTable(table, own=place in snapshot.raw_places, ids=snapshot.incarnations())
 
 
-def mirror(filling: Filling, gap_record: GapRecord, where: str, mapped: Sequence[str]) -> Topic:
+def mirror(filling: BackfilledTable, gap_record: GapRecord, where: str, mapped: Sequence[str]) -> Topic:
     """A copy of the topic, with mapped offsets. Raises ConfigError."""
     found = _MIRROR.match(where)
     if found is None:
@@ -81,7 +81,7 @@ def _pairs(ranges: Sequence[OffsetRange], mapped: Sequence[str]) -> Mapping[Topi
     return found
 
 
-def _comparing(filling: Filling, kafka: Kafka) -> Callable[[Segment], bool | None]:
+def _comparing(filling: BackfilledTable, kafka: Kafka) -> Callable[[Segment], bool | None]:
     """Compare the times of the table's rows next to a segment with the mirror's records; None: nothing to compare."""
 
     def same(s: Segment) -> bool | None:

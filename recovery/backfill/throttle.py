@@ -16,7 +16,7 @@ _SLACK_MIN = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
-class Wait:
+class WaitFor:
     """Wait for these seconds, then decide again."""
 
     seconds: float
@@ -29,18 +29,18 @@ def lag_max(delay_max: timedelta) -> timedelta:
     return delay_max + max(_SLACK_MIN, delay_max / 2)
 
 
-def by_lag(lag_seconds: float | None, limit: timedelta) -> Wait | None:
+def by_lag(lag_seconds: float | None, limit: timedelta) -> WaitFor | None:
     """Wait while the live writer is behind. `lag_seconds` None: no writer runs, or it does not know its lag yet."""
     if lag_seconds is None or lag_seconds <= limit.total_seconds():
         return None
     why = f"the live writer is {lag_seconds:.0f} s behind, beyond {limit.total_seconds():.0f} s"
-    return Wait(LOOK_S, why, for_live=True)
+    return WaitFor(LOOK_S, why, for_live=True)
 
 
-def by_rate(rows: int, seconds: float, rate: float | None) -> Wait | None:
+def by_rate(rows: int, seconds: float, rate: float | None) -> WaitFor | None:
     """Wait until `rows` in `seconds` are no more than the rate (rows a second); None: as fast as it goes."""
     early = 0.0 if rate is None else rows / rate - seconds
-    return Wait(early, f"{rate:,.0f} rows a second are enough") if early > 0 else None
+    return WaitFor(early, f"{rate:,.0f} rows a second are enough") if early > 0 else None
 
 
 def live_lag(config: Config, pipeline: str) -> float | None:
@@ -53,7 +53,7 @@ def live_lag(config: Config, pipeline: str) -> float | None:
     return lag.seconds if lag.is_fresh(datetime.fromisoformat(found["at"])) else None
 
 
-class Pace:
+class BackfillPace:
     """Slows pieces down. Calls `alive` repeatedly while it waits or works, and `on_wait` when it begins to wait."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Pace:
                 break
         self._pause(by_rate(self._rows, self._clock() - self._began - self.waited_s, self._rate))
 
-    def _pause(self, decision: Wait | None) -> bool:
+    def _pause(self, decision: WaitFor | None) -> bool:
         if decision is None:
             return False
         self._on_wait(decision.why)

@@ -27,7 +27,7 @@ class TopicIds:
 
 
 @dataclass(frozen=True)
-class Facts:
+class CheckFacts:
     """The facts for a preflight. None: the system did not answer; `unknown` has the reason."""
 
     reading: Reading | None  # None: there is no checkpoint
@@ -57,7 +57,7 @@ class Check:
         return self.ok is False and self.level is None
 
 
-def preflight(facts: Facts) -> list[Check]:
+def preflight(facts: CheckFacts) -> list[Check]:
     """Run all checks, in the order in which they matter to a start."""
     checks = [_lease(facts)]
     if facts.closed is not None or facts.reading is None or facts.reading.nothing:
@@ -74,7 +74,7 @@ def leads_to(checks: Iterable[Check]) -> RecoveryLevel | None:
     return max((check.level for check in checks if check.ok is False and check.level is not None), default=None)
 
 
-def _of_the_checkpoint(facts: Facts, reading: Reading) -> Iterator[Check]:
+def _of_the_checkpoint(facts: CheckFacts, reading: Reading) -> Iterator[Check]:
     yield _spark(reading)
     yield _metadata(facts, reading)
     yield _files(facts, reading)
@@ -85,7 +85,7 @@ def _of_the_checkpoint(facts: Facts, reading: Reading) -> Iterator[Check]:
     yield _frontier(facts, reading)
 
 
-def _lease(facts: Facts) -> Check:
+def _lease(facts: CheckFacts) -> Check:
     if facts.lease is None:
         return _not_looked_at("lease", facts.unknown.get("lease", "no supervisor keeps one"))
     return Check("lease", ok=True, message=facts.lease)  # the caller holds it, or only looks
@@ -99,7 +99,7 @@ def _spark(reading: Reading) -> Check:
     return Check("spark", ok=True, message="the files are of the version that Spark 4.0 reads")
 
 
-def _metadata(facts: Facts, reading: Reading) -> Check:
+def _metadata(facts: CheckFacts, reading: Reading) -> Check:
     corrupt = reading.corruption_of("metadata")
     if corrupt:
         return Check(
@@ -115,7 +115,7 @@ def _metadata(facts: Facts, reading: Reading) -> Check:
     return Check("metadata", ok=True, message=f"the query's id is {reading.query_id}")
 
 
-def _files(facts: Facts, reading: Reading) -> Check:
+def _files(facts: CheckFacts, reading: Reading) -> Check:
     found = [
         (corrupt.name, corrupt.why, _corrupt(facts, reading, corrupt.name))
         for corrupt in reading.corrupt
@@ -137,7 +137,7 @@ def _files(facts: Facts, reading: Reading) -> Check:
     return Check("files", ok=False, message=message, level=level)
 
 
-def _corrupt(facts: Facts, reading: Reading, name: str) -> RecoveryLevel:
+def _corrupt(facts: CheckFacts, reading: Reading, name: str) -> RecoveryLevel:
     """What a corrupt file leads to. Spark reads the newest two of offsets/ and the newest of commits/."""
     folder, _, number = name.rpartition("/")
     last = reading.last
@@ -162,7 +162,7 @@ def _checksums(reading: Reading) -> Check:
     return Check("checksums", ok=True, message="none is in the way of a file that is to be written")
 
 
-def _run_record(facts: Facts, reading: Reading) -> Check:
+def _run_record(facts: CheckFacts, reading: Reading) -> Check:
     if facts.run_record is None:
         return _not_looked_at("witness", "no run record says what Spark had planned")
     wrong = [n for n, batch in reading.batches.items() if facts.run_record.differs(n, batch.content)]
@@ -180,7 +180,7 @@ def _run_record(facts: Facts, reading: Reading) -> Check:
     return Check("witness", ok=True, message=f"{seen} batches are as the writer acted on them")
 
 
-def _commits(facts: Facts, reading: Reading) -> Check:
+def _commits(facts: CheckFacts, reading: Reading) -> Check:
     planned, committed = reading.planned, reading.committed
     if not planned and committed:
         message = (
@@ -206,7 +206,7 @@ def _commits(facts: Facts, reading: Reading) -> Check:
     return Check("commits", ok=True, message=f"batch {last} is planned; it runs again")
 
 
-def _partitions(facts: Facts, reading: Reading) -> Check:
+def _partitions(facts: CheckFacts, reading: Reading) -> Check:
     start = reading.start()
     if facts.frontier is None or start is None:
         return _against_the_table("partitions", facts, start)
@@ -220,7 +220,7 @@ def _partitions(facts: Facts, reading: Reading) -> Check:
     return Check("partitions", ok=False, message="; ".join(message), level=RecoveryLevel.NEW_RUN)
 
 
-def _frontier(facts: Facts, reading: Reading) -> Check:
+def _frontier(facts: CheckFacts, reading: Reading) -> Check:
     start, end, frontier = reading.start(), reading.end(), facts.frontier
     if facts.lost:
         return _forgot(facts.lost)
@@ -246,7 +246,7 @@ def _forgot(topic: str) -> Check:
     return Check("frontier", ok=False, message=message, level=RecoveryLevel.WALK_BACK)
 
 
-def _topics(facts: Facts) -> Check:
+def _topics(facts: CheckFacts) -> Check:
     if facts.topics is None:
         return _silent("topics", "kafka", facts)
     gone = sorted(name for name, ids in facts.topics.items() if ids.now is None)
@@ -265,7 +265,7 @@ def _topics(facts: Facts) -> Check:
     return Check("topics", ok=True, message=f"{_listed(sorted(facts.topics))}: {what}")
 
 
-def _log(facts: Facts) -> Check:
+def _log(facts: CheckFacts) -> Check:
     start = facts.frontier if facts.frontier is not None else (facts.reading.start() if facts.reading else None)
     if facts.held is None:
         return _silent("log", "kafka", facts)
@@ -286,13 +286,13 @@ def _log(facts: Facts) -> Check:
     return Check("log", ok=True, message="Kafka holds what comes next")
 
 
-def _created_again(facts: Facts) -> list[str]:
+def _created_again(facts: CheckFacts) -> list[str]:
     """Topics whose offsets mean other records than when they were read."""
     known = facts.topics or {}
     return sorted(name for name, ids in known.items() if ids.now is not None and ids.known not in (None, ids.now))
 
 
-def _against_the_table(name: str, facts: Facts, start: Offsets | None) -> Check:
+def _against_the_table(name: str, facts: CheckFacts, start: Offsets | None) -> Check:
     if facts.foreign:
         return _not_looked_at(name, "there is no table to hold it against")
     if facts.frontier is None:
@@ -301,7 +301,7 @@ def _against_the_table(name: str, facts: Facts, start: Offsets | None) -> Check:
     return _not_looked_at(name, "the files do not tell where it begins")
 
 
-def _silent(name: str, system: str, facts: Facts) -> Check:
+def _silent(name: str, system: str, facts: CheckFacts) -> Check:
     """Return a check without an answer, to wait for; or one that was not asked."""
     error = facts.unknown.get(system)
     if error is None:
@@ -313,7 +313,7 @@ def _not_looked_at(name: str, why: str) -> Check:
     return Check(name, ok=None, message=why)
 
 
-def _begins(facts: Facts) -> str:
+def _begins(facts: CheckFacts) -> str:
     return "Spark begins at its starting offsets" if facts.foreign else "a start begins a new run from the frontier"
 
 

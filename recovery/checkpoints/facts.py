@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from recovery.checkpoints.checks import Facts, TopicIds
+from recovery.checkpoints.checks import CheckFacts, TopicIds
 from recovery.checkpoints.reader import Reading, read
 from recovery.lease.factory import leases_of
 from recovery.lease.kubernetes_api import ApiFailed
@@ -34,7 +34,7 @@ class CheckpointFacts:
 
     run: int | None
     location: str  # of its checkpoint; of all of the pipeline's where there is none
-    facts: Facts
+    facts: CheckFacts
 
 
 def of_pipeline(config: Config, name: str, cluster: Cluster | BrokerUnreachable | None = None) -> CheckpointFacts:
@@ -55,7 +55,7 @@ def of_pipeline(config: Config, name: str, cluster: Cluster | BrokerUnreachable 
     lost = next((topic for topic in names if known.get(topic) and topic not in known_topics), None)
     closed = run if snapshot and run is not None and run <= snapshot.closed else None
     lease = _lease(config, name, checkpoints, unknown)
-    facts = Facts(reading, frontier, run_record=seen, lease=lease, lost=lost, closed=closed, unknown=unknown)
+    facts = CheckFacts(reading, frontier, run_record=seen, lease=lease, lost=lost, closed=closed, unknown=unknown)
     ids = {topic: known[topic][-1] if known.get(topic) else None for topic in names}
     location = checkpoints.store.location if run is None else checkpoints.path(run)
     return CheckpointFacts(run, location, _with_kafka(facts, cluster, ids))
@@ -80,10 +80,10 @@ def _lease(config: Config, name: str, checkpoints: Checkpoints, unknown: dict[st
     return f"epoch {seen.epoch}, {'released' if seen.released else 'taken'} by {seen.holder}"
 
 
-def of_checkpoint(location: str, bootstrap: str | None, s3: S3Settings | None = None) -> Facts:
+def of_checkpoint(location: str, bootstrap: str | None, s3: S3Settings | None = None) -> CheckFacts:
     """Gather the facts of a checkpoint of which only the place is known. Raises StoreError."""
     reading = read(store_at(location, s3))
-    facts = Facts(reading, foreign=True)
+    facts = CheckFacts(reading, foreign=True)
     start = reading.start()
     if bootstrap is None or start is None:
         return facts
@@ -115,7 +115,7 @@ def _steady(
     return run, reading, before
 
 
-def _with_kafka(facts: Facts, cluster: Cluster | BrokerUnreachable, known: Mapping[str, str | None]) -> Facts:
+def _with_kafka(facts: CheckFacts, cluster: Cluster | BrokerUnreachable, known: Mapping[str, str | None]) -> CheckFacts:
     """Ask Kafka for the topics, and for what it holds of where the next batch begins. `known`: topic → its id."""
     if isinstance(cluster, BrokerUnreachable):
         return _without_kafka(facts, cluster)
@@ -130,7 +130,7 @@ def _with_kafka(facts: Facts, cluster: Cluster | BrokerUnreachable, known: Mappi
     return replace(facts, topics=topics, held={source: LogRange(earliest[source], ends[source]) for source in asked})
 
 
-def _without_kafka(facts: Facts, error: BrokerUnreachable | TopicMissing) -> Facts:
+def _without_kafka(facts: CheckFacts, error: BrokerUnreachable | TopicMissing) -> CheckFacts:
     return replace(facts, unknown={**facts.unknown, "kafka": str(error)})
 
 

@@ -19,7 +19,7 @@ from writer.storage.locations import store_at
 
 
 @dataclass(frozen=True)
-class Remove:
+class RemoveFiles:
     """Take these files away."""
 
     names: Sequence[str]
@@ -41,7 +41,7 @@ class RepairResult:
     copy: str
 
 
-def plan(reading: Reading, frontier: Offsets | None) -> Remove | NoRepair:
+def plan(reading: Reading, frontier: Offsets | None) -> RemoveFiles | NoRepair:
     """Choose the files of a checkpoint to remove. `frontier`: of the table; None: unknown."""
     last, corrupt = reading.last, {found.name for found in reading.corrupt}
     if reading.newer:
@@ -71,7 +71,7 @@ def plan(reading: Reading, frontier: Offsets | None) -> Remove | NoRepair:
         if last is None or reading.committed[-1] != last:
             return NoRepair(f"{newest_commit} is corrupt, and is not of the newest batch")
         names += [newest_commit, _checksum(newest_commit)]
-    return Remove(names) if names else NoRepair("nothing in it is corrupt or in the way")
+    return RemoveFiles(names) if names else NoRepair("nothing in it is corrupt or in the way")
 
 
 def repair(

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from recovery.backfill import archive_source, source_factory
-from recovery.backfill.chunk_commit import ChunkCommit, Filling
+from recovery.backfill.chunk_commit import BackfilledTable, ChunkCommit
 from recovery.backfill.loop import BackfillRequest, Outcome, chosen, fill
 from recovery.backfill.source import Source
 from writer.commit.builder import bytes_per_row
@@ -106,7 +106,7 @@ def ended(name: str, outcomes: Sequence[Outcome], *, as_json: bool, out: Console
 
 
 def estimated(
-    filling: Filling,
+    filling: BackfilledTable,
     sources: Callable[[GapRecord], Sequence[Source]],
     wish: BackfillRequest,
     *,
@@ -238,7 +238,9 @@ def backfill(
     settings = load(config)
     made = _sources(mirror, mapped or [], raw, archive or [], columns, by_time)
     wish = BackfillRequest(tuple(gap or ()), chunk_rows, rate, _limit(lag_max), by or "")
-    fillings = [Filling(name, settings, registry.source(settings.registry)) for name in settings.chosen(pipeline)]
+    fillings = [
+        BackfilledTable(name, settings, registry.source(settings.registry)) for name in settings.chosen(pipeline)
+    ]
 
     def work(*, write: bool) -> bool:
         out = console()
@@ -271,7 +273,7 @@ def _sources(
     archive: Sequence[str],
     columns: str | None,
     by_time: str | None,
-) -> Callable[[Filling, GapRecord], Sequence[Source]]:
+) -> Callable[[BackfilledTable, GapRecord], Sequence[Source]]:
     """Return what makes the sources of a gap record. Raises ConfigError for options that do not go together."""
     if mapped and not mirror:
         raise ConfigError("--map says where records stand in a mirror; say which with --from-mirror")
@@ -280,7 +282,7 @@ def _sources(
     if mirror and not mapped:
         raise ConfigError("--from-mirror needs --map: a mirror's offsets are other offsets")
 
-    def made(filling: Filling, gap_record: GapRecord) -> Sequence[Source]:
+    def made(filling: BackfilledTable, gap_record: GapRecord) -> Sequence[Source]:
         if not mirror and not archive and not raw:
             return [source_factory.kafka(filling)]
         found: list[Source] = [source_factory.raw(filling, raw)] if raw else []

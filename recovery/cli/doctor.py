@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from recovery.checkpoints.checks import Check, Facts, leads_to, preflight
+from recovery.checkpoints.checks import Check, CheckFacts, leads_to, preflight
 from recovery.checkpoints.facts import of_checkpoint, of_pipeline
 from recovery.escalation.levels import RecoveryLevel
 from writer.clients import kafka_sample
@@ -40,13 +40,13 @@ _FOUND = 1  # exit code
 
 
 @dataclass(frozen=True)
-class Examined:
+class CheckpointExamination:
     """One checkpoint, and what was found."""
 
     pipeline: str | None
     run: int | None
     checkpoint: str
-    facts: Facts
+    facts: CheckFacts
     checks: Sequence[Check]
 
     def document(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def doctor(
     raise typer.Exit(_FOUND if any(check.ok is False for one in found for check in one.checks) else 0)
 
 
-def show(one: Examined, out: Console) -> None:
+def show(one: CheckpointExamination, out: Console) -> None:
     """Show what was found, a line for each check."""
     marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
     title = f"{one.pipeline}: " if one.pipeline else ""
@@ -121,17 +121,17 @@ def show(one: Examined, out: Console) -> None:
     out.print(Text(message, "bold red" if halt or level else ""), "")
 
 
-def _lead(check: Check, one: Examined) -> str:
+def _lead(check: Check, one: CheckpointExamination) -> str:
     if check.ok is not False:
         return ""
     return " → a person must act" if check.level is None else f" → {check.level.label}, {_words(check.level, one)}"
 
 
-def _words(level: RecoveryLevel, one: Examined) -> str:
+def _words(level: RecoveryLevel, one: CheckpointExamination) -> str:
     return _OF_A_STRANGER.get(level, _WORDS[level]) if one.facts.foreign else _WORDS[level]
 
 
-def _of_pipelines(path: Path, only: list[str] | None) -> list[Examined]:
+def _of_pipelines(path: Path, only: list[str] | None) -> list[CheckpointExamination]:
     settings = load(path)
     cluster = answering(kafka_sample.asked(settings.kafka))  # once: all pipelines share the wait for a silent broker
     found = []
@@ -141,11 +141,11 @@ def _of_pipelines(path: Path, only: list[str] | None) -> list[Examined]:
         except StoreError as error:
             found.append(_unreadable(name, f"{settings.checkpoints}/{name}", error))
             continue
-        found.append(Examined(name, asked.run, asked.location, asked.facts, preflight(asked.facts)))
+        found.append(CheckpointExamination(name, asked.run, asked.location, asked.facts, preflight(asked.facts)))
     return found
 
 
-def _of_place(place: str, bootstrap: str | None) -> Examined:
+def _of_place(place: str, bootstrap: str | None) -> CheckpointExamination:
     try:
         location = checked(place)
     except ValueError as error:
@@ -156,9 +156,9 @@ def _of_place(place: str, bootstrap: str | None) -> Examined:
         return _unreadable(None, location, error)
     if facts.reading is not None and facts.reading.nothing:
         raise ConfigError(f"{location} holds no checkpoint; name the folder that has metadata and offsets in it")
-    return Examined(None, None, location, facts, preflight(facts))
+    return CheckpointExamination(None, None, location, facts, preflight(facts))
 
 
-def _unreadable(name: str | None, location: str, error: StoreError) -> Examined:
+def _unreadable(name: str | None, location: str, error: StoreError) -> CheckpointExamination:
     check = Check("storage", ok=False, message=str(error).rstrip("."), level=RecoveryLevel.WAIT)
-    return Examined(name, None, location, Facts(None, foreign=name is None), [check])
+    return CheckpointExamination(name, None, location, CheckFacts(None, foreign=name is None), [check])

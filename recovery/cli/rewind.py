@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from recovery.rewind.execute import Rewinding, RewindPreview
+from recovery.rewind.execute import RewindExecution, RewindPreview
 from recovery.rewind.plan import named
 from writer.config.loader import load
 from writer.config.pipelines import Config
@@ -53,7 +53,7 @@ def rewind(
     """
     settings = load(config)
     work = partial(
-        run, Rewinding(settings, settings.one(pipeline)), settings, version_or_time("--to", to),
+        run, RewindExecution(settings, settings.one(pipeline)), settings, version_or_time("--to", to),
         accept_loss=accept_loss, now=datetime.now(UTC), as_json=as_json, out=console(),
     )  # fmt: skip
     confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from recovery.escalation.decide import Down, Event, Failed, Frontier, Policy, decide, used
+from recovery.escalation.decide import DependencyUnavailable, Event, Failed, Frontier, Policy, decide, used
 from recovery.escalation.levels import RecoveryLevel
 from recovery.escalation.state import Memory, document, read
 from recovery.lease.factory import leases_of
@@ -87,7 +87,7 @@ def next_step(rules: Policy, memory: Memory, frontier: Frontier | None, silent: 
         return "nothing failed yet, as far as is kept"
     event: Event = Failed(known.verdict, frontier or Frontier.HELD, known.run)
     if silent is not None and not known.halt:
-        event = Down(silent)
+        event = DependencyUnavailable(silent)
     return describe(decide(rules, memory.state, event, now, 1.0))
 
 

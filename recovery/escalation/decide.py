@@ -102,7 +102,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Down:
+class DependencyUnavailable:
     """Storage or broker do not answer."""
 
     message: str
@@ -113,7 +113,7 @@ class Healthy:
     """It runs, and commits what there is."""
 
 
-Event = Failed | Down | Healthy
+Event = Failed | DependencyUnavailable | Healthy
 
 # --- what is done -------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Stay:
+class KeepRunning:
     """Let it run."""
 
     reason: str
@@ -144,17 +144,17 @@ class Halt:
     state: State
 
 
-Decision = Start | Stay | Halt
+Decision = Start | KeepRunning | Halt
 
 
 def decide(policy: Policy, state: State, event: Event, now: datetime, jitter: float) -> Decision:
     """Choose what is done next. `jitter`, from 0 to 1, draws the delay between half of its length and all of it."""
     if isinstance(event, Healthy):
-        return Stay("it runs", _healthy(policy, state, now))
+        return KeepRunning("it runs", _healthy(policy, state, now))
     if isinstance(event, Failed) and event.refused is not None:
         return _refused(policy, state, event, now, jitter)
     state = _unhealthy(policy, state, now)
-    if isinstance(event, Down):
+    if isinstance(event, DependencyUnavailable):
         return _wait(policy, state, event.message, jitter)
     verdict = event.verdict
     if state.halted or verdict.halt:

@@ -4,7 +4,7 @@ import os
 from typing import assert_never
 
 from recovery.lease.kubernetes_api import in_pod
-from recovery.lease.kubernetes_lease import About, KubernetesLeases, lease_name
+from recovery.lease.kubernetes_lease import KubernetesLeases, LeaseContent, lease_name
 from recovery.lease.lease import Leases, StoreLeases
 from writer.config.pipelines import Config
 from writer.storage.base import Store
@@ -17,7 +17,7 @@ def leases_of(config: Config, pipeline: str, beside: Store) -> Leases:
         case "store":
             return StoreLeases(beside)
         case "kubernetes":
-            about = About(lease_name(settings.lease_prefix, pipeline), pipeline, settings.lease_expiry)
+            about = LeaseContent(lease_name(settings.lease_prefix, pipeline), pipeline, settings.lease_expiry)
             return KubernetesLeases(in_pod(os.environ), about)
         case _:
             assert_never(settings.lease)

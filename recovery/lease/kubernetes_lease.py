@@ -21,7 +21,7 @@ _PLAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 
 @dataclass(frozen=True)
-class Put:
+class PutLease:
     """Put this object. A decision is None instead where another holder has the lease."""
 
     verb: Verb
@@ -29,7 +29,7 @@ class Put:
 
 
 @dataclass(frozen=True)
-class About:
+class LeaseContent:
     """What is written into a Lease, by any holder."""
 
     name: str
@@ -62,8 +62,8 @@ def seen(lease: Json) -> LeaseRecord:
 
 
 def taking(
-    found: Json | None, looked: LeaseRecord | None, epoch: int, holder: str, about: About, now: datetime
-) -> Put | None:
+    found: Json | None, looked: LeaseRecord | None, epoch: int, holder: str, about: LeaseContent, now: datetime
+) -> PutLease | None:
     """Decide on taking a lease. `looked`: what was judged to be free, where one looked; another one is not."""
     if found is None:
         return _anew(epoch, holder, about, now)
@@ -73,7 +73,7 @@ def taking(
     return _written(found, epoch, holder, about, now, acquired=True)
 
 
-def renewing(found: Json | None, epoch: int, holder: str, about: About, now: datetime) -> Put | None:
+def renewing(found: Json | None, epoch: int, holder: str, about: LeaseContent, now: datetime) -> PutLease | None:
     """Decide on a renewal. One that was removed, or set back, is put anew; a higher epoch or another holder has it."""
     if found is None:
         return _anew(epoch, holder, about, now)
@@ -83,20 +83,22 @@ def renewing(found: Json | None, epoch: int, holder: str, about: About, now: dat
     return _written(found, epoch, holder, about, now, acquired=is_now.epoch < epoch)
 
 
-def releasing(found: Json | None, epoch: int, holder: str, now: datetime) -> Put | None:
+def releasing(found: Json | None, epoch: int, holder: str, now: datetime) -> PutLease | None:
     """Decide on a release: the holder goes, the epoch stays."""
     if found is None or (seen(found).epoch, seen(found).holder) != (epoch, holder):
         return None
     body = copy.deepcopy(found)
     body["metadata"].setdefault("annotations", {})[RELEASED_BY] = holder
     body["spec"] |= {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": _micro(now)}
-    return Put("update", body)
+    return PutLease("update", body)
 
 
 class KubernetesLeases:
     """The lease of one pipeline in the API of a cluster."""
 
-    def __init__(self, api: Api, about: About, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self, api: Api, about: LeaseContent, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
         self._api, self._about, self._clock = api, about, clock
         self._looked: LeaseRecord | None = None  # and judged by the reader
         self._held: Json | None = None  # as this one put it last
@@ -126,7 +128,7 @@ class KubernetesLeases:
         reply = self._api.lease("get", self._about.name)
         return None if reply.nothing else reply.body
 
-    def _replace(self, decide: Callable[[Json | None], Put | None]) -> bool:
+    def _replace(self, decide: Callable[[Json | None], PutLease | None]) -> bool:
         """Put what is decided of one's own last Lease, then of the one that is there. False: another holder has it."""
         found = self._held or self._found()
         for _ in range(_TRIES):
@@ -141,7 +143,7 @@ class KubernetesLeases:
             f"`kubectl get lease {self._about.name} -o yaml --show-managed-fields` who writes it, and stop that."
         )
 
-    def _put(self, decision: Put | None) -> bool:
+    def _put(self, decision: PutLease | None) -> bool:
         self._held = None  # until the API says that it is: an answer may be lost
         if decision is None:
             return False
@@ -152,13 +154,13 @@ class KubernetesLeases:
         return True
 
 
-def _anew(epoch: int, holder: str, about: About, now: datetime) -> Put:
+def _anew(epoch: int, holder: str, about: LeaseContent, now: datetime) -> PutLease:
     metadata = {"name": about.name, "labels": {"app.kubernetes.io/name": "headrace"}}
     lease: Json = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
-    return Put("create", _written(lease, epoch, holder, about, now, acquired=True).body)
+    return PutLease("create", _written(lease, epoch, holder, about, now, acquired=True).body)
 
 
-def _written(found: Json, epoch: int, holder: str, about: About, now: datetime, *, acquired: bool) -> Put:
+def _written(found: Json, epoch: int, holder: str, about: LeaseContent, now: datetime, *, acquired: bool) -> PutLease:
     """Return the object with its holder; what others wrote to it stays."""
     body = copy.deepcopy(found)
     annotations = body["metadata"].get("annotations") or {}
@@ -169,7 +171,7 @@ def _written(found: Json, epoch: int, holder: str, about: About, now: datetime, 
     body["spec"] = {
         **spec, **times, "holderIdentity": holder, "leaseDurationSeconds": about.seconds, "leaseTransitions": epoch,
     }  # fmt: skip
-    return Put("update", body)
+    return PutLease("update", body)
 
 
 def _mark(lease: Json) -> tuple[str, str]:

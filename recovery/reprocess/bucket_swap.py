@@ -17,9 +17,9 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.source import Source
-from recovery.backfill.throttle import Pace
+from recovery.backfill.throttle import BackfillPace
 from recovery.reprocess.bucket_rows import BucketRows
 from recovery.reprocess.places import Places, at_places, count, size
 from recovery.reprocess.records import Records, by_incarnation
@@ -63,7 +63,7 @@ class BucketOutcome:
 
 
 @dataclass
-class MadeRows:
+class DecodedAgain:
     """What the tasks made of the records: one for each incarnation of the topics."""
 
     reports: list[Report] = field(default_factory=list)
@@ -92,7 +92,9 @@ class MadeRows:
 class BucketSwap:
     """Swaps buckets of one pipeline's table, one at a time."""
 
-    def __init__(self, filling: Filling, sources: Sequence[Source], pace: Pace, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, filling: BackfilledTable, sources: Sequence[Source], pace: BackfillPace, facts: Mapping[str, Any]
+    ) -> None:
         """`facts`: what entries say of who did it, and from which source."""
         self._filling, self._sources, self._pace, self._facts = filling, sources, pace, facts
         self.table = filling.table
@@ -105,7 +107,7 @@ class BucketSwap:
         """
         began, began_s = datetime.now(UTC), time.monotonic()
         fault_points.point("before_reprocess_read")
-        made = MadeRows()
+        made = DecodedAgain()
         try:
             for incarnation, places in by_incarnation(held.places).items():
                 self._task(made, incarnation, places, held, now)
@@ -131,7 +133,7 @@ class BucketSwap:
             [file.path for file in report.files], round(time.monotonic() - began_s, 3),
         )  # fmt: skip
 
-    def _task(self, made: MadeRows, incarnation: int, places: Places, held: BucketRows, now: datetime) -> None:
+    def _task(self, made: DecodedAgain, incarnation: int, places: Places, held: BucketRows, now: datetime) -> None:
         """Run a task on the records of one incarnation of the topics."""
         walk, records = self._filling.walk, Records(self._sources, places, self._pace.pieces)
         incarnations = {part.topic: incarnation for part in places}
@@ -148,11 +150,11 @@ class BucketSwap:
     def _plan(self, now: datetime, incarnations: Mapping[str, int], older: timedelta) -> TaskPlan:
         return self._filling.walk.task_plan(now, PREFIX, incarnations, older)
 
-    def _settle(self, made: MadeRows) -> None:
+    def _settle(self, made: DecodedAgain) -> None:
         """See that what came of the records may take the place of the rows. Raises LimitReached."""
         check_failed_records(self._filling.name, made.report, self._filling.settings.limits)
 
-    def _is_same(self, snapshot: PipelineSnapshot, held: BucketRows, made: MadeRows, report: Report) -> bool:
+    def _is_same(self, snapshot: PipelineSnapshot, held: BucketRows, made: DecodedAgain, report: Report) -> bool:
         """Return whether the records became the rows that are there."""
         if any(moves["rows"] for moves in made.moves.values()) or {f.bucket for f in report.files} != {held.bucket}:
             return False
@@ -162,7 +164,7 @@ class BucketSwap:
         return same_rows(self.table.store, columns, held.files, made.found, report.files, budget)
 
     def _commit(
-        self, snapshot: PipelineSnapshot, held: BucketRows, made: MadeRows, report: Report, began: datetime
+        self, snapshot: PipelineSnapshot, held: BucketRows, made: DecodedAgain, report: Report, began: datetime
     ) -> int:
         table = self.table
         table.grow(list(self._filling.walk.schemas.columns()))  # before any file has them
@@ -180,7 +182,7 @@ class BucketSwap:
             return self._swap(snapshot, held, made, report, left, began)
 
     def _swap(
-        self, snapshot: PipelineSnapshot, held: BucketRows, made: MadeRows, report: Report, left: RemovalResult,
+        self, snapshot: PipelineSnapshot, held: BucketRows, made: DecodedAgain, report: Report, left: RemovalResult,
         began: datetime,
     ) -> int:  # fmt: skip
         """Put the entry. Returns its version."""
@@ -198,7 +200,7 @@ class BucketSwap:
         )  # fmt: skip
         return self.table.reprocess(snapshot, planned)
 
-    def _discard(self, made: MadeRows) -> None:
+    def _discard(self, made: DecodedAgain) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
         report = made.report
         self._filling.tables.discard(report.files, self._filling.walk.side_files(report))

@@ -13,9 +13,9 @@ from typing import Any
 
 import bucketers
 from recovery import identity
-from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.source import Source
-from recovery.backfill.throttle import Pace, lag_max, live_lag
+from recovery.backfill.throttle import BackfillPace, lag_max, live_lag
 from recovery.reprocess.bucket_rows import BucketRows, chosen, rows_of
 from recovery.reprocess.bucket_swap import BucketOutcome, BucketSwap
 from recovery.reprocess.late_swap import LateSwap
@@ -82,7 +82,7 @@ class Reprocessing:
     def __init__(self, name: str, config: Config, schemas: SchemaSource, wanted: ReprocessRequest) -> None:
         """Open the tables. Raises ConfigError for a pipeline with a route, HeadraceError when there is no table."""
         config.one_table(name)
-        self._filling, self._wanted = Filling(name, config, schemas), wanted
+        self._filling, self._wanted = BackfilledTable(name, config, schemas), wanted
         self._replaying = Replaying(name, config, schemas)
         self.name = name
         self._bucketer = bucketers.build(self._filling.settings.bucket)
@@ -119,7 +119,7 @@ class Reprocessing:
         """
         filling, wanted, result = self._filling, self._wanted, ReprocessResult()
         lag, limit = partial(live_lag, filling.config, self.name), lag_max(filling.settings.commit.max_delay)
-        pace = Pace(lag, limit, wanted.rate, alive=lambda: None, on_wait=on_wait)
+        pace = BackfillPace(lag, limit, wanted.rate, alive=lambda: None, on_wait=on_wait)
         facts = {"by": wanted.by or identity.person(), "source": wanted.source.origin}
         with _storage(filling):
             sources = wanted.source.opened(filling)
@@ -215,7 +215,7 @@ def _meant(within: Offsets) -> Selection:
 
 
 @contextmanager
-def _storage(filling: Filling) -> Iterator[None]:
+def _storage(filling: BackfilledTable) -> Iterator[None]:
     """Raise CommitFailed where the storage of the table fails, HeadraceError for a file that is gone."""
     try:
         yield

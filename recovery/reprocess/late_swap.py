@@ -12,11 +12,11 @@ from uuid import uuid4
 
 import numpy as np
 
-from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.source import Source
-from recovery.backfill.throttle import Pace
+from recovery.backfill.throttle import BackfillPace
 from recovery.reprocess.bucket_rows import BucketRows
-from recovery.reprocess.bucket_swap import BucketOutcome, BucketSwap, MadeRows
+from recovery.reprocess.bucket_swap import BucketOutcome, BucketSwap, DecodedAgain
 from recovery.reprocess.places import Collector
 from writer.batch.plan import TaskPlan
 from writer.batch.staging import table_file
@@ -34,7 +34,9 @@ _ROWS_AT_ONCE = 65_536
 class LateSwap(BucketSwap):
     """Swaps buckets of a pipeline's table of late rows."""
 
-    def __init__(self, filling: Filling, sources: Sequence[Source], pace: Pace, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, filling: BackfilledTable, sources: Sequence[Source], pace: BackfillPace, facts: Mapping[str, Any]
+    ) -> None:
         super().__init__(filling, sources, pace, facts)
         self.table = filling.tables.side(filling.settings.late_place)
 
@@ -45,13 +47,13 @@ class LateSwap(BucketSwap):
     def _plan(self, now: datetime, incarnations: Mapping[str, int], older: timedelta) -> TaskPlan:
         return replace(super()._plan(now, incarnations, older), table=self.table.location)
 
-    def _settle(self, made: MadeRows) -> None:
+    def _settle(self, made: DecodedAgain) -> None:
         """Leave those rows as they are whose records became none."""
         made.moves.clear()
         made.found = _places(self.table.store, made.report.files)
 
     def _swap(
-        self, snapshot: PipelineSnapshot, held: BucketRows, made: MadeRows, report: Report, left: RemovalResult,
+        self, snapshot: PipelineSnapshot, held: BucketRows, made: DecodedAgain, report: Report, left: RemovalResult,
         began: datetime,
     ) -> int:  # fmt: skip
         facts = {"why": "reprocess", "at": began.isoformat(), "bucket": list(held.bucket), **self._facts}
@@ -62,7 +64,7 @@ class LateSwap(BucketSwap):
         self._filling.tables.discard((), self._filling.walk.side_files(replace(report, files=[])))
         return version
 
-    def _discard(self, made: MadeRows) -> None:
+    def _discard(self, made: DecodedAgain) -> None:
         self.table.discard(made.report.files)
         self._filling.tables.discard((), self._filling.walk.side_files(made.report))
 

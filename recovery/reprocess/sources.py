@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from recovery.backfill import archive_source, source_factory
-from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.raw_source import RawTable
 from recovery.backfill.source import Source
 from writer.core.errors import ConfigError
@@ -28,7 +28,7 @@ class SourceChoice:
         if self.columns and not self.archives:
             raise ConfigError("--columns speaks of an archive; say which with --from archive --archive LOCATION")
 
-    def opened(self, filling: Filling) -> list[Source]:
+    def opened(self, filling: BackfilledTable) -> list[Source]:
         """Open it for a pipeline. Raises ConfigError where there is none, or rows made of it would lack something."""
         match self.origin:
             case "kafka":

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from recovery.rewind.plan import Facts, Plan, Since, Then, plan, since
-from recovery.rewind.undo import Undone, undone
+from recovery.rewind.plan import EarlierVersion, LaterEntries, Plan, RewindFacts, plan, since
+from recovery.rewind.undo import RevertedChanges, undone
 from writer.clients import kafka_sample
 from writer.clients.driver_endpoint import check_no_driver
 from writer.clients.kafka import Cluster, choose_topics
@@ -28,7 +28,7 @@ from writer.table.log.appender import LostRace
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.log import Action
-from writer.table.log.operations import Reopened, Rewind, TargetRewind
+from writer.table.log.operations import ReopenedBucket, Rewind, TargetRewind
 from writer.table.log.snapshot import PipelineSnapshot, TargetRecord, app_id
 from writer.table.row_removal import Offsets, count
 from writer.table.table import PipelineTable
@@ -61,7 +61,7 @@ class TargetPreview:
     @property
     def entry(self) -> TargetRewind:
         """Return it as an entry carries it."""
-        reopened = [Reopened(one.key, one.taken, one.left) for one in self.buckets]
+        reopened = [ReopenedBucket(one.key, one.taken, one.left) for one in self.buckets]
         return TargetRewind(self.record.name, self.record.location, self.number, reopened, self.closed_until)
 
     @property
@@ -75,8 +75,8 @@ class RewindPreview:
     """A plan, and what it would take."""
 
     plan: Plan
-    then: Then
-    since: Since
+    then: EarlierVersion
+    since: LaterEntries
     snapshot: PipelineSnapshot
     held: Mapping[tuple[str, int], LogRange]
     files: int  # that hold rows which go
@@ -84,7 +84,7 @@ class RewindPreview:
     dead_letters: int
     late: int
     pending: int  # commits whose dead letters wait for redo, which comes first
-    undo: Undone | None = None  # what other clients did, and is taken back first
+    undo: RevertedChanges | None = None  # what other clients did, and is taken back first
     targets: tuple[TargetPreview, ...] = ()  # tables of a route
     raw: tuple[tuple[str, int], ...] = ()  # locations of raw tables, and how many records of them go
 
@@ -114,7 +114,7 @@ class RewindPreview:
         return {r.part: [(r.start, r.end)] for r in self.plan.ranges}
 
 
-class Rewinding:
+class RewindExecution:
     """One pipeline's way back."""
 
     def __init__(self, config: Config, name: str, cluster: Cluster | None = None) -> None:
@@ -136,7 +136,7 @@ class Rewinding:
             )
         entries = self._entries(version, snapshot.version)
         earlier = self._main.at(version)
-        then = Then(version, earlier.epoch, earlier.parts(), self._written(version))
+        then = EarlierVersion(version, earlier.epoch, earlier.parts(), self._written(version))
         frontiers = {app_id(self.name, part): part for part in snapshot.parts()}
         after = since(entries, frontiers)
         for record in snapshot.targets().values():
@@ -145,7 +145,7 @@ class Rewinding:
             after = replace(after, taken=Counter(after.taken) + _since(self._tables.side(record.location), version)[1])
         undo = undone(self._main, after.foreign, earlier, snapshot) if after.foreign else None
         numbers, held = self._asked(snapshot)
-        found = plan(Facts(
+        found = plan(RewindFacts(
             then, after, (undo.before if undo else snapshot).parts(), numbers, held, gap_records(self._main, self.name),
             undo.missing if undo else (),
         ))  # fmt: skip
@@ -172,7 +172,7 @@ class Rewinding:
                 wanted = Rewind(
                     uuid4().hex, look.plan.to, look.plan.ranges, left.removed, left.rest,
                     withdrawn={place: offsets for place, rows in places if rows},
-                    reopened=[Reopened(one.key, one.taken, one.left) for one in look.buckets],
+                    reopened=[ReopenedBucket(one.key, one.taken, one.left) for one in look.buckets],
                     seen={r.part: earlier.seen(r.part) for r in look.plan.ranges},
                     closed_until=earlier.closed_until, gaps=look.plan.gaps,
                     closed=Checkpoints(self._config.checkpoints, self.name, self._config.s3.settings).newest() or 0,
@@ -225,8 +225,8 @@ class Rewinding:
         return numbers, {source: LogRange(earliest[source], ends[source]) for source in sources}
 
     def _counted(
-        self, found: Plan, then: Then, after: Since, snapshot: PipelineSnapshot,
-        held: Mapping[tuple[str, int], LogRange], undo: Undone | None,
+        self, found: Plan, then: EarlierVersion, after: LaterEntries, snapshot: PipelineSnapshot,
+        held: Mapping[tuple[str, int], LogRange], undo: RevertedChanges | None,
     ) -> RewindPreview:  # fmt: skip
         """Count the rows that would go, bucket by bucket, and the dead letters."""
         offsets = {r.part: [(r.start, r.end)] for r in found.ranges}

@@ -21,7 +21,7 @@ _ACCEPT = "`headrace table accept` keeps the table as it is."
 
 
 @dataclass(frozen=True)
-class Then:
+class EarlierVersion:
     """The table at the version to which it is to return."""
 
     version: int
@@ -31,7 +31,7 @@ class Then:
 
 
 @dataclass(frozen=True)
-class Since:
+class LaterEntries:
     """The log's facts about the versions after that one."""
 
     begins: Mapping[TopicPartition, int] = field(default_factory=dict)  # where parts begin that were new
@@ -45,11 +45,11 @@ class Since:
 
 
 @dataclass(frozen=True)
-class Facts:
+class RewindFacts:
     """What is known when a plan is made."""
 
-    then: Then
-    since: Since
+    then: EarlierVersion
+    since: LaterEntries
     frontier: Mapping[TopicPartition, int]  # now
     numbers: Mapping[str, int]  # topic → number of its incarnation in Kafka; only of topics that the pipeline reads
     held: Mapping[Source, LogRange]  # of the parts that are read
@@ -87,7 +87,7 @@ class Plan:
         return "; ".join(words)
 
 
-def plan(facts: Facts) -> Plan:
+def plan(facts: RewindFacts) -> Plan:
     """Return what would go back, and what is in the way."""
     then, since = facts.then, facts.since
     if then.epoch == 0:
@@ -122,7 +122,7 @@ def plan(facts: Facts) -> Plan:
     return Plan(then.version, tuple(ranges), tuple(unreadable), tuple(obstacles), deduped, open_gaps)
 
 
-def _forbidden(facts: Facts) -> Sequence[str]:
+def _forbidden(facts: RewindFacts) -> Sequence[str]:
     since = facts.since
     found = []
     if since.moved is not None:
@@ -151,7 +151,7 @@ def _lost(r: OffsetRange, held: Mapping[Source, LogRange]) -> Sequence[OffsetRan
     return [OffsetRange(r.part, start, end) for start, end in spans if start < end]
 
 
-def since(entries: Sequence[tuple[int, Sequence[Action]]], frontiers: Mapping[str, TopicPartition]) -> Since:
+def since(entries: Sequence[tuple[int, Sequence[Action]]], frontiers: Mapping[str, TopicPartition]) -> LaterEntries:
     """Read the entries after a version, oldest first.
 
     `frontiers`: name of each part's `txn` → the part.
@@ -185,7 +185,7 @@ def since(entries: Sequence[tuple[int, Sequence[Action]]], frontiers: Mapping[st
                 replays += 1
             case "adopt" | "take":
                 moved = version
-    return Since(begins, tuple(gaps), frozenset(sealed), taken, replays, moved, tuple(foreign), after)
+    return LaterEntries(begins, tuple(gaps), frozenset(sealed), taken, replays, moved, tuple(foreign), after)
 
 
 def _first(known: dict[TopicPartition, int], found: Mapping[TopicPartition, int]) -> None:

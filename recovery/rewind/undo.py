@@ -18,7 +18,7 @@ from writer.table.table import PipelineTable
 
 
 @dataclass(frozen=True)
-class Undone:
+class RevertedChanges:
     """Changes of other clients, and the files that the table has again once they are taken back.
 
     `before`: the version before the first of them. `base`: the version whose files the table has again: that one, or
@@ -48,7 +48,9 @@ class Undone:
         return Undo(self.changes, self.gone, back, self.before.parts())
 
 
-def undone(table: PipelineTable, changes: Sequence[Change], to: PipelineSnapshot, now: PipelineSnapshot) -> Undone:
+def undone(
+    table: PipelineTable, changes: Sequence[Change], to: PipelineSnapshot, now: PipelineSnapshot
+) -> RevertedChanges:
     """Find what taking the changes back moves. `to`: the version that is returned to.
 
     Raises ConfigError where they made it another table, CommitFailed.
@@ -65,7 +67,7 @@ def undone(table: PipelineTable, changes: Sequence[Change], to: PipelineSnapshot
     with reading(table.location):
         missing = [file.path for file in back if table.store.mark(file.path) is None]
         rows = [_rows(table.store, one.values()) for one in (then, files)]
-    return Undone(changes, before, base, gone, back, missing, *rows)
+    return RevertedChanges(changes, before, base, gone, back, missing, *rows)
 
 
 def _rows(store: Store, files: Iterable[BucketFile]) -> dict[BucketKey, int]:

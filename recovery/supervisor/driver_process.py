@@ -17,7 +17,7 @@ from pathlib import Path
 from recovery.escalation.diagnosis import DriverHealth, PipelineHealth, seen
 from writer.clients.driver_endpoint import ask_at, status_at
 from writer.clients.http import RequestFailed
-from writer.driver.supervisor_channel import DUMP_ON, VARIABLE, ExitReport, Folder, Order, Orders
+from writer.driver.supervisor_channel import DUMP_ON, VARIABLE, ChannelFolder, ExitReport, Order, StartInstructions
 
 _ANSWER_WITHIN_S = 3.0
 _DUMP_WITHIN_S = 2.0
@@ -27,10 +27,10 @@ _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 class Driver:
     """One driver process, and what it reports."""
 
-    def __init__(self, folder: Folder, command: Sequence[str], orders: Mapping[str, Order]) -> None:
+    def __init__(self, folder: ChannelFolder, command: Sequence[str], orders: Mapping[str, Order]) -> None:
         """Start it, in a process group of its own."""
         self._folder, self._token = folder, secrets.token_hex(16)
-        folder.prepare(Orders(orders, self._token, os.getpid()))
+        folder.prepare(StartInstructions(orders, self._token, os.getpid()))
         self._began_s = time.monotonic()
         self._beat: tuple[float, float] | None = None  # the newest sign of life, and when it was first seen
         self._states: dict[str, tuple[str, float]] = {}  # pipeline → its state, and when it was first seen in it
@@ -124,14 +124,14 @@ class Driver:
 
 
 @contextmanager
-def place() -> Iterator[Folder]:
+def place() -> Iterator[ChannelFolder]:
     """Create the folder of supervisor and driver, and hold its lock: a driver ends if the lock is free."""
     with (
         tempfile.TemporaryDirectory(prefix="headrace-supervisor-") as path,
         (Path(path) / "supervisor.lock").open("w") as lock,
     ):
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield Folder(Path(path))
+        yield ChannelFolder(Path(path))
 
 
 def adopt_orphans() -> None:

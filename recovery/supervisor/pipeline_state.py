@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from recovery.escalation.decide import Decision, Halt, Start, Stay
+from recovery.escalation.decide import Decision, Halt, KeepRunning, Start
 from recovery.escalation.diagnosis import PipelineHealth
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
@@ -116,7 +116,7 @@ class SupervisedPipeline:
             case Halt():
                 self.due_s = None
                 self.results[self.row, "none", "halted"] += 1
-            case Stay():
+            case KeepRunning():
                 raise AssertionError("a failure leads to something")
 
 
@@ -128,7 +128,7 @@ def failure(verdict: Verdict, code: int, error: str, run: int | None, frontier: 
 def describe(decision: Decision) -> str:
     """Return a decision as a sentence."""
     match decision:
-        case Stay(reason):
+        case KeepRunning(reason):
             return f"leave it alone: {reason}"
         case Halt(reason):
             return f"halt: {reason}"

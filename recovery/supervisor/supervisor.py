@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from recovery.escalation.decide import Decision, Down, Event, Failed, Frontier, Halt, Healthy, decide
+from recovery.escalation.decide import Decision, DependencyUnavailable, Event, Failed, Frontier, Halt, Healthy, decide
 from recovery.escalation.diagnosis import DriverHealth, judged, left_out, unresponsive, why_unresponsive
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
@@ -26,7 +26,7 @@ from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ExitCode, HeadraceError, most_severe
-from writer.driver.supervisor_channel import ExitReport, Folder, Order
+from writer.driver.supervisor_channel import ChannelFolder, ExitReport, Order
 
 _STEP_S, _LOOK_S = 0.2, 2.0
 _TOGETHER_S = 3.0  # pipelines that are due within are started with one driver, which takes long to begin
@@ -50,7 +50,7 @@ class Supervisor:
 
     def __init__(
         self, config: Config, supervised_pipelines: Mapping[str, SupervisedPipeline],
-        command: Callable[[], Sequence[str]], *, folder: Folder, held: LeaseHolder, notifier: Notifier,
+        command: Callable[[], Sequence[str]], *, folder: ChannelFolder, held: LeaseHolder, notifier: Notifier,
         actions: Mapping[RecoveryLevel, Action], stop: threading.Event, reloads: Reloads | None = None,
         before: Callable[[Config, str], Verdict | None] = found_before, jitter: Callable[[], float] = random.random,
         memory: Callable[[Config, str], Memory] = remembered,
@@ -306,13 +306,13 @@ class Supervisor:
 
     def _event(self, supervised: SupervisedPipeline, found: Verdict, run: int | None) -> tuple[Event, Frontier]:
         if found.level == RecoveryLevel.WAIT and not found.halt:
-            return Down(found.message), Frontier.HELD
+            return DependencyUnavailable(found.message), Frontier.HELD
         if found.halt:
             return Failed(found, Frontier.HELD, run), Frontier.HELD
         try:
             frontier = frontier_check.frontier(self._config, supervised.name)
         except frontier_check.FrontierUnknown as error:
-            return Down(f"{found.message} {error}"), Frontier.HELD
+            return DependencyUnavailable(f"{found.message} {error}"), Frontier.HELD
         return Failed(found, frontier, run), frontier
 
     def _prepared(self, supervised: SupervisedPipeline) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from recovery.backfill import source_factory
-from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.loop import BackfillRequest, fill
 from tests.carried import Died, Driver, log
 from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, value
@@ -21,7 +21,7 @@ from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.cli.main import app
 from writer.cli.read import explain
-from writer.cli.read.explain import Place
+from writer.cli.read.explain import KafkaOffset
 from writer.cli.write import delete_rows
 from writer.commit import builder
 from writer.commit.event_specs import check_specs
@@ -140,8 +140,8 @@ def test_explain_knows_from_the_ledger_what_is_a_gap(tmp_path: Path) -> None:
     driver.start()
     driver.carry([log({at: event(at) for at in range(4)})], {0: 4})
     skipped(driver, 8)
-    assert "by version 1 of the event specs" in explain._in_ledger(driver.config, "clicks", Place("clicks", 0, 3))
-    assert "lies in a gap" in explain._in_ledger(driver.config, "clicks", Place("clicks", 0, 5))
+    assert "by version 1 of the event specs" in explain._in_ledger(driver.config, "clicks", KafkaOffset("clicks", 0, 3))
+    assert "lies in a gap" in explain._in_ledger(driver.config, "clicks", KafkaOffset("clicks", 0, 5))
 
 
 def test_a_dead_letter_that_a_spec_leaves_out_is_filtered_by_a_replay(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_what_fills_and_replays_leave_out_adds_up_from_any_version_on(tmp_path: 
     driver.start()
     rows = {at: {"id": at, "at": NOW, "note": None, "extra": 1} for at in range(10, 16)}
     driver.carry([log({at: value(9, WIDER, row) for at, row in rows.items()})], {0: 16})
-    filling, wish = Filling("clicks", driver.config, driver.schemas), BackfillRequest(by="ann")
+    filling, wish = BackfilledTable("clicks", driver.config, driver.schemas), BackfillRequest(by="ann")
     fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Silent())
     Replaying("clicks", driver.config, Schemas({1: EVENT, 9: WIDER}, [1])).run(Selection(), NOW)
     assert audited(driver.config).filtered == {"Event": {"where": 5}}
@@ -199,7 +199,7 @@ def test_a_backfill_ends_where_the_writer_is_started_with_other_specs(tmp_path: 
         def settled(self, *_: Any) -> None:
             Driver(tmp_path, specs={"Event": {"where": "id > 7"}}).start()
 
-    filling = Filling("clicks", driver.config, driver.schemas)
+    filling = BackfilledTable("clicks", driver.config, driver.schemas)
     wish = BackfillRequest(rows_max=4, by="ann")
     with pytest.raises(ConfigError, match="not those by which its writer runs"):
         fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Restarting())

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recovery.backfill import source_factory
-from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.loop import BackfillRequest, fill
 from tests.carried import Driver, log
 from tests.contract.test_privacy import hashed, ring_at
@@ -210,7 +210,7 @@ def test_a_raw_table_has_records_as_kafka_has_them_and_a_backfill_decrypts(
     driver = started(tmp_path, registry)
     skipped(driver, 3)
     driver = started(tmp_path, registry)
-    filling = Filling("clicks", driver.config, driver.schemas)
+    filling = BackfilledTable("clicks", driver.config, driver.schemas)
     fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
     assert emails(driver) == {at: f"maria{at}" for at in range(3)}
 

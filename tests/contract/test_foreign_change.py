@@ -10,7 +10,7 @@ import typer
 from deltalake import DeltaTable, write_deltalake
 
 from recovery.cli import rewind
-from recovery.rewind.execute import Rewinding
+from recovery.rewind.execute import RewindExecution
 from tests.carried import Driver, log
 from tests.contract.audits import P0, audited, mixed, said
 from tests.contract.test_rewind import Cluster
@@ -66,7 +66,7 @@ def rows(driver: Driver) -> list[dict[str, Any]]:
 
 
 def back(driver: Driver, to: int, *, write: bool = True, cluster: Any = None) -> int:
-    way = Rewinding(driver.config, "clicks", cluster or Cluster(60))
+    way = RewindExecution(driver.config, "clicks", cluster or Cluster(60))
     try:
         rewind.run(way, driver.config, to, write=write, accept_loss=False, now=NOW, as_json=False, out=console())
     except typer.Exit as ended:

@@ -17,7 +17,7 @@ from writer.core.offsets import TopicPartition
 from writer.driver.sealing.rounds import Rounds
 from writer.offsets import skip_to_latest, start_decision
 from writer.sealing.manifest import Manifest, Manifests
-from writer.sealing.rules import Blocked, Ready
+from writer.sealing.rules import SealBlocked, SealNow
 from writer.sealing.sealer import Sealer
 from writer.status.progress import Progress
 from writer.table.gap_records import gap_records
@@ -68,7 +68,7 @@ def test_what_kafka_still_holds_only_a_person_skips(tmp_path):
     assert only(driver).offsets == 50
     assert (
         skip_to_latest.look(driver.config, "clicks", Cluster((0, 50), id_="uuid-1"), "person").decision
-        == skip_to_latest.Nothing()
+        == skip_to_latest.NothingToSkip()
     )
 
 
@@ -172,7 +172,7 @@ def test_a_bucket_is_blocked_until_its_gap_is_filled_or_given_up_and_says_which(
     _seal(sealer)
     assert sorted(_manifests(driver)) == ["02"], "all that is after the frontier's rows may miss some"
     states = sealer.due(sealer.follow(), NOW)
-    assert all(isinstance(state, Blocked) and "headrace backfill" in state.why for state in states)
+    assert all(isinstance(state, SealBlocked) and "headrace backfill" in state.why for state in states)
     if way == "filled":
         place = archived(tmp_path, risen(20, 55))
         filled(driver, place, rows_max=20)
@@ -199,7 +199,7 @@ def test_a_bucket_that_was_sealed_with_a_gap_is_sealed_again_once_it_is_filled(t
     driver.carry([log(risen(25, 60))], {0: 60})
     sealer = Sealer("clicks", driver.config)
     sealer.close(sealer.follow(), NOW - timedelta(hours=5), "watermark", NOW)
-    sealer.seal([Ready(state.bucket) for state in sealer.due(sealer.follow(), NOW)], NOW)
+    sealer.seal([SealNow(state.bucket) for state in sealer.due(sealer.follow(), NOW)], NOW)
     before = _manifests(driver)
     assert before["04"].with_gap
     filled(driver, archived(tmp_path, risen(20, 25)))
@@ -210,7 +210,7 @@ def test_a_bucket_that_was_sealed_with_a_gap_is_sealed_again_once_it_is_filled(t
 
 def _seal(sealer: Sealer) -> None:
     now = datetime.now(UTC)  # the log says when rows came
-    sealer.seal([state for state in sealer.due(sealer.follow(), now) if isinstance(state, Ready)], now)
+    sealer.seal([state for state in sealer.due(sealer.follow(), now) if isinstance(state, SealNow)], now)
 
 
 def _manifests(driver: Driver) -> dict[str, Manifest]:

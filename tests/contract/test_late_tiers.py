@@ -9,7 +9,7 @@ import pytest
 from tests.carried import Driver, log
 from tests.contract.test_audit import audited, said
 from tests.looking import NOW, event
-from writer.sealing.rules import Ready
+from writer.sealing.rules import SealNow
 from writer.sealing.sealer import Sealer
 from writer.status.model import Totals
 
@@ -39,7 +39,7 @@ def test_rows_go_by_how_far_the_watermark_is_past_their_bucket(tmp_path: Path, f
     driver.carry([log(first)], {0: 4})
     close(driver, at(0))
     sealer = Sealer("clicks", driver.config)
-    assert not sealer.seal([Ready((f"{at(hours):%Y-%m-%dT%H}",)) for hours in (1.5, 3.5, 200)], NOW)
+    assert not sealer.seal([SealNow((f"{at(hours):%Y-%m-%dT%H}",)) for hours in (1.5, 3.5, 200)], NOW)
     # Hours that ended 0, 1 and 2 hours before the watermark, which is NOW; then 2.5, a day, 7 days, 8 days.
     late = (0.5, 1.5, 2.5, 3.5, 24.5, 168.5, 200)
     driver.carry([log({4 + n: event(4 + n, at=at(hours)) for n, hours in enumerate(late)})], {0: 11})
@@ -59,7 +59,7 @@ def test_rows_go_by_how_far_the_watermark_is_past_their_bucket(tmp_path: Path, f
     standing = sealer.follow()
     assert standing.unsealed.late_elsewhere((f"{at(3.5):%Y-%m-%dT%H}",), None) == {"late_table": 1}
     assert (f"{at(3.5):%Y-%m-%dT%H}",) not in standing.unsealed.buckets, "it stays sealed"
-    assert not sealer.seal([Ready((f"{at(1.5):%Y-%m-%dT%H}",))], NOW)
+    assert not sealer.seal([SealNow((f"{at(1.5):%Y-%m-%dT%H}",))], NOW)
     assert (sealer.sealed[-1].late, sealer.sealed[-1].late_elsewhere) == (1, {})
 
 
@@ -69,7 +69,7 @@ def test_the_next_manifest_counts_what_went_elsewhere_since(tmp_path: Path) -> N
     close(driver, at(3))
     driver.carry([log({2: event(2, at=at(3.5))})], {0: 3})
     sealer = Sealer("clicks", driver.config)
-    assert not sealer.seal([Ready(key)], NOW)
+    assert not sealer.seal([SealNow(key)], NOW)
     assert (sealer.sealed[-1].rows, sealer.sealed[-1].late_elsewhere) == (1, {"late_table": 1})
     assert Sealer("clicks", driver.config).follow().unsealed.elsewhere == {}
     assert Sealer("clicks", driver.config).manifests.newest(key) == sealer.sealed[-1]

@@ -16,7 +16,7 @@ import pytest
 
 from recovery.lease.holder import LeaseHolder
 from recovery.lease.kubernetes_api import Api
-from recovery.lease.kubernetes_lease import About, KubernetesLeases
+from recovery.lease.kubernetes_lease import KubernetesLeases, LeaseContent
 from recovery.lease.lease import Leases, ObservedLease, StoreLeases, free, watched
 from tests.servers.kubernetes import Cluster, cluster, until
 from tests.servers.leases import account, lease_api
@@ -63,7 +63,7 @@ def in_store(location: str) -> Keeper:
 def in_kubernetes(url: str, folder: Path, name: str, remove: Callable[[], None]) -> Keeper:
     about = f"About({name!r}, 'clicks', timedelta(seconds=2))"
     program = f"KubernetesLeases(Api({url!r}, Path({str(folder)!r})), {about})"
-    return Keeper(lambda: KubernetesLeases(Api(url, folder), About(name, "clicks", SHORT)), remove, program)
+    return Keeper(lambda: KubernetesLeases(Api(url, folder), LeaseContent(name, "clicks", SHORT)), remove, program)
 
 
 @pytest.fixture(scope="session")

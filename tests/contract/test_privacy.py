@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from recovery.backfill import archive_source
-from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.chunk_commit import BackfilledTable
 from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, Schemas, config, value
-from writer.avro.schema_plan import PROVENANCE, Rejected
+from writer.avro.schema_plan import PROVENANCE, RejectedSchema
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.cli.main import app
 from writer.config.pipelines import Config
@@ -27,7 +27,7 @@ from writer.maintenance.local_pipeline import opened
 from writer.maintenance.replay import Replaying
 from writer.preflight import source_checks
 from writer.privacy.encryption import decrypted
-from writer.privacy.keyring import Keyring, KeySource, Place, read_keyring, write_keyring
+from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring
 from writer.table.factory import all_tables
 from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.snapshot import FORMAT, WITH_PRIVACY
@@ -40,7 +40,7 @@ PRIVACY = {"tags": {"PII": "hash", "secret": "encrypt"}, "attributes": ["pii"]}
 
 def ring_at(root: Path) -> KeySource:
     """Return the keyring of a test, made at its first use."""
-    source = KeySource(Place(str(root / "keys.json")))
+    source = KeySource(KeyringPlace(str(root / "keys.json")))
     if not (root / "keys.json").exists():
         root.mkdir(parents=True, exist_ok=True)
         write_keyring(source, Keyring().with_new("hash").with_new("encrypt"))
@@ -196,7 +196,7 @@ def test_a_missing_key_refuses_the_start(tmp_path: Path) -> None:
     sections = {"keys": {"file": str(tmp_path / "none.json")}}
     with pytest.raises(ConfigError, match=r"cannot read the keyring from the file .*none\.json: No such file"):
         Driver(tmp_path, privacy=PRIVACY, sections=sections)
-    write_keyring(KeySource(Place(str(tmp_path / "none.json"))), Keyring().with_new("hash"))
+    write_keyring(KeySource(KeyringPlace(str(tmp_path / "none.json"))), Keyring().with_new("hash"))
     with pytest.raises(ConfigError, match=r"has the policy encrypt, and the keyring .* has no such key"):
         Driver(tmp_path, privacy=PRIVACY, sections=sections)
 
@@ -343,7 +343,7 @@ def test_a_route_sends_on_what_is_left_and_each_table_judges_for_itself(tmp_path
     columns = {name: one.schemas.columns.field("id").type for name, one in plan.targets.items() if one.schemas.columns}
     assert columns == {"Event": "string"}
     (rejected,) = plan.targets["Other"].schemas.schemas.values()
-    assert isinstance(rejected, Rejected)
+    assert isinstance(rejected, RejectedSchema)
     assert "field 'id' has the policy hash, and is a column that rows are put in order by" in rejected.reason
 
 
@@ -351,7 +351,7 @@ def test_rows_of_an_archive_that_are_decoded_are_refused(tmp_path: Path) -> None
     driver = started(tmp_path)
     (tmp_path / "archive").mkdir()
     pq.write_table(pa.table({"partition": [0], "offset": [0], "id": [7]}), tmp_path / "archive" / "part.parquet")
-    filling = Filling("clicks", driver.config, driver.schemas)
+    filling = BackfilledTable("clicks", driver.config, driver.schemas)
     gap = GapRecord.__new__(GapRecord)
     with pytest.raises(ConfigError, match="rows are decoded already, and pipeline 'clicks' has privacy policies"):
         archive_source.opened(filling, gap, [str(tmp_path / "archive")], None, "id")

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from recovery.backfill import source_factory
-from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.loop import BackfillRequest, fill
 from tests.carried import Driver, log
 from tests.contract.test_privacy import PRIVACY, TAGGED, event, hashed, ids_of, in_file, ring_at, started
@@ -109,7 +109,7 @@ def test_a_raw_table_is_encrypted_and_a_backfill_reads_it(tmp_path: Path) -> Non
     driver = started(tmp_path)
     skipped(driver, 6)
     driver = started(tmp_path)
-    filling = Filling("clicks", driver.config, driver.schemas)
+    filling = BackfilledTable("clicks", driver.config, driver.schemas)
     fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
     assert ids_of(driver) == {hashed(tmp_path, at) for at in range(6)}
 

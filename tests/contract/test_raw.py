@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from recovery.backfill import source_factory
-from recovery.backfill.chunk_commit import Filling
+from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.loop import BackfillRequest, Outcome, fill
 from recovery.backfill.source import SourceFailed
-from recovery.rewind.execute import Rewinding
+from recovery.rewind.execute import RewindExecution
 from tests import oracle
 from tests.carried import Died, Driver, configured, log
 from tests.contract.audits import OLD, audited, said
@@ -225,7 +225,7 @@ def test_a_rewind_takes_the_raw_records_back_and_they_come_again(driver: Driver)
     carried(driver, {n: event(n) for n in range(4)})
     good = driver.table.snapshot().version
     carried(driver, {n: None if n == 5 else event(n) for n in range(4, 8)})
-    doing = Rewinding(driver.config, "clicks", Cluster(8))
+    doing = RewindExecution(driver.config, "clicks", Cluster(8))
     look = doing.look(good)
     assert look.raw_records == 4
     doing.write(look, NOW)
@@ -331,7 +331,7 @@ def test_without_a_raw_table_nothing_is_other_than_it_was(tmp_path: Path) -> Non
 
 def brought(driver: Driver, place: str, rows_max: int = 500_000) -> list[Outcome]:
     """Fill the gaps of a table from a raw table."""
-    filling = Filling("clicks", driver.config, driver.schemas)
+    filling = BackfilledTable("clicks", driver.config, driver.schemas)
     wish = BackfillRequest(rows_max=rows_max, by="ann")
     return fill(filling, lambda _: [source_factory.raw(filling, place)], wish, Silent())
 

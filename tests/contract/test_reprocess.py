@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from recovery.reprocess.sources import SourceChoice
-from recovery.rewind.execute import Rewinding
+from recovery.rewind.execute import RewindExecution
 from tests.carried import Driver, log
 from tests.contract.test_adopt_iceberg import rows_deleted
 from tests.contract.test_iceberg import in_its_catalog
@@ -45,7 +45,7 @@ from writer.core.files import BucketFile
 from writer.core.offsets import TopicPartition
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.replay import Replaying
-from writer.sealing.rules import Ready
+from writer.sealing.rules import SealNow
 from writer.sealing.sealer import Sealer
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.foreign_writes import LiveDeleteFiles
@@ -114,7 +114,7 @@ def test_late_rows_are_read_again_and_sealed_buckets_get_a_next_manifest(tmp_pat
 
     driver, wanted = both(tmp_path, form, {}, BERLIN, during)
     sealer = Sealer("clicks", driver.config)
-    ready = [one for one in sealer.due(sealer.follow(), NOW + HOUR) if isinstance(one, Ready)]
+    ready = [one for one in sealer.due(sealer.follow(), NOW + HOUR) if isinstance(one, SealNow)]
     sealer.seal(ready, NOW + HOUR)
     buckets = {row["hour"] for row in rows(driver)}
     assert {manifest.bucket[0] for manifest in sealer.sealed} == buckets
@@ -122,7 +122,7 @@ def test_late_rows_are_read_again_and_sealed_buckets_get_a_next_manifest(tmp_pat
     check_like(driver, wanted)
     later = NOW + timedelta(days=9)
     again = Sealer("clicks", driver.config)
-    due = [one for one in again.due(again.follow(), later) if isinstance(one, Ready)]
+    due = [one for one in again.due(again.follow(), later) if isinstance(one, SealNow)]
     again.seal(due, later)
     held = {bucket: sum(row["hour"] == bucket for row in rows(driver)) for bucket in buckets}
     for manifest in again.sealed:
@@ -132,7 +132,7 @@ def test_late_rows_are_read_again_and_sealed_buckets_get_a_next_manifest(tmp_pat
     assert {bucket for bucket in buckets if not held[bucket]} <= {m.bucket[0] for m in again.sealed}, (
         "one that is empty now is sealed so"
     )
-    assert not [one for one in again.due(again.follow(), later) if isinstance(one, Ready)]
+    assert not [one for one in again.due(again.follow(), later) if isinstance(one, SealNow)]
 
 
 @pytest.mark.parametrize("form", ["delta"])
@@ -363,7 +363,7 @@ def test_the_ledger_keeps_its_account_and_a_rewind_goes_past_it(tmp_path: Path, 
     driver.table.tidy()
     assert LedgerStore(driver.table.store, driver.table.state().metadata["id"], "clicks").last() > early
     check_sound(driver)
-    back = Rewinding(driver.config, "clicks", Ends(60, partitions=2))
+    back = RewindExecution(driver.config, "clicks", Ends(60, partitions=2))
     look = back.look(early)
     assert look.moves
     back.write(look, NOW)

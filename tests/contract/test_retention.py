@@ -19,7 +19,7 @@ from writer.config.pipeline import Pipeline
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile
 from writer.maintenance import retention
-from writer.maintenance.retention import Regularly, Retention, due, works
+from writer.maintenance.retention import PeriodicRetention, Retention, due, works
 from writer.maintenance.vacuum import find_unneeded
 from writer.sealing.manifest import FOLDER
 from writer.table.log.operations import Closing, Rewrite, Takeover
@@ -131,7 +131,7 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(
 
 
 def test_the_driver_looks_now_and_then(driver: Driver) -> None:
-    step = Regularly("clicks", [Retention(driver.table, HOURS, 2 * HOUR)])
+    step = PeriodicRetention("clicks", [Retention(driver.table, HOURS, 2 * HOUR)])
     step(None, NOW)
     assert hours(driver) == ["2026-11-20T10", "2026-11-20T11", "2026-11-20T12"]
     step(None, NOW + HOUR)
@@ -148,7 +148,7 @@ def test_late_rows_in_their_table_grow_old_too(tmp_path: Path, form: str) -> Non
     driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
     driver.carry([log({n: event(n, at=NOW - n * HOUR) for n in range(6)})], {0: 6})
     main, late = works("clicks", driver.config)
-    Regularly("clicks", [main, late])(None, NOW + 30 * DAY - 2 * HOUR)
+    PeriodicRetention("clicks", [main, late])(None, NOW + 30 * DAY - 2 * HOUR)
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
     assert (found.rows_taken, found.late_taken) == ({}, {"retention": 3})

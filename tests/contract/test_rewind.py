@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from recovery.cli import rewind
-from recovery.rewind.execute import Rewinding
+from recovery.rewind.execute import RewindExecution
 from tests.carried import Driver, log
 from tests.looking import NOW, event
 from writer.audit.audit import audit
@@ -82,8 +82,8 @@ def dead_letters(driver: Wrong) -> list[int]:
     return sorted(driver.side(driver.dead_letters).rows().to_table(columns=["_offset"]).column("_offset").to_pylist())
 
 
-def way(driver: Wrong, cluster: Any = None) -> Rewinding:
-    return Rewinding(driver.config, "clicks", cluster or Cluster(24))
+def way(driver: Wrong, cluster: Any = None) -> RewindExecution:
+    return RewindExecution(driver.config, "clicks", cluster or Cluster(24))
 
 
 def back(driver: Wrong, to: int | datetime, cluster: Any = None, **flags: bool) -> int:

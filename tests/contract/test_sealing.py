@@ -13,7 +13,7 @@ from writer.core.units import microseconds
 from writer.driver.sealing.steps import Closer, seal_due
 from writer.sealing.idleness import Listener
 from writer.sealing.manifest import Manifest
-from writer.sealing.rules import Blocked, Ready, Resting
+from writer.sealing.rules import SealBlocked, SealLater, SealNow
 from writer.sealing.unsealed import INDEX, IndexCheckpoint
 from writer.table.log.foreign_writes import ClosedMeanwhile, Resealed
 from writer.table.log.operations import Closing, Gap, Rewrite, Sealing, Takeover
@@ -110,7 +110,7 @@ def test_a_bucket_is_closed_sealed_reopened_by_late_rows_and_sealed_again(lake: 
     lake.write(NOON, rows=3, late=3)
     changed = datetime.now(UTC)  # the log's own clock
     (resting,) = sealer.due(sealer.follow(), changed)
-    assert isinstance(resting, Resting)
+    assert isinstance(resting, SealLater)
     seal_due(sealer, changed)
     assert manifest(lake, NOON) == first
     again = lake.sealer()  # another process, after the rest
@@ -157,10 +157,10 @@ def test_a_gap_blocks_the_buckets_that_it_may_touch_and_no_other(lake: Lake) -> 
     seal_due(sealer, NOON + 4 * HOUR)
     assert [manifest(lake, NOON + n * HOUR) is not None for n in range(3)] == [True, False, True]
     (state,) = sealer.due(sealer.follow(), NOON + 4 * HOUR)
-    assert isinstance(state, Blocked)
+    assert isinstance(state, SealBlocked)
     assert gap.id in state.why
     assert state.by_gap
-    sealer.seal([Ready(state.bucket)], NOON + 4 * HOUR)
+    sealer.seal([SealNow(state.bucket)], NOON + 4 * HOUR)
     found = manifest(lake, NOON + HOUR)
     assert found is not None
     assert found.with_gap
@@ -180,7 +180,7 @@ def test_a_bucket_whose_files_hold_other_rows_than_the_log_counts_is_not_sealed(
     seal_due(sealer, NOON + 2 * HOUR)
     assert manifest(lake, NOON) is None
     (found,) = sealer.due(sealer.follow(), NOON + 2 * HOUR)
-    assert isinstance(found, Blocked)
+    assert isinstance(found, SealBlocked)
     assert "its files hold 14 rows, the log has 10" in found.why
     assert not found.by_gap
 
@@ -258,7 +258,7 @@ def test_a_seal_whose_manifest_was_not_put_yet_is_completed_by_the_next_reader(l
     closed(lake, NOON + HOUR)
     sealer = lake.sealer()
     standing = sealer.follow()
-    (drawn,), _ = sealer.draw(standing, [Ready(label(NOON))], NOON + 2 * HOUR)
+    (drawn,), _ = sealer.draw(standing, [SealNow(label(NOON))], NOON + 2 * HOUR)
     version = lake.table.seal(standing.snapshot, Sealing(uuid4().hex, [drawn.to_json()]))
     assert lake.sealer().follow(keep=False).unsealed.buckets == {}
     assert manifest(lake, NOON) is None  # a reader that keeps nothing puts nothing

@@ -120,7 +120,9 @@ def test_the_page_names_the_kinds_of_each_format() -> None:
 
 def findings(config: Config, name: str = "clicks") -> dict[str, str]:
     """What `validate` says of the tables."""
-    found = host_checks.tables(name, config.pipelines[name], host_checks.Places(S3Settings(), config.catalog_place))
+    found = host_checks.tables(
+        name, config.pipelines[name], host_checks.ProbedPlaces(S3Settings(), config.catalog_place)
+    )
     return {finding.check: f"{finding.status} {finding.message}. {finding.fix}" for finding in found}
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from recovery.lease import kubernetes_api as cluster_api
-from recovery.lease.kubernetes_lease import About, KubernetesLeases, lease_name
+from recovery.lease.kubernetes_lease import KubernetesLeases, LeaseContent, lease_name
 from tests.charts import CHART, CRDS, MONITORING, PLACES, ROOT, VALUES, helm, pods, rendered, wrong
 from tests.servers.kubernetes import KUBERNETES, Api, Cluster, Refused, cluster, until
 from tests.servers.leases import account
@@ -353,7 +353,7 @@ def test_a_driver_may_hold_the_leases_of_its_pipelines_and_no_other(kubernetes: 
     assert place["lease"] == "kubernetes"
     for pipeline in yaml.safe_load(files["pipelines.yaml"])["pipelines"]:
         lease = lease_name(place["lease_prefix"], pipeline)
-        one = KubernetesLeases(api, About(lease, pipeline, timedelta(seconds=20)))
+        one = KubernetesLeases(api, LeaseContent(lease, pipeline, timedelta(seconds=20)))
         until(lambda lease=lease: _may(own, name, lease), 30, "the rights of the account")
         assert one.take(3, "clicks-headrace-0/1")
         assert one.renew(3, "clicks-headrace-0/1")

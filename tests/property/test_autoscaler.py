@@ -7,7 +7,7 @@ from datetime import timedelta
 from hypothesis import assume, given, settings, strategies as st
 
 from autoscaler.decision.capacity import Growth, Load, capacity, least, need, rate, used, worth
-from autoscaler.decision.decide import Down, Hold, Up, tick
+from autoscaler.decision.decide import Hold, ScaleDown, ScaleUp, tick
 from autoscaler.decision.explanation import lines, to_dict
 from autoscaler.decision.facts import Batch, Executors, Facts, Partition, Pipeline
 from autoscaler.decision.history import Memory
@@ -70,12 +70,12 @@ def test_every_decision_is_within_its_limits_and_can_be_told(known, desired, wai
     decision, memory = tick(policy, memory, known, NOW + timedelta(seconds=1))
     assert memory.desired is None or decision.executors == memory.desired
     match decision:
-        case Up(before=before, executors=executors):
+        case ScaleUp(before=before, executors=executors):
             assert before < executors <= 30
             assert executors <= max(before + 1, before * policy.up_factor, policy.executors_min)
             quota = known.executors.quota
             assert quota is None or executors <= max(quota, known.executors.registered, policy.executors_min)
-        case Down(before=before, executors=executors, sums=sums):
+        case ScaleDown(before=before, executors=executors, sums=sums):
             assert 1 <= executors < before
             useful = min(bound.executors for bound in sums.ceilings)  # more than ranges, say, would have nothing to do
             assert executors >= min(before // 2, useful)

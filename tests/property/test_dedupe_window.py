@@ -16,13 +16,13 @@ from tests.carried import Died, Driver, log
 from tests.examples import share
 from tests.looking import EVENT, NOW, value
 from writer.audit.audit import audit
-from writer.batch.staging.key_window import Compared, KeyFilter, repeated_within
+from writer.batch.staging.key_window import ComparedBucket, KeyFilter, repeated_within
 from writer.batch.staging.sorting import Dedupe
 from writer.driver.sealing.steps import beside_seals
 from writer.maintenance.compaction import Compactor, here
-from writer.maintenance.dedupe.neighbours import Place, neighbours
+from writer.maintenance.dedupe.neighbours import BucketPlace, neighbours
 from writer.maintenance.rewrite import Job
-from writer.sealing.rules import Ready
+from writer.sealing.rules import SealNow
 from writer.sealing.sealer import Sealer
 from writer.table.log.operations import Closing
 
@@ -61,7 +61,7 @@ def test_rows_of_a_bucket_go_by_those_that_stay(tmp_path_factory, made, hours, b
     numbers = sorted({hour for _, _, hour in made} | {3}, key=lambda hour: (hour != 3, hour))
     rows = [Row(came, n, -1 if key is None else key, hour) for n, (came, key, hour) in enumerate(made)]
     rows.sort(key=lambda row: (row.hour != 3, row.offset))
-    buckets = [Compared(h * 3_600_000_000, (h + 1) * 3_600_000_000, sealed=True) for h in numbers]
+    buckets = [ComparedBucket(h * 3_600_000_000, (h + 1) * 3_600_000_000, sealed=True) for h in numbers]
     own = sum(row.hour == 3 for row in rows)
 
     def batches() -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -116,9 +116,9 @@ def test_a_filter_of_keys_passes_over_most_others() -> None:
 
 @given(st.lists(st.integers(0, 30), unique=True, min_size=1), st.sets(st.integers(0, 30)), st.integers(1, 5))
 def test_what_is_compared_reaches_on_through_buckets_that_were_not_judged(hours, unjudged, window) -> None:
-    spans = {Place((str(h),)): (BASE + h * HOUR, BASE + (h + 1) * HOUR) for h in hours}
-    found = neighbours(Place((str(hours[0]),)), spans, {(str(h),) for h in unjudged}, window * HOUR)
-    assert found.places[0] == Place((str(hours[0]),))
+    spans = {BucketPlace((str(h),)): (BASE + h * HOUR, BASE + (h + 1) * HOUR) for h in hours}
+    found = neighbours(BucketPlace((str(hours[0]),)), spans, {(str(h),) for h in unjudged}, window * HOUR)
+    assert found.places[0] == BucketPlace((str(hours[0]),))
     wanted, new = {hours[0]}, {hours[0]}
     while new:
         near = {h for h in hours for n in new if abs(h - n) <= window and (n in unjudged or n == hours[0])}
@@ -200,7 +200,7 @@ class Table:
         table.close(table.snapshot(), Closing(uuid4().hex, until, {"reason": "watermark"}))
 
     def due(self) -> list[Any]:
-        return [s.bucket for s in self.sealer.due(self.sealer.follow(), MUCH_LATER) if isinstance(s, Ready)]
+        return [s.bucket for s in self.sealer.due(self.sealer.follow(), MUCH_LATER) if isinstance(s, SealNow)]
 
     def seal(self, bucket: Any, *, dies: bool = False) -> None:
         self.dies_at = 1 + len(bucket[0]) % 2 if dies else -1
@@ -208,7 +208,7 @@ class Table:
             if dies:  # at a job, or after all of them
                 self.sealer.prepare[0](bucket)
             else:
-                self.sealer.seal([Ready(bucket)], MUCH_LATER)
+                self.sealer.seal([SealNow(bucket)], MUCH_LATER)
         except Died:
             self.new_process()
 
@@ -293,7 +293,7 @@ def test_late_rows_go_by_rows_of_the_table(steps, came, order) -> None:
 def test_many_rows_of_one_key_are_judged_in_bounded_memory(tmp_path: Path) -> None:
     """A key that each row has: what is held of it is what stays."""
     size, count = 50_000, 40
-    buckets = [Compared(h * 3_600_000_000, (h + 1) * 3_600_000_000) for h in range(2)]
+    buckets = [ComparedBucket(h * 3_600_000_000, (h + 1) * 3_600_000_000) for h in range(2)]
     batch = pa.record_batch({
         "id": pa.repeat("x", size), "_kafka_time": pa.repeat(pa.scalar(NOW, pa.timestamp("us", "UTC")), size),
         "_topic": pa.repeat("clicks", size), "_incarnation": pa.repeat(pa.scalar(1, pa.int32()), size),

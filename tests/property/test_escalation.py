@@ -7,16 +7,16 @@ from hypothesis import given, strategies as st
 from recovery.escalation.decide import (
     BUDGETS,
     Decision,
-    Down,
+    DependencyUnavailable,
     Event,
     Failed,
     Frontier,
     Halt,
     Healthy,
+    KeepRunning,
     Policy,
     Start,
     State,
-    Stay,
     decide,
     used,
 )
@@ -48,7 +48,7 @@ verdicts = st.builds(verdict, level=st.none() | st.sampled_from(L))
 frontiers, runs = st.sampled_from(Frontier), st.none() | st.integers(1, 3)
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Failed, verdicts, frontiers, runs, st.none() | st.just("no")),
-    st.just(Down("the storage is silent")), st.just(Healthy()),
+    st.just(DependencyUnavailable("the storage is silent")), st.just(Healthy()),
 )  # fmt: skip
 steps = st.lists(
     st.tuples(events, st.integers(0, 4_000).map(lambda s: timedelta(seconds=s)), st.floats(0, 1)), max_size=40
@@ -70,14 +70,14 @@ def played(
 @given(policies, steps)
 def test_every_event_leads_to_an_action_with_a_reason(policy, history):
     for _, _, _, decision in played(policy, history):
-        assert isinstance(decision, Start | Stay | Halt)
+        assert isinstance(decision, Start | KeepRunning | Halt)
         assert decision.reason
 
 
 @given(policies, steps)
 def test_what_is_down_is_waited_for_and_nothing_climbs(policy, history):
     for at, _, state, _ in played(policy, history):
-        for event in (Down("silence"), *(Failed(WAITING, f) for f in Frontier)):
+        for event in (DependencyUnavailable("silence"), *(Failed(WAITING, f) for f in Frontier)):
             decision = decide(policy, state, event, at, 0.5)
             if isinstance(decision, Halt):
                 assert state.halted
@@ -91,7 +91,7 @@ def test_what_is_down_is_waited_for_and_nothing_climbs(policy, history):
 def test_a_storage_that_is_down_for_long_costs_only_growing_pauses(times, policy):
     state, pause = State(), timedelta(0)
     for _ in range(times):
-        decision = decide(policy, state, Down("silence"), T0, 1.0)
+        decision = decide(policy, state, DependencyUnavailable("silence"), T0, 1.0)
         assert isinstance(decision, Start)
         assert pause <= decision.delay <= timedelta(minutes=5)
         state, pause = decision.state, decision.delay
@@ -166,7 +166,7 @@ def test_after_healthy_time_it_is_at_the_foot_again(policy, history):
 @given(policies, steps, st.floats(0, 1))
 def test_pauses_lie_between_half_and_the_limit_but_for_a_budget_that_is_to_be_free(policy, history, jitter):
     for at, _, state, _ in played(policy, history):
-        decision = decide(policy, state, Down("silence"), at, jitter)
+        decision = decide(policy, state, DependencyUnavailable("silence"), at, jitter)
         assert isinstance(decision, Start)
         assert timedelta(seconds=0.5) <= decision.delay <= timedelta(minutes=5)
 

@@ -30,7 +30,7 @@ from writer.core.files import BucketFile
 from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
 from writer.maintenance.retention import due
-from writer.sealing.rules import Hold, Unsealed, to_close
+from writer.sealing.rules import KeepOpen, Unsealed, to_close
 from writer.sealing.watermark import PartitionEventTime, furthest, watermark
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -242,7 +242,7 @@ def test_buckets_at_the_ends_are_closed_as_any_other(seen, end):
     bucket = Unsealed(("b",), None, end, NOW)
     found = to_close(POLICY, [bucket], [PartitionEventTime(PART, seen)], None, NOW, caught_up=False)
     due = microseconds(end) + 5 * 3_600_000_000 <= microseconds(seen) - 5 * 3_600_000_000
-    assert (not isinstance(found, Hold)) is due
+    assert (not isinstance(found, KeepOpen)) is due
 
 
 def test_a_bucket_of_the_year_9999_is_never_old():

@@ -15,7 +15,7 @@ from tests.property.test_frames import alike, both, case_of, plan_of
 from tests.servers.csfle import CsfleRegistry
 from writer.avro.schema_plan import SchemaPlan
 from writer.privacy.field_decryption import DataKey, Decryption, EncryptedFields, Kek
-from writer.privacy.keyring import KeySource, Place, WrapSource
+from writer.privacy.keyring import KeyringPlace, KeySource, WrapSource
 from writer.privacy.policy import Policies
 from writer.privacy.protected_schema import Privacy
 
@@ -70,7 +70,7 @@ def test_records_with_encrypted_fields_are_not_decoded_with_their_frames(
     name, log = drawn
     schema = case_of(name).schema
     rule = EncryptedFields((), Kek("", "", "", WrapSource()), "AES256_GCM", has_versions=False, subjects=())
-    privacy = Privacy(Policies(), KeySource(Place()), decryptions={7: Decryption((rule,))})
+    privacy = Privacy(Policies(), KeySource(KeyringPlace()), decryptions={7: Decryption((rule,))})
     schemas = SchemaPlan(pa.schema([]), privacy=privacy).extend(7, json.dumps(schema))
     _, _, decoded = both(replace(plan_of(schema, tmp_path_factory.getbasetemp()), schemas=schemas), log)
     assert not decoded, "a row cannot be left out there"
@@ -95,7 +95,7 @@ def test_rows_decrypt_or_fail_alone(rows: list[Any], algorithm: str, versions: b
             breaking.add(at)
     for producer in producers:
         keys += [DataKey(one["subject"], one["version"], one["encryptedKeyMaterial"]) for one in producer.registry.deks]
-    kek = Kek("shop-kek", "local-kms", "shop", WrapSource(Place(env="SHOP_SECRET")))
+    kek = Kek("shop-kek", "local-kms", "shop", WrapSource(KeyringPlace(env="SHOP_SECRET")))
     rule = EncryptedFields(PLACES, kek, algorithm, versions, ("one", "two"), tuple(keys))
     skip = data.draw(st.integers(0, len(rows) - 1))
     given_rows = table(sealed).slice(skip, data.draw(st.integers(1, len(rows))))

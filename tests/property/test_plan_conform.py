@@ -14,7 +14,7 @@ from writer.avro import schema as avro
 from writer.avro.block_decoder import NativeDecoder
 from writer.avro.decode import decode
 from writer.avro.record_decoder import SingleDecoder
-from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
+from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import header
 
 EMPTY = SchemaPlan(pa.schema([]))
@@ -67,7 +67,7 @@ def carried(plan: SchemaPlan, schema_id: int, rows: list[dict[str, Any]]) -> pa.
 
 def reason(plan: SchemaPlan, schema_id: int) -> str:
     known = plan.schemas[schema_id]
-    assert isinstance(known, Rejected)
+    assert isinstance(known, RejectedSchema)
     return known.reason
 
 
@@ -129,7 +129,7 @@ def test_columns_are_only_ever_appended_and_a_row_is_null_where_its_writer_has_n
             was, is_now = before.field(name).type, plan.columns.field(name).type
             assert was == is_now or (str(was), str(is_now)) in WIDER
         known = plan.schemas[schema_id]
-        if isinstance(known, Rejected):
+        if isinstance(known, RejectedSchema):
             assert plan.columns.equals(before)
             continue
         new = [name for name in fields if name not in before.names]

@@ -17,13 +17,13 @@ from tests.avro import MICROS, MONEY, encoded, logical
 from tests.examples import share
 from tests.kafka_batches import Raw
 from tests.property.test_frames import alike, both, case_of, plan_of, text_of
-from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
+from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import CONFLUENT
 from writer.batch.schema_reader import SchemaReader
 from writer.core.offsets import OffsetRange
 from writer.privacy.column_protection import MASK
 from writer.privacy.encryption import decrypted, key_id_of
-from writer.privacy.keyring import KeyId, KeySource, Place, fingerprint
+from writer.privacy.keyring import KeyId, KeyringPlace, KeySource, fingerprint
 from writer.privacy.policy import CLEAR, Action, Policies, strictest
 from writer.privacy.protected_schema import Privacy
 
@@ -55,7 +55,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> KeySource:
     }))  # fmt: skip
     place.chmod(stat.S_IRUSR)
     ids = KeyId("h1", fingerprint(KEY)), KeyId("k1", fingerprint(SECOND))
-    return KeySource(Place(str(place)), None, *ids)
+    return KeySource(KeyringPlace(str(place)), None, *ids)
 
 
 class Types:
@@ -237,7 +237,7 @@ def test_what_is_left_of_records_equals_a_record_at_a_time(source: KeySource, da
     privacy = Privacy(Policies(tags=tuple(TAGS.items())), source)
     plan = SchemaPlan(pa.schema([]), privacy=privacy).extend(7, json.dumps(schema))
     if masks_a_map(schema):
-        assert isinstance(plan.schemas[7], Rejected)
+        assert isinstance(plan.schemas[7], RejectedSchema)
         return
     known = plan.schemas[7]
     assert isinstance(known, WriterSchema), known
@@ -308,7 +308,7 @@ def test_a_field_that_one_schema_tags_is_protected_in_all_in_whatever_order_they
     for found in (plan, at_start):
         for number, schema in enumerate(schemas):
             known = found.schemas[number]
-            if isinstance(known, Rejected):  # two fields would fill one column
+            if isinstance(known, RejectedSchema):  # two fields would fill one column
                 continue
             places = set() if known.protection is None else {place[0] for place in known.protection.places}
             assert places == {f["name"] for f in schema["fields"] if f["name"] in names and top(f["name"]) in tagged}

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import example, given, strategies as st
 
-from writer.commit.rate_limit import RateLimit, Spent, next_begin, records_max, wait_s
+from writer.commit.rate_limit import BatchUse, RateLimit, next_begin, records_max, wait_s
 from writer.config.pipeline_sections import Scheduling
-from writer.driver.batch_queue import Turns
+from writer.driver.batch_queue import FairOrder
 
 BEGAN = datetime(2026, 11, 20, 12, tzinfo=UTC)
 RATES = st.one_of(st.none(), st.floats(0.1, 1e6))
@@ -23,7 +23,7 @@ def test_what_is_committed_is_at_most_the_limit_and_one_batch(records_per_s, byt
     for records, size, takes_s, comes_s in batches:
         now_s += comes_s
         now_s += wait_s(limit, last, now_s - (begun_s[-1] if begun_s else 0.0))
-        last = Spent(BEGAN + timedelta(seconds=now_s), records, size)
+        last = BatchUse(BEGAN + timedelta(seconds=now_s), records, size)
         begun_s.append(now_s)
         done.append((records, size))
         now_s += takes_s
@@ -37,7 +37,7 @@ def test_what_is_committed_is_at_most_the_limit_and_one_batch(records_per_s, byt
 
 @given(RATES, RATES, st.integers(0, 10**6), st.integers(0, 10**8))
 def test_the_next_begin_that_is_shown_is_the_one_that_is_kept(records_per_s, bytes_per_s, records, size):
-    limit, last = RateLimit(records_per_s, bytes_per_s), Spent(BEGAN, records, size)
+    limit, last = RateLimit(records_per_s, bytes_per_s), BatchUse(BEGAN, records, size)
     begin = next_begin(limit, last)
     left = wait_s(limit, last, 0.0)
     assert (begin is None) == (not limit)
@@ -60,7 +60,7 @@ def test_a_batch_at_the_limit_takes_no_more_than_its_delay(records_per_s, most, 
 def test_where_all_have_work_each_gets_slots_by_its_weight(weights, most, lengths):
     """Each batch has one task; those of one pipeline take four times as long as those of another at most."""
     shares = {f"p{i:02}": Scheduling(weight=weight, min_share=0) for i, weight in enumerate(weights)}
-    turns, now_s = Turns(), 0.0
+    turns, now_s = FairOrder(), 0.0
     ends: dict[str, tuple[float, float]] = {}  # of the batches that run: when they end, and how long they take
     got = dict.fromkeys(shares, 0.0)
     most = min(most, len(shares) - 1)
@@ -83,7 +83,7 @@ def test_where_all_have_work_each_gets_slots_by_its_weight(weights, most, length
 
 def test_one_slow_turn_is_not_paid_for():
     share = Scheduling(weight=1, min_share=0)
-    turns = Turns()
+    turns = FairOrder()
     for took_s in (30.0, 1.0, 60.0, 1.0, 2.0):
         turns = turns.joined("a").admitted({"a": share}, 1).left("a", share, took_s)
     assert turns.spent["a"] == 0 + 1 + 1 + 1 + 1
@@ -92,7 +92,7 @@ def test_one_slow_turn_is_not_paid_for():
 def test_one_that_was_idle_gets_no_credit_and_one_with_a_minimum_share_goes_first():
     shares = {"a": Scheduling(weight=1, min_share=0), "b": Scheduling(weight=1, min_share=0),
               "z": Scheduling(weight=1, min_share=1)}  # fmt: skip
-    turns = Turns()
+    turns = FairOrder()
     for _ in range(100):
         turns = turns.joined("a").admitted(shares, 1).left("a", shares["a"], 1.0)
     turns = turns.joined("a").admitted(shares, 1).joined("b")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hypothesis import given, strategies as st
 
-from recovery.checkpoints.checks import Facts, leads_to, preflight
+from recovery.checkpoints.checks import CheckFacts, leads_to, preflight
 from recovery.checkpoints.reader import read
 from tests.unit.test_checkpoint import Run
 from writer.core.errors import CheckpointUnusable
@@ -63,7 +63,7 @@ def test_the_doctor_finds_what_the_writer_refuses_and_never_fails_itself(found, 
         for name, kind, at, other in found:
             damage(run.path / name, kind, at, other)
         reading = read(LocalStore(str(run.path)))
-        level = leads_to(checks := preflight(Facts(reading, frontier=FRONTIER)))
+        level = leads_to(checks := preflight(CheckFacts(reading, frontier=FRONTIER)))
         well = level is None and not any(check.halt for check in checks)
         planned, refused = None, ""
         try:

@@ -18,7 +18,7 @@ from tests.examples import share
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import TimeRule
 from writer.batch.staging.parquet_files import parquet_writer
-from writer.batch.staging.sorting import Dedupe, Marks
+from writer.batch.staging.sorting import Dedupe, RowBits
 from writer.maintenance.rewrite import Job, RewriteResult, Source, rewrite
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -207,7 +207,7 @@ def test_files_are_alike_and_near_the_target(tmp_path: Path, rows: int) -> None:
 
 
 def test_marks_are_bits() -> None:
-    marks, chosen = Marks(1000), np.array([0, 7, 8, 63, 64, 999])
+    marks, chosen = RowBits(1000), np.array([0, 7, 8, 63, 64, 999])
     marks.set(chosen)
     marks.set(np.array([7]))
     whole = marks.of(0, 1000)

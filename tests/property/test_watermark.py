@@ -9,13 +9,13 @@ from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
 from writer.sealing.idleness import Listener
 from writer.sealing.rules import (
-    Ask,
-    Blocked,
+    AskKafka,
     Close,
-    Hold,
+    KeepOpen,
     MissingRange,
-    Ready,
-    Resting,
+    SealBlocked,
+    SealLater,
+    SealNow,
     Unsealed,
     is_closed,
     to_close,
@@ -99,7 +99,7 @@ def test_what_is_kept_of_a_part_is_the_latest_it_has_seen(known, batches):
 @given(POLICIES, BUCKETS, PARTS, st.none() | MOMENTS, MOMENTS, st.booleans())
 def test_a_close_ends_a_bucket_that_nothing_is_expected_for(policy, buckets, parts, closed, now, caught_up):
     decision = to_close(policy, buckets, parts, closed, now, caught_up=caught_up)
-    assert not isinstance(decision, Ask)
+    assert not isinstance(decision, AskKafka)
     reached = watermark(parts, policy.out_of_orderness).instant
     due = [
         b.end for b in buckets
@@ -108,7 +108,7 @@ def test_a_close_ends_a_bucket_that_nothing_is_expected_for(policy, buckets, par
             or (caught_up and policy.after is not None and b.end + policy.after <= now)
         )
     ]  # fmt: skip
-    assert decision == Hold() if not due else isinstance(decision, Close) and decision.until == max(due)
+    assert decision == KeepOpen() if not due else isinstance(decision, Close) and decision.until == max(due)
     if isinstance(decision, Close) and closed is not None:
         assert decision.until > closed
 
@@ -127,9 +127,9 @@ def test_kafka_is_asked_when_its_answer_may_close_a_bucket_and_only_then(policy,
         for idle in [set(), {s.part.partition for s in parts}, *({s.part.partition} for s in parts)]
     ]  # fmt: skip
     if any(isinstance(answer, Close) for answer in answers):
-        assert first == Ask()
-    if first == Hold():
-        assert set(answers) == {Hold()}
+        assert first == AskKafka()
+    if first == KeepOpen():
+        assert set(answers) == {KeepOpen()}
 
 
 @given(
@@ -144,22 +144,22 @@ def test_every_closed_bucket_is_sealed_now_later_or_has_a_reason(policy, buckets
             for missing_range in missing_ranges
         )
         if b.bucket in states:
-            assert isinstance(states[b.bucket], Blocked if missing else Ready)
+            assert isinstance(states[b.bucket], SealBlocked if missing else SealNow)
 
 
 def test_a_sealed_bucket_rests_before_it_is_sealed_again() -> None:
     changed = bucket(NOON, sealed=1, changed=NOON + HOUR)
     (early,) = to_seal(POLICY, [changed], [], NOON, NOON + HOUR + 9 * MINUTE)
-    assert early == Resting(changed.bucket, NOON + HOUR + 10 * MINUTE)
+    assert early == SealLater(changed.bucket, NOON + HOUR + 10 * MINUTE)
     gap = MissingRange("g", None, NOON)  # it blocked the first manifest, or was accepted then
     (due,) = to_seal(POLICY, [changed], [gap], NOON, early.due)
-    assert due == Ready(changed.bucket)
+    assert due == SealNow(changed.bucket)
 
 
 def test_a_bucket_that_does_not_go_by_time_is_never_closed() -> None:
     timeless = Unsealed(("DE",), None, None, NOON, added=1)
     parts = [PartitionEventTime(TopicPartition("t", 1, 0), NOON + 9 * HOUR)]
-    assert to_close(POLICY, [timeless], parts, None, NOON + 10 * HOUR, caught_up=None) == Hold()
+    assert to_close(POLICY, [timeless], parts, None, NOON + 10 * HOUR, caught_up=None) == KeepOpen()
     assert to_seal(POLICY, [timeless], [], NOON + 9 * HOUR, NOON) == []
 
 
@@ -175,7 +175,7 @@ def test_an_outage_with_unread_backlog_closes_nothing_by_silence() -> None:
         PartitionEventTime(TopicPartition("t", 1, 1), NOON - MINUTE, ("t", 1) in idle),
     ]
     waiting = [bucket(NOON), bucket(NOON + HOUR)]
-    assert to_close(POLICY, waiting, parts, None, look.at, caught_up=look.caught_up(frontier)) == Hold()
+    assert to_close(POLICY, waiting, parts, None, look.at, caught_up=look.caught_up(frontier)) == KeepOpen()
     read = {**frontier, ("t", 1): 90}
     parts = [PartitionEventTime(s.part, s.instant, True) for s in parts]
     decision = to_close(POLICY, waiting, parts, None, look.at, caught_up=look.caught_up(read))

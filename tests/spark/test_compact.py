@@ -13,7 +13,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.driver.spark import session as spark_session
 from writer.maintenance.compaction import in_spark
-from writer.maintenance.compaction_plan import Pace, pause_s
+from writer.maintenance.compaction_plan import RewritePace, pause_s
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ def spark() -> Iterator[Any]:
 @pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 def test_tasks_rewrite_a_bucket_and_every_row_stays(spark: Any, tmp_path: Path, form: str) -> None:
     driver, waited = filled(tmp_path, form), []
-    run = in_spark(spark, "rewrites", pace := Pace(0.15), wait=waited.append)
+    run = in_spark(spark, "rewrites", pace := RewritePace(0.15), wait=waited.append)
     close(driver)
     compactor(driver).before_seal(BUCKET, run)
     assert (files(driver), offsets(driver)) == (1, list(range(60)))
@@ -51,7 +51,7 @@ def test_tasks_rewrite_a_bucket_and_every_row_stays(spark: Any, tmp_path: Path, 
 
 def test_an_open_bucket_is_merged_once_it_has_too_many_files(spark: Any, tmp_path: Path) -> None:
     driver = filled(tmp_path, "delta", commits=4, compact={"open_files_max": 4})
-    made, run = compactor(driver), in_spark(spark, "rewrites", Pace(1.0))
+    made, run = compactor(driver), in_spark(spark, "rewrites", RewritePace(1.0))
     made.merge_open(run)
     assert files(driver) == 4
     for n in range(4, 8):
@@ -66,7 +66,7 @@ def test_what_a_task_cannot_do_is_a_sentence_of_the_driver(spark: Any, tmp_path:
     driver = filled(tmp_path, "delta")
     snapshot, made = driver.table.snapshot(), compactor(driver)
     pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]
-    run = in_spark(spark, "rewrites", Pace(1.0))
+    run = in_spark(spark, "rewrites", RewritePace(1.0))
     (wrong,) = [type(piece)(piece.files, piece.whole, ("gone",)) for piece in pieces]
     with pytest.raises(ConfigError, match=r"pipelines\.clicks: compact\.sort_by names 'gone'"):
         list(made.carry_out(snapshot, [wrong], run))

@@ -20,7 +20,7 @@ from tests.spark_jvm import QUICK_START
 from tests.writing import JAVA_OPTIONS, NOW, Site
 from writer.cli.main import app
 from writer.privacy.encryption import decrypted
-from writer.privacy.keyring import Keyring, KeySource, Place, read_keyring, write_keyring
+from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
@@ -28,7 +28,7 @@ TOKEN = "the-token-of-live-records"
 
 
 def test_fields_are_protected_before_they_are_written(site: Site, topic: MakeTopic) -> None:
-    name, source = topic(2), KeySource(Place(str(site.root / "keys.json")))
+    name, source = topic(2), KeySource(KeyringPlace(str(site.root / "keys.json")))
     write_keyring(source, Keyring().with_new("hash").with_new("encrypt"))
     site.overrides["keys"] = {"file": source.place.file}
     clear = site.pipeline("clear", [name])
@@ -69,7 +69,7 @@ def test_no_byte_of_a_killed_run_and_of_its_screens_tells_a_canary(site: Site, t
     policies = canaries.privacy("mixed") or {}
     del policies["fields"]["attempt"]
     site.pipeline("events", [name], privacy=policies, **settings)
-    source = KeySource(Place(str(site.root / "keys.json")))
+    source = KeySource(KeyringPlace(str(site.root / "keys.json")))
     write_keyring(source, Keyring().with_new("hash").with_new("encrypt"))
     for folder in ("spark-events", "scratch"):
         (site.root / folder).mkdir()
@@ -124,7 +124,7 @@ def sent(site: Site, name: str, count: int) -> None:
 
 def searched(site: Site) -> set[str]:
     """Return the files below the site that hold a canary or a key; `clear`: some of the tables of that pipeline do."""
-    ring = read_keyring(KeySource(Place(str(site.root / "keys.json"))))
+    ring = read_keyring(KeySource(KeyringPlace(str(site.root / "keys.json"))))
     secrets = [*ring.hash_keys.values(), *ring.encryption_keys.values()]
     hits = canaries.search(canaries.files(site.root, ["keys.json"]), secrets)
     return {"clear" if hit.place.startswith("lake/clear") else hit.place for hit in hits}

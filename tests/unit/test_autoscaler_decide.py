@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.decision.decide import Blocked, Down, Hold, Stay, Up, Wait, remember
+from autoscaler.decision.decide import Blocked, Hold, ScaleDown, ScaleUp, Stay, Wait, remember
 from autoscaler.decision.facts import Partition
-from autoscaler.decision.history import Memory, Scaling, Want
+from autoscaler.decision.history import DesiredDecrease, Memory, Scaling
 from autoscaler.decision.policy import Policy
 from tests.scaling import NOW, POLICY, batches, decided, facts, minutes, pipeline, through
 
@@ -19,22 +19,22 @@ def test_within_the_band_nothing_changes():
 
 def test_above_the_band_executors_are_added_up_to_the_target_in_one_step():
     decision = decided(facts(pipeline(72_000)))
-    assert isinstance(decision, Up)
+    assert isinstance(decision, ScaleUp)
     assert (decision.before, decision.executors) == (2, 3)  # 72,000 / 0.8 = 90,000 of 112,000
 
 
 def test_a_backlog_asks_for_executors_beyond_what_arrives():
     assert isinstance(decided(facts(pipeline(40_000, lag=4_800_000))), Stay)  # two minutes' worth: the normal sawtooth
     decision = decided(facts(pipeline(40_000, lag=100_000_000)))
-    assert isinstance(decision, Up)
+    assert isinstance(decision, ScaleUp)
     assert decision.executors == 5  # 50,000 + 96,400,000 / 900 = 157,000, of 186,667
 
 
 def test_a_backlog_is_spread_over_the_catch_up_time():
     known = facts(pipeline(40_000, lag=100_000_000))
     slow, fast = (decided(known, policy=replace(POLICY, catch_up_duration_s=s, up_factor=20.0)) for s in (1800, 300))
-    assert isinstance(slow, Up)
-    assert isinstance(fast, Up)
+    assert isinstance(slow, ScaleUp)
+    assert isinstance(fast, ScaleUp)
     assert slow.executors < fast.executors
     assert slow.sums.loads[0].need.backlog == fast.sums.loads[0].need.backlog
 
@@ -51,9 +51,11 @@ def test_steps_are_limited():
     assert up.executors == 10
     assert up.sums.bound_by == ("up_factor",)
     calm = facts(pipeline(10_000, executors=20), executors=20)
-    wait = Memory(desired=20, fewer=(Want(NOW - minutes(30), 5),), shape={"clicks": 480, "slots of an executor": 4})
+    wait = Memory(
+        desired=20, fewer=(DesiredDecrease(NOW - minutes(30), 5),), shape={"clicks": 480, "slots of an executor": 4}
+    )
     down = decided(calm, wait)
-    assert isinstance(down, Down)
+    assert isinstance(down, ScaleDown)
     assert down.executors == 10
     assert down.sums.bound_by == ("down_factor",)
 
@@ -72,7 +74,7 @@ def test_fewer_are_taken_once_they_were_enough_throughout():
     decisions, memory = through(calm(0, 16), Memory(desired=6))
     kinds = [type(one) for one in decisions]
     assert kinds[:30] == [Wait] * 30
-    assert kinds[30] is Down
+    assert kinds[30] is ScaleDown
     assert decisions[30].executors == 3
     assert memory.desired == 3
 
@@ -80,7 +82,7 @@ def test_fewer_are_taken_once_they_were_enough_throughout():
 def test_the_most_that_was_wanted_meanwhile_stays():
     busy = [replace(one, pipelines=(replace(one.pipelines[0], arriving_per_s=120_000.0),)) for one in calm(5, 6)]
     decisions, _ = through([*calm(0, 4.5), *busy, *calm(6.5, 15)], Memory(desired=6))
-    assert isinstance(decisions[-1], Down)
+    assert isinstance(decisions[-1], ScaleDown)
     assert decisions[-1].executors == 5  # not 3, as of late: 120,000 / 0.8 = 150,000 need five for a moment
 
 
@@ -88,13 +90,13 @@ def test_wanting_as_many_ends_the_wait_for_fewer():
     loaded = [replace(one, pipelines=(replace(one.pipelines[0], arriving_per_s=180_000.0),)) for one in calm(5, 5)]
     decisions, _ = through([*calm(0, 4.5), *loaded, *calm(5.5, 20)], Memory(desired=6))
     assert isinstance(decisions[10], Stay)
-    assert not any(isinstance(one, Down) for one in decisions)
+    assert not any(isinstance(one, ScaleDown) for one in decisions)
 
 
 def test_more_ends_the_wait_for_fewer():
-    waiting = Memory(desired=2, fewer=(Want(NOW - minutes(14), 1),))
+    waiting = Memory(desired=2, fewer=(DesiredDecrease(NOW - minutes(14), 1),))
     decision = decided(facts(pipeline(72_000)), waiting)
-    assert isinstance(decision, Up)
+    assert isinstance(decision, ScaleUp)
     assert remember(POLICY, waiting, decision, NOW).fewer == ()
 
 
@@ -102,14 +104,16 @@ def test_no_executor_goes_while_records_are_late():
     parts = (Partition("clicks", 0, 10, lag_s=600.0), *(Partition("clicks", i, 0) for i in range(1, 480)))
     known = facts(pipeline(10_000, executors=6), executors=6)
     late = replace(known, pipelines=(replace(known.pipelines[0], partitions=parts),))
-    waited = Memory(desired=6, fewer=(Want(NOW - minutes(30), 3),), shape={"clicks": 480, "slots of an executor": 4})
-    assert isinstance(decided(known, waited), Down)
+    waited = Memory(
+        desired=6, fewer=(DesiredDecrease(NOW - minutes(30), 3),), shape={"clicks": 480, "slots of an executor": 4}
+    )
+    assert isinstance(decided(known, waited), ScaleDown)
     assert isinstance(decided(late, waited), Stay)
 
 
 def test_executors_that_came_do_not_go_at_once():
     came = Scaling(NOW - minutes(20), 3, 6, {}, there_at=NOW - minutes(19))
-    waited = Memory(desired=6, fewer=(Want(NOW - minutes(16), 3),), scalings=(came,))
+    waited = Memory(desired=6, fewer=(DesiredDecrease(NOW - minutes(16), 3),), scalings=(came,))
     waited = replace(waited, shape={"clicks": 480, "slots of an executor": 4})
     known = facts(pipeline(10_000, executors=6), executors=6)
     decision = decided(known, waited)
@@ -124,8 +128,8 @@ def test_a_going_that_was_taken_back_doubles_the_wait():
     )
     shape = {"clicks": 480, "slots of an executor": 4}
     known = facts(pipeline(10_000, executors=6), executors=6)
-    for waited, kind in ((16, Wait), (31, Down)):
-        memory = Memory(desired=6, fewer=(Want(NOW - minutes(waited), 3),), scalings=back, shape=shape)
+    for waited, kind in ((16, Wait), (31, ScaleDown)):
+        memory = Memory(desired=6, fewer=(DesiredDecrease(NOW - minutes(waited), 3),), scalings=back, shape=shape)
         assert isinstance(decided(known, memory), kind)
 
 
@@ -137,14 +141,16 @@ def test_nothing_is_added_until_what_was_asked_for_has_shown():
     assert decision.executors == 2
     assert decision.to == 3
     old = replace(memory, scalings=(replace(asked, at=NOW - minutes(9), there_at=NOW - minutes(8)),))
-    assert isinstance(decided(facts(pipeline(72_000)), old), Up)
+    assert isinstance(decided(facts(pipeline(72_000)), old), ScaleUp)
 
 
 def test_when_nothing_arrives_the_executors_go_to_the_minimum():
     quiet = facts(pipeline(0, executors=2, batches=()), executors=2)
-    memory = Memory(desired=2, fewer=(Want(NOW - minutes(30), 1),), shape={"clicks": 480, "slots of an executor": 4})
+    memory = Memory(
+        desired=2, fewer=(DesiredDecrease(NOW - minutes(30), 1),), shape={"clicks": 480, "slots of an executor": 4}
+    )
     decision = decided(quiet, memory)
-    assert isinstance(decision, Down)
+    assert isinstance(decision, ScaleDown)
     assert decision.executors == 1
 
 
@@ -152,7 +158,7 @@ def test_minimum_and_maximum_hold_whatever_is_needed():
     assert decided(facts(pipeline(400_000)), policy=Policy(executors_max=3)).executors == 3
     assert decided(facts(pipeline(100)), Memory(desired=1), Policy(executors_min=4)).executors == 4
     lowered = decided(facts(pipeline(60_000)), Memory(desired=9), Policy(executors_max=5))
-    assert isinstance(lowered, Down)
+    assert isinstance(lowered, ScaleDown)
     assert lowered.executors == 5
 
 
@@ -185,7 +191,7 @@ def test_numbers_that_spare_no_wave_are_skipped():
     # 48 ranges on 4 slots each: 6 executors take two waves, 7 to 11 too, 12 one.
     of_48 = {"partitions": 48, "executors": 6}
     decision = decided(facts(pipeline(225_000, **of_48), executors=6))
-    assert isinstance(decision, Up)
+    assert isinstance(decision, ScaleUp)
     assert decision.executors == 12
 
 
@@ -195,14 +201,14 @@ def test_more_executors_than_partitions_only_where_ranges_are_split():
     assert isinstance(whole, Blocked)
     assert whole.by.kind == "few_ranges"
     split = decided(facts(pipeline(60_000, min_partitions=64, **late)))
-    assert isinstance(split, Up)
+    assert isinstance(split, ScaleUp)
     assert split.executors == 8  # 32 slots: four times the partitions
 
 
 def test_slots_of_several_pipelines_are_summed():
     one, other = pipeline(45_000), replace(pipeline(30_000), name="installs")
     both = decided(facts(one, other))
-    assert isinstance(both, Up)
+    assert isinstance(both, ScaleUp)
     alone = [decided(facts(each)).sums.used_up for each in (one, other)]
     assert both.sums.used_up == pytest.approx(sum(alone))
 
@@ -213,7 +219,7 @@ def test_a_slow_topic_is_judged_over_its_own_batches():
     assert isinstance(decided(known), Stay)
     behind = facts(pipeline(60_000, batches=slow, delay_max_s=600.0, lag=11_000_000), executors=1)
     decision = decided(behind)
-    assert isinstance(decision, Up)
+    assert isinstance(decision, ScaleUp)
     assert decision.executors == 2
 
 
@@ -229,6 +235,6 @@ def test_what_is_desired_is_asked_for_again_at_every_tick_whatever_is_known():
 def test_a_cluster_that_grants_less_than_the_minimum_is_asked_for_the_minimum_all_the_same():
     known = facts(pipeline(10_000, executors=1), executors=1, quota=1, wanted=3)
     shape = {"clicks": 480, "slots of an executor": 4}
-    long = Memory(desired=3, fewer=(Want(NOW - minutes(120), 1),), shape=shape)
+    long = Memory(desired=3, fewer=(DesiredDecrease(NOW - minutes(120), 1),), shape=shape)
     assert decided(known, long, replace(POLICY, executors_min=3)).executors == 3
     assert decided(known, long, replace(POLICY, executors_min=1)).executors == 1

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.decision.capacity import ranges_max
-from autoscaler.decision.decide import Blocked, Down, Hold, Stay, Up, Wait
+from autoscaler.decision.decide import Blocked, Hold, ScaleDown, ScaleUp, Stay, Wait
 from autoscaler.decision.facts import Partition
-from autoscaler.decision.history import Block, Memory, Want
+from autoscaler.decision.history import Block, DesiredDecrease, Memory
 from autoscaler.decision.policy import Policy
 from tests.scaling import NOW, batches, decided, facts, minutes, pipeline
 from writer.core.errors import ConfigError
@@ -33,7 +33,7 @@ def blocked(known, kind, memory=None):
 
 
 def test_what_is_short_of_executors_gets_them():
-    assert isinstance(decided(facts(SHORT)), Up)
+    assert isinstance(decided(facts(SHORT)), ScaleUp)
 
 
 def test_recovery_goes_first():
@@ -76,7 +76,7 @@ def test_old_or_missing_facts_hold(known):
 
 def test_lag_without_a_date_is_no_reason_to_hold():
     parts = tuple(replace(one, lag_offsets=300_000, lag_s=None) for one in SHORT.partitions)
-    assert isinstance(decided(facts(replace(SHORT, partitions=parts))), Up)
+    assert isinstance(decided(facts(replace(SHORT, partitions=parts))), ScaleUp)
 
 
 def test_too_few_batches_hold_and_an_older_one_helps_a_single_one():
@@ -90,7 +90,7 @@ def test_too_few_batches_hold_and_an_older_one_helps_a_single_one():
 def test_a_minute_that_is_excluded_holds():
     noon = Policy(excluded=("0 3 * * *", "* 12 * * WED"))
     assert "* 12 * * WED" in held(facts(SHORT), "excluded", noon).says
-    assert isinstance(decided(facts(SHORT), policy=replace(noon, excluded_zone="America/New_York")), Up)
+    assert isinstance(decided(facts(SHORT), policy=replace(noon, excluded_zone="America/New_York")), ScaleUp)
     with pytest.raises(ConfigError, match="is no cron expression"):
         Policy(excluded=("at noon",))
 
@@ -110,7 +110,7 @@ def test_a_batch_that_is_mostly_the_drivers_asks_for_larger_batches():
 
 def test_a_hot_partition_asks_for_split_ranges():
     assert "5.0 times" in blocked(facts(replace(SHORT, batches=batches(slots=8, skew=5.0))), "skew").says
-    assert isinstance(decided(facts(replace(SHORT, batches=batches(slots=8, skew=2.9)))), Up)
+    assert isinstance(decided(facts(replace(SHORT, batches=batches(slots=8, skew=2.9)))), ScaleUp)
 
 
 def test_a_full_batch_of_few_files_asks_for_larger_batches_or_smaller_files():
@@ -131,7 +131,7 @@ def test_many_partitions_give_a_full_batch_tasks_beyond_its_files():
 def test_a_pipeline_at_its_rate_limit_asks_for_no_executors_and_its_lag_keeps_none():
     late = tuple(Partition("clicks", i, 100_000, lag_s=7_200.0) for i in range(480))
     behind = replace(SHORT, partitions=late)
-    assert isinstance(decided(facts(behind)), Up)
+    assert isinstance(decided(facts(behind)), ScaleUp)
     limited = decided(facts(replace(behind, rate_limit_per_s=50_000.0)))
     assert isinstance(limited, Stay)
     (note,) = limited.symptoms
@@ -155,19 +155,19 @@ def test_a_partition_that_stands_still_is_named_and_asks_for_nothing():
 
 
 def test_under_memory_pressure_none_goes_and_more_may_come():
-    waited = Memory(desired=6, fewer=(Want(NOW - minutes(30), 3),), shape=SHAPE)
+    waited = Memory(desired=6, fewer=(DesiredDecrease(NOW - minutes(30), 3),), shape=SHAPE)
     calm = facts(pipeline(10_000, executors=6), executors=6)
-    assert isinstance(decided(calm, waited), Down)
+    assert isinstance(decided(calm, waited), ScaleDown)
     decision = decided(replace(calm, executors=replace(calm.executors, gc_share=0.2)), waited)
     assert isinstance(decision, Blocked)
     assert decision.by.kind == "memory_pressure"
-    assert isinstance(decided(facts(SHORT, gc_share=0.2)), Up)
+    assert isinstance(decided(facts(SHORT, gc_share=0.2)), ScaleUp)
 
 
 def test_after_executors_that_were_in_vain_none_is_added():
     memory = Memory(desired=2, block=Block(2, NOW + minutes(5), 0.04), shape=SHAPE)
     assert "4%" in blocked(facts(SHORT), "ineffective", memory).says
-    assert isinstance(decided(facts(SHORT, at=NOW + minutes(5)), memory), Up | Hold)
+    assert isinstance(decided(facts(SHORT, at=NOW + minutes(5)), memory), ScaleUp | Hold)
 
 
 def test_a_paused_pipeline_asks_for_nothing():
@@ -179,5 +179,5 @@ def test_right_after_an_outage_the_rate_from_before_it_holds():
     before = batches(slots=8, last=NOW - minutes(60))
     one = replace(SHORT, batches=before)
     failed = Memory(desired=2, failed_at=NOW - minutes(1), shape=SHAPE)
-    assert isinstance(decided(facts(one), failed), Up)
+    assert isinstance(decided(facts(one), failed), ScaleUp)
     held(facts(one), "too_few_batches")

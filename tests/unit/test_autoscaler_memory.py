@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from pydantic_core import to_jsonable_python
 
-from autoscaler.decision.decide import Up
+from autoscaler.decision.decide import ScaleUp
 from autoscaler.decision.facts import Facts
-from autoscaler.decision.history import Block, Memory, Scaling, Want, observe, start_s, yield_
+from autoscaler.decision.history import Block, DesiredDecrease, Memory, Scaling, observe, start_s, yield_
 from autoscaler.runtime import state_store
 from tests.scaling import NOW, POLICY, batches, decided, facts, minutes, pipeline
 from writer.core.errors import ConfigError
@@ -81,14 +81,14 @@ def test_a_lower_yield_asks_for_more_executors():
     learned = tuple(replace(CAME, at=NOW - minutes(100), there_at=NOW - minutes(99), yield_=0.5) for _ in range(3))
     policy = replace(POLICY, up_factor=20.0)
     plain, careful = (decided(known, Memory(desired=2, scalings=s, shape=SHAPE), policy) for s in ((), learned))
-    assert isinstance(plain, Up)
-    assert isinstance(careful, Up)
+    assert isinstance(plain, ScaleUp)
+    assert isinstance(careful, ScaleUp)
     assert careful.executors > plain.executors
 
 
 def test_what_a_change_brought_is_forgotten_when_the_partitions_change():
     memory = Memory(
-        desired=4, scalings=(replace(CAME, there_at=CAME.at, yield_=0.6),), fewer=(Want(NOW, 2),),
+        desired=4, scalings=(replace(CAME, there_at=CAME.at, yield_=0.6),), fewer=(DesiredDecrease(NOW, 2),),
         block=Block(4, NOW + minutes(9), 0.0), shape={"clicks": 240, "slots of an executor": 4},
     )  # fmt: skip
     found = after(memory, facts(pipeline(60_000, executors=4, batches=()), executors=4))
@@ -109,7 +109,9 @@ def test_the_first_desired_number_is_what_spark_was_asked_for():
 
 
 def test_memory_and_facts_survive_as_json(tmp_path):
-    memory = Memory(4, (replace(CAME, there_at=NOW, yield_=0.8),), (Want(NOW, 2),), Block(4, NOW, 0.0), NOW, SHAPE)
+    memory = Memory(
+        4, (replace(CAME, there_at=NOW, yield_=0.8),), (DesiredDecrease(NOW, 2),), Block(4, NOW, 0.0), NOW, SHAPE
+    )
     for kept in (memory, facts(pipeline(60_000), executors=3, quota=7)):
         path = tmp_path / "kept.json"
         state_store.write_file(kept, path)

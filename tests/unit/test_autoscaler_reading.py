@@ -7,7 +7,7 @@ from typing import Any
 from autoscaler.decision.facts import Pipeline
 from autoscaler.decision.policy import Policy
 from autoscaler.runtime.status_parser import Frontiers, batches, executors, moved, pipeline
-from writer.status.lag_sample import Appended, Lag, LagSample
+from writer.status.lag_sample import AppendedRecords, Lag, LagSample
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 POLICY = Policy()
@@ -16,7 +16,7 @@ POLICY = Policy()
 def sample(frontier: int | None = 900) -> LagSample:
     """A sample of one partition, and how its log grew over ten minutes."""
     part = Lag("clicks", 0, 77, 3.0, 900, 3_600.0, frontier)
-    grown = (Appended(NOW - timedelta(seconds=600), 0), Appended(NOW, 1_000))
+    grown = (AppendedRecords(NOW - timedelta(seconds=600), 0), AppendedRecords(NOW, 1_000))
     return LagSample(NOW, partitions=(part,), appended=grown)
 
 

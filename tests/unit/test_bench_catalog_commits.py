@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.features.catalog_commits import METADATA_MAX, WINDOW, Committed, commit
+from bench.features.catalog_commits import METADATA_MAX, WINDOW, CommitSamples, commit
 
 
 def test_figures_beyond_a_limit_are_named() -> None:
     flat = [0.02] * (2 * WINDOW)
-    assert Committed(flat, flat, [1_000]).problems() == []
-    assert Committed(flat, flat, []).problems() == [], "a Delta table has no such file"
+    assert CommitSamples(flat, flat, [1_000]).problems() == []
+    assert CommitSamples(flat, flat, []).problems() == [], "a Delta table has no such file"
     grown = [0.02] * WINDOW + [0.031] * WINDOW
-    slower, larger = Committed(grown, flat, [1_000, METADATA_MAX]).problems()
+    slower, larger = CommitSamples(grown, flat, [1_000, METADATA_MAX]).problems()
     assert slower == "a commit took 1.55 times the CPU at the end, 1.5 is the limit"
     assert larger == "the metadata file had 65,536 bytes, 65,536 is the limit"
 

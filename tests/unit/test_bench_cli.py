@@ -14,7 +14,7 @@ from bench.data.dataset import dataset
 from bench.data.fill import block
 from bench.figures import BenchFailed, Spread
 from bench.job import Job
-from bench.rounds import Place, Setting
+from bench.rounds import BenchDirectory, Setting
 from writer.config.loader import load
 from writer.core.errors import ConfigError
 
@@ -112,7 +112,7 @@ def test_the_writer_gets_a_configuration_that_it_takes(tmp_path):
 
 def test_a_place_with_a_pattern_in_its_name_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"holds \*"):
-        Place(tmp_path / "a*b")
+        BenchDirectory(tmp_path / "a*b")
 
 
 @pytest.mark.parametrize("now", [0.51, 0.60, 0.90])

@@ -6,12 +6,12 @@ import pytest
 
 from bench.figures import (
     NOTHING,
+    BatchMark,
     BenchFailed,
-    Mark,
     Run,
     Spread,
     Usage,
-    Written,
+    WrittenTable,
     cold,
     costs,
     parts,
@@ -27,9 +27,12 @@ from bench.figures import (
 def run(contender: str = "headrace", repeat: int = 1, *, warm_cpu_s: float = 3, rows: int = 1000) -> Run:
     """Four batches of 250 events; the first ends after 10 s and 8 s of CPU."""
     marks = [
-        Mark(250 * (i + 1), Usage(10 + i, 6 + i * warm_cpu_s / 3 * 0.4, 2 + i * warm_cpu_s / 3 * 0.6)) for i in range(4)
+        BatchMark(250 * (i + 1), Usage(10 + i, 6 + i * warm_cpu_s / 3 * 0.4, 2 + i * warm_cpu_s / 3 * 0.6))
+        for i in range(4)
     ]
-    return Run(contender, repeat, 1000, 200_000, tuple(marks), Usage(14, 7.2, 3.9), 2**30, Written(4, 70_000, rows))
+    return Run(
+        contender, repeat, 1000, 200_000, tuple(marks), Usage(14, 7.2, 3.9), 2**30, WrittenTable(4, 70_000, rows)
+    )
 
 
 def test_warm_is_from_the_first_mark_at_a_fifth_to_the_last():
@@ -42,7 +45,7 @@ def test_warm_is_from_the_first_mark_at_a_fifth_to_the_last():
 
 
 def test_a_first_batch_below_a_fifth_is_not_yet_warm():
-    early = Mark(100, Usage(9, 5, 1))
+    early = BatchMark(100, Usage(9, 5, 1))
     given = run()
     found = warm(Run("headrace", 1, 1000, 200_000, (early, *given.marks), given.end, 0, given.written))
     assert found == warm(given)
@@ -68,12 +71,12 @@ def test_a_run_that_lost_rows_is_not_counted():
 
 def test_a_run_without_marks_is_not_counted():
     with pytest.raises(BenchFailed, match="read 0 of 1,000"):
-        Run("plain", 1, 1000, 1, (), NOTHING, 0, Written(1, 1, 1000))
+        Run("plain", 1, 1000, 1, (), NOTHING, 0, WrittenTable(1, 1, 1000))
 
 
 def test_a_run_of_one_batch_has_no_warm_part():
     with pytest.raises(BenchFailed, match="all 1,000 events at once: take more"):
-        warm(Run("plain", 1, 1000, 1, (Mark(1000, Usage(1, 1, 1)),), NOTHING, 0, Written(1, 1, 1000)))
+        warm(Run("plain", 1, 1000, 1, (BatchMark(1000, Usage(1, 1, 1)),), NOTHING, 0, WrittenTable(1, 1, 1000)))
 
 
 def test_what_a_topic_took_is_of_the_repeats_on_it_alone():
@@ -114,10 +117,10 @@ def test_a_summary_is_of_one_contender():
 
 def test_the_parts_of_a_profile_add_up_to_the_warm_time():
     marks = (
-        Mark(500, Usage(1, 4, 2), {"tasks": 1.0, "compile": 2.0}, {"decode": 9.0}),
-        Mark(1000, Usage(2, 6, 3), {"tasks": 2.0, "compile": 2.5}, {"decode": 0.4, "columnar": 0.5}),
+        BatchMark(500, Usage(1, 4, 2), {"tasks": 1.0, "compile": 2.0}, {"decode": 9.0}),
+        BatchMark(1000, Usage(2, 6, 3), {"tasks": 2.0, "compile": 2.5}, {"decode": 0.4, "columnar": 0.5}),
     )
-    found = parts(Run("headrace", 1, 1000, 1, marks, Usage(2, 6, 3), 0, Written(1, 1, 1000)))
+    found = parts(Run("headrace", 1, 1000, 1, marks, Usage(2, 6, 3), 0, WrittenTable(1, 1, 1000)))
     assert found["JVM, tasks"] == pytest.approx(2000)
     assert found["JVM, compile"] == pytest.approx(1000)
     assert found["JVM, ended threads"] == pytest.approx(1000)

@@ -12,7 +12,7 @@ import pytest
 from bench.contenders import race
 from bench.contenders.contenders import Contender
 from bench.contenders.measure import Meter, duty
-from bench.figures import BenchFailed, Run, Written, warm
+from bench.figures import BenchFailed, Run, WrittenTable, warm
 from bench.job import Job, load
 
 BURN = "import time\nwhile time.process_time() < {}: pass\n"
@@ -22,7 +22,7 @@ MARKS = 'print("batch_committed batch=0 read=600", flush=True)\n{}print("batch_c
 def carry(tmp_path: Path, script: str, *, rows: int = 1000) -> Run:
     job = Job("broker:1", "http://registry", "events", 1, "{}", 1000, 600, "event_time", str(tmp_path / "run"))
     contender = Contender(
-        "x", "a script", "burns", lambda _: [sys.executable, "-c", script], lambda _: Written(1, 10, rows)
+        "x", "a script", "burns", lambda _: [sys.executable, "-c", script], lambda _: WrittenTable(1, 10, rows)
     )
     return race.run(contender, job, repeat=1, avro_bytes=200_000)
 

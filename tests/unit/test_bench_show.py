@@ -10,7 +10,7 @@ from rich.console import Console
 from bench import show
 from bench.contenders.contenders import CONTENDERS
 from bench.data.dataset import dataset
-from bench.figures import Mark, Run, Usage, Written, costs
+from bench.figures import BatchMark, Run, Usage, WrittenTable, costs
 from bench.machine import Machine
 from bench.plot import draw
 from bench.report import as_json
@@ -25,9 +25,9 @@ def setting(repeats: int = 3) -> Setting:
     return Setting(dataset("200B"), 10_000_000, [CONTENDERS[dead_letter] for dead_letter in "abcd"], repeats)
 
 
-def marked(batch: int, cost: float, repeat: int) -> Mark:
+def marked(batch: int, cost: float, repeat: int) -> BatchMark:
     used = Usage(9 + cost * batch / 7, 9 + cost * batch * repeat / 9, 2 + batch)
-    return Mark(2_500_000 * (batch + 1), used, {"tasks": 2.0 * batch}, {"decode": 1.0})
+    return BatchMark(2_500_000 * (batch + 1), used, {"tasks": 2.0 * batch}, {"decode": 1.0})
 
 
 def runs(repeats: int = 3) -> list[Run]:
@@ -35,7 +35,7 @@ def runs(repeats: int = 3) -> list[Run]:
         Run(
             name, repeat, 10_000_000, 2_020_000_000,
             tuple(marked(i, cost, repeat) for i in range(4)),
-            Usage(cost, cost, 9), 3 * 2**30, Written(3200, 700_000_000, 10_000_000),
+            Usage(cost, cost, 9), 3 * 2**30, WrittenTable(3200, 700_000_000, 10_000_000),
         )
         for repeat in range(1, repeats + 1)
         for name, cost in COSTS.items()

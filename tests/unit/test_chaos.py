@@ -10,7 +10,7 @@ import pytest
 
 from bench.chaos.damage import damage
 from bench.chaos.schedule import DAMAGES, Fault, script
-from bench.chaos.verification import Life, PartitionOffsets, judge, look, without
+from bench.chaos.verification import PartitionOffsets, TopicLife, judge, look, without
 from writer.core.errors import CheckpointUnusable
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.storage.base import OutcomeUnknown, StoreError
@@ -87,24 +87,24 @@ def test_what_is_left_of_an_interval() -> None:
 
 
 def test_all_held_once_is_clean() -> None:
-    verdict = judge({("t", 1): Life("t", {0: 10})}, {("t", 1, 0): PartitionOffsets(10, [(0, 10)])})
+    verdict = judge({("t", 1): TopicLife("t", {0: 10})}, {("t", 1, 0): PartitionOffsets(10, [(0, 10)])})
     assert verdict.clean
     assert (verdict.produced, verdict.held) == (10, 10)
 
 
 def test_a_missing_offset_is_lost_and_reported() -> None:
-    verdict = judge({("t", 1): Life("t", {0: 10})}, {("t", 1, 0): PartitionOffsets(7, [(0, 4), (7, 10)])})
+    verdict = judge({("t", 1): TopicLife("t", {0: 10})}, {("t", 1, 0): PartitionOffsets(7, [(0, 4), (7, 10)])})
     assert (verdict.lost, verdict.clean) == (3, False)
     assert verdict.said == ["t/0 (life 1): offsets [4, 7) are nowhere in the lake"]
 
 
 def test_an_offset_that_is_there_twice_is_said() -> None:
-    verdict = judge({("t", 1): Life("t", {0: 10})}, {("t", 1, 0): PartitionOffsets(12, [(0, 10)])})
+    verdict = judge({("t", 1): TopicLife("t", {0: 10})}, {("t", 1, 0): PartitionOffsets(12, [(0, 10)])})
     assert (verdict.twice, verdict.clean) == (2, False)
 
 
 def test_rows_that_were_not_produced_are_reported() -> None:
-    life = {("t", 1): Life("t", {0: 10})}
+    life = {("t", 1): TopicLife("t", {0: 10})}
     assert judge(life, {("t", 1, 0): PartitionOffsets(11, [(0, 11)])}).unknown == 1
     assert (
         judge(life, {("t", 1, 0): PartitionOffsets(10, [(0, 10)]), ("t", 2, 0): PartitionOffsets(5, [(0, 5)])}).unknown
@@ -113,20 +113,20 @@ def test_rows_that_were_not_produced_are_reported() -> None:
 
 
 def test_what_retention_took_is_no_loss_and_the_rest_is() -> None:
-    life = Life("t", {0: 10}, taken={0: [(0, 5)]})
+    life = TopicLife("t", {0: 10}, taken={0: [(0, 5)]})
     verdict = judge({("t", 1): life}, {("t", 1, 0): PartitionOffsets(6, [(0, 2), (6, 10)])})
     assert (verdict.taken, verdict.lost) == (3, 1)
 
 
 def test_the_end_of_a_deleted_topic_is_no_loss_and_a_missing_offset_before_it_is() -> None:
-    life = Life("t", {0: 10, 1: 10}, deleted=True)
+    life = TopicLife("t", {0: 10, 1: 10}, deleted=True)
     held = {("t", 1, 0): PartitionOffsets(6, [(0, 6)]), ("t", 1, 1): PartitionOffsets(5, [(0, 2), (3, 6)])}
     verdict = judge({("t", 1): life}, held)
     assert (verdict.died, verdict.lost) == (8, 1)
 
 
 def test_a_life_without_rows_that_is_not_over_is_lost() -> None:
-    assert judge({("t", 2): Life("t", {0: 10})}, {}).lost == 10
+    assert judge({("t", 2): TopicLife("t", {0: 10})}, {}).lost == 10
 
 
 def test_offsets_are_read_as_intervals_with_their_doubles(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from writer.batch.staging.sorting import Dedupe
 from writer.commit.builder import StagedTooLongAgo, check_age
 from writer.config.pipeline import Pipeline
 from writer.core.files import BucketFile
-from writer.maintenance.compaction_plan import GROUP_FILES, Pace, Policy, pause_s, plan
+from writer.maintenance.compaction_plan import GROUP_FILES, Policy, RewritePace, pause_s, plan
 
 TARGET = 1000
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -76,7 +76,7 @@ def test_rewriting_takes_its_share_of_all_slots() -> None:
 
 
 def test_a_pause_is_owed_by_the_next_job_whichever_bucket_it_is_of() -> None:
-    pace = Pace(0.25)
+    pace = RewritePace(0.25)
     assert pace.owed_s(0) == 0
     pace.took(10, 8, 2, now_s=100)
     assert [pace.owed_s(now) for now in (100, 104, 110, 200)] == [10, 6, 0, 0]

@@ -24,7 +24,7 @@ from writer.demo.devstack import events
 from writer.demo.devstack.workspace import Interruption, Stopped
 from writer.demo.interactive import question
 from writer.demo.panel import View
-from writer.demo.progress_monitor import Lag, Rate
+from writer.demo.progress_monitor import Lag, RecentRate
 from writer.demo.table_reader import TableLog
 from writer.demo.terminal import Screen
 from writer.demo.workload import ProducedMessages
@@ -44,7 +44,7 @@ VIEW = View(
 
 
 def test_a_rate_forgets_what_lies_before_its_window():
-    rate = Rate(window=4)
+    rate = RecentRate(window=4)
     assert rate.per_second() == 0
     for at in range(11):
         rate.note(at, 0 if at < 6 else (at - 6) * 100)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from writer.commit.batch_limits import Endings, Limits, limits, reason, task_count
+from writer.commit.batch_limits import BatchEndings, Limits, limits, reason, task_count
 from writer.config.pipeline_sections import Commit
 
 A, B = ("clicks", 0), ("clicks", 1)
@@ -115,7 +115,7 @@ SOON_S, LATE_S = BEGUN_S + 599, BEGUN_S + 600  # before, and when, the delay of 
 
 
 def test_the_first_batch_that_is_not_a_replay_is_a_start_until_the_delay_is_over():
-    endings = Endings(WAITS, {A: 9, B: 2}, BEGUN_S)
+    endings = BatchEndings(WAITS, {A: 9, B: 2}, BEGUN_S)
     told = [
         endings.why(4, {A: 5, B: 2}, {A: 9, B: 2}, {A: 9, B: 2}, SOON_S),  # an earlier start had planned it
         endings.why(5, {A: 9, B: 2}, {A: 12, B: 2}, {A: 12, B: 3}, SOON_S),
@@ -128,16 +128,16 @@ def test_the_first_batch_that_is_not_a_replay_is_a_start_until_the_delay_is_over
 
 
 def test_a_first_batch_that_waited_for_the_delay_says_so_and_the_batch_0_of_a_run_never_does():
-    whys = [Endings(WAITS, None, BEGUN_S).why(batch, {A: 5}, {A: 9}, {A: 9}, LATE_S) for batch in (0, 1)]
+    whys = [BatchEndings(WAITS, None, BEGUN_S).why(batch, {A: 5}, {A: 9}, {A: 9}, LATE_S) for batch in (0, 1)]
     assert [one["reason"] for one in whys] == ["start", "timeout"]
 
 
 def test_where_kafka_does_not_say_what_waits_nothing_is_said_of_it():
-    told = Endings(WAITS, None, BEGUN_S).why(7, {A: 0}, {A: 5_000}, None, SOON_S)
+    told = BatchEndings(WAITS, None, BEGUN_S).why(7, {A: 0}, {A: 5_000}, None, SOON_S)
     assert (told["waiting"], told["reason"]) == (None, "backlog")
 
 
 def test_only_the_very_batch_that_was_planned_is_a_replay_and_only_the_first():
-    endings = Endings(WAITS, {A: 9}, BEGUN_S)
+    endings = BatchEndings(WAITS, {A: 9}, BEGUN_S)
     assert endings.why(4, {A: 5}, {A: 8}, None, LATE_S)["reason"] == "timeout"
     assert endings.why(5, {A: 5}, {A: 9}, None, LATE_S)["reason"] == "timeout"

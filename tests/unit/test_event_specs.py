@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.looking import EVENT, NOW, TIME, Schemas, config, event, records
-from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
+from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.cli.main import app
 from writer.config.loader import checked
 from writer.config.record_rules import EventSpec
@@ -296,7 +296,7 @@ def record(*fields: tuple[str, Any], name: str = "Click") -> str:
 def test_older_schemas_wait_for_the_one_that_has_what_the_spec_names() -> None:
     plan = SchemaPlan(pa.schema([]), specs=(Spec("Click", where="country = 'DE'"),))
     plan = plan.extend(1, record(("n", "int")))
-    assert isinstance(plan.schemas[1], Rejected)
+    assert isinstance(plan.schemas[1], RejectedSchema)
     assert "no schema of its records has a column 'country'" in plan.schemas[1].reason
     plan = plan.extend(2, record(("n", "long"), ("country", "string")))
     assert all(isinstance(one, WriterSchema) for one in plan.schemas.values())
@@ -310,7 +310,7 @@ def test_a_schema_that_breaks_the_spec_is_rejected_alone() -> None:
     plan = SchemaPlan(pa.schema([]), specs=(Spec("Click", rename=(("n", "m"),)),)).extend(1, record(("n", "int")))
     plan = plan.extend(2, record(("n", "int"), ("m", "string")))
     assert isinstance(plan.schemas[1], WriterSchema)
-    assert isinstance(plan.schemas[2], Rejected)
+    assert isinstance(plan.schemas[2], RejectedSchema)
     assert "spec 'Click': two columns would be called 'm'" in plan.schemas[2].reason
 
 

@@ -22,7 +22,7 @@ from writer.output import fleet_screen, fleet_tables
 from writer.output.health import Health, health
 from writer.output.tables import show
 from writer.status.document import document
-from writer.status.progress import Board, Progress
+from writer.status.progress import PipelineProgress, Progress
 from writer.web.endpoints import serving
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -175,7 +175,7 @@ def test_tables_by_group_have_sums_and_the_worst_first(width: int) -> None:
 def test_several_releases_are_one_table_and_one_that_is_silent_says_so(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text("kafka: [")
-    boards = {name: Board([name]) for name in ("clicks", "views")}
+    boards = {name: PipelineProgress([name]) for name in ("clicks", "views")}
     for board in boards.values():
         for progress in board.values():
             progress.running()
@@ -198,7 +198,7 @@ def test_several_releases_are_one_table_and_one_that_is_silent_says_so(tmp_path:
 def test_a_url_of_another_process_costs_its_own_line_alone() -> None:
     """A supervisor has a `/status`, too, and so have other people's programs."""
     supervisor = {"at": "x", "driver": True, "config": {}, "pipelines": {"clicks": {"up": True, "halted": None}}}
-    board = Board(["views"])
+    board = PipelineProgress(["views"])
     others = (supervisor, {"ok": 1}, {"pipelines": []}, {"pipelines": {"clicks": 1}})
     with ExitStack() as stack:
         driver = stack.enter_context(serving(Http(port=0), board))

@@ -19,7 +19,7 @@ from writer.clients.http import RequestFailed, ask
 from writer.config.hooks import Druid, Presto, Trino, Webhook
 from writer.core.files import BucketFile
 from writer.engines.table_description import TableDescription
-from writer.hooks.base import Delivered, Going, HookFailed, Sealed
+from writer.hooks.base import Delivered, HookFailed, Sealed, StillRunning
 from writer.hooks.druid import DruidHook
 from writer.hooks.sql import SqlHook
 from writer.hooks.webhook import WebhookHook, signature
@@ -144,9 +144,9 @@ def test_druid_ingests_exactly_the_interval_from_exactly_the_files():
         hook = druid(server.url, token="t0ken", spec={"tuningConfig": {"maxRowsInMemory": 9}})
         going = hook.deliver(sealed(), {})
         (task,) = there.tasks
-        assert isinstance(going, Going)
+        assert isinstance(going, StillRunning)
         assert going.state == {"try": 1, "accepted": task}
-        assert isinstance(hook.deliver(sealed(), going.state), Going)
+        assert isinstance(hook.deliver(sealed(), going.state), StillRunning)
         there.tasks[task] = "SUCCESS"
         assert hook.deliver(sealed(), going.state) == Delivered(f"rows: 30, by task {task}")
     assert task.startswith(TASK)
@@ -164,7 +164,7 @@ def test_who_looks_after_a_crash_finds_the_task_and_starts_no_second_one():
         going = druid(server.url).deliver(sealed(), {})
         (task,) = there.tasks
         there.tasks[task] = "SUCCESS"
-        assert isinstance(going, Going)
+        assert isinstance(going, StillRunning)
         assert isinstance(druid(server.url).deliver(sealed(), going.state), Delivered)
         druid(server.url).deliver(sealed(entry=12), {})
         assert len(there.tasks) == 2
@@ -207,7 +207,7 @@ def test_a_bucket_without_rows_is_dropped_from_druid():
 def test_a_leader_elsewhere_is_followed_with_the_same_request():
     with overlord() as (there, leader):
         with scripted(lambda asked: Reply(307, b"", {"Location": f"{leader.url}{asked.path}"})) as follower:
-            assert isinstance(druid(follower.url).deliver(sealed(), {}), Going)
+            assert isinstance(druid(follower.url).deliver(sealed(), {}), StillRunning)
         assert len(there.tasks) == 1
 
 

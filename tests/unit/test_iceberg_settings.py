@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from requests import HTTPError, Response
 
 from tests.looking import EVENT, NOW, Schemas, config
-from writer.avro.schema_plan import Rejected, SchemaPlan
+from writer.avro.schema_plan import RejectedSchema, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RAW_COLUMNS
 from writer.cli.read.validate import run_validate
@@ -169,7 +169,7 @@ def grown(tmp_path: Path, had: pa.DataType, kind: Any) -> pa.DataType | str:
     text = f'{{"type": "record", "name": "R", "fields": [{{"name": "n", "type": {kind}}}]}}'
     plan = SchemaPlan(pa.schema([("n", had)]), rules.reserved, widen=rules.widen).extend(1, text)
     known = plan.schemas[1]
-    return known.reason if isinstance(known, Rejected) else plan.columns.field("n").type
+    return known.reason if isinstance(known, RejectedSchema) else plan.columns.field("n").type
 
 
 def _decimal(precision: int, scale: int) -> str:
@@ -195,7 +195,7 @@ def test_no_field_takes_a_name_that_iceberg_keeps_for_itself(tmp_path: Path) -> 
     rules = iceberg(tmp_path).pipelines["clicks"].column_rules
     plan = SchemaPlan(pa.schema([]), rules.reserved, widen=rules.widen)
     found = plan.extend(1, '{"type": "record", "name": "R", "fields": [{"name": "_pos", "type": "long"}]}')
-    assert isinstance(found.schemas[1], Rejected)
+    assert isinstance(found.schemas[1], RejectedSchema)
     assert "_pos" in found.schemas[1].reason
 
 
@@ -250,4 +250,4 @@ def test_an_iceberg_log_of_a_route_decodes_what_a_table_of_another_format_may_ho
     route = {"targets": {"Event": {"location": str(tmp_path / "events"), "format": "delta"}}}
     schemas = Schemas({1: {**EVENT, "fields": fields}}, [1])
     found = opened("clicks", iceberg(tmp_path, route=route), schemas, before_route=True)
-    assert not isinstance(found.plan.schemas[1], Rejected)
+    assert not isinstance(found.plan.schemas[1], RejectedSchema)

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from writer.core.errors import ConfigError
 from writer.maintenance import row_keys
-from writer.maintenance.row_keys import Finder, Keys, Match, from_file, where
+from writer.maintenance.row_keys import Finder, Keys, RowMatch, from_file, where
 
 ROWS = pa.table(
     {
@@ -86,7 +86,7 @@ def test_a_column_that_cannot_have_such_values_is_named_and_the_values_are_not(t
 def test_values_come_from_a_file_with_a_head(tmp_path: Path) -> None:
     path = tmp_path / "keys.csv"
     path.write_text("\ufeffuser,why\n42,asked\n42,twice\n\n1,\n", encoding="utf-8")
-    assert from_file(path, "id", "user") == Keys((Match("id", ("42", "1")),))
+    assert from_file(path, "id", "user") == Keys((RowMatch("id", ("42", "1")),))
     with pytest.raises(ConfigError, match="has no column 'id'; its columns are user, why"):
         from_file(path, "id")
     path.write_text("user\n")

@@ -19,9 +19,9 @@ from recovery.lease.kubernetes_api import Api, ApiFailed, in_pod
 from recovery.lease.kubernetes_lease import (
     PIPELINE,
     RELEASED_BY,
-    About,
     KubernetesLeases,
-    Put,
+    LeaseContent,
+    PutLease,
     lease_name,
     releasing,
     renewing,
@@ -38,7 +38,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 
 NOW = datetime(2026, 11, 22, 5, 0, tzinfo=UTC)
-ABOUT = About("headrace-clicks", "clicks", timedelta(seconds=20))
+ABOUT = LeaseContent("headrace-clicks", "clicks", timedelta(seconds=20))
 HELD: dict[str, Any] = {
     "metadata": {"name": "headrace-clicks", "uid": "u", "resourceVersion": "7", "labels": {"team": "x"}},
     "spec": {"holderIdentity": "a", "leaseTransitions": 4, "acquireTime": "2026-11-22T04:00:00.000000Z"},
@@ -49,8 +49,8 @@ def with_spec(**spec: object) -> dict[str, Any]:
     return {**copy.deepcopy(HELD), "spec": {**HELD["spec"], **spec}}
 
 
-def body(decision: Put | None) -> dict[str, Any]:
-    assert isinstance(decision, Put)
+def body(decision: PutLease | None) -> dict[str, Any]:
+    assert isinstance(decision, PutLease)
     return decision.body
 
 
@@ -59,7 +59,7 @@ def body(decision: Put | None) -> dict[str, Any]:
 
 def test_a_lease_is_what_kubectl_shows() -> None:
     made = taking(None, None, 7, "driver-0/12", ABOUT, NOW)
-    assert isinstance(made, Put)
+    assert isinstance(made, PutLease)
     assert made.verb == "create"
     assert made.body["spec"] == {
         "holderIdentity": "driver-0/12", "leaseDurationSeconds": 20, "leaseTransitions": 7,
@@ -71,8 +71,8 @@ def test_a_lease_is_what_kubectl_shows() -> None:
 def test_only_a_higher_epoch_is_taken_and_only_from_what_was_looked_at() -> None:
     for epoch in (3, 4):
         assert taking(HELD, None, epoch, "b", ABOUT, NOW) is None
-    assert isinstance(taking(HELD, None, 5, "b", ABOUT, NOW), Put)
-    assert isinstance(taking(HELD, seen(HELD), 5, "b", ABOUT, NOW), Put)
+    assert isinstance(taking(HELD, None, 5, "b", ABOUT, NOW), PutLease)
+    assert isinstance(taking(HELD, seen(HELD), 5, "b", ABOUT, NOW), PutLease)
     renewed = copy.deepcopy(HELD)
     renewed["metadata"]["resourceVersion"] = "8"
     assert taking(renewed, seen(HELD), 5, "b", ABOUT, NOW) is None, "its holder lives"

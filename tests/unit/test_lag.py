@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from writer.clients.kafka import BrokerUnreachable, Topic as KafkaTopic
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import HeadraceError, TopicMissing
-from writer.status.lag import Watch, date, lag_sample, lags, undated, waiting_since
+from writer.status.lag import LagListener, date, lag_sample, lags, undated, waiting_since
 from writer.status.lag_sample import Lag
 from writer.status.model import Logs, Sample
 from writer.status.progress import Progress
@@ -243,8 +243,8 @@ def commit(progress: Progress, end: int) -> None:
     progress.committed(1, {"ranges": [], "bytes": 0, "event_time_max": None}, {A: end}, [])
 
 
-def watching(cluster, progress, **settings) -> Watch:
-    watch = Watch(cluster, {"clicks": "uuid-1"}, progress, interval=timedelta(seconds=0.01), **settings)
+def watching(cluster, progress, **settings) -> LagListener:
+    watch = LagListener(cluster, {"clicks": "uuid-1"}, progress, interval=timedelta(seconds=0.01), **settings)
     watch.start()
     return watch
 
@@ -341,7 +341,7 @@ def test_a_log_that_ends_before_the_frontier_is_noticed(progress):
 
 def test_the_frontier_is_mirrored_after_each_commit_and_at_the_end(progress):
     cluster = Cluster()
-    watch = Watch(cluster, {"clicks": "uuid-1"}, progress, interval=timedelta(hours=1), mirror="shown")
+    watch = LagListener(cluster, {"clicks": "uuid-1"}, progress, interval=timedelta(hours=1), mirror="shown")
     watch.start()
     until(lambda: cluster.groups == [("shown", {A: 4})])
     commit(progress, 8)

@@ -17,7 +17,7 @@ from writer.clients.driver_endpoint import announce, me
 from writer.config.connections import Http
 from writer.config.pipelines import Config
 from writer.status.lag import lag_sample
-from writer.status.lag_sample import Appended, Lag, LagSample
+from writer.status.lag_sample import AppendedRecords, Lag, LagSample
 from writer.status.model import Logs, Sample
 from writer.status.progress import Progress
 from writer.web.endpoints import serving
@@ -47,7 +47,7 @@ def test_what_status_carries_is_read_as_it_was_measured() -> None:
     assert LagSample.from_json(sample.to_json(at(20))) == LagSample(
         at(15), timedelta(seconds=5),
         (Lag("clicks", 0, 50, 12.35, 150, None, 150), Lag("clicks", 1, 7, 17.857, 0, None)),
-        (Appended(at(0), 0), Appended(at(15), 100)),
+        (AppendedRecords(at(0), 0), AppendedRecords(at(15), 100)),
     )  # fmt: skip
     assert LagSample.from_json(LagSample().to_json(NOON)) == LagSample()
     assert LagSample.from_json({"offsets": 57, "partitions": []}) == LagSample(), "an older release's"
@@ -72,7 +72,7 @@ def test_rates_are_means_between_samples_that_reach_far_enough() -> None:
 def test_of_frequent_samples_some_are_carried_and_the_newest() -> None:
     sample = grown(*((second / 2, second) for second in range(301)))
     assert len(sample.appended) == 16
-    assert sample.appended[-1] == Appended(at(150), 300)
+    assert sample.appended[-1] == AppendedRecords(at(150), 300)
     assert sample.arriving_per_s(100) == 2
 
 

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from writer.avro.schema_plan import Rejected
+from writer.avro.schema_plan import RejectedSchema
 from writer.status.model import Sample
 from writer.status.progress import Progress
 from writer.web.metrics_catalogue import CATALOGUE
@@ -38,7 +38,7 @@ def board():
     progress = Progress("clicks", now=lambda: NOON, seconds=lambda: 0.0)
     progress.started(epoch=2, run=1, frontier={A: 0, B: 50}, limits={}, buckets=[], recent=[])
     progress.running()
-    progress.admitted({1: Rejected("no")})
+    progress.admitted({1: RejectedSchema("no")})
     progress.sampled(Sample(NOON - timedelta(seconds=20), {A: 100, B: 50}), {A: 0, B: 10})
     progress.sampled(Sample(NOON - timedelta(seconds=10), {A: 200, B: 50}), {A: 0, B: 10})
     progress.kept({"clicks": timedelta(hours=1)})

@@ -26,7 +26,7 @@ from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
 from writer.sealing.bucket_states import BucketState, bucket_state
 from writer.sealing.manifest import Manifest
-from writer.sealing.rules import Blocked, Ready, Resting, State, Unsealed
+from writer.sealing.rules import SealBlocked, SealLater, SealNow, State, Unsealed
 from writer.status.progress import Progress
 from writer.web import http_server, live_records, page
 from writer.web.endpoints import serving, starts
@@ -142,11 +142,11 @@ KEY: BucketKey = ("2026-11-20T05",)
     ("one", "state", "until", "known", "shown"),
     [
         (unsealed(), None, None, None, ("open", 0, 0, "")),
-        (unsealed(late=2), Ready(KEY), NOW + HOUR, None, ("closed", 2, 0, "")),
-        (unsealed(), Blocked(KEY, "a gap"), NOW + HOUR, None, ("blocked", 0, 0, "a gap")),
+        (unsealed(late=2), SealNow(KEY), NOW + HOUR, None, ("closed", 2, 0, "")),
+        (unsealed(), SealBlocked(KEY, "a gap"), NOW + HOUR, None, ("blocked", 0, 0, "a gap")),
         (
             unsealed(sealed=3, late=2),
-            Resting(KEY, NOW),
+            SealLater(KEY, NOW),
             NOW + HOUR,
             manifest(5),
             ("reopened", 7, 3, "rows came after it"),

@@ -14,7 +14,7 @@ from writer.cli.main import app
 from writer.core.errors import Draining
 from writer.driver.pipeline_runner import PipelineRunner
 from writer.status import pause
-from writer.status.pause import CONTROL, Gate, Pause, Paused
+from writer.status.pause import CONTROL, Pause, Paused, PauseGate
 from writer.status.progress import Progress
 from writer.storage.base import StoreError
 from writer.storage.local import LocalStore
@@ -57,7 +57,7 @@ def test_an_object_that_cannot_be_read_holds_too(store: LocalStore, content: byt
 def test_a_batch_is_held_until_the_pause_is_over(store: LocalStore) -> None:
     progress, done = Progress("clicks"), threading.Event()
     progress.running()
-    gate = Gate(store, "clicks", progress.paused)
+    gate = PauseGate(store, "clicks", progress.paused)
     gate.enter(once=False)
     asked(store)
 
@@ -78,11 +78,11 @@ def test_a_held_batch_drains(store: LocalStore) -> None:
     stopping = threading.Event()
     stopping.set()
     with pytest.raises(Draining):
-        Gate(store, "clicks", Progress("clicks").paused).hold(stopping)
+        PauseGate(store, "clicks", Progress("clicks").paused).hold(stopping)
 
 
 def test_once_does_not_wait(store: LocalStore) -> None:
-    gate = Gate(store, "clicks", Progress("clicks").paused)
+    gate = PauseGate(store, "clicks", Progress("clicks").paused)
     gate.enter(once=True)
     asked(store)
     with pytest.raises(
@@ -96,7 +96,7 @@ def test_once_does_not_wait(store: LocalStore) -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_pause_is_noticed_while_no_records_come(store: LocalStore) -> None:
     progress = Progress("clicks")
-    gate = Gate(store, "clicks", progress.paused)
+    gate = PauseGate(store, "clicks", progress.paused)
     gate.watch()
     try:
         asked(store)
@@ -122,7 +122,7 @@ def test_a_storage_that_fails_leaves_a_held_batch_held(store: LocalStore) -> Non
 
     failing = Failing(store.location)
     asked(store)
-    gate, done = Gate(failing, "clicks", Progress("clicks").paused), threading.Event()
+    gate, done = PauseGate(failing, "clicks", Progress("clicks").paused), threading.Event()
 
     def batch() -> None:
         gate.hold(threading.Event())

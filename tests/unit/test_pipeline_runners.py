@@ -9,7 +9,7 @@ from tests.reloading import EndlessPipeline, Query
 from writer.config.loader import ConfigChanges
 from writer.core.errors import LimitReached
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
-from writer.status.progress import Board, Progress
+from writer.status.progress import PipelineProgress, Progress
 from writer.web.endpoints import starts
 
 
@@ -17,7 +17,12 @@ class Driver:
     """Pipelines that run until they are drained, and what happened to them."""
 
     def __init__(self, *names: str, supervised: bool = False) -> None:
-        self.board, self.log, self.asked, self.stop = Board(), list[str](), StartRequests(), threading.Event()
+        self.board, self.log, self.asked, self.stop = (
+            PipelineProgress(),
+            list[str](),
+            StartRequests(),
+            threading.Event(),
+        )
         self.reports = list[str]()
         self.runners = PipelineRunners(self._made, self.asked, self.board.remove, supervised=supervised)
         self.fails = set[str]()
@@ -208,7 +213,7 @@ def test_a_supervisor_asks_for_the_start_of_one_that_comes() -> None:
 
 
 def test_a_reader_of_the_board_reads_it_to_its_end() -> None:
-    board = Board(["clicks", "views"])
+    board = PipelineProgress(["clicks", "views"])
     reading = iter(board.values())
     first = next(reading)
     board.remove("views")

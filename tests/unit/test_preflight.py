@@ -9,9 +9,9 @@ from zlib import crc32
 
 import pytest
 
-from recovery.checkpoints.checks import Facts, TopicIds, leads_to, preflight
+from recovery.checkpoints.checks import CheckFacts, TopicIds, leads_to, preflight
 from recovery.checkpoints.reader import read
-from recovery.checkpoints.repair import NoRepair, Remove, RepairResult, plan, repair
+from recovery.checkpoints.repair import NoRepair, RemoveFiles, RepairResult, plan, repair
 from recovery.escalation.levels import RecoveryLevel
 from tests.unit.test_checkpoint import METADATA, Run, offsets
 from writer.offsets import checkpoint_backups, run_record
@@ -41,7 +41,7 @@ def facts(run, **changes):
         "frontier": {A: 6, B: 4}, "topics": {"clicks": TopicIds("u1", "u1")},
         "held": {A: LogRange(0, 9), B: LogRange(0, 9)}, "lease": "held", **changes,
     }  # fmt: skip
-    return Facts(reading(run), **about)
+    return CheckFacts(reading(run), **about)
 
 
 def bad(found):
@@ -63,7 +63,7 @@ def test_the_order_is_that_in_which_a_start_needs_it(run):
 
 
 def test_no_checkpoint_is_no_trouble(tmp_path):
-    found = preflight(Facts(read(LocalStore(str(tmp_path / "none"))), frontier={A: 5}))
+    found = preflight(CheckFacts(read(LocalStore(str(tmp_path / "none"))), frontier={A: 5}))
     assert leads_to(found) is None
     assert "begins a new run" in found[1].message
 
@@ -97,7 +97,7 @@ def test_a_finding_leads_to_its_level(run, changes, name, level):
 
 
 def test_a_table_that_forgot_is_found_without_a_checkpoint_too(tmp_path):
-    found = Facts(read(LocalStore(str(tmp_path / "none"))), frontier={}, lost="clicks")
+    found = CheckFacts(read(LocalStore(str(tmp_path / "none"))), frontier={}, lost="clicks")
     assert leads_to(preflight(found)) is RecoveryLevel.WALK_BACK
 
 
@@ -174,7 +174,7 @@ def corrupt(run, name, content=b""):
 @pytest.mark.parametrize(
     ("name", "frontier", "wanted"),
     [
-        ("offsets/2", {A: 6, B: 4}, Remove(["offsets/2", "offsets/.2.crc"])),
+        ("offsets/2", {A: 6, B: 4}, RemoveFiles(["offsets/2", "offsets/.2.crc"])),
         ("offsets/2", {A: 9, B: 9}, "does not prove"),
         ("offsets/2", None, "does not show"),
         ("offsets/1", {A: 6, B: 4}, "nothing stands for it"),
@@ -189,7 +189,7 @@ def test_only_what_costs_nothing_is_taken_away(run, name, frontier, wanted):
 
 def test_a_corrupt_commit_of_the_newest_batch_goes_whatever_the_table_says(run):
     run.committed(2)
-    assert plan(reading(corrupt(run, "commits/2")), None) == Remove(["commits/2", "commits/.2.crc"])
+    assert plan(reading(corrupt(run, "commits/2")), None) == RemoveFiles(["commits/2", "commits/.2.crc"])
 
 
 def test_what_is_whole_is_left_alone(run):
@@ -200,7 +200,7 @@ def test_a_checksum_in_the_way_goes_and_others_stay(run):
     (run.path / "offsets/.3.crc").write_bytes(b"crc")
     (run.path / "offsets/.0.crc").write_bytes(b"crc")
     (run.path / "offsets/0").unlink()
-    assert plan(reading(run), {A: 6, B: 4}) == Remove(["offsets/.3.crc"])
+    assert plan(reading(run), {A: 6, B: 4}) == RemoveFiles(["offsets/.3.crc"])
 
 
 def directory(run, name):

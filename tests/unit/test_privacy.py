@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tests.avro import record
-from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
+from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.core.errors import ConfigError
 from writer.privacy.canonical_values import value_bytes, value_text
 from writer.privacy.column_protection import MASK, scalars
@@ -21,8 +21,8 @@ from writer.privacy.hashing import hashed
 from writer.privacy.keyring import (
     KeyId,
     Keyring,
+    KeyringPlace,
     KeySource,
-    Place,
     WrapSource,
     fingerprint,
     keyring,
@@ -30,7 +30,7 @@ from writer.privacy.keyring import (
     write_keyring,
 )
 from writer.privacy.policy import CLEAR, Action, Policies, strictest
-from writer.privacy.protected_schema import Privacy, Use
+from writer.privacy.protected_schema import ColumnUse, Privacy
 from writer.specs.spec import Spec
 
 # RFC 4231, test cases 1 to 4, 6 and 7: key, data, HMAC-SHA-256.
@@ -120,7 +120,7 @@ def test_bytes_are_hashed_as_they_are_and_masked_as_a_whole() -> None:
     ],
 )
 def test_a_mask_keeps_the_end_of_what_is_longer(keep: int, value: str, masked: str) -> None:
-    found = scalars(pa.array([value, None]), Action("mask", keep), KeySource(Place()), Keyring())
+    found = scalars(pa.array([value, None]), Action("mask", keep), KeySource(KeyringPlace()), Keyring())
     assert found.to_pylist() == [masked, None]
 
 
@@ -154,11 +154,11 @@ def ring_in(root: Path, text: str = "", mode: int = 0o600) -> KeySource:
     file = root / "keys.json"
     file.write_text(text)
     file.chmod(mode)
-    return KeySource(Place(str(file)))
+    return KeySource(KeyringPlace(str(file)))
 
 
 def test_a_ring_is_written_so_that_only_its_user_reads_it(tmp_path: Path) -> None:
-    source = KeySource(Place(str(tmp_path / "keys.json")))
+    source = KeySource(KeyringPlace(str(tmp_path / "keys.json")))
     ring = Keyring().with_new("hash").with_new("encrypt").with_new("encrypt")
     write_keyring(source, ring)
     assert stat.S_IMODE((tmp_path / "keys.json").stat().st_mode) == 0o600
@@ -177,8 +177,8 @@ def test_a_wrapped_ring_holds_no_key_in_the_clear(
     (tmp_path / "wrap").write_text(secret + "\n")
     (tmp_path / "wrap").chmod(0o400)
     monkeypatch.setenv("WRAP", secret)
-    place = Place(str(tmp_path / "wrap")) if wrapped_by == "file" else Place(env="WRAP")
-    source = KeySource(Place(str(tmp_path / "keys.json")), WrapSource(place))
+    place = KeyringPlace(str(tmp_path / "wrap")) if wrapped_by == "file" else KeyringPlace(env="WRAP")
+    source = KeySource(KeyringPlace(str(tmp_path / "keys.json")), WrapSource(place))
     ring = Keyring().with_new("hash")
     write_keyring(source, ring)
     assert read_keyring(source).hash_keys == ring.hash_keys
@@ -207,7 +207,7 @@ class Reversed:
 
 def test_a_class_of_ones_own_wraps_keys(tmp_path: Path) -> None:
     wrap = WrapSource(None, f"{__name__}:Reversed", (("mount", "transit"),))
-    source, ring = KeySource(Place(str(tmp_path / "keys.json")), wrap), Keyring().with_new("encrypt")
+    source, ring = KeySource(KeyringPlace(str(tmp_path / "keys.json")), wrap), Keyring().with_new("encrypt")
     write_keyring(source, ring)
     assert read_keyring(source).encryption_keys == ring.encryption_keys
     with pytest.raises(ConfigError, match=r"keys\.wrap\.type: cannot make 'nowhere:Class'"):
@@ -254,10 +254,10 @@ def test_keys_are_shown_nowhere_and_sent_nowhere() -> None:
     assert not any(key.hex()[:8] in shown for key in (*ring.hash_keys.values(), *ring.encryption_keys.values()))
 
 
-KEYS = KeySource(Place(env="KEYS"), None, KeyId("h1", "0" * 16), KeyId("k1", "0" * 16))
+KEYS = KeySource(KeyringPlace(env="KEYS"), None, KeyId("h1", "0" * 16), KeyId("k1", "0" * 16))
 
 
-def planned(schema: Any, keys: KeySource = KEYS, **policies: Any) -> WriterSchema | Rejected:
+def planned(schema: Any, keys: KeySource = KEYS, **policies: Any) -> WriterSchema | RejectedSchema:
     made = {
         name: tuple((one, Action.of(said)) for one, said in given.items()) if isinstance(given, dict) else tuple(given)
         for name, given in policies.items()
@@ -266,7 +266,7 @@ def planned(schema: Any, keys: KeySource = KEYS, **policies: Any) -> WriterSchem
     return plan.schemas[1]
 
 
-def places(found: WriterSchema | Rejected) -> dict[str, str]:
+def places(found: WriterSchema | RejectedSchema) -> dict[str, str]:
     assert isinstance(found, WriterSchema), found
     return {} if found.protection is None else {
         ".".join(at): str(action) for at, action in found.protection.places.items()
@@ -316,7 +316,7 @@ def test_an_attribute_is_a_policy_or_a_tag_or_its_own_name() -> None:
 @pytest.mark.parametrize("said", [5, ["PII", {"name": "PII"}], [["PII"]], [None], {"PII": 1}])
 def test_tags_that_are_no_texts_reject_the_schema(said: Any) -> None:
     found = planned(tagged("string", **{"confluent:tags": said}), tags={"PII": "hash"})
-    assert isinstance(found, Rejected)
+    assert isinstance(found, RejectedSchema)
     assert "for which there is no policy" in found.reason
     assert places(planned(tagged("string", **{"confluent:tags": None}), tags={"PII": "hash"})) == {}
 
@@ -331,13 +331,13 @@ def test_tags_that_are_no_texts_reject_the_schema(said: Any) -> None:
 )  # fmt: skip
 def test_a_schema_that_cannot_be_protected_is_rejected(schema: Any, policies: Any, message: str) -> None:
     found = planned(schema, **policies)
-    assert isinstance(found, Rejected)
+    assert isinstance(found, RejectedSchema)
     assert message in found.reason
 
 
 def test_a_policy_without_its_key_rejects_the_schema() -> None:
-    found = planned(tagged("string", pii="hash"), KeySource(Place()), attributes=["pii"])
-    assert isinstance(found, Rejected)
+    found = planned(tagged("string", pii="hash"), KeySource(KeyringPlace()), attributes=["pii"])
+    assert isinstance(found, RejectedSchema)
     assert "has the policy hash, and there is no such key" in found.reason
 
 
@@ -353,20 +353,20 @@ def test_a_policy_without_its_key_rejects_the_schema() -> None:
 @pytest.mark.parametrize("policy", ["encrypt", {"mask": 4}, "hash", "clear"])
 def test_a_column_that_a_spec_renames_or_flattens_keeps_its_policy(spec: Spec, path: Any, policy: Any) -> None:
     """Rows whose values have one mask are no duplicates, and ciphertexts make no buckets."""
-    uses = {what: Use(path, what, hashed=what == "dedupe") for what in ("dedupe", "bucket")}
+    uses = {what: ColumnUse(path, what, hashed=what == "dedupe") for what in ("dedupe", "bucket")}
     for what, use in uses.items():
         privacy = Privacy(Policies(fields=(("x.email", Action.of(policy)),)), KEYS, (use,))
         found = SchemaPlan(pa.schema([]), privacy=privacy, specs=(spec,)).extend(1, json.dumps(tagged(USER))).schemas[1]
         if policy == "clear" or (policy == "hash" and what == "dedupe"):
             assert isinstance(found, WriterSchema)
         else:
-            assert isinstance(found, Rejected)
+            assert isinstance(found, RejectedSchema)
             assert f"field 'x.email' has the policy {Action.of(policy)}, and is {what}" in found.reason
 
 
 def test_a_derived_column_is_what_an_expression_makes_of_protected_values() -> None:
     spec = Spec("Event", derive=(("x", "left(x['email'], 2)"),))
-    privacy = Privacy(Policies(fields=(("x.email", Action("hash")),)), KEYS, (Use(("x",), "bucket"),))
+    privacy = Privacy(Policies(fields=(("x.email", Action("hash")),)), KEYS, (ColumnUse(("x",), "bucket"),))
     plan = SchemaPlan(pa.schema([]), privacy=privacy, specs=(spec,)).extend(1, json.dumps(tagged(USER)))
     assert isinstance(plan.schemas[1], WriterSchema)
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from writer.avro.schema_plan import Rejected, WriterSchema
+from writer.avro.schema_plan import RejectedSchema, WriterSchema
 from writer.status.model import DURATION_BOUNDS, Sample, Totals, assembled, without_records
 from writer.status.progress import Progress
 
@@ -168,7 +168,7 @@ def test_a_late_batch_does_not_move_the_newest_event_time_back(progress, clock):
 
 def test_schemas_are_counted_by_decoder(progress):
     native, single = WriterSchema("{}", native=True, columns={}), WriterSchema("{}", native=False, columns={})
-    progress.admitted({1: native, 2: single, 3: single, 4: Rejected("no")})
+    progress.admitted({1: native, 2: single, 3: single, 4: RejectedSchema("no")})
     assert progress.view().schemas == {"native": 1, "fastavro": 2, "rejected": 1}
 
 

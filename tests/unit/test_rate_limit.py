@@ -23,7 +23,7 @@ from writer.output.status_screen import block, line
 from writer.status import rate_limit
 from writer.status.document import document
 from writer.status.progress import Progress
-from writer.status.rate_limit import OVERRIDE, InForce, LimitState, Override, Throttle
+from writer.status.rate_limit import OVERRIDE, EffectiveLimit, LimitState, Override, Throttle
 from writer.storage.base import StoreError
 from writer.storage.local import LocalStore
 from writer.web.endpoints import answer
@@ -125,7 +125,7 @@ def test_another_limit_counts_at_once_and_a_stop_is_heeded(store: LocalStore) ->
     rate_limit.put(store, BY)
     one.look()
     assert not seen[-1].holds
-    assert seen[-1].in_force == InForce(BY.limit, BY)
+    assert seen[-1].in_force == EffectiveLimit(BY.limit, BY)
     clock.stopped = False
     rate_limit.put(store, Override(BY.at, BY.by, "", 10**9, None))
     one.look()
@@ -134,7 +134,7 @@ def test_another_limit_counts_at_once_and_a_stop_is_heeded(store: LocalStore) ->
     assert clock.s == 5
     rate_limit.end(store)
     one.look()
-    assert seen[-1].in_force == InForce(RateLimit(100))
+    assert seen[-1].in_force == EffectiveLimit(RateLimit(100))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,9 @@ def limited_driver() -> dict[str, Progress]:
     progress = Progress("clicks")
     progress.started(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
     progress.running()
-    progress.limited(LimitState(InForce(BY.limit, BY), NOON + timedelta(seconds=12), holds=True, wait_seconds=3.25))
+    progress.limited(
+        LimitState(EffectiveLimit(BY.limit, BY), NOON + timedelta(seconds=12), holds=True, wait_seconds=3.25)
+    )
     return {"clicks": progress}
 
 

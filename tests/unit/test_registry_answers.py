@@ -11,14 +11,14 @@ import pytest
 from tests.looking import EVENT
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from writer.avro.fingerprint import meaning
-from writer.avro.schema_plan import ColumnRules, Rejected, WriterSchema
+from writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
 from writer.avro.wire_format import CONFLUENT, Ids
 from writer.batch.record_columns import RecordColumns
 from writer.batch.task_report import Report
 from writer.config.connections import Registry
 from writer.core.errors import SchemaChanged
 from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaNotFound, SchemaSource, by
-from writer.schemas.schema_id_check import Meanings
+from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.tracker import ASK_AGAIN, Schemas
 
 TEXT = json.dumps(EVENT)
@@ -139,7 +139,7 @@ def test_a_schema_of_another_kind_is_an_answer(server: Scripted, registry: Confl
 def learning(source: SchemaSource, recorded: dict[str, int] | None = None) -> Schemas:
     unknown_id_timeout = timedelta(0)
     return Schemas(
-        "clicks", source, Meanings("clicks", Registry(url="http://r"), lambda: recorded or {}),
+        "clicks", source, IdMeanings("clicks", Registry(url="http://r"), lambda: recorded or {}),
         bucket_columns=["hour"], record_columns=RecordColumns(), rules=ColumnRules(),
         unknown_id_timeout=unknown_id_timeout, stopping=threading.Event(),
     )  # fmt: skip
@@ -171,10 +171,10 @@ def test_what_the_registry_refused_is_asked_for_again_after_a_while(before: dict
     schemas, later_s = learning(source), ASK_AGAIN.total_seconds()
     schemas.learn([1])
     schemas.forget_rejected(100.0)
-    assert isinstance(schemas.plan.schemas[1], Rejected)
+    assert isinstance(schemas.plan.schemas[1], RejectedSchema)
     source.texts["1"] = TEXT
     schemas.forget_rejected(99.9 + later_s)
-    assert isinstance(schemas.plan.schemas[1], Rejected), "not yet"
+    assert isinstance(schemas.plan.schemas[1], RejectedSchema), "not yet"
     schemas.forget_rejected(100.0 + later_s)
     assert 1 not in schemas.plan.schemas
     assert source.asked == 1, "only when a batch meets it"
@@ -194,7 +194,7 @@ def test_an_id_that_is_still_unknown_is_dead_again_at_once_and_asked_for_after_t
         schemas.forget_rejected((2 * at + 1) * later_s)
         assert 1 not in schemas.plan.schemas
         schemas.learn([1])
-        assert isinstance(schemas.plan.schemas[1], Rejected)
+        assert isinstance(schemas.plan.schemas[1], RejectedSchema)
         assert source.asked == at + 1
 
 
@@ -240,7 +240,7 @@ def test_a_command_asks_once_and_waits_for_no_registry(capsys: pytest.CaptureFix
     schemas = learning(source)
     schemas._unknown_id_timeout = None
     schemas.learn([1, 2])
-    assert [type(schemas.plan.schemas[at]) for at in (1, 2)] == [WriterSchema, Rejected]
+    assert [type(schemas.plan.schemas[at]) for at in (1, 2)] == [WriterSchema, RejectedSchema]
     source.trouble = RegistryUnreachable("down")
     with pytest.raises(RegistryUnreachable):
         schemas.learn([3])

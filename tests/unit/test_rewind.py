@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from recovery.rewind.plan import Facts, Plan, Since, Then, plan, since
+from recovery.rewind.plan import EarlierVersion, LaterEntries, Plan, RewindFacts, plan, since
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.offsets.start_decision import LogRange
 from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, parse_gap
@@ -16,8 +16,8 @@ A, B, NEW, OLD = (
     TopicPartition("clicks", 1, 2),
     TopicPartition("views", 1, 0),
 )
-FACTS = Facts(
-    Then(7, 2, {A: 10, B: 20}), Since(), {A: 15, B: 20}, {"clicks": 1},
+FACTS = RewindFacts(
+    EarlierVersion(7, 2, {A: 10, B: 20}), LaterEntries(), {A: 15, B: 20}, {"clicks": 1},
     {("clicks", 0): LogRange(0, 50), ("clicks", 1): LogRange(0, 20)},
 )  # fmt: skip
 
@@ -30,7 +30,7 @@ def test_only_parts_that_moved_go_back() -> None:
 
 def test_a_part_that_was_new_since_goes_back_to_its_beginning() -> None:
     grown = replace(
-        FACTS, frontier={A: 15, B: 20, NEW: 8}, since=Since(begins={NEW: 3, A: 12}),
+        FACTS, frontier={A: 15, B: 20, NEW: 8}, since=LaterEntries(begins={NEW: 3, A: 12}),
         held={**FACTS.held, ("clicks", 2): LogRange(0, 9)},
     )  # fmt: skip
     assert plan(grown).ranges == (OffsetRange(A, 10, 15), OffsetRange(NEW, 3, 8))
@@ -57,15 +57,18 @@ def test_what_kafka_does_not_hold_is_named_exactly(held: LogRange, lost: list[tu
         (replace(FACTS, frontier={A: 9, B: 20}), "it was rewound since"),
         (replace(FACTS, numbers={"clicks": 2}), "deleted and created again"),
         (replace(FACTS, numbers={}), "does not read the topic any more"),
-        (replace(FACTS, since=Since(moved=9)), "version 9 gave topics other ids"),
-        (replace(FACTS, since=Since(foreign=(Change(8, "UPDATE"),), after=9)), "and version 9 changed files after it"),
+        (replace(FACTS, since=LaterEntries(moved=9)), "version 9 gave topics other ids"),
         (
-            replace(FACTS, since=Since(foreign=(Change(8, "RESTORE"),)), missing=["a", "b"]),
+            replace(FACTS, since=LaterEntries(foreign=(Change(8, "UPDATE"),), after=9)),
+            "and version 9 changed files after it",
+        ),
+        (
+            replace(FACTS, since=LaterEntries(foreign=(Change(8, "RESTORE"),)), missing=["a", "b"]),
             "are gone (a and 1 more): a VACUUM removed them",
         ),
     ],
 )
-def test_what_cannot_be_is_said(facts: Facts, words: str) -> None:
+def test_what_cannot_be_is_said(facts: RewindFacts, words: str) -> None:
     assert words in " ".join(plan(facts).obstacles)
 
 
@@ -80,15 +83,15 @@ def test_gaps_that_opened_since_are_over_unless_they_were_filled() -> None:
     ]}  # fmt: skip
     gap_record = parse_gap(8, entry)
     assert isinstance(gap_record, GapRecord)
-    open_ = replace(FACTS, since=Since(gaps=("g1",)), gap_records={"g1": gap_record})
+    open_ = replace(FACTS, since=LaterEntries(gaps=("g1",)), gap_records={"g1": gap_record})
     assert plan(open_).gaps == {"g1": 2}
     filled = replace(gap_record, carried={A: BackfilledOffsets(((12, 13),), 1, {"read": 1, "rows": 1})})
     assert "filled since" in plan(replace(open_, gap_records={"g1": filled})).obstacles[0]
 
 
 def test_dedupe_since_then_is_a_loss_that_must_be_accepted() -> None:
-    assert "dedupe took 4 rows" in plan(replace(FACTS, since=Since(taken={"dedupe": 4}))).lossy
-    assert plan(replace(FACTS, since=Since(taken={"delete": 4}))).lossy == ""
+    assert "dedupe took 4 rows" in plan(replace(FACTS, since=LaterEntries(taken={"dedupe": 4}))).lossy
+    assert plan(replace(FACTS, since=LaterEntries(taken={"delete": 4}))).lossy == ""
 
 
 def test_the_log_is_read_for_what_happened_since() -> None:
@@ -111,6 +114,6 @@ def test_the_log_is_read_for_what_happened_since() -> None:
         ],
         {"p/clicks@1/0": A},
     )  # fmt: skip
-    assert found == Since(
+    assert found == LaterEntries(
         {A: 1, NEW: 3}, ("g",), frozenset({("x",)}), {"delete": 3}, 1, 10, (Change(9, "RESTORE"),),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from writer.avro import schema
 from writer.avro.block_decoder import NativeDecoder
 from writer.avro.decode import decode
 from writer.avro.record_decoder import SingleDecoder
-from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
+from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import header
 
 EMPTY = SchemaPlan(pa.schema([]))
@@ -229,7 +229,7 @@ def test_a_type_that_the_column_cannot_hold_parks_only_its_own_records(row):
     old, new, sentence = row
     first = admitted(("a", old))
     plan = admitted(("a", old), ("a", new))
-    assert plan.schemas[2] == Rejected(f"schema id 2: {sentence}")
+    assert plan.schemas[2] == RejectedSchema(f"schema id 2: {sentence}")
     assert plan.columns.equals(first.columns)
     assert plan.reader == first.reader
     assert plan.schemas[1] == first.schemas[1]

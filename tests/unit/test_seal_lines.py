@@ -8,7 +8,7 @@ from writer.batch.lateness import BOUNDS_S
 from writer.core.offsets import TopicPartition
 from writer.output.status_screen import seal_lines
 from writer.sealing.bucket_states import BucketCounts, bucket_counts
-from writer.sealing.rules import Blocked, Ready, Resting, Unsealed
+from writer.sealing.rules import SealBlocked, SealLater, SealNow, Unsealed
 from writer.sealing.watermark import Watermark
 from writer.status.document import buckets
 from writer.status.progress import Progress
@@ -26,7 +26,11 @@ def unsealed(hour: int, **given) -> Unsealed:
 @pytest.fixture
 def found() -> BucketCounts:
     each = [unsealed(-3, late=4), unsealed(-2), unsealed(-1, sealed=2, late=3), unsealed(0), unsealed(1)]
-    states = [Blocked(each[0].bucket, "its files are odd"), Ready(each[1].bucket), Resting(each[2].bucket, NOON)]
+    states = [
+        SealBlocked(each[0].bucket, "its files are odd"),
+        SealNow(each[1].bucket),
+        SealLater(each[2].bucket, NOON),
+    ]
     mark = Watermark(NOON + timedelta(minutes=20), TopicPartition("clicks", 1, 3), (TopicPartition("clicks", 1, 1),))
     return bucket_counts(("hour",), each, states, [], mark, NOON, [("seal", "the disk is away")], NOON + HOUR)
 

@@ -10,7 +10,7 @@ import pytest
 from autoscaler.decision.facts import Executors, Facts
 from autoscaler.decision.policy import DEFAULTS
 from bench.simulation import baselines, run, trace
-from bench.simulation.simulator import BEGAN, World
+from bench.simulation.simulator import BEGAN, SimulatedPipeline
 from bench.simulation.workloads import SHAPES, shape
 from tests.scaling import NOW, batches, minutes, pipeline
 from writer.core.errors import ConfigError
@@ -20,7 +20,7 @@ NOT_BUSY = baselines.Busy(0, 0.0)
 
 
 def test_every_record_that_came_is_in_a_batch_or_waits():
-    world, seen = World(FLAT), []
+    world, seen = SimulatedPipeline(FLAT), []
     for i in range(1, 720):
         world.advance(i * 15.0)
         world.ask(2 + i // 200)
@@ -36,8 +36,8 @@ def test_every_record_that_came_is_in_a_batch_or_waits():
 
 def test_who_looks_takes_means_over_the_times_of_its_policy():
     rising = replace(FLAT, arriving_per_s=(*[10_000.0] * 360, *[70_000.0] * 360))
-    quick = World(rising, replace(DEFAULTS, window_s=60.0, window_batches=0.0, short_window_s=30.0))
-    usual = World(rising)
+    quick = SimulatedPipeline(rising, replace(DEFAULTS, window_s=60.0, window_batches=0.0, short_window_s=30.0))
+    usual = SimulatedPipeline(rising)
     for world in (quick, usual):
         world.advance(5_400.0 + 60.0)
     assert quick.look().pipelines[0].arriving_per_s == pytest.approx(70_000)
@@ -47,7 +47,7 @@ def test_who_looks_takes_means_over_the_times_of_its_policy():
 
 
 def test_lag_in_seconds_is_how_long_the_oldest_has_waited():
-    world = World(replace(FLAT, outages=((3600.0, 5400.0),)))
+    world = SimulatedPipeline(replace(FLAT, outages=((3600.0, 5400.0),)))
     world.advance(3500.0)
     assert world.late_s() < 130  # a trigger of a minute, and a batch
     world.advance(5300.0)
@@ -56,7 +56,7 @@ def test_lag_in_seconds_is_how_long_the_oldest_has_waited():
 
 
 def test_executors_take_their_time_to_come_and_are_paid_from_then_on():
-    world = World(FLAT)
+    world = SimulatedPipeline(FLAT)
     world.advance(15.0)
     world.ask(6)
     assert (world.wanted, world.registered) == (6, 2)
@@ -71,7 +71,7 @@ def test_executors_take_their_time_to_come_and_are_paid_from_then_on():
 
 
 def test_a_world_is_the_same_twice():
-    one, other = (run.play(FLAT, baselines.Static(3)) for _ in range(2))
+    one, other = (run.play(FLAT, baselines.FixedExecutors(3)) for _ in range(2))
     assert one == other
 
 
@@ -84,7 +84,7 @@ def test_ours_carries_a_flat_load_without_a_reversal_and_late_records():
     score = run.ours(FLAT, DEFAULTS)
     assert score.minutes_over_slo == 0
     assert score.reversals == 0
-    starved = run.play(replace(FLAT, arriving_per_s=(150_000.0,) * 720), baselines.Static(1))
+    starved = run.play(replace(FLAT, arriving_per_s=(150_000.0,) * 720), baselines.FixedExecutors(1))
     assert starved.minutes_over_slo > 100
 
 
@@ -144,7 +144,7 @@ def test_a_trace_is_written_and_read_again(tmp_path):
 
 
 def test_batches_of_the_world_show_the_rate_of_its_slots():
-    world = World(replace(FLAT, contention=0.0, share_max=1.0))
+    world = SimulatedPipeline(replace(FLAT, contention=0.0, share_max=1.0))
     world.advance(3000.0)
     from autoscaler.decision.capacity import rate
 

@@ -14,13 +14,14 @@ from tests.looking import NOW, config
 from writer.commit.batch_limits import task_count
 from writer.driver.tasks import usable_slots
 from writer.preflight import sizing
-from writer.preflight.sizing import Measured, Rates, Traffic, document, rate, rates, size, steady
+from writer.preflight.sizing import MeasuredCost, Rates, Traffic, document, rate, rates, size, steady
 from writer.preflight.traffic import buckets_per_day, pace
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
 RATES = Rates("a test", "no machine", 1.0, [
-    Measured("small", 200, 20, 100_000), Measured("large", 1_000, 20, 50_000), Measured("wide", 1_000, 200, 10_000),
+    MeasuredCost("small", 200, 20, 100_000), MeasuredCost("large", 1_000, 20, 50_000),
+    MeasuredCost("wide", 1_000, 200, 10_000),
 ])  # fmt: skip
 TRAFFIC = Traffic(
     events_per_s=100_000, events_how="given", event_bytes=200, columns=20, row_bytes=250, row_bytes_parquet=64,

@@ -20,7 +20,7 @@ from recovery.escalation.state import Memory
 from recovery.supervisor.driver_process import Driver, place, reap
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
 from writer.core.errors import CheckpointUnusable, ConfigError
-from writer.driver.supervisor_channel import VARIABLE, Folder, Order, Orders, folder
+from writer.driver.supervisor_channel import VARIABLE, ChannelFolder, Order, StartInstructions, folder
 from writer.status.progress import Progress
 from writer.storage.locations import store_at
 
@@ -28,23 +28,23 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Folder:
-    found = Folder(tmp_path)
-    found.prepare(Orders({"clicks": Order(new_run=True, lease=7)}, "secret"))
+def made(tmp_path: Path) -> ChannelFolder:
+    found = ChannelFolder(tmp_path)
+    found.prepare(StartInstructions({"clicks": Order(new_run=True, lease=7)}, "secret"))
     return found
 
 
-def test_orders_are_read_as_they_were_given_and_others_wait(made: Folder) -> None:
-    orders = Folder(made.path).orders()
+def test_orders_are_read_as_they_were_given_and_others_wait(made: ChannelFolder) -> None:
+    orders = ChannelFolder(made.path).orders()
     assert orders.token == "secret"
     assert (orders.of("clicks"), orders.of("views")) == (
         Order(start=True, new_run=True, lease=7), Order(start=False),
     )  # fmt: skip
-    assert Orders().of("clicks") == Order(), "without a supervisor"
+    assert StartInstructions().of("clicks") == Order(), "without a supervisor"
     assert (made.path / "orders.json").stat().st_mode & 0o077 == 0, "the token is nobody else's"
 
 
-def test_last_words_hold_all_causes_and_are_heard_once(made: Folder) -> None:
+def test_last_words_hold_all_causes_and_are_heard_once(made: ChannelFolder) -> None:
     progress = Progress("clicks")
     progress.started(epoch=3, run=2, frontier={}, limits={}, buckets=[], recent=[])
     progress.began(5, "look")
@@ -62,15 +62,15 @@ def test_last_words_hold_all_causes_and_are_heard_once(made: Folder) -> None:
     assert made.exit_reports() == {}
 
 
-def test_a_driver_that_ended_well_says_so(made: Folder) -> None:
+def test_a_driver_that_ended_well_says_so(made: ChannelFolder) -> None:
     made.report(Progress("clicks").view(), None)
     assert made.exit_reports()["clicks"].exit_code == 0
     made.report(Progress("clicks").view(), ConfigError("no"))
-    made.prepare(Orders())
+    made.prepare(StartInstructions())
     assert made.exit_reports() == {}, "what an earlier driver said is gone"
 
 
-def test_a_driver_notices_that_its_supervisor_is_gone(made: Folder) -> None:
+def test_a_driver_notices_that_its_supervisor_is_gone(made: ChannelFolder) -> None:
     with (made.path / "supervisor.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert not made.is_orphaned()
@@ -175,8 +175,8 @@ def test_a_failure_that_comes_again_counts_as_one_that_was_not_cured() -> None:
     assert supervised.well(decide(policy, supervised.memory.state, Healthy(), at, 0.0), 43.0) is None
 
 
-def test_what_the_supervisor_decided_is_told_to_the_driver_once(made: Folder) -> None:
-    driver = Folder(made.path)
+def test_what_the_supervisor_decided_is_told_to_the_driver_once(made: ChannelFolder) -> None:
+    driver = ChannelFolder(made.path)
     assert driver.decided() == {}
     one = {"at": "2026-11-20T12:00:00+00:00", "decision": "killed", "reason": "x", "from": "running", "to": "L1"}
     made.decide({"clicks": [one]})
@@ -185,7 +185,7 @@ def test_what_the_supervisor_decided_is_told_to_the_driver_once(made: Folder) ->
     assert (made.path / "decided.json").stat().st_mode & 0o077 == 0
 
 
-def test_a_driver_that_serves_https_says_by_which_certificate(made: Folder) -> None:
+def test_a_driver_that_serves_https_says_by_which_certificate(made: ChannelFolder) -> None:
     assert made.certificate() == ""
     made.announce(pid=7, url="https://127.0.0.1:9643", certificate="/etc/headrace/tls.pem")
     assert (made.driver(), made.certificate()) == ((7, "https://127.0.0.1:9643"), "/etc/headrace/tls.pem")

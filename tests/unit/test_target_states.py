@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tests.unit.test_targets import BY_HEADER, PART, TEXT, Started, away, back, behind, hold, row
 from writer.audit.audit import audit
-from writer.avro.schema_plan import Rejected
+from writer.avro.schema_plan import RejectedSchema
 from writer.batch.route import NoTarget, Route, RouteRule
 from writer.batch.task_report import NAMES_MAX, Report
 from writer.cli.read.audit import run_audit, to_dict
@@ -172,7 +172,7 @@ def test_a_schema_that_a_table_rejects_is_counted_and_forgotten_after_a_while(tm
     one.targets.forget_rejected(asked_s + ASK_AGAIN.total_seconds())
     assert one.targets.rejected() == {}
     assert 1 not in one.targets._targets["R"].plan.schemas, "the next batch that meets it asks again"
-    assert not isinstance(one.targets._targets["S"].plan.schemas[2], Rejected)
+    assert not isinstance(one.targets._targets["S"].plan.schemas[2], RejectedSchema)
 
 
 class Notified(list[Event]):

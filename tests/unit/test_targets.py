@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 import bucketers
-from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
+from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.batch.record_columns import RecordColumns
 from writer.batch.task_report import Report
 from writer.commit.builder import merged
@@ -27,7 +27,7 @@ from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.pipeline_start import make_tables
 from writer.maintenance.vacuum import find_unneeded
-from writer.privacy.keyring import KeySource, Place
+from writer.privacy.keyring import KeyringPlace, KeySource
 from writer.privacy.policy import Policies
 from writer.privacy.protected_schema import Privacy
 from writer.storage.local import LocalStore
@@ -209,7 +209,7 @@ def test_a_stop_names_the_name_and_the_reason(tmp_path: Path) -> None:
 def test_a_stop_quotes_no_header_where_a_pipeline_protects_fields(tmp_path: Path) -> None:
     route = {**BY_HEADER, "targets": {"a*": str(tmp_path / "{name}")}, "unrouted": "stop"}
     one = Started(tmp_path, route)
-    one.known.plan = replace(one.known.plan, privacy=Privacy(Policies(), KeySource(Place())))
+    one.known.plan = replace(one.known.plan, privacy=Privacy(Policies(), KeySource(KeyringPlace())))
     with pytest.raises(LimitReached, match=r"has no table for \(protected\): the route goes by the header") as raised:
         one.learn("maria")
     assert "maria" not in str(raised.value)
@@ -283,7 +283,7 @@ def test_a_schema_without_the_field_of_the_buckets_is_rejected_alone(tmp_path: P
     bucket = {"type": "field", "field": "country"}
     one = Started(tmp_path, {"targets": {"R": str(tmp_path / "a")}}, {1: TEXT}, bucket=bucket)
     (target,) = one.targets._targets.values()
-    assert isinstance(found := target.plan.schemas[1], Rejected)
+    assert isinstance(found := target.plan.schemas[1], RejectedSchema)
     assert "bucket: field 'country' is not in the record" in found.reason
 
 
@@ -292,7 +292,7 @@ def test_a_field_named_as_one_of_iceberg_is_rejected_by_an_iceberg_table_alone(t
     targets = {"R": {"location": str(tmp_path / "a"), "format": form}}
     one = Started(tmp_path, {"targets": targets}, {1: TEXT.replace('"x"', '"_file"')})
     (target,) = one.targets._targets.values()
-    assert isinstance(target.plan.schemas[1], Rejected) == (form == "iceberg")
+    assert isinstance(target.plan.schemas[1], RejectedSchema) == (form == "iceberg")
 
 
 def test_schema_ids_that_mean_others_by_now_are_admitted_anew(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from recovery.rewind.execute import Rewinding
+from recovery.rewind.execute import RewindExecution
 from tests.unit.test_targets import Started, away, back, files, row
 from writer.clients.kafka import Topic
 from writer.config.pipelines import Config
@@ -79,7 +79,7 @@ def test_a_rewind_is_refused_while_a_table_is_behind(tmp_path: Path) -> None:
     one.tables.apply_side_files()
     one.commit(b)
     one.commit(a, b)
-    rewinding = Rewinding(one.config, "p", Cluster(9))  # type: ignore[arg-type]
+    rewinding = RewindExecution(one.config, "p", Cluster(9))  # type: ignore[arg-type]
     shown = rewinding.look(version)
     away(a)
     newest = one.tables.main.snapshot().version

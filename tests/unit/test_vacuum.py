@@ -5,15 +5,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.maintenance.vacuum_plan import Needed, Stored, of_checkpoints, of_table
+from writer.maintenance.vacuum_plan import NeededFiles, Stored, of_checkpoints, of_table
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OLD, YOUNG = NOON - timedelta(days=30), NOON - timedelta(days=1)
 CUTOFF = NOON - timedelta(days=7)
-NOTHING = Needed(frozenset(), {})
+NOTHING = NeededFiles(frozenset(), {})
 
 
-def judged(path: str, needed: Needed = NOTHING, *, touched: datetime = OLD, hidden: bool = False) -> str | None:
+def judged(path: str, needed: NeededFiles = NOTHING, *, touched: datetime = OLD, hidden: bool = False) -> str | None:
     (why,) = [w.why for w in of_table([Stored(path, 1, touched)], needed, CUTOFF, hidden=hidden)] or [None]
     return why
 
@@ -38,16 +38,16 @@ def test_only_what_is_known_to_be_waste_is(path: str, why: str | None) -> None:
 
 
 def test_what_a_version_names_stays() -> None:
-    assert judged("hour=x/a.parquet", Needed(frozenset({"hour=x/a.parquet"}), {})) is None
+    assert judged("hour=x/a.parquet", NeededFiles(frozenset({"hour=x/a.parquet"}), {})) is None
     staged = "_headrace/staged/a.parquet.staged"
-    assert judged(staged, Needed(frozenset({staged}), {}), hidden=True) is None
+    assert judged(staged, NeededFiles(frozenset({staged}), {}), hidden=True) is None
 
 
 def test_what_was_removed_stays_as_long_as_older_versions_are_kept() -> None:
     path = "hour=x/a.parquet"
-    assert judged(path, Needed(frozenset(), {path: OLD})) == "removed"
-    assert judged(path, Needed(frozenset(), {path: YOUNG})) is None
-    assert judged(path, Needed(frozenset(), {path: CUTOFF})) is None
+    assert judged(path, NeededFiles(frozenset(), {path: OLD})) == "removed"
+    assert judged(path, NeededFiles(frozenset(), {path: YOUNG})) is None
+    assert judged(path, NeededFiles(frozenset(), {path: CUTOFF})) is None
 
 
 def test_what_readers_of_folders_see_is_the_owners() -> None:
@@ -83,7 +83,7 @@ PATHS = st.sampled_from([
 def test_nothing_young_nothing_needed_and_no_log_or_ledger_is_waste(stored, files, removed, hidden) -> None:
     days = {path: NOON - timedelta(days=age) for path, age in removed.items()}
     objects = [Stored(path, 1, NOON - timedelta(days=age)) for path, age in stored]
-    for waste in of_table(objects, Needed(files, days), CUTOFF, hidden=hidden):
+    for waste in of_table(objects, NeededFiles(files, days), CUTOFF, hidden=hidden):
         assert waste.touched < CUTOFF
         assert waste.path not in files or waste.path.endswith((".tmp", "v1.json"))
         assert not waste.path.startswith(("_delta_log/0", "_headrace/ledger"))

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from writer.audit.offset_count import WITHOUT_OFFSET, FileOffsets, FileSet, count
 from writer.audit.reconciliation import Problem, Reconciliation, compared, compared_raw, state, totals
-from writer.audit.table_history import Lake, PendingChanges, TableHistory, Waiting, read, waiting
+from writer.audit.table_history import PendingChanges, PendingSideFiles, PipelineTables, TableHistory, read, waiting
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.staging.parquet_files import open_file, staged_name
 from writer.config.pipelines import Config
@@ -26,7 +26,7 @@ class Account:
 
     reconciliation: Reconciliation
     whole: bool  # from the beginning on
-    pending: Waiting
+    pending: PendingSideFiles
     rows_taken: Mapping[str, int]  # on purpose: retention, delete, dedupe; by other clients: DELETE
     dead_letters_taken: Mapping[str, int]
     late_taken: Mapping[str, int]  # out of the table of late rows
@@ -126,7 +126,7 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     )  # fmt: skip
 
 
-def _by_target(lake: Lake, pending: Waiting) -> list[TargetCount]:
+def _by_target(lake: PipelineTables, pending: PendingSideFiles) -> list[TargetCount]:
     """Count what the tables of a route were given. Their sums are those that `_in_sum` compares with the account."""
     tables = {one.place: one for one in (*lake.targets, *lake.late)}
 
@@ -147,7 +147,7 @@ def _by_target(lake: Lake, pending: Waiting) -> list[TargetCount]:
     return sorted(found, key=lambda one: (-one.waiting, -one.rows, one.name))
 
 
-def _drawn_up(lake: Lake, since: int | datetime | None) -> Account:
+def _drawn_up(lake: PipelineTables, since: int | datetime | None) -> Account:
     chosen, floor = _chosen(lake.rows.history, since)
     reconciliation, pending = state(chosen, lake.frontier, lake.version, floor), waiting(lake)
     taken = [*reconciliation.removals, *(removal for one in lake.targets for removal in one.removals)]
@@ -186,7 +186,7 @@ def _by_operation(removals: Sequence[Removal], rewound: int = 0) -> dict[str, in
     return found
 
 
-def _of_others(lake: Lake, reconciliation: Reconciliation) -> list[Problem]:
+def _of_others(lake: PipelineTables, reconciliation: Reconciliation) -> list[Problem]:
     """Find what other clients did to the tables, where that cannot be reckoned with."""
     beside = [(history.place, history.removals) for history in lake.beside]
     removed = [(lake.rows.place, reconciliation.removals), *beside]
@@ -202,7 +202,7 @@ def _of_others(lake: Lake, reconciliation: Reconciliation) -> list[Problem]:
     return [Problem(text) for text in (*unsaid, *strange)]
 
 
-def _in_sum(lake: Lake, account: Account) -> list[Problem]:
+def _in_sum(lake: PipelineTables, account: Account) -> list[Problem]:
     """Compare the rows that the tables' logs count in their files with the accounting."""
     reconciliation, pending = account.reconciliation, account.pending
     rows = reconciliation.total("rows") + account.unplaced - sum(account.rows_taken.values())
@@ -222,7 +222,7 @@ def _in_sum(lake: Lake, account: Account) -> list[Problem]:
     ]
 
 
-def _with_pending(tables: Sequence[TableHistory], pending: Waiting) -> tuple[list[BucketFile], int]:
+def _with_pending(tables: Sequence[TableHistory], pending: PendingSideFiles) -> tuple[list[BucketFile], int]:
     """Return the files of tables, with those that their logs do not have yet, and how many rows of them are to go."""
     changes = [pending.tables[one.place] for one in tables]
     files = [file for one in tables for file in one.files]
@@ -230,7 +230,7 @@ def _with_pending(tables: Sequence[TableHistory], pending: Waiting) -> tuple[lis
     return files, sum(pending.tables[one.place].withdrawn for one in tables)
 
 
-def _in_files(lake: Lake, account: Account) -> tuple[dict[TopicPartition, FileOffsets], list[Problem]]:
+def _in_files(lake: PipelineTables, account: Account) -> tuple[dict[TopicPartition, FileOffsets], list[Problem]]:
     """Count what the files hold, and hold it against the account. Reads every file."""
     reconciliation, pending, problems = account.reconciliation, account.pending, list[Problem]()
     file_sets = [FileSet(lake.rows.table.store, _seen(lake.rows.table, lake.rows.files))]

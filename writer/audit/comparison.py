@@ -20,7 +20,7 @@ _KINDS = pa.types
 
 
 @dataclass(frozen=True)
-class Pair:
+class PartitionPair:
     """One partition as both tables know it, and the offsets [start, end) that both have committed."""
 
     first: TopicPartition
@@ -59,7 +59,9 @@ class Comparison:
         return not (self.different or self.only_first or self.only_second)
 
 
-def compare(first: "dataset.Dataset", second: "dataset.Dataset", pairs: Iterable[Pair], samples: int) -> Comparison:
+def compare(
+    first: "dataset.Dataset", second: "dataset.Dataset", pairs: Iterable[PartitionPair], samples: int
+) -> Comparison:
     """Compare the rows of two tables. `samples`: most differences that are kept, the first by partition and offset.
 
     Each offset has at most one row in a table, which `headrace audit --deep` proves. Raises OSError, ArrowInvalid.

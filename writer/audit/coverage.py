@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from writer.audit.audit import Audit, audit
-from writer.audit.comparison import Pair
+from writer.audit.comparison import PartitionPair
 from writer.audit.reconciliation import PartitionSummary
 from writer.config.pipelines import Config
 from writer.core.offsets import TopicPartition, without
@@ -21,7 +21,7 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class Lack:
+class MissingOffsetsOf:
     """Offsets of one partition that the first table has and the second has not."""
 
     part: TopicPartition  # of the first table
@@ -42,18 +42,18 @@ def coverage(config: Config, name: str) -> Coverage:
     return Coverage(table.location, found, lines)
 
 
-def pairs(first: Coverage, second: Coverage) -> list[Pair]:
+def pairs(first: Coverage, second: Coverage) -> list[PartitionPair]:
     """Return the partitions that both tables read, and the offsets that both committed. Pure."""
     found = []
     for key in sorted(first.lines.keys() & second.lines.keys()):
         one, other = first.lines[key], second.lines[key]
         start, end = max(one.start, other.start), min(one.end, other.end)
         if start < end:
-            found.append(Pair(one.part, other.part, (start, end)))
+            found.append(PartitionPair(one.part, other.part, (start, end)))
     return found
 
 
-def lacks(first: Coverage, second: Coverage) -> Iterator[Lack]:
+def lacks(first: Coverage, second: Coverage) -> Iterator[MissingOffsetsOf]:
     """Yield what the second table lacks of the first. Pure.
 
     Where it knows nothing of a topic's former incarnation, that is older; of any other partition, it is behind.
@@ -71,4 +71,4 @@ def lacks(first: Coverage, second: Coverage) -> Iterator[Lack]:
         missing = without(other.gaps if other else (), line.gaps)
         gap = sum(max(0, min(end, line.end) - max(start, line.start)) for start, end in missing)
         if older or behind or gap:
-            yield Lack(line.part, older, behind, gap)
+            yield MissingOffsetsOf(line.part, older, behind, gap)

@@ -34,7 +34,7 @@ class TableHistory:
 
 
 @dataclass(frozen=True)
-class Lake:
+class PipelineTables:
     """All tables of a pipeline. `version`, `settled` and `frontier` are of the main one.
 
     `targets`: tables of a route, which hold the rows then.
@@ -61,7 +61,7 @@ class Lake:
         return [*self.outcomes_beside, *self.raw]
 
 
-def read(config: Config, pipeline: str) -> Lake:
+def read(config: Config, pipeline: str) -> PipelineTables:
     """Read logs and ledgers. Raises CommitFailed, LedgerUnreadable, HeadraceError when there is no table."""
     settings = config.pipelines[pipeline]
     tables = all_tables(pipeline, config)
@@ -75,7 +75,7 @@ def read(config: Config, pipeline: str) -> Lake:
     raw = [_beside(tables.side(place)) for place in main.snapshot().raw_places]
     snapshot, segments = history(main, pipeline, main.rows_at)
     rows = TableHistory(main, settings.table.location, since_adoption(segments), main.bucket_files(snapshot))
-    return Lake(
+    return PipelineTables(
         rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts(), targets, snapshot.target_places,
         raw,
     )  # fmt: skip
@@ -112,14 +112,14 @@ class PendingChanges:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class PendingSideFiles:
     """What the main table's log lists for the tables beside it and is not applied yet, by their locations."""
 
     commits: int
     tables: Mapping[str, PendingChanges]
 
 
-def waiting(lake: Lake) -> Waiting:
+def waiting(lake: PipelineTables) -> PendingSideFiles:
     """Find what the log lists for the tables beside the main one, after the versions that they have."""
     at = {one.place: max(one.applied, lake.settled) for one in lake.beside}
     entries = (
@@ -138,7 +138,7 @@ def waiting(lake: Lake) -> Waiting:
     for table in lake.beside:
         of_table = [one for one in listed if one.version > at[table.place]]
         found[table.place] = _pending(table, of_table, lake.target_places.get(table.place))
-    return Waiting(pending, found)
+    return PendingSideFiles(pending, found)
 
 
 def _pending(table: TableHistory, commits: Sequence[CommittedEntry], target: TargetRecord | None) -> PendingChanges:

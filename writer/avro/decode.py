@@ -11,7 +11,7 @@ from fastavro import schemaless_writer
 from writer.avro import schema
 from writer.avro.block_decoder import BlockRefused, DecoderUnresponsive, NativeDecoder
 from writer.avro.corrupt_values import suspects
-from writer.avro.record_decoder import Decoded, SingleDecoder
+from writer.avro.record_decoder import DecodedBlock, SingleDecoder
 from writer.avro.wire_format import header
 
 BLOCK_BYTES_MAX = 2**30  # Arrow's binary arrays end at 2 GiB; half of it leaves room for the nonces
@@ -25,7 +25,7 @@ class BlockDecoder(Protocol):
         """Return n rows in table types, and why a row holds a value that the table cannot (null: it does not)."""
 
 
-def decode(values: pa.Array, native: BlockDecoder | None, singly: SingleDecoder) -> Decoded:
+def decode(values: pa.Array, native: BlockDecoder | None, singly: SingleDecoder) -> DecodedBlock:
     """Decode a block of values that carry the same header. Bad values fail alone; the rest keeps its order.
 
     `values`: binary array without nulls, every value with its header. `native` None: the schema is not native.
@@ -47,9 +47,9 @@ def decode(values: pa.Array, native: BlockDecoder | None, singly: SingleDecoder)
     return _woven(parts)
 
 
-def _by_halves(values: pa.Array, native: BlockDecoder, singly: SingleDecoder, *, refused: bool = False) -> Decoded:
+def _by_halves(values: pa.Array, native: BlockDecoder, singly: SingleDecoder, *, refused: bool = False) -> DecodedBlock:
     """Decode the values in blocks as large as are accepted. `refused`: all of them at once are not."""
-    done: list[tuple[int, Decoded]] = []
+    done: list[tuple[int, DecodedBlock]] = []
     middle = len(values) // 2
     pending = [(middle, len(values)), (0, middle)] if refused else [(0, len(values))]
     while pending:
@@ -69,7 +69,7 @@ def _by_halves(values: pa.Array, native: BlockDecoder, singly: SingleDecoder, *,
     return _joined(done)
 
 
-def _natively(block: pa.Array, native: BlockDecoder, singly: SingleDecoder) -> Decoded | None:
+def _natively(block: pa.Array, native: BlockDecoder, singly: SingleDecoder) -> DecodedBlock | None:
     """Decode the block at once; None when it is refused."""
     try:
         return _without_bad(*native(block))
@@ -99,25 +99,27 @@ def is_native(record: schema.Record) -> bool:
     return bad is None and bool(rows.equals(expected.rows))
 
 
-def _without_bad(rows: pa.Table, bad: pa.StringArray | None) -> Decoded:
+def _without_bad(rows: pa.Table, bad: pa.StringArray | None) -> DecodedBlock:
     positions = pa.arange(0, rows.num_rows)
     if bad is None:
-        return Decoded(rows, positions, {})
+        return DecodedBlock(rows, positions, {})
     good = bad.is_null()
     at = positions.filter(bad.is_valid()).to_pylist()  # cold: only the bad ones
-    return Decoded(rows.filter(good), positions.filter(good), dict(zip(at, bad.drop_null().to_pylist(), strict=True)))
+    return DecodedBlock(
+        rows.filter(good), positions.filter(good), dict(zip(at, bad.drop_null().to_pylist(), strict=True))
+    )
 
 
-def _joined(parts: list[tuple[int, Decoded]]) -> Decoded:
+def _joined(parts: list[tuple[int, DecodedBlock]]) -> DecodedBlock:
     if len(parts) == 1:
         return parts[0][1]
     parts.sort(key=lambda part: part[0])
     rows = pa.concat_tables([part.rows for _, part in parts])
     taken = pa.concat_arrays([pc.add(part.taken, start) for start, part in parts])
-    return Decoded(rows, taken, {start + at: why for start, part in parts for at, why in part.failures.items()})
+    return DecodedBlock(rows, taken, {start + at: why for start, part in parts for at, why in part.failures.items()})
 
 
-def _woven(parts: list[tuple[pa.Int64Array, Decoded]]) -> Decoded:
+def _woven(parts: list[tuple[pa.Int64Array, DecodedBlock]]) -> DecodedBlock:
     """Join rows that were decoded from values at these positions."""
     rows = pa.concat_tables([part.rows for _, part in parts])
     taken = pa.concat_arrays([at.take(part.taken) for at, part in parts])
@@ -125,4 +127,4 @@ def _woven(parts: list[tuple[pa.Int64Array, Decoded]]) -> Decoded:
         order = pc.sort_indices(taken)
         rows, taken = rows.take(order), taken.take(order)
     failures = {at[position].as_py(): why for at, part in parts for position, why in part.failures.items()}
-    return Decoded(rows, taken, dict(sorted(failures.items())))
+    return DecodedBlock(rows, taken, dict(sorted(failures.items())))

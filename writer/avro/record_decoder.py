@@ -15,7 +15,7 @@ from writer.avro.wire_format import CONFLUENT
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedBlock:
     """Outcome of one block: rows in table types, which of the block's values they are, and what failed.
 
     `taken` holds the position of each row's value in the block; `failures` maps the other positions to a reason.
@@ -36,7 +36,7 @@ class SingleDecoder:
         self._types = pa.schema(list(avro.table_fields(record).items()))
         self._by_name = {f["name"]: f["type"] for f in record.fields if f["name"] in self._types.names}
 
-    def __call__(self, values: pa.Array) -> Decoded:
+    def __call__(self, values: pa.Array) -> DecodedBlock:
         """Decode each value (header included) on its own; never raises for what a value holds."""
         read: dict[int, dict[str, Any]] = {}
         failures: dict[int, str] = {}
@@ -50,7 +50,7 @@ class SingleDecoder:
         except (pa.ArrowException, OverflowError, ValueError, TypeError):  # a value that its column cannot hold
             rows = self._those_that_fit(read, failures)
         taken = [position for position in read if position not in failures]
-        return Decoded(rows, pa.array(taken, pa.int64()), dict(sorted(failures.items())))
+        return DecodedBlock(rows, pa.array(taken, pa.int64()), dict(sorted(failures.items())))
 
     def _those_that_fit(self, read: Mapping[int, dict[str, Any]], failures: dict[int, str]) -> pa.Table:
         rows: list[pa.Table] = []

@@ -122,7 +122,7 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedSchema:
     """A writer schema that fills the columns: what they become, and how it does."""
 
     columns: pa.Schema
@@ -133,7 +133,7 @@ class Resolved:
 
 def resolve(
     record: avro.Record, columns: pa.Schema, reader: Reader, reserved: frozenset[str], *, widen: Widening
-) -> Resolved:
+) -> ResolvedSchema:
     """Resolve a writer's schema against the columns. Raises UnsupportedSchema with the first thing that does not fit.
 
     `reserved`: lower-case names that no column may take. `widen`: a column may get a wider type.
@@ -149,7 +149,7 @@ def resolve(
     fields = [columns.field(name).with_type(kind) if name in have else pa.field(name, kind)
               for name, kind in members.items()]  # fmt: skip
     known = Reader(work.names, work.branches, work.times, defaults)
-    return Resolved(pa.schema(fields), known, mapping, seams)
+    return ResolvedSchema(pa.schema(fields), known, mapping, seams)
 
 
 class _Resolution:

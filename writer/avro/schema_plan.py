@@ -15,7 +15,7 @@ from bucketers.arrow import contiguous
 from writer.avro import schema
 from writer.avro.column_cast import SEAMLESS, Seams, absent, fitted
 from writer.avro.decode import is_native
-from writer.avro.resolution import Reader, Resolved, Widening, resolve
+from writer.avro.resolution import Reader, ResolvedSchema, Widening, resolve
 from writer.privacy.column_protection import Protection
 from writer.privacy.field_decryption import Decryption
 from writer.privacy.policy import PrivacyError
@@ -54,7 +54,7 @@ class WriterSchema:
 
 
 @dataclass(frozen=True)
-class Rejected:
+class RejectedSchema:
     """A schema whose records become dead letters, and the reason."""
 
     reason: str
@@ -92,7 +92,7 @@ class SchemaPlan:
 
     columns: pa.Schema
     reserved: frozenset[str] = frozenset()  # lower-case names that no field may take
-    schemas: Mapping[int, WriterSchema | Rejected] = field(default_factory=dict)
+    schemas: Mapping[int, WriterSchema | RejectedSchema] = field(default_factory=dict)
     reader: Reader = field(default_factory=Reader)
     widen: Widening = "any"  # which columns may get a wider type
     since: Mapping[int, datetime] = field(default_factory=dict)  # ids that meant other schemas for older records
@@ -103,7 +103,7 @@ class SchemaPlan:
 
     def reject(self, schema_id: int, reason: str) -> "SchemaPlan":
         """Park the records of this schema id."""
-        return replace(self, schemas={**self.schemas, schema_id: Rejected(reason)})
+        return replace(self, schemas={**self.schemas, schema_id: RejectedSchema(reason)})
 
     def without(self, ids: Collection[int]) -> "SchemaPlan":
         """Forget what is known of these ids; their columns stay."""
@@ -185,11 +185,11 @@ class SchemaPlan:
                 found |= self.shaped[known.shaped].step.made_of(columns) if known.shaped else columns
         return frozenset(found)
 
-    def changed_since(self, before: Mapping[int, WriterSchema | Rejected]) -> list[int]:
+    def changed_since(self, before: Mapping[int, WriterSchema | RejectedSchema]) -> list[int]:
         """Return the ids of whose records more is protected than before, or that are rejected now."""
 
-        def state(known: WriterSchema | Rejected) -> object:
-            return None if isinstance(known, Rejected) else (known.protection,)
+        def state(known: WriterSchema | RejectedSchema) -> object:
+            return None if isinstance(known, RejectedSchema) else (known.protection,)
 
         return [n for n, one in self.schemas.items() if n in before and state(one) != state(before[n])]
 
@@ -214,7 +214,7 @@ class SchemaPlan:
         schemas = {**self.schemas, schema_id: known}
         return replace(self, columns=found.columns, schemas=schemas, reader=found.reader)
 
-    def _resolved(self, record: schema.Record) -> Resolved:
+    def _resolved(self, record: schema.Record) -> ResolvedSchema:
         return resolve(record, self.columns, self.reader, self.reserved, widen=self.widen)
 
     def _extend_shaped(
@@ -227,7 +227,7 @@ class SchemaPlan:
         """
         before = self.shaped.get(name) or ShapedRecord(spec, SchemaPlan(pa.schema([]), self.reserved, widen=self.widen))
         grown = before.input.admit(schema_id, text, protection)
-        if isinstance(rejected := grown.schemas[schema_id], Rejected):
+        if isinstance(rejected := grown.schemas[schema_id], RejectedSchema):
             return self.reject(schema_id, rejected.reason)
         admitted = {n: replace(one, shaped=name) for n, one in grown.schemas.items() if isinstance(one, WriterSchema)}
         try:
@@ -238,7 +238,7 @@ class SchemaPlan:
             if before.output is not None:
                 return self.reject(schema_id, why)
             waiting = replace(before, input=grown, problem=str(error))
-            schemas = {**self.schemas, **{n: Rejected(why) for n in admitted}}
+            schemas = {**self.schemas, **{n: RejectedSchema(why) for n in admitted}}
             return replace(self, schemas=schemas, shaped={**self.shaped, name: waiting})
         ready = ShapedRecord(spec, grown, WriterSchema(output, native=False, columns=found.mapping, seams=found.seams))
         return replace(

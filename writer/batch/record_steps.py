@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import bucketers
 from bucketers.arrow import contiguous
 from writer.avro.schema import TIMESTAMP
-from writer.avro.schema_plan import Rejected, ShapedRecord, WriterSchema, conform
+from writer.avro.schema_plan import RejectedSchema, ShapedRecord, WriterSchema, conform
 from writer.avro.wire_format import refusals, split
 from writer.batch.bucketing import BucketAssignment, assign, believable, times_of
 from writer.batch.lateness import reached
@@ -128,7 +128,7 @@ class RecordSteps:
                 self._refuse(group, None, refusals(group, self._plan.wire).__getitem__)
             elif known is None:
                 self.report.unknown_schemas.add(schema_id)
-            elif isinstance(known, Rejected):
+            elif isinstance(known, RejectedSchema):
                 self._refuse(group, schema_id, lambda _, why=known.reason: why)  # type: ignore[misc]
             elif not self._lacks_ids and (found := self._decoded(group, schema_id, known)) is not None:
                 yield found
@@ -156,7 +156,7 @@ class RecordSteps:
         if known is None:
             self.report.unknown_schemas.add(group.schema_id)
             return None
-        if isinstance(known, Rejected):
+        if isinstance(known, RejectedSchema):
             self._refuse(group.whole(), group.schema_id, lambda _: known.reason)
             return None
         if known.shaped:

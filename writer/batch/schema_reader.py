@@ -13,8 +13,8 @@ from bucketers.arrow import contiguous
 from writer.avro import schema
 from writer.avro.block_decoder import NativeDecoder
 from writer.avro.decode import decode
-from writer.avro.record_decoder import Decoded, SingleDecoder
-from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema, conform
+from writer.avro.record_decoder import DecodedBlock, SingleDecoder
+from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import CONFLUENT, Wire, keys_as_values, refusals, show_id, split
 from writer.privacy.field_decryption import Decryption
 
@@ -35,7 +35,7 @@ class SchemaReader:
         """A native decoder of this process is lost."""
         return any(native is not None and native.unresponsive for native, _ in self._decoders.values())
 
-    def decoded(self, values: pa.Array, schema_id: int, known: WriterSchema) -> Decoded:
+    def decoded(self, values: pa.Array, schema_id: int, known: WriterSchema) -> DecodedBlock:
         """Decode a block of values of one schema, headers included.
 
         Decrypt what producers encrypted, then protect what it has policies for.
@@ -45,7 +45,7 @@ class SchemaReader:
             found = self._opened(found, schema_id, decryption)
         return found if known.protection is None else replace(found, rows=known.protection.apply(found.rows))
 
-    def _opened(self, found: Decoded, schema_id: int, decryption: Decryption) -> Decoded:
+    def _opened(self, found: DecodedBlock, schema_id: int, decryption: Decryption) -> DecodedBlock:
         opened = decryption.opened(found.rows)
         if opened.lacks_keys:
             self.lacking.add(schema_id)
@@ -55,7 +55,7 @@ class SchemaReader:
         keep[list(opened.failures)] = False
         failures = {found.taken[at].as_py(): why for at, why in opened.failures.items()}
         mask = pa.array(keep)
-        return Decoded(opened.rows.filter(mask), found.taken.filter(mask), {**found.failures, **failures})
+        return DecodedBlock(opened.rows.filter(mask), found.taken.filter(mask), {**found.failures, **failures})
 
     def older(self, times: pa.ChunkedArray, schema_id: int) -> tuple[pa.ChunkedArray, str] | None:
         """Tell of each record, by its Kafka time, whether it is older than the id's meaning, and say so.
@@ -124,7 +124,7 @@ class KeyReader:
                 found.reasons.update(zip(at.to_pylist(), reasons, strict=True))  # cold, as all that fails
             elif known is None:
                 found.unknown.add(schema_id)
-            elif isinstance(known, Rejected):
+            elif isinstance(known, RejectedSchema):
                 found.reasons.update(dict.fromkeys(at.to_pylist(), known.reason))
             else:
                 place, column = self._group(group, schema_id, known, found)

@@ -93,7 +93,7 @@ def reason(offsets: int, waiting: int | None, partitions: int, limits: Limits, *
     return "start" if first else "timeout"
 
 
-class Endings:
+class BatchEndings:
     """Why the batches of one query ended where they did, one after the other."""
 
     def __init__(self, limits: Limits, planned_end: Offsets | None, begun_s: float) -> None:

@@ -11,13 +11,13 @@ from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.privacy.field_decryption import kms_of, secret_of
-from writer.privacy.keyring import PURPOSES, KeySource, Place, read_keyring
+from writer.privacy.keyring import PURPOSES, KeyringPlace, KeySource, read_keyring
 from writer.privacy.policy import PrivacyError, UnknownTag, fingerprint
 from writer.privacy.protected_schema import Privacy, check_paths, paths_of
 from writer.table.log.snapshot import PipelineSnapshot
 
 
-class Recorded(NamedTuple):
+class RecordedPrivacy(NamedTuple):
     """What a table's log has of privacy."""
 
     fingerprint: int  # of the policies
@@ -30,7 +30,7 @@ class Recorded(NamedTuple):
         return {"hash": self.hash_key, "encrypt": self.encryption_key}
 
     @classmethod
-    def of(cls, snapshot: PipelineSnapshot) -> "Recorded":
+    def of(cls, snapshot: PipelineSnapshot) -> "RecordedPrivacy":
         """Return what a version of a table has."""
         return cls(snapshot.privacy_fingerprint, snapshot.hash_key, snapshot.encryption_key)
 
@@ -43,7 +43,7 @@ def opened_privacy(name: str, config: Config) -> Privacy | None:
     settings = config.pipelines[name]
     if settings.privacy is None:
         return None
-    policies, keys = settings.privacy.policies, KeySource(Place())
+    policies, keys = settings.privacy.policies, KeySource(KeyringPlace())
     if config.keys is not None:
         keys = primary_keys(config.keys.source)
         used = {kind for kind in PURPOSES if policies.needs(kind) or policies.attributes}
@@ -114,7 +114,7 @@ def protected_columns(columns: RecordColumns, privacy: Privacy | None) -> Record
     return columns if privacy is None else replace(columns, key_source=privacy.keys)
 
 
-def check_hash_key(pipeline: str, privacy: Privacy | None, recorded: Recorded) -> None:
+def check_hash_key(pipeline: str, privacy: Privacy | None, recorded: RecordedPrivacy) -> None:
     """Raise ConfigError where values would be hashed with another key than those of the table: joins would break."""
     if privacy is None or not recorded.hash_key or privacy.keys.hash is None:
         return
@@ -127,7 +127,7 @@ def check_hash_key(pipeline: str, privacy: Privacy | None, recorded: Recorded) -
         )
 
 
-def check_policies(pipeline: str, settings: Pipeline, privacy: Privacy | None, recorded: Recorded) -> None:
+def check_policies(pipeline: str, settings: Pipeline, privacy: Privacy | None, recorded: RecordedPrivacy) -> None:
     """Raise ConfigError where a command would protect rows otherwise than the writer does."""
     found = {} if settings.privacy is None else settings.privacy.policies.to_json()
     if fingerprint(found) != recorded.fingerprint:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 import bucketers
-from writer.avro.schema_plan import PROVENANCE, Rejected, SchemaPlan, WriterSchema
+from writer.avro.schema_plan import PROVENANCE, RejectedSchema, SchemaPlan, WriterSchema
 from writer.batch.bucketing import times_of
 from writer.batch.record_columns import RecordColumns
 from writer.commit.privacy import check_uses
@@ -47,13 +47,13 @@ class Target:
         return bucketers.build(self.settings.bucket)
 
     @property
-    def rejected(self) -> dict[int, Rejected]:
+    def rejected(self) -> dict[int, RejectedSchema]:
         """The schemas that do not fit it, by id."""
-        return {schema_id: one for schema_id, one in self.plan.schemas.items() if isinstance(one, Rejected)}
+        return {schema_id: one for schema_id, one in self.plan.schemas.items() if isinstance(one, RejectedSchema)}
 
     def admit(
         self, schema_id: int, known: WriterSchema, privacy: Privacy | None, now_s: float
-    ) -> WriterSchema | Rejected:
+    ) -> WriterSchema | RejectedSchema:
         """Let a schema fill its columns, or reject it. `now_s`: of a monotonic clock."""
         self.texts[schema_id], self.asked_s[schema_id] = known.rows_text, now_s
         grown = self.plan.admit(schema_id, known.text, known.protection)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import bucketers
-from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
+from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.batch.plan import TaskPlan
 from writer.batch.record_columns import RecordColumns
 from writer.batch.route import Route
@@ -30,7 +30,7 @@ from writer.table import held_files
 from writer.table.factory import Tables, TargetState
 from writer.table.log.foreign_writes import CommitFailed, reading
 from writer.table.log.snapshot import TargetRecord
-from writer.table.schema_evolution import Unfit
+from writer.table.schema_evolution import ColumnTypeMismatch
 
 _ASK_S = 30.0  # between two looks whether a table is back
 _REFUSED_MAX = 1_000  # names that are remembered as having no table, before no further one is made
@@ -152,7 +152,7 @@ class Targets:
                         table.grow(list(columns))
                     target.grown = columns
             except CommitFailed as error:
-                if is_staged or isinstance(error.__cause__, Unfit):
+                if is_staged or isinstance(error.__cause__, ColumnTypeMismatch):
                     raise
                 self._held[name] = str(error)
 
@@ -197,7 +197,7 @@ class Targets:
         current = {target.number for target in self._targets.values()}
         return self._tables.target_states(self._known.values(), current, self._held)
 
-    def rejected(self) -> dict[int, Rejected]:
+    def rejected(self) -> dict[int, RejectedSchema]:
         """Return the schemas that one of the tables rejects, by id."""
         return {schema_id: why for one in self._targets.values() for schema_id, why in one.rejected.items()}
 
@@ -355,7 +355,7 @@ class Targets:
         assert isinstance(known, WriterSchema), "what is not decoded is not routed"
         found = target.admit(schema_id, known, self._schemas.plan.privacy, time.monotonic())
         about = {"pipeline": self._pipeline, "target": target.name, "schema_id": schema_id}
-        if isinstance(found, Rejected):
+        if isinstance(found, RejectedSchema):
             logging.warning("schema_rejected", reason=found.reason, **about)
         else:
             logging.event("schema_admitted", decoder="native" if known.native else "fastavro", **about)

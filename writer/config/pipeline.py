@@ -40,7 +40,7 @@ from writer.config.table_sections import (
 from writer.config.topic_selection import TopicSelection
 from writer.core.units import Duration, show_duration
 from writer.privacy.policy import CLEAR
-from writer.privacy.protected_schema import Use, conflict
+from writer.privacy.protected_schema import ColumnUse, conflict
 from writer.specs.spec import Spec
 
 _LATE = "_late"  # behind the location of a table: that of its late rows
@@ -237,7 +237,7 @@ class Pipeline(Strict):
         return replace(self.columns.record_columns, policies=policies)
 
     @property
-    def uses(self) -> tuple[Use, ...]:
+    def uses(self) -> tuple[ColumnUse, ...]:
         """Columns that its table needs as they are; of a route, those of each target are its own."""
         if self.route is not None:
             return ()
@@ -248,7 +248,7 @@ class Pipeline(Strict):
             "a key of compact.dedupe": self.compact.dedupe.key if self.compact.dedupe else [],
         }  # fmt: skip
         return tuple(
-            Use(tuple(path.split(".")), what, hashed=what.endswith("dedupe"), behind_specs=path not in times)
+            ColumnUse(tuple(path.split(".")), what, hashed=what.endswith("dedupe"), behind_specs=path not in times)
             for what, paths in columns.items()
             for path in paths
         )

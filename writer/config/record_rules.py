@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from writer.config.base import Strict
-from writer.privacy.keyring import KeySource, Place, WrapSource
+from writer.privacy.keyring import KeyringPlace, KeySource, WrapSource
 from writer.privacy.policy import Action, Policies
 from writer.specs.spec import Sample, Spec
 from writer.specs.step import TYPE_NAMES, cast_type
@@ -181,9 +181,9 @@ class KeyPlace(Strict):
     env: str | None = Field(None, min_length=1, description="environment variable")
 
     @property
-    def place(self) -> Place:
+    def place(self) -> KeyringPlace:
         """What tasks get."""
-        return Place(None if self.file is None else str(self.file), self.env)
+        return KeyringPlace(None if self.file is None else str(self.file), self.env)
 
 
 class KeyWrapSection(KeyPlace):

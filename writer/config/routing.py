@@ -119,7 +119,7 @@ def filled(template: str, name: str, safe: Callable[[str], str] = _safe) -> str:
     return _PLACEHOLDER.sub(lambda match: safe(found[match[1]]) if match[1] in found else match[0], template)
 
 
-class Held(Strict):
+class HeldSection(Strict):
     """What becomes of the records for a table whose storage refuses: their files wait at the pipeline's log."""
 
     max_bytes: Size = Field(10 * 2**30, description="of files that wait for one table")
@@ -148,7 +148,7 @@ class RouteSection(Strict):
         200, ge=0, description="most tables that are made by {name}; a record that needs a further one is unrouted"
     )
 
-    held: Held = Held.model_validate({})
+    held: HeldSection = HeldSection.model_validate({})
 
     @model_validator(mode="after")
     def _unrouted_somewhere(self) -> "RouteSection":

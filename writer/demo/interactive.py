@@ -15,7 +15,7 @@ from writer.config.table_sections import TableFormat
 from writer.demo import mixed_topic
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
-from writer.demo.progress_monitor import Watch
+from writer.demo.progress_monitor import ProgressMonitor
 from writer.demo.terminal import Screen
 from writer.demo.workload import PIPELINE, TOPICS, page
 
@@ -24,7 +24,7 @@ _FOREVER = timedelta(days=365)
 _SOURCES = [(topic, partition) for topic, count in TOPICS.items() for partition in range(count)]
 
 
-def stay(writer: Writer, stack: Stack, watch: Watch, screen: Screen, interruption: Interruption) -> None:
+def stay(writer: Writer, stack: Stack, watch: ProgressMonitor, screen: Screen, interruption: Interruption) -> None:
     """Show what goes in and comes out, by any producer, until a signal comes. Raises ServerFailed."""
     cluster = Cluster(stack.broker.bootstrap, _ANSWER)
 

@@ -23,7 +23,7 @@ from writer.demo.devstack.stack import ServerFailed, Stack
 from writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
 from writer.demo.interactive import invitation, question, stay
 from writer.demo.mixed_topic import MixedTopic
-from writer.demo.progress_monitor import Watch
+from writer.demo.progress_monitor import ProgressMonitor
 from writer.demo.terminal import Screen
 from writer.demo.verification import Account
 from writer.demo.workload import COMMITTED_WITHIN, PIPELINE, TOPICS, Flow, ProducedMessages, configuration, page
@@ -107,7 +107,7 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
         create_topics(stack.broker.bootstrap, {**TOPICS, mixed_topic.TOPIC: mixed_topic.PARTITIONS})
     mixed = MixedTopic(events, workspace)
     workspace.config.write_text(configuration(events, stack, workspace, mixed), encoding="utf-8")
-    watch = Watch(workspace.lake, workspace.dead_letters, PIPELINE, screen, title="the writer starts")
+    watch = ProgressMonitor(workspace.lake, workspace.dead_letters, PIPELINE, screen, title="the writer starts")
     flow = Flow(events, stack, watch, screen, interruption, partial(page, workspace))
     with interruption.later():
         writer = workspace.launch_writer()
@@ -191,7 +191,7 @@ def _show_account(found: Account, problems: list[str], screen: Screen) -> None:
 
 
 def _offset_accounting(
-    found: Account, given: ProducedMessages, watch: Watch, workspace: Workspace, screen: Screen
+    found: Account, given: ProducedMessages, watch: ProgressMonitor, workspace: Workspace, screen: Screen
 ) -> bool:
     """If more was produced while everything stayed up: account for all that is committed now."""
     frontier = watch.committed(given.ends)

@@ -14,7 +14,7 @@ from writer.demo.terminal import Screen
 from writer.table.log.snapshot import app_id
 
 
-class Rate:
+class RecentRate:
     """Records per second over the last `window` seconds."""
 
     def __init__(self, window: float) -> None:
@@ -57,13 +57,13 @@ _WINDOW_S = 6.0  # of the rates: several commits, so that the lake's is no sawto
 _EVERY = timedelta(milliseconds=125)  # a panel that is drawn more often is not seen better
 
 
-class Watch:
+class ProgressMonitor:
     """Follows the logs of both tables, and shows on the screen how far they are."""
 
     def __init__(self, lake: Path, dead_letters: Path, pipeline: str, screen: Screen, *, title: str) -> None:
         self._table, self._dead_letters = TableLog(lake), TableLog(dead_letters)
         self._pipeline, self._screen = pipeline, screen
-        self._in, self._out, self._lag = Rate(_WINDOW_S), Rate(_WINDOW_S), Lag()
+        self._in, self._out, self._lag = RecentRate(_WINDOW_S), RecentRate(_WINDOW_S), Lag()
         self._looked = float("-inf")
         self._view: View | None = None
         self.title = title

@@ -16,7 +16,7 @@ from writer.demo.devstack.events import NEW_FIELD, Produced, produce
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import Interruption, Workspace, Writer
 from writer.demo.mixed_topic import MixedTopic
-from writer.demo.progress_monitor import Watch
+from writer.demo.progress_monitor import ProgressMonitor
 from writer.demo.terminal import Screen
 
 
@@ -72,7 +72,7 @@ class Flow:
     """Produces all events while the writer runs."""
 
     def __init__(
-        self, events: int, stack: Stack, watch: Watch, screen: Screen, interruption: Interruption,
+        self, events: int, stack: Stack, watch: ProgressMonitor, screen: Screen, interruption: Interruption,
         page: Callable[[], str | None],
     ) -> None:  # fmt: skip
         """`page`: the URL of the writer's page, once it answers."""

@@ -20,7 +20,7 @@ _LOOK_S = 1.0  # between two looks at whether a stop is asked for
 
 
 @dataclass(frozen=True)
-class Turns:
+class FairOrder:
     """Which batches run and wait, and how far each pipeline is: seconds of tasks over its weight."""
 
     spent: Mapping[str, float] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Turns:
     waiting: frozenset[str] = frozenset()
     running: frozenset[str] = frozenset()
 
-    def joined(self, pipeline: str) -> "Turns":
+    def joined(self, pipeline: str) -> "FairOrder":
         """Add a batch that waits. A pipeline that had nothing to do gets no credit for more than its last turn.
 
         While that turn ran, the virtual time went on: without the credit, those that always have work would lose it.
@@ -37,7 +37,7 @@ class Turns:
         begin = max(self.spent.get(pipeline, 0.0), self.at - self.last_s.get(pipeline, 0.0))
         return replace(self, waiting=self.waiting | {pipeline}, spent={**self.spent, pipeline: begin})
 
-    def admitted(self, shares: Mapping[str, Scheduling], most: int) -> "Turns":
+    def admitted(self, shares: Mapping[str, Scheduling], most: int) -> "FairOrder":
         """Let as many run as may."""
         turns = self
         while turns.waiting and len(turns.running) < most:
@@ -46,7 +46,7 @@ class Turns:
             turns = replace(turns, at=at, waiting=turns.waiting - {name}, running=turns.running | {name})
         return turns
 
-    def left(self, pipeline: str, share: Scheduling, task_seconds: float) -> "Turns":
+    def left(self, pipeline: str, share: Scheduling, task_seconds: float) -> "FairOrder":
         """Take a batch out whose tasks took so long together.
 
         The shorter of its last two turns counts, and the first is free: one turn that was slow, because the JVM was
@@ -58,7 +58,7 @@ class Turns:
             spent={**self.spent, pipeline: self.spent[pipeline] + counted_s / share.weight},
         )  # fmt: skip
 
-    def gave_up(self, pipeline: str) -> "Turns":
+    def gave_up(self, pipeline: str) -> "FairOrder":
         """Take a batch out that waits."""
         return replace(self, waiting=self.waiting - {pipeline})
 
@@ -67,7 +67,7 @@ class BatchQueue:
     """The batches of one driver. A batch waits here before its tasks are given to Spark."""
 
     def __init__(self) -> None:
-        self._shares, self._turns, self._slots = dict[str, Scheduling](), Turns(), 1
+        self._shares, self._turns, self._slots = dict[str, Scheduling](), FairOrder(), 1
         self._changed = threading.Condition()
 
     def join(self, pipeline: str, share: Scheduling) -> None:

@@ -30,9 +30,9 @@ from writer.scaling.executor_manager import ExecutorManager
 from writer.scaling.spark_executors import SparkExecutors
 from writer.schemas.registry import source
 from writer.status import from_table
-from writer.status.lag import Watch
+from writer.status.lag import LagListener
 from writer.status.pause import Paused
-from writer.status.progress import Board, Progress
+from writer.status.progress import PipelineProgress, Progress
 from writer.storage import disk_space
 from writer.storage.locations import store_at
 from writer.table import locations
@@ -51,10 +51,10 @@ def run(
     answers, if it does.
     """
     config, stop, asked = file.config, threading.Event(), StartRequests()
-    board, receivers, queue = Board(file.names), Receivers(), BatchQueue()
+    board, receivers, queue = PipelineProgress(file.names), Receivers(), BatchQueue()
     notifier = notifications.opened(config.notifications)
     link = supervisor_channel.folder()
-    orders = supervisor_channel.Orders() if link is None else link.orders()
+    orders = supervisor_channel.StartInstructions() if link is None else link.orders()
     executor_manager = _executor_manager(config, board)
     serving = _serving(file, board, orders, asked, executor_manager)
     # HTTP before Spark: a port that is taken is said at once.
@@ -104,7 +104,7 @@ def run(
 
 
 def _serving(
-    file: ReloadableConfig, board: Board, orders: supervisor_channel.Orders, asked: StartRequests,
+    file: ReloadableConfig, board: PipelineProgress, orders: supervisor_channel.StartInstructions, asked: StartRequests,
     executor_manager: ExecutorManager,
 ) -> AbstractContextManager[str | None]:  # fmt: skip
     """Prepare the HTTP server. It yields its URL; None where the configuration wants none."""
@@ -134,7 +134,7 @@ def _started_once(
     return spark
 
 
-def _executor_manager(config: Config, board: Board) -> ExecutorManager:
+def _executor_manager(config: Config, board: PipelineProgress) -> ExecutorManager:
     """Return the executor manager. It stores the number of executors beside each pipeline's runs."""
     spark = config.spark
 
@@ -152,7 +152,10 @@ def _executor_manager(config: Config, board: Board) -> ExecutorManager:
 
 
 def _beat(
-    link: supervisor_channel.Folder | None, stop: threading.Event, board: Board, file: ReloadableConfig | None
+    link: supervisor_channel.ChannelFolder | None,
+    stop: threading.Event,
+    board: PipelineProgress,
+    file: ReloadableConfig | None,
 ) -> ConfigChanges | None:
     """Send the supervisor a heartbeat, and read the file again if that is due. Returns what changed of it.
 
@@ -200,7 +203,7 @@ def _begin(
     scratch = os.environ.get("SPARK_LOCAL_DIRS") or spark.conf.get("spark.local.dir", tempfile.gettempdir())
     r.places = {f"{config.checkpoints}/{name}": disk_space.CHECKPOINT, scratch.split(",")[0]: disk_space.SCRATCH}
     start = pipeline.start(new_run=new_run, once=once, lease=r.lease)
-    watch_lag = Watch(
+    watch_lag = LagListener(
         cluster, pipeline.topic_ids, r.progress,
         interval=config.kafka.lag_interval, mirror=pipeline.config.commit_offsets_to_group,
         selection=pipeline.config.topics,

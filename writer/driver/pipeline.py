@@ -14,7 +14,7 @@ from writer.batch.task_report import Report
 from writer.clients import notifications
 from writer.clients.kafka import BrokerUnreachable, Cluster, next_records
 from writer.commit import batch_limits, builder
-from writer.commit.batch_limits import Endings
+from writer.commit.batch_limits import BatchEndings
 from writer.commit.closed_buckets import all_seen
 from writer.commit.failed_records_limit import check as check_failed_records
 from writer.commit.missing_offsets import RecordsMissed, check as check_without_records, questions
@@ -37,9 +37,9 @@ from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Offsets, Resume
 from writer.scaling.spark_settings import records_per_range
 from writer.schemas.format_detection import DetectedFormat, unit_of
 from writer.schemas.registry import SchemaSource
-from writer.schemas.schema_id_check import Meanings
+from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.tracker import Schemas
-from writer.status.pause import Gate
+from writer.status.pause import PauseGate
 from writer.status.progress import Progress
 from writer.status.rate_limit import Throttle
 from writer.table.factory import all_tables
@@ -80,7 +80,7 @@ class PipelineRun:
         self._found = DetectedFormat(name, self.config, config.kafka)
         is_routed = self.config.route is not None
         self._schemas = Schemas(
-            name, schemas, Meanings(name, config.registry, self._recorded), decode_only=is_routed,
+            name, schemas, IdMeanings(name, config.registry, self._recorded), decode_only=is_routed,
             bucket_columns=() if is_routed else self._bucket_columns,
             record_columns=self.config.record_columns,
             rules=self.config.column_rules, unknown_id_timeout=self.config.schemas.unknown_id_timeout,
@@ -98,7 +98,7 @@ class PipelineRun:
             (lambda: 1) if queue is None else queue.__len__, turn, self._targets,
         )  # fmt: skip
         self._throttle = Throttle(self._table.store, name, self.config.commit, self.progress.limited)
-        self.gate = Gate(self._table.store, name, self.progress.paused, self._throttle.look)
+        self.gate = PauseGate(self._table.store, name, self.progress.paused, self._throttle.look)
         self._report = CommitReport(name, self.progress, self._notifier)
         self.progress.scheduled(self.config.scheduling)
         self.epoch = 0  # before the start commit
@@ -162,7 +162,7 @@ class PipelineRun:
             margin = self.config.seal.out_of_orderness
             gap, event = record_gap(self._table, self.epoch, run, now, self.cluster, margin)
             self._notifier.send(event)
-        self._endings = self._endings_of(decision, recent, once=once)
+        self._endings = self._ends_of(decision, recent, once=once)
         self._tasks.count_schemas()
         begun = self._table.snapshot()
         self.progress.started(
@@ -189,14 +189,14 @@ class PipelineRun:
         waiting = {source: (min(begin[source], end), end) for source, end in ends.items()}
         self._found.look_for_wires(waiting, self._schemas)
 
-    def _endings_of(self, decision: Resume | NewRun, recent: Sequence[Mapping[str, Any]], *, once: bool) -> Endings:
+    def _ends_of(self, decision: Resume | NewRun, recent: Sequence[Mapping[str, Any]], *, once: bool) -> BatchEndings:
         """When batches end from now on."""
         planned = self._checkpoints.planned(decision.run) if isinstance(decision, Resume) else None
         limits = batch_limits.limits(
             self.config.commit, self.config.roll.target_file_size, self._tasks.bytes_per_row, once=once, cut=self._cut,
             rate_limit=self._throttle.limit, value_bytes_each=builder.value_bytes_each(recent),
         )  # fmt: skip
-        return Endings(limits, None if planned is None else planned.end, time.monotonic())
+        return BatchEndings(limits, None if planned is None else planned.end, time.monotonic())
 
     @property
     def limits(self) -> batch_limits.Limits:

@@ -12,7 +12,7 @@ from writer.batch.staging.raw_records import RAW_BUCKET, RAW_BUCKET_COLUMNS, RAW
 from writer.clients import notifications
 from writer.clients.kafka import Cluster
 from writer.commit.event_specs import check_specs, unused
-from writer.commit.privacy import Recorded, check_hash_key, check_privacy
+from writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
@@ -22,7 +22,7 @@ from writer.core.errors import ConfigError
 from writer.offsets import start_offsets
 from writer.offsets.spark_checkpoint import NewRun, Resume
 from writer.offsets.start_offsets import StartPosition
-from writer.privacy.keyring import KeySource, Place as KeyPlace
+from writer.privacy.keyring import KeyringPlace as KeyPlace, KeySource
 from writer.privacy.policy import fingerprint as policies_fingerprint
 from writer.privacy.protected_schema import Privacy
 from writer.schemas.tracker import Schemas
@@ -101,7 +101,7 @@ def check_rules(name: str, settings: Pipeline, schemas: Schemas, snapshot: Pipel
     """Raise ConfigError where privacy or event specs do not fit the schemas, or the keys what a log has recorded."""
     check_privacy(name, settings, schemas.plan, None if schemas.keys is None else schemas.keys.plan)
     if snapshot is not None:
-        check_hash_key(name, schemas.plan.privacy, Recorded.of(snapshot))
+        check_hash_key(name, schemas.plan.privacy, RecordedPrivacy.of(snapshot))
     check_specs(name, settings, schemas.plan)
 
 

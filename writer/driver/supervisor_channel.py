@@ -47,7 +47,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Orders:
+class StartInstructions:
     """The supervisor's instructions for a driver's start."""
 
     pipelines: Mapping[str, Order] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class ExitReport:
     removed: bool = False  # the file that the driver has read no longer has it
 
 
-class Folder:
+class ChannelFolder:
     """The folder, from either side."""
 
     def __init__(self, path: Path) -> None:
@@ -85,11 +85,11 @@ class Folder:
 
     # --- the driver's side ---------------------------------------------------------------------------------------
 
-    def orders(self) -> Orders:
+    def orders(self) -> StartInstructions:
         """Read what the supervisor ordered."""
         raw = json.loads((self.path / "orders.json").read_text(encoding="utf-8"))
         pipelines = {name: Order(**order) for name, order in raw["pipelines"].items()}
-        return Orders(pipelines, raw["token"], raw["supervisor"])
+        return StartInstructions(pipelines, raw["token"], raw["supervisor"])
 
     def begin(self) -> None:
         """Write which process this is, and all stacks when SIGUSR1 asks for them."""
@@ -148,7 +148,7 @@ class Folder:
 
     # --- the supervisor's side -----------------------------------------------------------------------------------
 
-    def prepare(self, orders: Orders) -> None:
+    def prepare(self, orders: StartInstructions) -> None:
         """Prepare the folder for a driver's start: remove the files of an earlier one."""
         (self.path / "words").mkdir(exist_ok=True)
         earlier = [self.path / name for name in ("driver.json", "heartbeat", _LAST, THREADS)]
@@ -206,7 +206,7 @@ class Folder:
         return None
 
 
-def folder() -> Folder | None:
+def folder() -> ChannelFolder | None:
     """Return the supervisor's folder; None: this driver has no supervisor."""
     path = os.environ.get(VARIABLE)
-    return Folder(Path(path)) if path else None
+    return ChannelFolder(Path(path)) if path else None

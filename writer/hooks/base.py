@@ -31,7 +31,7 @@ class Delivered:
 
 
 @dataclass(frozen=True)
-class Going:
+class StillRunning:
     """The receiving system is still working: check again later. `state` survives a crash."""
 
     what: str
@@ -57,5 +57,5 @@ class Hook(Protocol):
     per: Per  # what one delivery is about: of several seals of the same, one that is newest may stand for all
     at_once: int  # most deliveries that may be under way
 
-    def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered | Going:
+    def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered | StillRunning:
         """Deliver, or look how it goes. `state` is of the last try. Raises HookFailed, RequestFailed, OSError."""

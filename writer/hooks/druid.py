@@ -16,7 +16,7 @@ from writer.clients.http import Answer, ask_leader, host, login
 from writer.config.hooks import Druid
 from writer.core import fault_points
 from writer.engines.druid_spec import bucket_task, interval_text
-from writer.hooks.base import Delivered, Going, HookFailed, Per, Sealed
+from writer.hooks.base import Delivered, HookFailed, Per, Sealed, StillRunning
 
 _TASKS = "/druid/indexer/v1/task"
 _LOOK_AGAIN = timedelta(seconds=2)
@@ -41,7 +41,7 @@ class DruidHook:
             "Content-Type": "application/json", **login(settings.user, settings.password, settings.token),
         }  # fmt: skip
 
-    def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered | Going:
+    def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered | StillRunning:
         """Start the task of this version, or check its status."""
         manifest = sealed.manifest
         if manifest.start is None or manifest.end is None:
@@ -57,7 +57,7 @@ class DruidHook:
                 looks = int(state.get("looks", 0)) + 1
                 if looks > _LOOKS_FOR_NEW_MAX:
                     raise HookFailed(f"task {task_id} was accepted, and Druid does not know it", state={"try": number})
-                return Going(f"task {task_id} accepted", _LOOK_AGAIN, {**state, "looks": looks})
+                return StillRunning(f"task {task_id} accepted", _LOOK_AGAIN, {**state, "looks": looks})
             if status is None:
                 return self._submitted(sealed, task_id, number, [file.path for file in files])
             match status.get("statusCode") or status.get("status"):
@@ -72,9 +72,9 @@ class DruidHook:
                         state={"try": number + 1},
                     )
                 case _:
-                    return Going(f"task {task_id} runs", _LOOK_AGAIN, {"try": number, "accepted": task_id})
+                    return StillRunning(f"task {task_id} runs", _LOOK_AGAIN, {"try": number, "accepted": task_id})
 
-    def _submitted(self, sealed: Sealed, task_id: str, number: int, files: list[str]) -> Going:
+    def _submitted(self, sealed: Sealed, task_id: str, number: int, files: list[str]) -> StillRunning:
         manifest = sealed.manifest
         assert manifest.start is not None
         assert manifest.end is not None
@@ -86,7 +86,7 @@ class DruidHook:
         if not answer.ok:
             raise HookFailed(f"Druid refused the task: {_reason(answer)}", state={"try": number})
         fault_points.point("hook_submitted")
-        return Going(f"task {task_id} accepted", _LOOK_AGAIN, {"try": number, "accepted": task_id})
+        return StillRunning(f"task {task_id} accepted", _LOOK_AGAIN, {"try": number, "accepted": task_id})
 
     def _status(self, task_id: str) -> Mapping[str, Any] | None:
         """Return the status of a task; None if Druid does not know it."""

@@ -23,7 +23,7 @@ _PAUSE_S = 0.1
 _ANSWER_WITHIN_S = 60.0  # a server holds a question open for a second or so
 
 
-class Refused(HookFailed):
+class StatementRefused(HookFailed):
     """The server ran the statement, and it failed."""
 
     def __init__(self, statement: str, error: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ class Server:
         answer_document = self._asked(at, "POST", body, deadline)
         while True:
             if error := answer_document.get("error"):
-                raise Refused(statement, error)
+                raise StatementRefused(statement, error)
             rows += answer_document.get("data") or []
             if "nextUri" not in answer_document:
                 return rows
@@ -137,7 +137,7 @@ class SqlHook:
             kind = self._dialect.type(column.type)
             try:
                 _run_once(server, sql.add_column(self._table, column.name, kind, self._dialect))
-            except Refused as error:
+            except StatementRefused as error:
                 if error.code != "PERMISSION_DENIED":
                     raise
                 raise HookFailed(
@@ -162,6 +162,6 @@ def _run_once(server: Server, statement: str) -> None:
     """Run a statement that another process may have run already, or runs now."""
     try:
         server.run(statement)
-    except Refused as error:
+    except StatementRefused as error:
         if not ("ALREADY_EXISTS" in error.code or "already exists" in str(error)):
             raise

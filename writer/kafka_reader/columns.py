@@ -18,7 +18,7 @@ from writer.avro.frame_decoder import FramedValues
 from writer.avro.wire_format import HEADERS
 from writer.kafka_reader.byte_columns import Bytes, Longs, strings, varint, varints
 from writer.kafka_reader.errors import Corrupt
-from writer.kafka_reader.record_buffer import Kept, RecordBuffer
+from writer.kafka_reader.record_buffer import BufferedBatch, RecordBuffer
 
 _FULL: Mapping[str, pa.DataType] = {
     "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "timestamp": pa.timestamp("us", "UTC"),
@@ -227,7 +227,7 @@ def _within_ranges(fields: _Fields, buffer: RecordBuffer) -> npt.NDArray[np.bool
     return (fields.offset >= start) & (fields.offset < end)
 
 
-def _lies_within(kept: Kept) -> bool:
+def _lies_within(kept: BufferedBatch) -> bool:
     return kept.range.start <= kept.batch.base and kept.batch.after <= kept.range.end
 
 

@@ -56,7 +56,7 @@ def cut(answer: PartitionAnswer, place: tuple[str, int], start: int, end: int) -
     """
     data, at, position = answer.records, 0, start
     checked = np.frombuffer(data, np.uint8)
-    aborted = _Aborted(answer.aborted)
+    aborted = _AbortedProducers(answer.aborted)
     while position < end and at + _FORMAT_AT < len(data):
         if data[at + _FORMAT_AT] != _FORMAT:
             raise _unreadable(data[at + _FORMAT_AT], place, position)
@@ -95,7 +95,7 @@ def cut(answer: PartitionAnswer, place: tuple[str, int], start: int, end: int) -
             yield Batch(base, after, time_ms, append_time, count, attributes & _CODEC, body)
 
 
-class _Aborted:
+class _AbortedProducers:
     """Which producers are within a transaction that will be aborted, while batches are read in order.
 
     A transaction's first offset begins it, and the next marker of its producer ends it: a marker that commits cannot

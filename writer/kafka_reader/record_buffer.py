@@ -29,7 +29,7 @@ _LOW = [(byte & 0x7F) // 2 + 2 if byte > 0x7F else _OTHER for byte in range(256)
 _HIGH = [byte << 6 if byte <= 0x7F else _OTHER for byte in range(256)]  # noqa: PLR2004
 
 
-class Kept(NamedTuple):
+class BufferedBatch(NamedTuple):
     """A batch whose records lie in the buffer, and the range that they are read for."""
 
     batch: Batch
@@ -54,11 +54,11 @@ class RecordBuffer:
         """Let the records go."""
         if len(self._view) > _KEPT_MAX:  # after a batch of unusual size
             self._take(bytearray(_CAPACITY))
-        self.kept, self.size, self.count, self._ends = list[Kept](), 0, 0, list[int]()
+        self.kept, self.size, self.count, self._ends = list[BufferedBatch](), 0, 0, list[int]()
 
     def add(self, batch: Batch, of: OffsetRange) -> None:
         """Decompress a batch behind those before it. Raises Corrupt; the buffer is then as it was before."""
-        began, kept = self.size, Kept(batch._replace(body=memoryview(b"")), of)
+        began, kept = self.size, BufferedBatch(batch._replace(body=memoryview(b"")), of)
         try:
             self._decompress(batch)
             _check_count(batch.record_count, self.size - began)
@@ -142,7 +142,7 @@ def _check_count(count: int, size: int) -> None:
         raise ValueError(f"{count} records in {size} bytes")
 
 
-def _unreadable(kept: Kept, error: Exception) -> Corrupt:
+def _unreadable(kept: BufferedBatch, error: Exception) -> Corrupt:
     part, base = kept.range.part, kept.batch.base
     return Corrupt(
         f"{part.name} at offset {base}: a record batch cannot be read ({error})", part.topic, part.partition, base

@@ -20,9 +20,9 @@ from writer.config.pipeline import Pipeline
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey, by_bucket
-from writer.maintenance.compaction_plan import Pace, Piece, Policy, plan
+from writer.maintenance.compaction_plan import Piece, Policy, RewritePace, plan
 from writer.maintenance.dedupe.across_buckets import AcrossBuckets, Comparison
-from writer.maintenance.dedupe.neighbours import Place
+from writer.maintenance.dedupe.neighbours import BucketPlace
 from writer.maintenance.rewrite import Job, RewriteResult, Source, UnknownColumn, rewrite
 from writer.schemas.format_detection import unit_of
 from writer.sealing.manifest import bucket_path
@@ -243,7 +243,7 @@ class Compactor:
     def _compared(self, piece: Piece, snapshot: PipelineSnapshot) -> Comparison | None:
         if self._across is None or piece.dedupe is None:
             return None
-        return self._across.compared(Place(piece.files[0].bucket, self._of_late_rows), snapshot)
+        return self._across.compared(BucketPlace(piece.files[0].bucket, self._of_late_rows), snapshot)
 
     def _job(self, piece: Piece, beside: Comparison | None, snapshot: PipelineSnapshot, unit: str) -> Job:
         names = tuple(snapshot.state.metadata["partitionColumns"])
@@ -268,7 +268,7 @@ def here(jobs: Sequence[Job]) -> Iterator[RewriteResult]:
         yield rewrite(job)
 
 
-def in_spark(spark: Any, pool: str, pace: Pace, wait: Wait = time.sleep) -> Run:
+def in_spark(spark: Any, pool: str, pace: RewritePace, wait: Wait = time.sleep) -> Run:
     """Carry jobs out in Spark's tasks, one at a time and at a pace, which is kept from one call to the next.
 
     `pool`: of Spark's scheduler; `wait` is called before a job that has to, and returns true to end early.

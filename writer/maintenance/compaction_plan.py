@@ -72,7 +72,7 @@ def _groups(small: Sequence[BucketFile], target: int) -> Iterator[list[BucketFil
 
 
 @dataclass
-class Pace:
+class RewritePace:
     """Keeps the rewrites of one driver to a share of its slots, from job to job and from bucket to bucket."""
 
     share: float  # of all slots, over time

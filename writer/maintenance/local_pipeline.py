@@ -22,7 +22,7 @@ from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.commit.closed_buckets import closes
 from writer.commit.event_specs import check_version
-from writer.commit.privacy import Recorded, check_policies, opened_privacy
+from writer.commit.privacy import RecordedPrivacy, check_policies, opened_privacy
 from writer.commit.targets import Targets, routed
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config
@@ -31,7 +31,7 @@ from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
 from writer.schemas.format_detection import judge, unit_of, wire_of
 from writer.schemas.registry import SchemaSource
-from writer.schemas.schema_id_check import Meanings
+from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.tracker import Admission, Schemas
 from writer.table.factory import Tables, main_table
 from writer.table.table import PipelineTable
@@ -284,7 +284,7 @@ def opened(
     unit, wire, key = str(pipeline.event_time.unit), pipeline.wire.fixed, pipeline.columns.avro_key
     specs, privacy = 0, opened_privacy(name, config)
     key_wire = None if key is None else key.wire.fixed
-    meanings = Meanings(name, config.registry, table.transactions if with_table and checked else dict[str, int])
+    meanings = IdMeanings(name, config.registry, table.transactions if with_table and checked else dict[str, int])
     if with_table and table.exists():
         table.check_identity(buckets, "" if is_routed else layout(pipeline.bucket))
         snapshot, recent = table.snapshot(), table.recent(10)
@@ -294,7 +294,7 @@ def opened(
         specs = snapshot.specs
         if tables is not None:
             check_version(name, pipeline, snapshot.specs_fingerprint)
-            check_policies(name, pipeline, privacy, Recorded.of(snapshot))
+            check_policies(name, pipeline, privacy, RecordedPrivacy.of(snapshot))
     known = Schemas(
         name, schemas, meanings, decode_only=is_routed, bucket_columns=buckets,
         record_columns=pipeline.record_columns, rules=pipeline.column_rules,

@@ -22,7 +22,7 @@ from writer.batch.staging.parquet_files import open_file
 from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.commit.event_specs import check_version
-from writer.commit.privacy import Recorded, check_policies
+from writer.commit.privacy import RecordedPrivacy, check_policies
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
 from writer.core.offsets import Span, TopicPartition, joined
@@ -100,7 +100,7 @@ class Replaying:
         """
         snapshot = self._main.snapshot()
         check_version(self._name, self._settings, snapshot.specs_fingerprint)
-        check_policies(self._name, self._settings, self._privacy, Recorded.of(snapshot))
+        check_policies(self._name, self._settings, self._privacy, RecordedPrivacy.of(snapshot))
         self._tables.apply_side_files()
         return snapshot.replays
 

@@ -133,7 +133,7 @@ def works(pipeline: str, config: Config) -> list[Retention]:
     return [Retention(table, bucketer, settings.retention) for table in tables]
 
 
-class Regularly:
+class PeriodicRetention:
     """Retention as a step of the driver's rounds: the buckets are listed now and then, for that reads the log."""
 
     def __init__(self, pipeline: str, works: Sequence[Retention]) -> None:

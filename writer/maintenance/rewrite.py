@@ -23,7 +23,7 @@ from bucketers.arrow import contiguous
 from writer.avro.column_cast import SEAMLESS, absent, fitted
 from writer.batch.bucketing import TimeRule, times_of
 from writer.batch.staging import table_file
-from writer.batch.staging.key_window import CAME, Compared, bounds, concerns, joined_bounds, repeated_within
+from writer.batch.staging.key_window import CAME, ComparedBucket, bounds, concerns, joined_bounds, repeated_within
 from writer.batch.staging.parquet_files import (
     GROUP_BYTES_MAX,
     GROUP_ROWS_MAX,
@@ -32,7 +32,7 @@ from writer.batch.staging.parquet_files import (
     leaves,
     unmeasured_in,
 )
-from writer.batch.staging.sorting import Dedupe, Marks, in_order, needed, repeated
+from writer.batch.staging.sorting import Dedupe, RowBits, in_order, needed, repeated
 from writer.core import fault_points
 from writer.core.files import BucketKey, StagedFile
 from writer.storage.base import S3Settings, Store
@@ -65,7 +65,7 @@ class Window:
     """Other buckets that dedupe compares with, and their files: their keys are read, and nothing of them is written."""
 
     width_us: int
-    buckets: tuple[Compared, ...]  # number 0 is the job's own
+    buckets: tuple[ComparedBucket, ...]  # number 0 is the job's own
     files: tuple[tuple[int, str, str], ...] = ()  # number of the bucket, location of the table, path
 
 
@@ -176,7 +176,7 @@ def _looked_at(store: Store, source: Source, sort_by: Sequence[str]) -> _File:
 
 def _marked(
     job: Job, store: Store, files: Sequence[_File], rows: int, scratch: Path
-) -> tuple[Marks | None, tuple[int, ...]]:
+) -> tuple[RowBits | None, tuple[int, ...]]:
     """Find the rows that dedupe takes, and count them by file. Returns also what `RewriteResult.repeats_in` has."""
     if job.dedupe is None:
         return None, ()
@@ -218,7 +218,7 @@ def _beside(
 
 
 def _read(
-    job: Job, store: Store, files: Sequence[_File], marks: Marks | None, times: "_Times"
+    job: Job, store: Store, files: Sequence[_File], marks: RowBits | None, times: "_Times"
 ) -> Iterator[pa.RecordBatch]:
     for file in files:
         at = file.first

@@ -37,7 +37,7 @@ _TRIES = 5
 
 
 @dataclass(frozen=True)
-class Hit:
+class MatchingFile:
     """A file with rows that are meant, and how many."""
 
     file: BucketFile
@@ -104,7 +104,7 @@ class DeletionScan:
 
     files: int = 0
     candidates: int = 0  # by their statistics
-    hits: list[Hit] = field(default_factory=list)
+    hits: list[MatchingFile] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -112,9 +112,9 @@ class DeletionScan:
         return sum(hit.rows for hit in self.hits)
 
     @property
-    def buckets(self) -> dict[BucketKey, list[Hit]]:
+    def buckets(self) -> dict[BucketKey, list[MatchingFile]]:
         """Hits by bucket."""
-        found: dict[BucketKey, list[Hit]] = {}
+        found: dict[BucketKey, list[MatchingFile]] = {}
         for hit in self.hits:
             found.setdefault(hit.file.bucket, []).append(hit)
         return found
@@ -179,7 +179,7 @@ class RowDeletion:
                 looked.files += 1
                 looked.candidates += found is not None
                 if found:
-                    looked.hits.append(Hit(file, found))
+                    looked.hits.append(MatchingFile(file, found))
         return snapshot, looked
 
     def _counted(self, file: BucketFile) -> int | None:
@@ -193,7 +193,7 @@ class RowDeletion:
             return sum(int(self._finder.among(batch).sum()) for batch in batches)
 
     def _erase(
-        self, snapshot: PipelineSnapshot, bucket: BucketKey, hits: Sequence[Hit], now: datetime
+        self, snapshot: PipelineSnapshot, bucket: BucketKey, hits: Sequence[MatchingFile], now: datetime
     ) -> DeletionResult:
         table = self._table
         to = Destination(table.store, self._columns, _PREFIX, self._size, hidden=table.hidden, below=table.folder)
@@ -213,7 +213,7 @@ class RowDeletion:
             raise
         return DeletionResult(version, bucket, rows, len(hits))
 
-    def _rest(self, to: Destination, hit: Hit) -> StagedFile | None:
+    def _rest(self, to: Destination, hit: MatchingFile) -> StagedFile | None:
         """Write the rows of a file that stay; None when none does."""
         times = _Times(self._rule, hit.file)
         left = left_of(to, hit.file, hit.rows, self._finder.among, times.take)

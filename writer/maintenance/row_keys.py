@@ -31,7 +31,7 @@ _KINDS = "a text, a number, a boolean, a date or a timestamp"
 
 
 @dataclass(frozen=True)
-class Match:
+class RowMatch:
     """A column, dots into structs, and its values as text."""
 
     field: str
@@ -43,7 +43,7 @@ class Match:
 class Keys:
     """Rows that fit all matches."""
 
-    matches: tuple[Match, ...]
+    matches: tuple[RowMatch, ...]
 
     @property
     def fields(self) -> list[str]:
@@ -63,11 +63,11 @@ class Keys:
 
 def where(text: str) -> Keys:
     """Read a condition. Raises ConfigError, without the values in it."""
-    matches: list[Match] = []
+    matches: list[RowMatch] = []
     at = 0
     while (found := _TERM.match(text, at)) is not None:
         values = [found[2]] if found[2] is not None else re.findall(_VALUE, found[3], re.IGNORECASE)
-        matches.append(Match(found[1], tuple(map(_plain, values))))
+        matches.append(RowMatch(found[1], tuple(map(_plain, values))))
         at = found.end()
         if at == len(text):
             return Keys(tuple(matches))
@@ -94,14 +94,14 @@ def from_file(path: Path, name: str, title: str | None = None) -> Keys:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if not values:
         raise ConfigError(f"{path} has no value in its column {title!r}")
-    return Keys((Match(name, tuple(values)),))
+    return Keys((RowMatch(name, tuple(values)),))
 
 
 def hashed_too(keys: Keys, columns: pa.Schema, secrets: Collection[bytes]) -> Keys:
     """Return keys that find rows, too, whose text columns hold hashes of the values by one of these secrets."""
     empty = columns.empty_table()
 
-    def with_hashes(match: Match) -> Match:
+    def with_hashes(match: RowMatch) -> RowMatch:
         if not pa.types.is_string(_kind(empty, match.field)):
             return match
         values = pa.array(match.values, pa.string()).cast(pa.binary())
@@ -141,7 +141,7 @@ class Finder:
         ]  # fmt: skip
 
 
-def typed(match: Match, kind: pa.DataType) -> pa.Array:
+def typed(match: RowMatch, kind: pa.DataType) -> pa.Array:
     """Return the values with the column's type. Raises ConfigError, without the values in it."""
     texts = [v.partition(".")[0] if _WHOLE_NUMBER.fullmatch(v) else v for v in match.values] if (
         pa.types.is_integer(kind)

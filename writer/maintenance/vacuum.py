@@ -19,7 +19,7 @@ from writer.batch.staging.parquet_files import staged_name
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.units import show_duration
-from writer.maintenance.vacuum_plan import Needed, Stored, Waste, of_checkpoints, of_table
+from writer.maintenance.vacuum_plan import NeededFiles, Stored, UnneededObject, of_checkpoints, of_table
 from writer.storage.base import Store
 from writer.storage.locations import on_s3, store_at
 from writer.storage.nesting import ancestors, is_below, table_folders
@@ -38,11 +38,11 @@ _UNITS = {"week": "weeks", "day": "days", "hour": "hours", "minute": "minutes", 
 
 
 @dataclass(frozen=True)
-class Place:
+class VacuumLocation:
     """A location, and its unneeded objects."""
 
     store: Store
-    waste: tuple[Waste, ...]
+    waste: tuple[UnneededObject, ...]
     left_alone: tuple[str, ...] = ()  # folders in it that are tables of their own, or links
     expire: Callable[[], None] = lambda: None  # makes the table forget the versions that need what is removed
 
@@ -52,7 +52,7 @@ class Place:
         return self.store.location
 
 
-def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: datetime) -> list[Place]:
+def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: datetime) -> list[VacuumLocation]:
     """Find unneeded objects. Raises ConfigError for an age that is not safe, HeadraceError, CommitFailed."""
     settings = config.pipelines[name]
     least = settings.table.orphan_retention
@@ -66,7 +66,7 @@ def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: 
     tables = all_tables(name, config)
     main = tables.main
     main.check_current()
-    places, awaited = [], _Awaited(main)
+    places, awaited = [], _PendingFiles(main)
     for location in (main.location, *_side_tables(main, settings.dead_letters)):
         table = main if location == main.location else tables.side(location)
         if table.exists():
@@ -74,17 +74,17 @@ def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: 
             at = min(cutoff, now - _log_retention(table))
             needed = _needed(table, _held(main) if table is main else awaited.files(table), at)
             waste = tuple(of_table(stored, needed, at, hidden=table.hidden))
-            places.append(Place(table.store, waste, apart, partial(table.expire, at)))
+            places.append(VacuumLocation(table.store, waste, apart, partial(table.expire, at)))
     checkpoints = store_at(f"{config.checkpoints.rstrip('/')}/{name}", config.s3.settings)
     stored, apart = _own(checkpoints, itself=False)
     kept_apart = frozenset(path.partition("/")[0] for path in apart)  # a run goes as a whole, or not at all
     runs = (one for one in stored if one.path.partition("/")[0] not in kept_apart)
-    places.append(Place(checkpoints, tuple(of_checkpoints(runs, cutoff)), apart))
-    places += [Place(store_at(folder), tuple(_scratch(folder, cutoff))) for folder in _scratch_folders()]
+    places.append(VacuumLocation(checkpoints, tuple(of_checkpoints(runs, cutoff)), apart))
+    places += [VacuumLocation(store_at(folder), tuple(_scratch(folder, cutoff))) for folder in _scratch_folders()]
     return [place for place in places if place.waste or place.left_alone]
 
 
-def remove(places: Iterable[Place]) -> None:
+def remove(places: Iterable[VacuumLocation]) -> None:
     """Remove these objects. If it is interrupted, run it again. Raises HeadraceError."""
     for place in places:
         if any(waste.why == "removed" for waste in place.waste):
@@ -126,7 +126,7 @@ def _own(store: Store, *, itself: bool) -> tuple[list[Stored], tuple[str, ...]]:
     return own, tuple(sorted(folder for folder in apart if not is_below(folder, apart)))
 
 
-def _remove(store: Store, waste: Waste) -> None:
+def _remove(store: Store, waste: UnneededObject) -> None:
     match waste.why:
         case "scratch":
             shutil.rmtree(f"{store.location}/{waste.path}", ignore_errors=True)
@@ -162,7 +162,7 @@ def _held(main: PipelineTable) -> set[str]:
     return found
 
 
-class _Awaited:
+class _PendingFiles:
     """Files of side tables that entries of the main table's log list, and that a table may not have yet.
 
     Each entry is read once. Those up to `settled` are applied, and the lists of files that they name may be gone.
@@ -183,7 +183,7 @@ class _Awaited:
         return {path for version, path in self._listed[table.location] if version > applied}
 
 
-def _needed(table: PipelineTable, awaited: set[str], since: datetime) -> Needed:
+def _needed(table: PipelineTable, awaited: set[str], since: datetime) -> NeededFiles:
     """Return what a table's log names, what waits for commits, and what readers of versions since this time need.
 
     `awaited`: taken before the table is looked at.
@@ -195,7 +195,7 @@ def _needed(table: PipelineTable, awaited: set[str], since: datetime) -> Needed:
             if "remove" in action:
                 at = action["remove"].get("deletionTimestamp")
                 removed[unquote(action["remove"]["path"])] = datetime.fromtimestamp((at or 0) / 1000, UTC)
-    return Needed(frozenset(files | {staged_name(path) for path in files}), removed)
+    return NeededFiles(frozenset(files | {staged_name(path) for path in files}), removed)
 
 
 def _log_retention(table: PipelineTable) -> timedelta:
@@ -211,14 +211,14 @@ def _scratch_folders() -> list[str]:
     return list(dict.fromkeys([*setting, tempfile.gettempdir()]))
 
 
-def _scratch(folder: str, cutoff: datetime) -> Iterator[Waste]:
+def _scratch(folder: str, cutoff: datetime) -> Iterator[UnneededObject]:
     """Find what tasks on this machine spilled and left. What is written to is touched."""
     for path in sorted(Path(folder).glob("headrace-*")):
         if path.is_dir() and path.name.startswith(SCRATCH):
             inside = _inside(path)
             touched = datetime.fromtimestamp(max((found.st_mtime for found in inside), default=cutoff.timestamp()), UTC)
             if touched < cutoff and not _at_work(path):
-                yield Waste(path.name, sum(found.st_size for found in inside[1:]), touched, "scratch")
+                yield UnneededObject(path.name, sum(found.st_size for found in inside[1:]), touched, "scratch")
 
 
 def _inside(folder: Path) -> list[os.stat_result]:

@@ -41,7 +41,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Waste:
+class UnneededObject:
     """An unneeded object, or a folder of them."""
 
     path: str
@@ -51,7 +51,7 @@ class Waste:
 
 
 @dataclass(frozen=True)
-class Needed:
+class NeededFiles:
     """Files that a table's log needs, by path relative to the table."""
 
     files: frozenset[str]  # that the newest version names, or that a commit is about to have applied; its metadata
@@ -63,7 +63,9 @@ class Needed:
         return any(path.startswith(_METADATA) for path in self.files)
 
 
-def of_table(stored: Iterable[Stored], needed: Needed, cutoff: datetime, *, hidden: bool) -> Iterator[Waste]:
+def of_table(
+    stored: Iterable[Stored], needed: NeededFiles, cutoff: datetime, *, hidden: bool
+) -> Iterator[UnneededObject]:
     """Judge the objects below a table's location. What was touched at `cutoff` or later is never waste.
 
     `hidden`: files wait for their commit below `_headrace/staged`; what readers see is then left alone, for the table's
@@ -76,10 +78,10 @@ def of_table(stored: Iterable[Stored], needed: Needed, cutoff: datetime, *, hidd
             newest[match[1]] = max(newest.get(match[1], 0), int(match[2]))
     for one in found:
         if one.touched < cutoff and (why := _why(one.path, needed, newest, cutoff, hidden=hidden)):
-            yield Waste(one.path, one.bytes, one.touched, why)
+            yield UnneededObject(one.path, one.bytes, one.touched, why)
 
 
-def _why(path: str, needed: Needed, newest: Mapping[str, int], cutoff: datetime, *, hidden: bool) -> Why | None:
+def _why(path: str, needed: NeededFiles, newest: Mapping[str, int], cutoff: datetime, *, hidden: bool) -> Why | None:
     folders, _, name = path.rpartition("/")
     if any(draft.match(name) for draft in _DRAFTS):
         return "draft"
@@ -101,7 +103,7 @@ def _why(path: str, needed: Needed, newest: Mapping[str, int], cutoff: datetime,
     return "removed" if needed.removed[path] < cutoff else None
 
 
-def of_checkpoints(stored: Iterable[Stored], cutoff: datetime) -> Iterator[Waste]:
+def of_checkpoints(stored: Iterable[Stored], cutoff: datetime) -> Iterator[UnneededObject]:
     """Select runs below a pipeline's checkpoints: a run is removed as a whole, if it is old and newer ones exist."""
     runs: dict[str, list[Stored]] = {}
     for one in stored:
@@ -111,4 +113,4 @@ def of_checkpoints(stored: Iterable[Stored], cutoff: datetime) -> Iterator[Waste
     for run in sorted(runs, key=int)[:-RUNS_KEPT]:
         touched = max(one.touched for one in runs[run])
         if touched < cutoff:
-            yield Waste(run, sum(one.bytes for one in runs[run]), touched, "checkpoint")
+            yield UnneededObject(run, sum(one.bytes for one in runs[run]), touched, "checkpoint")

@@ -37,7 +37,7 @@ class Skip:
 
 
 @dataclass(frozen=True)
-class Nothing:
+class NothingToSkip:
     """Everything that Kafka has is committed."""
 
 
@@ -46,7 +46,7 @@ class SkipPreview:
     """What a skip would do, and all that it was decided by."""
 
     snapshot: PipelineSnapshot
-    decision: Skip | Nothing | Refuse
+    decision: Skip | NothingToSkip | Refuse
     held: int  # of the offsets that it skips, those that Kafka still holds
     topic_ids: Mapping[str, str]
 
@@ -56,7 +56,7 @@ def decide(
     held: Mapping[TopicPartition, LogRange],
     asker: Asker,
     changed: Sequence[str] = (),
-) -> Skip | Nothing | Refuse:
+) -> Skip | NothingToSkip | Refuse:
     """Choose what is skipped: of each part, all from its frontier to the end of its log.
 
     `held`: what Kafka holds of it, up to where committed records can be read. `changed`: topics whose id is not the one
@@ -75,7 +75,7 @@ def decide(
         )
     ranges = tuple(OffsetRange(part, at, held[part].end) for part, at in frontier.items() if at < held[part].end)
     if not ranges:
-        return Nothing()
+        return NothingToSkip()
     alive = [r.part for r in ranges if r.start >= held[r.part].earliest]
     if alive and asker == "automatic":
         return Refuse(
@@ -114,7 +114,7 @@ def skip(
     match found.decision:
         case Refuse(reason=why):
             raise LogChanged(why)
-        case Nothing():
+        case NothingToSkip():
             return None
         case Skip(ranges):
             if not fence:
@@ -136,7 +136,7 @@ def _table(config: Config, pipeline: str) -> PipelineTable:
     return table
 
 
-def _ranges(decision: Skip | Nothing | Refuse) -> Sequence[OffsetRange]:
+def _ranges(decision: Skip | NothingToSkip | Refuse) -> Sequence[OffsetRange]:
     return decision.ranges if isinstance(decision, Skip) else ()
 
 

@@ -25,7 +25,7 @@ class AdoptionRequest:
 
 
 @dataclass(frozen=True)
-class Move:
+class TopicMove:
     """A topic that goes on: the incarnation that the table knows, and what carries it on."""
 
     old: str
@@ -53,13 +53,13 @@ class Line:
 class Plan:
     """An adoption, ready to be written."""
 
-    moves: Sequence[Move]
+    moves: Sequence[TopicMove]
     lines: Sequence[Line]
     incarnations: Mapping[str, Sequence[str]]
     starts: Mapping[TopicPartition, int]
 
 
-def moves(known: Mapping[str, Sequence[str]], topics: Mapping[str, Topic], asked: AdoptionRequest) -> list[Move]:
+def moves(known: Mapping[str, Sequence[str]], topics: Mapping[str, Topic], asked: AdoptionRequest) -> list[TopicMove]:
     """Find the topics of an adoption. Raises ConfigError for an unknown name, or a --map without effect."""
     for old, new in asked.renamed.items():
         if not known.get(old):
@@ -80,7 +80,7 @@ def moves(known: Mapping[str, Sequence[str]], topics: Mapping[str, Topic], asked
         ids, kept = known.get(topic.name, ()), not given and old == topic.name
         at = len(ids) if kept else len(ids) + 1
         found.append(
-            Move(
+            TopicMove(
                 old, len(known[old]), known[old][-1], topic.name, topic.id, at, "given" if given else "kept",
             )
         )  # fmt: skip
@@ -93,7 +93,7 @@ def moves(known: Mapping[str, Sequence[str]], topics: Mapping[str, Topic], asked
 
 
 def plan(
-    found: Sequence[Move],
+    found: Sequence[TopicMove],
     known: Mapping[str, Sequence[str]],
     frontier: Mapping[TopicPartition, int],
     held: Mapping[Source, LogRange],
@@ -127,7 +127,7 @@ def plan(
 
 
 def _line(
-    move: Move, source: Source, at: int | None, held: LogRange, same: bool | None, asked: AdoptionRequest
+    move: TopicMove, source: Source, at: int | None, held: LogRange, same: bool | None, asked: AdoptionRequest
 ) -> Line:
     was, now = TopicPartition(move.old, move.old_number, source[1]), TopicPartition(move.topic, move.number, source[1])
     name = f"{source[0]}/{source[1]}"

@@ -11,14 +11,14 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without, it is only sho
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show it, also beside --yes, and do not ask.")]
 
 
-class Work(Protocol):
+class CommandBody(Protocol):
     """The body of a command that removes or rewrites."""
 
     def __call__(self, *, write: bool) -> bool:
         """Show what it would do, or do it and show that. Returns whether there is anything to do."""
 
 
-def confirmed(work: Work, *, yes: bool, dry_run: bool, as_json: bool = False) -> None:
+def confirmed(work: CommandBody, *, yes: bool, dry_run: bool, as_json: bool = False) -> None:
     """Do it with `--yes`, or where a person at a terminal agrees to what was shown; else only show it."""
     if yes and not dry_run:
         work(write=True)

@@ -40,7 +40,7 @@ def standing(location: str) -> Path:
     return path
 
 
-class Places:
+class ProbedPlaces:
     """The places that were probed. One that cannot be used is reported once, however many locations lie in it."""
 
     def __init__(
@@ -75,7 +75,7 @@ class ReportedAlready(HeadraceError):
     """A place cannot be used, and another check has said so."""
 
 
-def machine(config: Config, drivers: list[str], places: Places, *, offline: bool = False) -> Iterator[Finding]:
+def machine(config: Config, drivers: list[str], places: ProbedPlaces, *, offline: bool = False) -> Iterator[Finding]:
     """Look at what all pipelines share on this machine. `drivers`: pipelines of which a driver runs."""
     if offline and on_s3(config.checkpoints):
         yield skipped("checkpoints", "--offline")
@@ -93,7 +93,7 @@ def machine(config: Config, drivers: list[str], places: Places, *, offline: bool
             yield _receiver(receiver)
 
 
-def _checkpoints(config: Config, places: Places) -> Finding:
+def _checkpoints(config: Config, places: ProbedPlaces) -> Finding:
     try:
         can = places.probed("checkpoints", config.checkpoints, exclusive=False)
     except HeadraceError as error:
@@ -101,7 +101,7 @@ def _checkpoints(config: Config, places: Places) -> Finding:
     return good("checkpoints", f"{config.checkpoints} {can}")
 
 
-def _catalog(config: Config, catalog: Catalog, places: Places, *, offline: bool) -> Finding:
+def _catalog(config: Config, catalog: Catalog, places: ProbedPlaces, *, offline: bool) -> Finding:
     """Ask the catalog of Iceberg tables for a namespace: whether it answers, and knows who asks."""
     named = [(place, one.table.location) for name, one in config.pipelines.items()
              if (place := config.catalog_place(name, one.table.location)) is not None]  # fmt: skip
@@ -218,7 +218,7 @@ def running(config: Config, name: str, *, offline: bool) -> Finding:
     )
 
 
-def tables(name: str, pipeline: Pipeline, places: Places, *, offline: bool = False) -> Iterator[Finding]:
+def tables(name: str, pipeline: Pipeline, places: ProbedPlaces, *, offline: bool = False) -> Iterator[Finding]:
     """Check the tables and those beside them: their owner, and whether commits are exclusive there."""
     own = [("table", pipeline)] if pipeline.route is None else [
         ("target", pipeline.of_target(rule, rule)) for rule in pipeline.route.fixed
@@ -268,7 +268,7 @@ def nesting(name: str, config: Config, *, offline: bool = False, no_catalog: str
 
 def _table(
     check: str, name: str, table: PipelineTable, check_identity: Callable[[], None],
-    to: Sequence[tuple[str, bool]], places: Places,
+    to: Sequence[tuple[str, bool]], places: ProbedPlaces,
 ) -> Finding:  # fmt: skip
     location = table.location
     if not on_s3(location) and not (place := standing(location)).is_dir():

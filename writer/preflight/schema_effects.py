@@ -11,7 +11,7 @@ import pyarrow as pa
 from bucketers.arrow import column as column_of
 from writer.avro import schema as avro
 from writer.avro.column_cast import Place
-from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
+from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import plural
@@ -37,7 +37,7 @@ _NAME_MIN = 16  # columns for a column's name
 
 
 @dataclass(frozen=True)
-class Effect:
+class SchemaEffect:
     """One thing that a schema does, or that is done to its records, at a column or a place inside one."""
 
     effect: Literal["adds", "widens", "casts", "renames", "lacks"]
@@ -58,13 +58,13 @@ def plan(config: Config, name: str | None, *, schema_id: int | None, file: Path 
         number, text, shown = schema_id, known.schema(schema_id), f"schema id {schema_id}"
     else:
         number, text, shown = _NOT_REGISTERED, _read(file), str(file)
-    before = opened(name, config, Without(known, number), checked=False).plan
+    before = opened(name, config, SourceWithout(known, number), checked=False).plan
     after = before.extend(number, text)
     found = after.schemas[number]
-    effects = [] if isinstance(found, Rejected) else list(_effects(before, after, found))
+    effects = [] if isinstance(found, RejectedSchema) else list(_effects(before, after, found))
     spec = SpecEffect.of(spec_of(before.specs, full_name(text)), before, after, found)
     time_field = config.pipelines[name].event_time.field
-    times = isinstance(found, Rejected) or _has(after.input_of(found), time_field)
+    times = isinstance(found, RejectedSchema) or _has(after.input_of(found), time_field)
     verdict = Verdict(name, shown, before, found, effects, time_field, spec, has_time=times)
     if as_json:
         tables.emit_whole(_document(verdict))
@@ -83,12 +83,12 @@ class SpecEffect:
 
     @classmethod
     def of(
-        cls, spec: Spec | None, before: SchemaPlan, after: SchemaPlan, found: WriterSchema | Rejected
+        cls, spec: Spec | None, before: SchemaPlan, after: SchemaPlan, found: WriterSchema | RejectedSchema
     ) -> "SpecEffect | None":
         """Compare the columns of the table before and after; None where no spec is of the record."""
         if spec is None:
             return None
-        if isinstance(found, Rejected):
+        if isinstance(found, RejectedSchema):
             return cls(spec.name, [], [])
         grown = _grown((), pa.struct(list(before.columns)), pa.struct(list(after.columns)), {})
         made = after.shaped[found.shaped].step.columns.names
@@ -105,8 +105,8 @@ class Verdict:
     pipeline: str
     shown: str  # which schema it is
     before: SchemaPlan
-    found: WriterSchema | Rejected
-    effects: list[Effect]
+    found: WriterSchema | RejectedSchema
+    effects: list[SchemaEffect]
     event_time: str  # its field
     spec: SpecEffect | None = None  # None: its record has none
     has_time: bool = True  # the columns of which its event times are read have the field
@@ -114,7 +114,7 @@ class Verdict:
     @property
     def reason(self) -> str | None:
         """Why its records would not become rows; None when they would."""
-        if isinstance(self.found, Rejected):
+        if isinstance(self.found, RejectedSchema):
             return self.found.reason.removeprefix(f"schema id {_NOT_REGISTERED}: ")
         lacks = f"it lacks {self.event_time!r}, the event time, which has no default"
         if not self.has_time:
@@ -130,18 +130,18 @@ class Verdict:
         """What its records become."""
         if self.reason is None:
             return "row"
-        return "dead_letter" if isinstance(self.found, Rejected) else "quarantined"
+        return "dead_letter" if isinstance(self.found, RejectedSchema) else "quarantined"
 
     @property
     def decoder(self) -> str | None:
         """What reads its records; None when nothing does."""
-        if isinstance(self.found, Rejected):
+        if isinstance(self.found, RejectedSchema):
             return None
         return "native" if self.found.native else "fastavro"
 
 
 @dataclass(frozen=True)
-class Without:
+class SourceWithout:
     """A source of schemas that does not list one of them: it is to be looked at as the next one."""
 
     schemas: SchemaSource
@@ -164,7 +164,7 @@ def _has(columns: pa.Schema, field: str) -> bool:
     return True
 
 
-def _effects(before: SchemaPlan, after: SchemaPlan, schema: WriterSchema) -> Iterator[Effect]:
+def _effects(before: SchemaPlan, after: SchemaPlan, schema: WriterSchema) -> Iterator[SchemaEffect]:
     """Yield the effects on the table; where a spec shapes the record, those on the columns that the spec sees."""
     if not schema.shaped:
         return effects_of(before, after, schema)
@@ -173,7 +173,7 @@ def _effects(before: SchemaPlan, after: SchemaPlan, schema: WriterSchema) -> Ite
     return effects_of(given, after.shaped[schema.shaped].input, schema)
 
 
-def effects_of(before: SchemaPlan, after: SchemaPlan, schema: WriterSchema) -> Iterator[Effect]:
+def effects_of(before: SchemaPlan, after: SchemaPlan, schema: WriterSchema) -> Iterator[SchemaEffect]:
     """Yield how the columns grew, then what is done to the schema's records to fill them."""
     defaults = {place: found[0].as_py() for place, found in after.reader.defaults.items()}
     yield from _grown((), pa.struct(list(before.columns)), pa.struct(list(after.columns)), defaults)
@@ -183,13 +183,13 @@ def effects_of(before: SchemaPlan, after: SchemaPlan, schema: WriterSchema) -> I
         place = (column.name,)
         name = sources.get(column.name)
         if name is None:
-            yield Effect("lacks", column.name, now=_type(column.type), value=defaults.get(place))
+            yield SchemaEffect("lacks", column.name, now=_type(column.type), value=defaults.get(place))
         else:
             yield from _renamed(place, name)
             yield from _Filling(after, schema, defaults).at(place, fields[name], column.type)
 
 
-def _grown(place: Place, had: pa.DataType, now: pa.DataType, defaults: Mapping[Place, Any]) -> Iterator[Effect]:
+def _grown(place: Place, had: pa.DataType, now: pa.DataType, defaults: Mapping[Place, Any]) -> Iterator[SchemaEffect]:
     if had == now:
         return
     if pa.types.is_struct(now):
@@ -198,18 +198,18 @@ def _grown(place: Place, had: pa.DataType, now: pa.DataType, defaults: Mapping[P
             if part.name in had.names:
                 yield from _grown(inside, had.field(part.name).type, part.type, defaults)
             else:
-                yield Effect("adds", ".".join(inside), now=_type(part.type), value=defaults.get(inside))
+                yield SchemaEffect("adds", ".".join(inside), now=_type(part.type), value=defaults.get(inside))
     elif pa.types.is_list(now):
         yield from _grown((*place, "element"), had.value_type, now.value_type, defaults)
     elif pa.types.is_map(now):
         yield from _grown((*place, "value"), had.item_type, now.item_type, defaults)
     else:
-        yield Effect("widens", ".".join(place), _type(had), _type(now))
+        yield SchemaEffect("widens", ".".join(place), _type(had), _type(now))
 
 
-def _renamed(place: Place, name: str) -> Iterator[Effect]:
+def _renamed(place: Place, name: str) -> Iterator[SchemaEffect]:
     if name != place[-1]:
-        yield Effect("renames", ".".join(place), was=name)
+        yield SchemaEffect("renames", ".".join(place), was=name)
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class _Filling:
     schema: WriterSchema
     defaults: Mapping[Place, Any]
 
-    def at(self, place: Place, writes: pa.DataType, kind: pa.DataType) -> Iterator[Effect]:
+    def at(self, place: Place, writes: pa.DataType, kind: pa.DataType) -> Iterator[SchemaEffect]:
         """Compare what the schema writes with what the place holds."""
         wrapped = self.schema.seams.wrapped.get(place)
         if wrapped is not None:
@@ -232,9 +232,9 @@ class _Filling:
         elif pa.types.is_map(kind):
             yield from self.at((*place, "value"), writes.item_type, kind.item_type)
         elif writes != kind:
-            yield Effect("casts", ".".join(place), _type(writes), _type(kind))
+            yield SchemaEffect("casts", ".".join(place), _type(writes), _type(kind))
 
-    def _members(self, place: Place, writes: pa.StructType, kind: pa.StructType) -> Iterator[Effect]:
+    def _members(self, place: Place, writes: pa.StructType, kind: pa.StructType) -> Iterator[SchemaEffect]:
         sources = self.schema.seams.members.get(place, {name: name for name in writes.names})
         is_union = any(known[:-1] == place for known in self.plan.reader.branches)
         for part in kind:
@@ -243,7 +243,7 @@ class _Filling:
                 yield from () if is_union else _renamed(inside, sources[part.name])
                 yield from self.at(inside, writes.field(sources[part.name]).type, part.type)
             elif not is_union:
-                yield Effect("lacks", ".".join(inside), now=_type(part.type), value=self.defaults.get(inside))
+                yield SchemaEffect("lacks", ".".join(inside), now=_type(part.type), value=self.defaults.get(inside))
 
 
 def _type(kind: pa.DataType) -> str:
@@ -302,7 +302,7 @@ def _shaping(spec: SpecEffect) -> str:
     return adds + (f"; left out or renamed: {', '.join(spec.leaves_out)}" if spec.leaves_out else "")
 
 
-def _words(effect: Effect) -> str:
+def _words(effect: SchemaEffect) -> str:
     filled = "null" if effect.value is None else f"the default {json.dumps(plain(effect.value), ensure_ascii=False)}"
     match effect.effect:
         case "adds":

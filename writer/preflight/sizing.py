@@ -32,7 +32,7 @@ _READS_PER_COMMIT = 22
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCost:
     """What one processor second carries of events of one size."""
 
     data: str
@@ -48,7 +48,7 @@ class Rates:
     source: str
     machine: str
     seconds_per_commit: float
-    measured: Sequence[Measured]
+    measured: Sequence[MeasuredCost]
     raw_cost: float = 1.0  # of an event with a raw table, to that of one without
 
 
@@ -115,7 +115,7 @@ class Sizing:
 
 
 @dataclass(frozen=True)
-class Steady:
+class SteadyBatch:
     """The micro-batch that a pipeline settles at."""
 
     records: float
@@ -128,7 +128,7 @@ class Steady:
 def rates() -> Rates:
     """Read the measured rates that come with the package."""
     raw = json.loads((files("writer.preflight") / "rates.json").read_text(encoding="utf-8"))
-    return Rates(**{**raw, "measured": [Measured(**measured) for measured in raw["measured"]]})
+    return Rates(**{**raw, "measured": [MeasuredCost(**measured) for measured in raw["measured"]]})
 
 
 def rate(known: Rates, event_bytes: float, columns: int) -> tuple[float, str]:
@@ -207,14 +207,14 @@ def together(sizings: Sequence[Sizing]) -> list[Line]:
     ]  # fmt: skip
 
 
-def _of_table(traffic: Traffic, settings: Pipeline, batch: Steady, events_per_s: float) -> Sizing:
+def _of_table(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, events_per_s: float) -> Sizing:
     """Work out one table's part of the pipeline's batch. `events_per_s`: of the pipeline."""
     mine = replace(batch, records=batch.records * traffic.events_per_s / events_per_s)
     groups = {"Traffic": _traffic(traffic), "Files": _files(traffic, settings, mine)}
     return Sizing([Line(group, *step) for group, steps in groups.items() for step in steps], [])
 
 
-def steady(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, commit_s: float) -> Steady:
+def steady(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, commit_s: float) -> SteadyBatch:
     """Find the micro-batch that repeats: it begins when enough waits, or the delay is over, or the last one is done."""
     target, parquet = settings.roll.target_file_size, traffic.row_bytes_parquet
     ends = limits(settings.commit, target, parquet, once=False)
@@ -235,7 +235,7 @@ def steady(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, co
     while busy_s > records / per_s and records < ends.records_max:
         records = min(records * 1.01, ends.records_max)
         tasks, busy_s = took(records)
-    return Steady(records, max(records / per_s, busy_s), tasks, busy_s, why)
+    return SteadyBatch(records, max(records / per_s, busy_s), tasks, busy_s, why)
 
 
 def _traffic(traffic: Traffic) -> Iterator[_Step]:
@@ -260,7 +260,7 @@ def _processors(traffic: Traffic, per_core: float, how: str, busy: float, cores:
     yield ("cores", cores, "cores", f"{busy:,.2f} ÷ {UTILISATION}, rounded up: the rest is for bursts and catching up")
 
 
-def _commits(traffic: Traffic, settings: Pipeline, batch: Steady, per_core: float, cores: int) -> Iterator[_Step]:
+def _commits(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, per_core: float, cores: int) -> Iterator[_Step]:
     yield ("records in a commit", batch.records, "", batch.why)
     yield ("a commit every", batch.every_s, "s", f"{batch.records:,.0f} ÷ {traffic.events_per_s:,.0f}")
     yield ("commits a day", _DAY_S / batch.every_s, "", f"{_DAY_S:,} s ÷ {batch.every_s:,.1f} s")
@@ -275,7 +275,7 @@ def _commits(traffic: Traffic, settings: Pipeline, batch: Steady, per_core: floa
         yield ("an hour's outage is caught up in", 3600 * per_s / spare, "s", how)
 
 
-def _files(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[_Step]:
+def _files(traffic: Traffic, settings: Pipeline, batch: SteadyBatch) -> Iterator[_Step]:
     target, parquet = settings.roll.target_file_size, traffic.row_bytes_parquet
     hit = [batch.records * share for share in traffic.bucket_shares]
     each = [max(min(batch.tasks, math.ceil(rows)), math.ceil(rows * parquet / target)) for rows in hit]
@@ -302,7 +302,7 @@ def _files(traffic: Traffic, settings: Pipeline, batch: Steady) -> Iterator[_Ste
     yield ("files in a bucket", per_commit * commits / (buckets or len(hit)), "", how)
 
 
-def _memory(traffic: Traffic, settings: Pipeline, batch: Steady, cores: int) -> Iterator[_Step]:
+def _memory(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, cores: int) -> Iterator[_Step]:
     arrow = min(settings.arrow_batch_records * traffic.event_bytes, _ARROW_BYTES) * _ARROW_COPIES
     held = {"budget": settings.memory.buffer, "row group": GROUP_BYTES_MAX, "Arrow batches": arrow}
     held |= {"raw table": settings.memory.buffer // 4} if traffic.raw_bytes else {}
@@ -324,7 +324,7 @@ def _memory(traffic: Traffic, settings: Pipeline, batch: Steady, cores: int) -> 
     yield ("spilled by a task", over, "bytes", how)
 
 
-def _requests(traffic: Traffic, settings: Pipeline, batch: Steady, tables: int) -> Iterator[_Step]:
+def _requests(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, tables: int) -> Iterator[_Step]:
     """`tables`: of a route; each has a log of its own, which gets an entry for each commit."""
     commits, interval = _DAY_S / batch.every_s, settings.table.checkpoint_interval
     files_a_day = next(value for name, value, *_ in _files(traffic, settings, batch) if name == "files a day")

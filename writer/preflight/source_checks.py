@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
-from writer.avro.schema_plan import Rejected, SchemaPlan, WriterSchema
+from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
 from writer.commit.event_specs import check_specs, unused
-from writer.commit.privacy import Recorded, check_hash_key, check_privacy, opened_privacy
+from writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy, opened_privacy
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.topic_selection import TopicSelection
@@ -33,7 +33,7 @@ _SHOWN = 3  # topics that a sentence names
 
 
 @dataclass(frozen=True)
-class Reach:
+class ReachableSystems:
     """The systems that answer, or why they are not asked."""
 
     cluster: Cluster | None
@@ -42,7 +42,7 @@ class Reach:
     no_schemas: str
 
 
-def pipeline(name: str, config: Config, reach: Reach, records: int, now: datetime) -> Iterator[Finding]:
+def pipeline(name: str, config: Config, reach: ReachableSystems, records: int, now: datetime) -> Iterator[Finding]:
     """Look at the topics, the schemas and a sample of `records`. `now` decides which event times are believed."""
     settings = config.pipelines[name]
     topics, found = settings.topics.names, [skipped("topics", reach.no_cluster)]
@@ -96,7 +96,7 @@ def _walk(name: str, config: Config, schemas: SchemaSource, topics: Sequence[str
         return opened(name, config, schemas, topics=topics, with_table=False, before_route=is_routed)
 
 
-def _no_sample(topics: Sequence[Finding], reach: Reach, walk: LocalPipeline | None, records: int) -> str:
+def _no_sample(topics: Sequence[Finding], reach: ReachableSystems, walk: LocalPipeline | None, records: int) -> str:
     if reach.cluster is None:
         return reach.no_cluster
     if any(finding.status == "failed" for finding in topics):
@@ -185,7 +185,7 @@ def _privacy(name: str, config: Config, schemas: Schemas) -> Iterator[Finding]:
     try:
         check_privacy(name, settings, schemas.plan, None if schemas.keys is None else schemas.keys.plan)
         if table.exists():
-            check_hash_key(name, schemas.plan.privacy, Recorded.of(table.snapshot()))
+            check_hash_key(name, schemas.plan.privacy, RecordedPrivacy.of(table.snapshot()))
     except (ConfigError, CommitFailed) as error:
         yield failure("privacy", error)
         return
@@ -234,9 +234,9 @@ def _decoders(plan: SchemaPlan, check: str = "schemas") -> Iterator[Finding]:
             "docs/TYPES.md says which types the native decoder refuses.",
         )  # fmt: skip
     for known in plan.schemas.values():
-        if isinstance(known, Rejected) and writers:
+        if isinstance(known, RejectedSchema) and writers:
             yield doubtful(check, f"rejected: {known.reason}", fate)
-        elif isinstance(known, Rejected):
+        elif isinstance(known, RejectedSchema):
             yield wrong(check, f"rejected: {known.reason}", "Register a schema that can fill the table's columns.")
 
 

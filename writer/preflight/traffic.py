@@ -36,7 +36,7 @@ class NothingToMeasure(HeadraceError):
 
 
 @dataclass(frozen=True)
-class Pace:
+class ArrivalPace:
     """How many records came, over which time, and how many in the busiest slice of it."""
 
     offsets: int
@@ -55,7 +55,7 @@ class Pace:
         return max((self.end - self.start).total_seconds(), 1e-3)
 
 
-def pace(cluster: Cluster, topics: list[str], newest: datetime, now: datetime) -> Pace:
+def pace(cluster: Cluster, topics: list[str], newest: datetime, now: datetime) -> ArrivalPace:
     """Ask the broker which offsets it had when, over the last hour that had any. `newest`: the last record's time."""
     sources = cluster.sources(topics)
     end = now if now - newest < _QUIET else newest + timedelta(milliseconds=1)
@@ -65,7 +65,7 @@ def pace(cluster: Cluster, topics: list[str], newest: datetime, now: datetime) -
     counts = [*(sum(cluster.at(mark, sources).values()) for mark in marks), sum(cluster.latest(sources).values())]
     slice_s = max((end - start).total_seconds() / _SLICES, 1e-3)
     busiest = max(after - before for before, after in pairwise(counts)) / slice_s
-    return Pace(counts[-1] - counts[0], start, end, busiest)
+    return ArrivalPace(counts[-1] - counts[0], start, end, busiest)
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _traffic(
     )  # fmt: skip
 
 
-def _words(pace: Pace, now: datetime) -> tuple[float, str]:
+def _words(pace: ArrivalPace, now: datetime) -> tuple[float, str]:
     before = "" if pace.end == now else f" before {instant(pace.end)}"
     window = f"the {'' if before else 'last '}{span(pace.seconds)}{before}"
     slice_s = pace.seconds / _SLICES

@@ -123,7 +123,7 @@ class Decryption:
             for key in rule.keys:
                 key.unwrapped(rule.kek, rule.algorithm)
 
-    def opened(self, rows: pa.Table) -> "Opened":
+    def opened(self, rows: pa.Table) -> "DecryptedRows":
         """Decrypt fields of rows. Raises ConfigError where this process cannot unwrap a key."""
         failures, lacks_keys = dict[int, str](), False
         for rule in self.rules:
@@ -133,11 +133,11 @@ class Decryption:
                 column = field.opened(contiguous(rows.column(at)), place[1:], np.arange(rows.num_rows))
                 rows, lacks_keys = rows.set_column(at, place[0], column), lacks_keys or field.lacks_keys
                 failures = {**field.failures, **failures}
-        return Opened(rows, failures, lacks_keys and not self.is_settled)
+        return DecryptedRows(rows, failures, lacks_keys and not self.is_settled)
 
 
 @dataclass(frozen=True)
-class Opened:
+class DecryptedRows:
     """Rows with their fields decrypted."""
 
     rows: pa.Table

@@ -65,7 +65,7 @@ class KeyId:
 
 
 @dataclass(frozen=True)
-class Place:
+class KeyringPlace:
     """A file, or a variable of the environment."""
 
     file: str | None = None
@@ -97,7 +97,7 @@ class Place:
 class WrapSource:
     """Where the key is that unwraps a keyring: itself at a place, or behind a class."""
 
-    place: Place | None = None
+    place: KeyringPlace | None = None
     type: str = ""  # module:Class of a KeyWrap
     options: tuple[tuple[str, str], ...] = ()
 
@@ -141,7 +141,7 @@ class _Wrapping:
 class KeySource:
     """Where the keyring is, and which of its keys new values get; the plan of a task carries it."""
 
-    place: Place
+    place: KeyringPlace
     wrap: WrapSource | None = None
     hash: KeyId | None = None
     encrypt: KeyId | None = None

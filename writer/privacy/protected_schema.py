@@ -36,7 +36,7 @@ class Record(Protocol):
 
 
 @dataclass(frozen=True)
-class Use:
+class ColumnUse:
     """A column that a table needs as it is."""
 
     path: Path
@@ -59,7 +59,7 @@ class Privacy:
 
     policies: Policies
     keys: KeySource
-    uses: tuple[Use, ...] = ()
+    uses: tuple[ColumnUse, ...] = ()
     tagged: Mapping[str, Mapping[Path, Action]] = field(default_factory=dict)  # by the full name of the record
     keks: Mapping[str, WrapSource] = field(default_factory=dict)  # key encryption keys of producers, by name
     decryptions: Mapping[int, Decryption] = field(default_factory=dict)  # by schema id, where producers encrypt fields
@@ -116,7 +116,7 @@ def _sources(column: Path, walk: "_Walk", specs: Sequence[Spec]) -> list[Path]:
     return [column] if spec is None else spec.sources(column, walk.actions)
 
 
-def conflict(use: Use, action: Action) -> str:
+def conflict(use: ColumnUse, action: Action) -> str:
     """Return what is wrong where a column that is needed as it is gets a policy."""
     also = " or hash" if use.hashed else ""
     return (

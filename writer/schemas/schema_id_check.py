@@ -18,7 +18,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True)
-class Meanings:
+class IdMeanings:
     """What the ids of a registry mean in the table of one pipeline. `recorded`: its newest `txn` values."""
 
     pipeline: str
@@ -58,7 +58,7 @@ class _Checked:
     """A source of schemas that compares each id with its meaning in the table's log."""
 
     schemas: SchemaSource
-    meanings: Meanings
+    meanings: IdMeanings
     ids: Ids
 
     def schema(self, schema_id: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from writer.avro.schema_plan import PROVENANCE, ColumnRules, Rejected, SchemaPlan, WriterSchema
+from writer.avro.schema_plan import PROVENANCE, ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
 from writer.avro.wire_format import CONFLUENT, Part, Wire, show_id
 from writer.batch.record_columns import RecordColumns
 from writer.batch.schema_reader import KeyPlan
@@ -31,7 +31,7 @@ from writer.schemas.registry import (
     by,
     of_keys,
 )
-from writer.schemas.schema_id_check import Meanings
+from writer.schemas.schema_id_check import IdMeanings
 from writer.specs.spec import Spec
 
 ASK_AGAIN = timedelta(minutes=5)  # before a refused schema is requested again: as long as the default timeout
@@ -74,7 +74,7 @@ class Schemas:
         self,
         pipeline: str,
         source: SchemaSource,
-        meanings: Meanings,
+        meanings: IdMeanings,
         *,
         bucket_columns: Sequence[str],
         record_columns: RecordColumns,
@@ -146,7 +146,7 @@ class Schemas:
         self.plan = self.plan.decrypting({})  # those were by ids of the former format
         self._anew(self.plan.columns)
 
-    def _opened(self, source: SchemaSource, meanings: Meanings, wire: Wire) -> SchemaSource:
+    def _opened(self, source: SchemaSource, meanings: IdMeanings, wire: Wire) -> SchemaSource:
         return meanings.checked(by(source, wire.ids), wire.ids)
 
     def _is_mine(self, column: str) -> bool:
@@ -225,7 +225,7 @@ class Schemas:
 
     def forget_rejected(self, now_s: float) -> None:
         """Leave ids that were rejected ASK_AGAIN ago to the next batch that meets them, and keys that were lacking."""
-        rejected = [schema_id for schema_id, known in self.plan.schemas.items() if isinstance(known, Rejected)]
+        rejected = [schema_id for schema_id, known in self.plan.schemas.items() if isinstance(known, RejectedSchema)]
         due = [schema_id for schema_id in rejected if self._is_due(schema_id, now_s)]
         self.plan = self.plan.without(due)
         if self.keys is not None:
@@ -337,7 +337,7 @@ class Schemas:
         if self._unknown_id_timeout is None:
             return
         known, part = self.plan.schemas[schema_id], {} if self._part == "value" else {"part": self._part}
-        if isinstance(known, Rejected):
+        if isinstance(known, RejectedSchema):
             logging.warning(
                 "schema_rejected", pipeline=self._pipeline, schema_id=schema_id, reason=known.reason, **part
             )
@@ -360,7 +360,7 @@ class _KeySchemas(Schemas):
         self._column = column
         super().__init__(*given, record_columns=RecordColumns(), **settings)
 
-    def _opened(self, source: SchemaSource, meanings: Meanings, wire: Wire) -> SchemaSource:
+    def _opened(self, source: SchemaSource, meanings: IdMeanings, wire: Wire) -> SchemaSource:
         return _Wrapped(super()._opened(source, meanings, wire), self._column)
 
     def _is_mine(self, column: str) -> bool:

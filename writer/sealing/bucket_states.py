@@ -9,7 +9,7 @@ from typing import Literal
 from writer.core.files import BucketFile
 from writer.core.text import instant
 from writer.sealing.manifest import Manifest, bucket_path
-from writer.sealing.rules import Blocked, Resting, State, Unsealed, is_closed
+from writer.sealing.rules import SealBlocked, SealLater, State, Unsealed, is_closed
 from writer.sealing.watermark import Watermark
 
 
@@ -46,7 +46,7 @@ def bucket_counts(
         at=at, watermark=mark, closed_until=closed_until, open=len(open_),
         closed=len(closed) - reopened, reopened=reopened,
         next=(ends[0][1], ends[0][0]) if ends else None,
-        blocked=tuple((name(state.bucket), state.why) for state in states if isinstance(state, Blocked)),
+        blocked=tuple((name(state.bucket), state.why) for state in states if isinstance(state, SealBlocked)),
         late=sum(b.late for b in buckets), sealed=len(sealed), resealed=sum(m.version > 1 for m in sealed),
         last=sealed[-1] if sealed else None, trouble=tuple(trouble),
     )  # fmt: skip
@@ -96,14 +96,14 @@ def bucket_state(
     """Describe a bucket. `one`: its rows without a manifest; `state`: what is due, if it is closed."""
     start, end = span or (None, None)
     rows = None if any(file.rows is None for file in files) else sum(file.rows or 0 for file in files)
-    why = state.why if isinstance(state, Blocked) else ""
-    if isinstance(state, Resting):
+    why = state.why if isinstance(state, SealBlocked) else ""
+    if isinstance(state, SealLater):
         why = f"rows came after it was sealed; it is sealed again after {instant(state.due)}"
     if one is None:
         late, version = (None, None) if manifest is None else (manifest.late, manifest.version)
         return BucketState(name, start, end, "sealed", rows, late, version)
     closed = end is not None and is_closed(end, closed_until)
     shown: Literal["open", "closed", "reopened", "blocked"] = (
-        "blocked" if isinstance(state, Blocked) else "reopened" if one.sealed else "closed" if closed else "open"
+        "blocked" if isinstance(state, SealBlocked) else "reopened" if one.sealed else "closed" if closed else "open"
     )
     return BucketState(name, start, end, shown, rows, one.late + (manifest.late if manifest else 0), one.sealed, why)

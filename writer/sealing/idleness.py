@@ -14,7 +14,7 @@ from writer.sealing.watermark import KafkaEnds, Watermark
 _ASKED_EVERY = timedelta(seconds=30)  # where the answer is only shown
 
 
-class Asks(Protocol):
+class ClusterQuestions(Protocol):
     """What sealing asks of a cluster."""
 
     def sources(self, topics: Sequence[str]) -> list[Source]:
@@ -31,7 +31,7 @@ class Asks(Protocol):
 class Listener:
     """Asks Kafka whether all is read and which partitions are quiet, and remembers when it last saw an end move."""
 
-    cluster: Asks
+    cluster: ClusterQuestions
     topics: Sequence[str]
     young_s: float = 0.0  # an answer counts for so long, where several tables ask one after the other
     _ends: dict[Source, int] = field(default_factory=dict)

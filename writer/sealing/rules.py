@@ -56,24 +56,24 @@ class Close:
 
 
 @dataclass(frozen=True)
-class Ask:
+class AskKafka:
     """Ask Kafka first: whether parts are idle, or everything is read."""
 
 
 @dataclass(frozen=True)
-class Hold:
+class KeepOpen:
     """Close nothing."""
 
 
 @dataclass(frozen=True)
-class Ready:
+class SealNow:
     """Seal this bucket now."""
 
     bucket: BucketKey
 
 
 @dataclass(frozen=True)
-class Blocked:
+class SealBlocked:
     """This bucket is closed, and stays unsealed until a person acts."""
 
     bucket: BucketKey
@@ -82,20 +82,20 @@ class Blocked:
 
 
 @dataclass(frozen=True)
-class Resting:
+class SealLater:
     """This bucket changed after it was sealed; its next manifest is due then."""
 
     bucket: BucketKey
     due: datetime
 
 
-State = Ready | Blocked | Resting
+State = SealNow | SealBlocked | SealLater
 
 
 def to_close(
     policy: Seal, buckets: Iterable[Unsealed], parts: Sequence[PartitionEventTime], closed_until: datetime | None,
     now: datetime, *, caught_up: bool | None,
-) -> Close | Ask | Hold:  # fmt: skip
+) -> Close | AskKafka | KeepOpen:  # fmt: skip
     """Return how far to close: up to the end of a bucket that has rows, or not.
 
     `parts`: of everything that the table reads. `caught_up`: all that Kafka had at `now` is committed; None: it was not
@@ -109,7 +109,7 @@ def to_close(
         return max(closes, key=lambda close: close.until)
     best = furthest(parts, policy.out_of_orderness)
     answer_matters = _by_watermark(policy, ends, best) or _by_clock(policy, ends, now)
-    return Ask() if caught_up is None and answer_matters else Hold()
+    return AskKafka() if caught_up is None and answer_matters else KeepOpen()
 
 
 def _by_watermark(policy: Seal, ends: Sequence[datetime], reached: datetime | None) -> Close | None:
@@ -141,7 +141,7 @@ def _one(policy: Seal, b: Unsealed, missing_ranges: Sequence[MissingRange], now:
     assert b.end is not None
     if b.sealed:
         due = b.changed + policy.reopen_after
-        return Ready(b.bucket) if due <= now else Resting(b.bucket, due)
+        return SealNow(b.bucket) if due <= now else SealLater(b.bucket, due)
     missing = [
         missing_range.gap
         for missing_range in missing_ranges
@@ -152,8 +152,8 @@ def _one(policy: Seal, b: Unsealed, missing_ranges: Sequence[MissingRange], now:
             f"records of it may lie in gap {missing[0]}; `headrace backfill` brings them, `headrace gaps close` "
             "gives them up, `headrace seal --with-gap` seals it without them"
         )
-        return Blocked(b.bucket, why, by_gap=True)
-    return Ready(b.bucket)
+        return SealBlocked(b.bucket, why, by_gap=True)
+    return SealNow(b.bucket)
 
 
 def is_closed(end: datetime, closed_until: datetime | None) -> bool:

@@ -18,7 +18,7 @@ from writer.core.offsets import Source
 from writer.core.units import instant
 from writer.sealing.bucket_states import BucketCounts, bucket_counts
 from writer.sealing.manifest import Manifest, Manifests, Reason, bucket_path
-from writer.sealing.rules import Blocked, MissingRange, Ready, State, Unsealed, is_closed, to_seal
+from writer.sealing.rules import MissingRange, SealBlocked, SealNow, State, Unsealed, is_closed, to_seal
 from writer.sealing.unsealed import (
     BucketQuestion,
     IndexCheckpoint,
@@ -93,7 +93,7 @@ class Sealer:
         self.prepare: list[Prepare] = []  # what is done to a bucket before it is sealed
         self.sealed: list[Manifest] = []  # by this process
         self.watermark = Watermark(None)  # as it was last found
-        self._unsound: dict[Unsealed, Blocked] = {}  # buckets whose rows are not as the log has them
+        self._unsound: dict[Unsealed, SealBlocked] = {}  # buckets whose rows are not as the log has them
         self._index_checkpoint = IndexCheckpoint(self.table.store)
         self._marked = -1
         self._unsealed: UnsealedIndex | None = None
@@ -181,7 +181,7 @@ class Sealer:
         states = to_seal(self.policy, unsealed.buckets.values(), unsealed.missing_ranges, standing.closed_until, now)
         return [self._unsound.get(unsealed.buckets[state.bucket], state) for state in states]
 
-    def seal(self, ready: Sequence[Ready], now: datetime) -> None:
+    def seal(self, ready: Sequence[SealNow], now: datetime) -> None:
         """Seal buckets, after all that prepares them. Those whose rows are not as the log has them are blocked.
 
         Raises Resealed when one of them changed meanwhile: it will be due again. CommitFailed, OSError.
@@ -199,12 +199,12 @@ class Sealer:
         )  # fmt: skip
 
     def draw(
-        self, standing: BucketSnapshot, ready: Sequence[Ready], now: datetime
-    ) -> tuple[list[Manifest], list[Blocked]]:
+        self, standing: BucketSnapshot, ready: Sequence[SealNow], now: datetime
+    ) -> tuple[list[Manifest], list[SealBlocked]]:
         """Build the manifests of buckets from the log, and compare their files with its counts. Writes nothing."""
         files = self._files(standing.snapshot, [one.bucket for one in ready])
         drawn: list[Manifest] = []
-        blocked: list[Blocked] = []
+        blocked: list[SealBlocked] = []
         for one in ready:
             found = self._manifest(standing, one, files.get(one.bucket, []), now)
             if isinstance(found, Manifest):
@@ -225,7 +225,7 @@ class Sealer:
             for part, at in seen
         ]
 
-    def _seal_some(self, ready: Sequence[Ready], now: datetime) -> None:
+    def _seal_some(self, ready: Sequence[SealNow], now: datetime) -> None:
         for one in ready:
             for prepare in self.prepare:
                 prepare(one.bucket)
@@ -249,16 +249,16 @@ class Sealer:
             logging.warning("bucket_blocked", **self.about, bucket=name, reason=state.why)
 
     def _manifest(
-        self, standing: BucketSnapshot, ready: Ready, files: Sequence[BucketFile], now: datetime
-    ) -> Manifest | Blocked:
+        self, standing: BucketSnapshot, ready: SealNow, files: Sequence[BucketFile], now: datetime
+    ) -> Manifest | SealBlocked:
         one = standing.unsealed.buckets[ready.bucket]
         before = self.manifests.read(one.bucket, one.sealed) if one.sealed else None
         uncounted = next((file.path for file in files if file.rows is None), None)
         if uncounted is not None:
-            return Blocked(one.bucket, f"another client wrote {uncounted} and does not say how many rows it holds")
+            return SealBlocked(one.bucket, f"another client wrote {uncounted} and does not say how many rows it holds")
         rows, logged = sum(file.rows or 0 for file in files), expected(one, before)
         if logged is not None and logged != rows:
-            return Blocked(
+            return SealBlocked(
                 one.bucket, f"its files hold {rows:,} rows, the log has {logged:,}; `headrace audit --deep` says which"
             )
         times = [at for file in files for at in (file.event_time_min, file.event_time_max) if at is not None]

@@ -39,7 +39,7 @@ _BATCH_ROWS = 1 << 18  # more than an Arrow batch of records has; larger ones co
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class ExpressionColumns:
     """The columns of expressions for the rows on which none failed, and why the others did, by position."""
 
     columns: list[pa.Array]
@@ -85,10 +85,10 @@ class Expressions:
         """Types of the results."""
         return [one.kind for one in self._parsed]
 
-    def evaluate(self, rows: pa.Table) -> Evaluated:
+    def evaluate(self, rows: pa.Table) -> ExpressionColumns:
         """Evaluate all expressions on each row. Python sees no row, but for those that fail."""
         if not self._parsed:
-            return Evaluated([], {})
+            return ExpressionColumns([], {})
         return self._evaluated(rows, self._parsed)
 
     def evaluate_each(self, rows: pa.Table) -> list[pa.Array]:
@@ -101,13 +101,13 @@ class Expressions:
             done.append(found.columns[0].take(pa.array(at, pa.int64())))
         return done
 
-    def _evaluated(self, rows: pa.Table, parsed: Sequence[_Parsed]) -> Evaluated:
+    def _evaluated(self, rows: pa.Table, parsed: Sequence[_Parsed]) -> ExpressionColumns:
         failed, found = dict[int, str](), list[list[pa.Array]]()
         for part, columns in self._pieces(rows.select(self._used), 0, failed, parsed):
             assert all(len(column) == part for column in columns), "each row has one result"
             found.append(columns)
         joined = [_joined([part[at] for part in found], one.kind) for at, one in enumerate(parsed)]
-        return Evaluated(joined, failed)
+        return ExpressionColumns(joined, failed)
 
     def _pieces(
         self, rows: pa.Table, at: int, failed: dict[int, str], parsed: Sequence[_Parsed]

@@ -23,7 +23,7 @@ from writer.status.lag import history, listen, settle
 from writer.status.model import Commit, Logs, ShownState, Totals, View, event_time_newest
 from writer.status.pause import standing
 from writer.status.progress import COMMITS_KEPT
-from writer.status.rate_limit import InForce, LimitState, configured, standing as limit_standing
+from writer.status.rate_limit import EffectiveLimit, LimitState, configured, standing as limit_standing
 from writer.table.factory import Tables, TargetState, all_tables, main_table
 from writer.table.log.entries import Entry
 from writer.table.log.foreign_writes import CommitFailed
@@ -43,7 +43,7 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
     trouble: list[str] = []
     tables = all_tables(name, config)
     table, targets = tables.main, dict[str, TargetState]()
-    pause, in_force = None, InForce(configured(settings.commit))
+    pause, in_force = None, EffectiveLimit(configured(settings.commit))
     found: BucketCounts | None = None
     snapshot, entries, buckets, frontier, logs = None, list[Entry](), 0, dict[Source, int](), Logs()
     hooks: Mapping[str, Health] = {}

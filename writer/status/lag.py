@@ -133,7 +133,7 @@ def settle(cluster: Cluster, logs: Logs, frontier: Mapping[Source, int], now: da
     return {source: (wanted[source], stamp) for source, stamp in found.items()}
 
 
-class Watch:
+class LagListener:
     """A thread that listens at an interval, and mirrors the frontier to a consumer group after each commit."""
 
     def __init__(

@@ -24,7 +24,7 @@ class Lag:
 
 
 @dataclass(frozen=True)
-class Appended:
+class AppendedRecords:
     """Records that came to the logs up to a moment, counted from the first such moment."""
 
     at: datetime
@@ -38,7 +38,7 @@ class LagSample:
     at: datetime | None = None  # when Kafka said it; None: never
     interval: timedelta = timedelta(seconds=15)  # between two samples
     partitions: tuple[Lag, ...] = ()
-    appended: tuple[Appended, ...] = ()  # oldest first
+    appended: tuple[AppendedRecords, ...] = ()  # oldest first
 
     @property
     def offsets(self) -> int | None:
@@ -97,7 +97,7 @@ class LagSample:
             datetime.fromisoformat(raw["at"]),
             timedelta(seconds=raw["interval_seconds"]),
             tuple(Lag(**one) for one in raw["partitions"]),
-            tuple(Appended(datetime.fromisoformat(one["at"]), one["records"]) for one in raw["appended"]),
+            tuple(AppendedRecords(datetime.fromisoformat(one["at"]), one["records"]) for one in raw["appended"]),
         )
 
 

@@ -14,7 +14,7 @@ from writer.config.pipeline_sections import Scheduling
 from writer.core.offsets import Source
 from writer.hooks.outbox import Health
 from writer.sealing.bucket_states import BucketCounts, BucketState
-from writer.status.lag_sample import Appended
+from writer.status.lag_sample import AppendedRecords
 from writer.status.pause import Pause
 from writer.status.rate_limit import LimitState
 from writer.table.factory import TargetState
@@ -132,7 +132,9 @@ class Logs:
         default_factory=dict
     )  # by topic; None: no limit; missing: unknown
     dated: Dates = field(default_factory=dict)
-    appended: tuple[Appended, ...] = ()  # how the logs grew, oldest first; some of the samples, and what was before
+    appended: tuple[
+        AppendedRecords, ...
+    ] = ()  # how the logs grew, oldest first; some of the samples, and what was before
     interval: timedelta = timedelta(seconds=15)  # between samples: kafka.lag_interval
 
     def with_sample(self, sample: Sample) -> "Logs":
@@ -144,7 +146,7 @@ class Logs:
         if len(kept) > 1 and kept[-1].at - kept[-2].at < _APPENDED_EVERY:
             kept = kept[:-1]
         samples = (*(one for one in self.samples if one.at >= since), sample)
-        return replace(self, samples=samples, appended=(*kept, Appended(sample.at, records)))
+        return replace(self, samples=samples, appended=(*kept, AppendedRecords(sample.at, records)))
 
     def with_history(self, earlier: Iterable[Sample]) -> "Logs":
         """Add how the logs grew before the first sample."""

@@ -74,7 +74,7 @@ def resume(store: Store) -> Pause | None:
     return known
 
 
-class Gate:
+class PauseGate:
     """Where a driver is held while its pipeline is paused."""
 
     def __init__(

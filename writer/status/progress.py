@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from writer.avro.schema_plan import Rejected, WriterSchema
+from writer.avro.schema_plan import RejectedSchema, WriterSchema
 from writer.config.pipeline_sections import Scheduling
 from writer.core.files import BucketKey
 from writer.core.offsets import Source
@@ -160,11 +160,11 @@ class Progress:
         """It ended, and why."""
         self._note(state="failed", error=why, batch=None)
 
-    def admitted(self, schemas: Mapping[int, WriterSchema | Rejected]) -> None:
+    def admitted(self, schemas: Mapping[int, WriterSchema | RejectedSchema]) -> None:
         """Count the schemas of the plan by how they are decoded."""
         found = dict.fromkeys(DECODERS, 0)
         for known in schemas.values():
-            found["rejected" if isinstance(known, Rejected) else "native" if known.native else "fastavro"] += 1
+            found["rejected" if isinstance(known, RejectedSchema) else "native" if known.native else "fastavro"] += 1
         self._note(schemas=found)
 
     def began(self, number: int, phase: str) -> None:
@@ -310,7 +310,7 @@ class Progress:
         self._set(batch=None, phases={**before, **spent})
 
 
-class Board(Mapping[str, Progress]):
+class PipelineProgress(Mapping[str, Progress]):
     """The progress of each pipeline of a driver. Other threads may read it while pipelines come and go."""
 
     def __init__(self, pipelines: Iterable[str] = ()) -> None:

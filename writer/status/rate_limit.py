@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from writer.commit.rate_limit import NO_LIMIT, RateLimit, Spent, next_begin, spent, wait_s
+from writer.commit.rate_limit import NO_LIMIT, BatchUse, RateLimit, next_begin, spent, wait_s
 from writer.config.pipeline_sections import Commit
 from writer.core import logging
 from writer.core.errors import Draining
@@ -44,7 +44,7 @@ class Override:
 
 
 @dataclass(frozen=True)
-class InForce:
+class EffectiveLimit:
     """The limit that counts now, and where it comes from."""
 
     limit: RateLimit = NO_LIMIT
@@ -70,7 +70,7 @@ class InForce:
 class LimitState:
     """A pipeline's rate limit at one moment."""
 
-    in_force: InForce = field(default_factory=InForce)
+    in_force: EffectiveLimit = field(default_factory=EffectiveLimit)
     next_begin: datetime | None = None  # when the next batch may begin; None: at once
     holds: bool = False  # a batch waits for that
     wait_seconds: float = 0.0  # that batches of this driver waited so far
@@ -86,21 +86,21 @@ def configured(commit: Commit) -> RateLimit:
     return RateLimit(commit.max_records_per_second, commit.max_bytes_per_second)
 
 
-def standing(store: Store, otherwise: RateLimit) -> InForce:
+def standing(store: Store, otherwise: RateLimit) -> EffectiveLimit:
     """Return the limit that counts: what a person set, else `otherwise`. Raises StoreError."""
     found = store.read(OVERRIDE)
     if found is None:
-        return InForce(otherwise)
+        return EffectiveLimit(otherwise)
     try:
         override = _parsed(json.loads(found.content))
     except (ValueError, KeyError, TypeError):
         place = store.path(OVERRIDE)
-        return InForce(
+        return EffectiveLimit(
             otherwise,
             error=f"{place} is not what this headrace writes, so the configuration's limit counts; "
             "`headrace limit --off` removes it",
         )
-    return InForce(override.limit, override)
+    return EffectiveLimit(override.limit, override)
 
 
 def _parsed(document: Mapping[str, Any]) -> Override:
@@ -132,9 +132,9 @@ class Throttle:
         self._store, self._pipeline, self._configured = store, pipeline, configured(commit)
         self._listener, self._now, self._seconds = listener, now, seconds
         self._lock = threading.Lock()  # the batch's thread and the one that looks at the store
-        self._last: Spent | None = None
+        self._last: BatchUse | None = None
         self._last_began_s = 0.0  # by the monotonic clock: no jump of the other one makes a batch wait
-        self._state = LimitState(InForce(self._configured))
+        self._state = LimitState(EffectiveLimit(self._configured))
         self._held_s = 0.0  # that the batch which runs has waited
 
     @property
@@ -190,7 +190,7 @@ class Throttle:
         self._last_began_s = self._seconds() - max(0.0, (self._now() - last.began).total_seconds())
         self._set()
 
-    def _note(self, found: InForce) -> None:
+    def _note(self, found: EffectiveLimit) -> None:
         before = self._state.in_force
         self._set(in_force=found)
         if found != before:

@@ -38,7 +38,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 _REST = Backoff(1, 300)  # of a target that refuses
 
 
-class Waiting(NamedTuple):
+class PendingSideEntries(NamedTuple):
     """What a table beside the pipeline's log has of it, and what waits for it."""
 
     applied: int  # version of the log up to which it has all that is its own
@@ -51,7 +51,7 @@ class TargetState(NamedTuple):
     """How far a table of a route is."""
 
     location: str
-    waiting: Waiting
+    waiting: PendingSideEntries
     why: str = ""  # it refuses; empty: it does not, as far as is known
 
     @property
@@ -168,14 +168,16 @@ class Tables:
         self._applied.add(table.location)
         self._brought.append((table, entry))
 
-    def waiting(self, *locations: str) -> Waiting:
+    def waiting(self, *locations: str) -> PendingSideEntries:
         """Return what is known to wait for a table: at its location, and that of its late rows."""
         entries = [entry for location in locations for entry in self._waiting.get(location, ())]
         if not entries:
-            return Waiting(self._read)
+            return PendingSideEntries(self._read)
         first = min(entries, key=lambda entry: entry.version)
         held = sum(file.bytes for entry in entries for file in entry.files if entry.held)
-        return Waiting(first.version - 1, len({one.version for one in entries}), held, datetime.fromisoformat(first.at))
+        return PendingSideEntries(
+            first.version - 1, len({one.version for one in entries}), held, datetime.fromisoformat(first.at)
+        )
 
     def target_states(
         self, known: Iterable[TargetRecord], current: Collection[int], refusing: Mapping[str, str] = _NOTHING

@@ -53,7 +53,7 @@ def named(found: dict[str, GapRecord], wanted: str) -> GapRecord:
     raise NoSuchGap(f"{wanted!r} {what}; there are: {known}. `headrace gaps list` shows them.")
 
 
-class Oldest:
+class OldestGap:
     """Since when the oldest open gap of a table is open. Gap records are read only after one was opened, or ended."""
 
     def __init__(self, table: PipelineTable, pipeline: str) -> None:

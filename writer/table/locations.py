@@ -36,14 +36,14 @@ MOVE = (
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class KnownTables:
     """The tables around the locations of a pipeline."""
 
     nestings: tuple[Nesting, ...]
     unseen: tuple[str, ...]  # folders above, that the storage does not let be listed
 
 
-def inspect(name: str, config: Config) -> Surroundings:
+def inspect(name: str, config: Config) -> KnownTables:
     """Find which locations of a pipeline lie inside others, or around them. Raises CommitFailed."""
     s3 = config.s3.settings
     with reading(config.pipelines[name].table.location):
@@ -63,7 +63,7 @@ def inspect(name: str, config: Config) -> Surroundings:
                 raise
             except StoreError:  # rights may begin below
                 unseen.append(location)
-    return Surroundings(tuple(nested([*own, *others, *tables])), tuple(unseen))
+    return KnownTables(tuple(nested([*own, *others, *tables])), tuple(unseen))
 
 
 def check(name: str, config: Config) -> None:

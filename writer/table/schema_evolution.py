@@ -17,7 +17,7 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 Type = Any  # of a Delta schema: str | dict
 
 
-class Unfit(Exception):
+class ColumnTypeMismatch(Exception):
     """A column that another client gave a type that does not fit ours. Its message says which."""
 
 
@@ -48,7 +48,7 @@ def _merged(have: Type, want: Type, at: str, changes: dict[str, str]) -> Type:
     if isinstance(have, str) and isinstance(want, str) and _widens(have, want):
         changes[at] = f"{have} → {want}"
         return want
-    raise Unfit(f"column {at} is {_named(have)} by now, and not {_named(want)}")
+    raise ColumnTypeMismatch(f"column {at} is {_named(have)} by now, and not {_named(want)}")
 
 
 def _struct(have: Type, want: Type, at: str, changes: dict[str, str]) -> Type:

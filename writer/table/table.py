@@ -20,7 +20,7 @@ from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.table import schema_ids, takeover
 from writer.table.ledger.segment import LedgerUnreadable
 from writer.table.ledger.segment_store import LedgerStore
-from writer.table.log import control_commits, data_commits
+from writer.table.log import control_commits, data_commits, settings_commits
 from writer.table.log.appender import RETRY_TIMEOUT, Appender, LostRace, Swap
 from writer.table.log.control_commits import OWNER
 from writer.table.log.entries import Entry, SideEntry, parse_entry, redescribed
@@ -28,7 +28,7 @@ from writer.table.log.foreign_writes import CommitFailed, one_line, reading
 from writer.table.log.snapshot import ROUTED, PipelineSnapshot, closed_values
 from writer.table.log.table_format import Format
 from writer.table.row_removal import Offsets, RemovalResult, without
-from writer.table.schema_evolution import Unfit, grown
+from writer.table.schema_evolution import ColumnTypeMismatch, grown
 
 if TYPE_CHECKING:
     from pyarrow import dataset  # imports pandas, half a second
@@ -153,10 +153,10 @@ class PipelineTable(Appender):
     rewrite, reprocess, rewind = data_commits.rewrite, data_commits.reprocess, data_commits.rewind
     record_gap, fill, give_up = control_commits.record_gap, control_commits.fill, control_commits.give_up
     close, seal = control_commits.close, control_commits.seal
-    add_targets, enter_raw, convert = control_commits.add_targets, control_commits.enter_raw, control_commits.convert
-    note_incarnations = control_commits.note_incarnations
-    set_specs, convert_targets = control_commits.set_specs, control_commits.convert_targets
-    set_privacy, supersede, revive = control_commits.set_privacy, control_commits.supersede, control_commits.revive
+    add_targets, enter_raw, convert = settings_commits.add_targets, settings_commits.enter_raw, control_commits.convert
+    note_incarnations = settings_commits.note_incarnations
+    set_specs, convert_targets = settings_commits.set_specs, settings_commits.convert_targets
+    set_privacy, supersede, revive = settings_commits.set_privacy, control_commits.supersede, control_commits.revive
     accept, accept_schema_ids = control_commits.accept, schema_ids.accept
 
     def grow(self, columns: Sequence[pa.Field], epoch: int | None = None) -> None:
@@ -173,7 +173,7 @@ class PipelineTable(Appender):
             known = snapshot.state.metadata
             try:
                 schema, changes = grown(known["schemaString"], columns)
-            except Unfit as error:
+            except ColumnTypeMismatch as error:
                 raise CommitFailed(
                     f"the table at {self.location}: {error}. Start again: the next start looks."
                 ) from error

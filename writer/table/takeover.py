@@ -13,7 +13,7 @@ from writer.table.log.entries import redescribed
 from writer.table.log.foreign_writes import CommitFailed, one_line, unwritable
 from writer.table.log.log import Action, State
 from writer.table.log.snapshot import FORMAT, PipelineSnapshot
-from writer.table.schema_evolution import Unfit, grown
+from writer.table.schema_evolution import ColumnTypeMismatch, grown
 
 _FEATURES = ("readerFeatures", "writerFeatures")
 _COPY = "Copy its rows into a new table of reader 1, writer 2, then adopt that one"
@@ -47,7 +47,7 @@ def obstacles(state: State, columns: Sequence[pa.Field], bucket_columns: Sequenc
     found += _odd(fields, have)
     try:
         grown(known["schemaString"], columns)
-    except Unfit as error:
+    except ColumnTypeMismatch as error:
         found.append(f"{str(error)[:1].upper()}{str(error)[1:]}. Rename that column, or give it this type.")
     return found
 

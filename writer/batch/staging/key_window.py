@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bucketers.arrow import column, contiguous
-from writer.batch.staging.sorting import PLACE, Dedupe, Marks, query, scratch_file
+from writer.batch.staging.sorting import PLACE, Dedupe, RowBits, query, scratch_file
 
 CAME = "_kafka_time"
 Bounds = Mapping[str, tuple[Any, Any] | None]  # of columns: least and greatest value; None: unknown
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedBucket:
     """A bucket whose rows are compared."""
 
     start_us: int  # of its interval, since 1970
@@ -39,7 +39,7 @@ class KeyFilter:
     def __init__(self, keys: int, budget: int) -> None:
         """`keys`: how many there are; `budget`: bytes, of which a quarter is taken at most."""
         self._size = 1 << (int(min(max(16 * keys, 8), budget)) - 1).bit_length()
-        self._marks = Marks(self._size)
+        self._marks = RowBits(self._size)
 
     def add(self, keys: Sequence[pa.Array]) -> None:
         """Add the keys of rows: an array for each column, without nulls."""
@@ -81,7 +81,7 @@ def _words(values: pa.Array) -> Iterator[np.ndarray]:
 class Judge:
     """Judges rows that come sorted by key, then in their order. Holds the buckets of the rows of one key that stay."""
 
-    def __init__(self, buckets: Sequence[Compared], window_us: int) -> None:
+    def __init__(self, buckets: Sequence[ComparedBucket], window_us: int) -> None:
         self._starts = np.array([one.start_us for one in buckets], np.int64)
         self._ends = np.array([one.end_us for one in buckets], np.int64)
         self._window_us = window_us
@@ -119,9 +119,9 @@ class Judge:
 
 
 def repeated_within(
-    batches: Iterable[tuple[int, pa.RecordBatch]], buckets: Sequence[Compared], rows: int, rule: Dedupe, window_us: int,
-    scratch: Path, budget: int,
-) -> tuple[Marks, set[int]]:  # fmt: skip
+    batches: Iterable[tuple[int, pa.RecordBatch]], buckets: Sequence[ComparedBucket], rows: int, rule: Dedupe,
+    window_us: int, scratch: Path, budget: int,
+) -> tuple[RowBits, set[int]]:  # fmt: skip
     """Mark the rows of bucket 0 that go. Returns also the sealed buckets of which rows go by one of bucket 0.
 
     `batches`: number of a bucket, and rows of it with the columns of `needed`; first the `rows` of bucket 0, as they
@@ -153,7 +153,7 @@ def repeated_within(
         writer = writer or scratch_file(path, wanted.schema)
         if wanted.num_rows:
             writer.write_table(wanted)
-    marks, repeats_in, judge = Marks(rows), set[int](), Judge(buckets, window_us)
+    marks, repeats_in, judge = RowBits(rows), set[int](), Judge(buckets, window_us)
     if writer is None:
         return marks, repeats_in
     writer.close()
@@ -213,7 +213,7 @@ def joined_bounds(several: Sequence[Bounds]) -> dict[str, tuple[Any, Any] | None
     return found
 
 
-def concerns(bucket: Compared, other: Bounds, judged: Compared, own: Bounds, key: Sequence[str]) -> bool:
+def concerns(bucket: ComparedBucket, other: Bounds, judged: ComparedBucket, own: Bounds, key: Sequence[str]) -> bool:
     """Return whether rows of a file may share a key with the judged bucket, and decide or hear what goes."""
     if not all(_meet(own[name], other[name]) for name in key):
         return False

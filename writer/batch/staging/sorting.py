@@ -32,7 +32,7 @@ class Dedupe:
     keep: Literal["first", "last"] = "first"
 
 
-class Marks:
+class RowBits:
     """A bit for each row, by its number."""
 
     def __init__(self, rows: int) -> None:
@@ -52,7 +52,7 @@ class Marks:
         return np.unpackbits(self._bits[first:end], bitorder="little")[start & 7 :][:count].astype(bool)
 
 
-def repeated(batches: Iterable[pa.RecordBatch], rows: int, rule: Dedupe, scratch: Path, budget: int) -> Marks:
+def repeated(batches: Iterable[pa.RecordBatch], rows: int, rule: Dedupe, scratch: Path, budget: int) -> RowBits:
     """Mark repeated rows, numbered in order of arrival. `batches` hold the columns of `needed`.
 
     Which of several stays: the first in the order of PLACE, or the last.
@@ -69,7 +69,7 @@ def repeated(batches: Iterable[pa.RecordBatch], rows: int, rule: Dedupe, scratch
         writer = writer or scratch_file(path, wanted.schema)
         writer.write_table(wanted)
     assert at == rows, f"{rows} rows were to be looked at, {at} came"
-    marks = Marks(rows)
+    marks = RowBits(rows)
     if writer is None:
         return marks
     writer.close()

@@ -22,7 +22,7 @@ from writer.core.units import shifted, show_size
 from writer.output.cli_options import AsJson, ConfigFile, OneTarget, Pipelines, time_of
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
 from writer.sealing.manifest import Manifest, bucket_path
-from writer.sealing.rules import Blocked, Resting, is_closed
+from writer.sealing.rules import SealBlocked, SealLater, is_closed
 from writer.sealing.sealer import Sealer
 from writer.sealing.watermark import watermark
 
@@ -122,9 +122,9 @@ class BucketListing:
             if state.bucket != key:
                 continue
             match state:
-                case Blocked(why=why):
+                case SealBlocked(why=why):
                     return why
-                case Resting(due=due):
+                case SealLater(due=due):
                     return f"rows came after it was sealed; it is sealed again after {instant(due)}"
                 case _:
                     return "it is about to be sealed, by a running driver or `headrace seal`"

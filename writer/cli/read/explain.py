@@ -51,7 +51,7 @@ class Explanation:
     phases: Mapping[str, float]  # wall seconds on the driver
 
 
-class Place(NamedTuple):
+class KafkaOffset(NamedTuple):
     """One offset of Kafka."""
 
     topic: str
@@ -64,7 +64,7 @@ class Place(NamedTuple):
 
 def run_explain(
     config: Config, names: list[str], *, batch: int | None, version: int | None, as_json: bool, console: Console,
-    offset: Place | None = None,
+    offset: KafkaOffset | None = None,
 ) -> None:  # fmt: skip
     """Show the chosen or the last commit of each pipeline. Raises HeadraceError when one has none, after the others."""
     found, missing = dict[str, Explanation](), list[HeadraceError]()
@@ -83,7 +83,7 @@ def run_explain(
 
 
 def choose(
-    entries: Sequence[Entry], *, batch: int | None, version: int | None, offset: Place | None = None
+    entries: Sequence[Entry], *, batch: int | None, version: int | None, offset: KafkaOffset | None = None
 ) -> Explanation | None:
     """Pick a commit of the log (newest first): by version, by the newest batch of that number, or the last.
 
@@ -133,14 +133,14 @@ def to_dict(one: Explanation) -> dict[str, Any]:
     }
 
 
-def _holds(facts: Mapping[str, Any], place: Place) -> bool:
+def _holds(facts: Mapping[str, Any], place: KafkaOffset) -> bool:
     ranges = facts.get("ranges", ()) if facts.get("kind") in ("batch", "gap") else ()
     mine = (r for r in ranges if (r["topic"], r["partition"]) == place[:2])
     return any(r["start"] <= place.offset < r["end"] for r in mine)
 
 
 def _find(
-    config: Config, name: str, batch: int | None, version: int | None, offset: Place | None
+    config: Config, name: str, batch: int | None, version: int | None, offset: KafkaOffset | None
 ) -> Explanation:  # fmt: skip
     place = config.pipelines[name].table.location
     table = existing_table(name, config)
@@ -155,7 +155,7 @@ def _find(
     raise HeadraceError(_missing(name, place, entries, batch, version))
 
 
-def _in_ledger(config: Config, name: str, place: Place) -> str:
+def _in_ledger(config: Config, name: str, place: KafkaOffset) -> str:
     """Say what the ledger knows of an offset whose commit is no longer in the log."""
     kept = (one for page in read(config, name).rows.history for one in page.committed_ranges)
     mine = (one for one in kept if (one.part.topic, one.part.partition) == place[:2])
@@ -339,9 +339,9 @@ def explain(
     )  # fmt: skip
 
 
-def _place(given: str | None) -> Place | None:
+def _place(given: str | None) -> KafkaOffset | None:
     if given is None:
         return None
     if (found := _PLACE.fullmatch(given)) is None:
         raise typer.BadParameter(f"{given!r} is no offset; write clicks/0:1234", param_hint="--offset")
-    return Place(found[1], int(found[2]), int(found[3]))
+    return KafkaOffset(found[1], int(found[2]), int(found[3]))

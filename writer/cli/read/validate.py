@@ -60,7 +60,7 @@ def run_validate(
     shown.add(good("file", f"{plural(len(config.pipelines), 'pipeline')}: {', '.join(config.pipelines)}"))
     reach = _reach(config, names, shown, offline=offline)
     drivers = [] if offline else [name for name in names if answers(config, name) is not None]
-    places = host_checks.Places(config.s3.settings, config.catalog_place)
+    places = host_checks.ProbedPlaces(config.s3.settings, config.catalog_place)
     for finding in host_checks.machine(config, drivers, places, offline=offline):
         shown.add(finding)
     for name in names:
@@ -152,7 +152,7 @@ class Findings:
         return [part for piece in pieces for part in piece]
 
 
-def _reach(config: Config, names: list[str], shown: Findings, *, offline: bool) -> source_checks.Reach:
+def _reach(config: Config, names: list[str], shown: Findings, *, offline: bool) -> source_checks.ReachableSystems:
     """Ask the broker and the registry whether they answer, and show it."""
     cluster, no_cluster = None, "--offline"
     if offline:
@@ -167,7 +167,7 @@ def _reach(config: Config, names: list[str], shown: Findings, *, offline: bool) 
             shown.add(failure("broker", error))
             cluster, no_cluster = None, "no broker answers"
     schemas, no_schemas = _registry(config, names, shown, offline=offline)
-    return source_checks.Reach(cluster, no_cluster, schemas, no_schemas)
+    return source_checks.ReachableSystems(cluster, no_cluster, schemas, no_schemas)
 
 
 def _registry(config: Config, names: list[str], shown: Findings, *, offline: bool) -> tuple[SchemaSource | None, str]:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from writer.cli.config_command import ConfigCommand
 from writer.clients.driver_endpoint import check_no_driver
-from writer.commit.privacy import Recorded, primary_keys
+from writer.commit.privacy import RecordedPrivacy, primary_keys
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -58,17 +58,17 @@ class Key:
                 "pipelines": self.pipelines}  # fmt: skip
 
 
-def recorded(config: Config) -> dict[str, Recorded]:
+def recorded(config: Config) -> dict[str, RecordedPrivacy]:
     """Return what the logs of pipelines have of privacy, where they have some."""
     found = {}
     for name in config.pipelines:
         table = main_table(name, config)
         if table.exists() and (snapshot := table.snapshot()).privacy:
-            found[name] = Recorded.of(snapshot)
+            found[name] = RecordedPrivacy.of(snapshot)
     return found
 
 
-def keys_of(ring: Keyring, logs: dict[str, Recorded]) -> Iterator[Key]:
+def keys_of(ring: Keyring, logs: dict[str, RecordedPrivacy]) -> Iterator[Key]:
     """Yield the keys of a ring, with the pipelines whose logs name them."""
     for purpose in PURPOSES:
         for key_id, key in ring.of(purpose).items():

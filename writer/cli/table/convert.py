@@ -39,7 +39,7 @@ _READERS = {
 
 
 @dataclass(frozen=True)
-class Work:
+class ConversionWork:
     """The tables of a pipeline that are to be Iceberg's, or are."""
 
     log: PipelineTable  # the pipeline's own table, as it is now
@@ -106,7 +106,7 @@ def run_convert(config: Config, name: str, *, write: bool, now: datetime, as_jso
     return is_due
 
 
-def _work(config: Config, name: str) -> Work:
+def _work(config: Config, name: str) -> ConversionWork:
     """Return the tables that are there. Raises ConfigError."""
     settings, main = config.pipelines[name], None
     if not settings.needs_catalog:
@@ -133,7 +133,7 @@ def _work(config: Config, name: str) -> Work:
     works = {place: conversion(name, config, place, table) for place, table in beside.items()}
     there = {place: work for place, work in works.items() if work is not None}
     _check_there(log.snapshot(), [number for number, (record, _) in targets.items() if record.location not in there])
-    return Work(log, main, there, {number: record for number, (record, _) in targets.items()})
+    return ConversionWork(log, main, there, {number: record for number, (record, _) in targets.items()})
 
 
 def _check_there(log: PipelineSnapshot, missing: Sequence[int]) -> None:
@@ -163,7 +163,7 @@ def _targets(config: Config, name: str, log: PipelineSnapshot) -> dict[int, tupl
     return found
 
 
-def _plans(work: Work) -> list[Plan]:
+def _plans(work: ConversionWork) -> list[Plan]:
     plans, pending = [], {} if work.ends_log else work.unrecorded
     unknown = {place for record in pending.values() for place in (record.location, record.late)}
     for one in [*([work.main] if work.main else []), *work.beside.values()]:
@@ -184,7 +184,7 @@ def _check(plans: Sequence[Plan]) -> None:
         raise ConfigError("nothing is converted:\n  " + "\n  ".join(found))
 
 
-def _convert(config: Config, name: str, work: Work, facts: Mapping[str, Any]) -> None:
+def _convert(config: Config, name: str, work: ConversionWork, facts: Mapping[str, Any]) -> None:
     """Convert the tables, the pipeline's own last: no start finds it in the catalog without the others."""
     assert work.main is not None, "the pipeline's own table is to be converted"
 
@@ -203,7 +203,7 @@ def _convert(config: Config, name: str, work: Work, facts: Mapping[str, Any]) ->
     work.main.register()
 
 
-def _convert_targets(config: Config, name: str, work: Work, facts: Mapping[str, Any]) -> None:
+def _convert_targets(config: Config, name: str, work: ConversionWork, facts: Mapping[str, Any]) -> None:
     """Convert tables of a route whose log goes on: until it knows of that, a start refuses their new format."""
     tables = all_tables(name, config)
     tables.apply_side_files()
@@ -214,7 +214,7 @@ def _convert_targets(config: Config, name: str, work: Work, facts: Mapping[str, 
     work.log.convert_targets(facts, work.unrecorded)
 
 
-def _is_begun(work: Work, place: str) -> bool:
+def _is_begun(work: ConversionWork, place: str) -> bool:
     return place in work.beside and work.beside[place].is_begun
 
 
@@ -223,7 +223,7 @@ def _check_none_behind(behind: Mapping[str, str]) -> None:
         raise CommitFailed(f"nothing is converted: rows wait for the table at {place}, which refuses them: {why}")
 
 
-def _make(work: Work, facts: Mapping[str, Any]) -> None:
+def _make(work: ConversionWork, facts: Mapping[str, Any]) -> None:
     for one in work.beside.values():
         if not one.is_done:
             one.end(facts)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from writer.audit.comparison import Comparison, Difference, Pair, compare
+from writer.audit.comparison import Comparison, Difference, PartitionPair, compare
 from writer.audit.coverage import Coverage, coverage, pairs
 from writer.core.errors import ConfigError
 from writer.core.text import plural
@@ -20,7 +20,7 @@ from writer.table.log.foreign_writes import reading
 _VALUE = 40  # columns of a terminal for a value
 
 
-def in_common(first: Coverage, second: Coverage) -> list[Pair]:
+def in_common(first: Coverage, second: Coverage) -> list[PartitionPair]:
     """Return what is compared. Raises ConfigError where there is nothing."""
     if not (found := pairs(first, second)):
         raise ConfigError(
@@ -30,7 +30,7 @@ def in_common(first: Coverage, second: Coverage) -> list[Pair]:
     return found
 
 
-def document(found: Comparison, compared: Sequence[Pair]) -> dict[str, Any]:
+def document(found: Comparison, compared: Sequence[PartitionPair]) -> dict[str, Any]:
     """Write it as `--json` does."""
     return {
         "same": found.is_same, "offsets": found.offsets, "equal": found.equal, "different": found.different,

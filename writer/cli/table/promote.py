@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from writer.audit.comparison import Comparison, Pair, compare
-from writer.audit.coverage import Coverage, Lack, coverage, lacks, pairs
+from writer.audit.comparison import Comparison, PartitionPair, compare
+from writer.audit.coverage import Coverage, MissingOffsetsOf, coverage, lacks, pairs
 from writer.cli.read.ddl import CATALOGS, SCHEMA, texts
 from writer.cli.table import diff
 from writer.cli.table.shadow import OtherFile
@@ -131,7 +131,7 @@ class Findings:
     frontier: Mapping[TopicPartition, int]  # of the first table
     older: int = 0  # offsets and rows that only the first table has, and keeps
     deleted: int = 0  # rows that were deleted from the first table
-    compared: Sequence[Pair] = ()
+    compared: Sequence[PartitionPair] = ()
     comparison: Comparison | None = None
 
 
@@ -152,7 +152,7 @@ def _checked(asked: Request, switch: Switch) -> Findings:
         return Findings(frontier, older, deleted, compared, compare(*rows, compared, 0))
 
 
-def _obstacles(asked: Request, shadow: Coverage, found: Sequence[Lack], older: int) -> Iterator[str]:
+def _obstacles(asked: Request, shadow: Coverage, found: Sequence[MissingOffsetsOf], older: int) -> Iterator[str]:
     if shadow.audit.problems:
         what = shadow.audit.problems[0].what
         yield f"the audit of the shadow at {shadow.location} does not add up: {what}. `headrace audit` says more."
@@ -170,7 +170,7 @@ def _obstacles(asked: Request, shadow: Coverage, found: Sequence[Lack], older: i
         )
 
 
-def _listed(found: Sequence[Lack], what: str) -> str:
+def _listed(found: Sequence[MissingOffsetsOf], what: str) -> str:
     counts = [(f"{one.part.topic}/{one.part.partition}", getattr(one, what)) for one in found]
     return listed([f"{name} by {count:,}" for name, count in counts if count], _NAMED)
 

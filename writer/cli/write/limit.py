@@ -15,7 +15,7 @@ from writer.output import tables
 from writer.output.cli_options import AsJson, By, ConfigFile, Pipelines
 from writer.output.tables import console
 from writer.status import rate_limit
-from writer.status.rate_limit import InForce, Override, to_json
+from writer.status.rate_limit import EffectiveLimit, Override, to_json
 from writer.table.factory import main_table
 
 
@@ -26,12 +26,12 @@ def _size(option: str, text: str | None) -> int | None:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def _in_force(config: Config, name: str) -> InForce:
+def _in_force(config: Config, name: str) -> EffectiveLimit:
     configured = rate_limit.configured(config.pipelines[name].commit)
     return rate_limit.standing(main_table(name, config).store, configured)
 
 
-def _document(found: InForce) -> dict[str, Any]:
+def _document(found: EffectiveLimit) -> dict[str, Any]:
     override = None if found.override is None else asdict(found.override)
     return {**to_json(found.limit), "override": override, "error": found.error or None}
 

@@ -20,7 +20,7 @@ from writer.core.units import microseconds
 from writer.output import tables
 from writer.schemas.format_detection import wire_of
 from writer.schemas.registry import SchemaNotFound, SchemaSource, by, of_keys
-from writer.schemas.schema_id_check import Meanings, meant, place
+from writer.schemas.schema_id_check import IdMeanings, meant, place
 from writer.table import schema_ids
 from writer.table.factory import main_table
 
@@ -53,7 +53,7 @@ def run_accept(
         raise ConfigError(f"pipeline {name!r} has no table at {table.location}; its schema ids mean nothing yet.")
     snapshot, recent = table.snapshot(), table.recent(1)
     transactions = snapshot.state.transactions
-    meanings = Meanings(name, config.registry, lambda: transactions)
+    meanings = IdMeanings(name, config.registry, lambda: transactions)
     kinds = _kinds(config.pipelines[name], recent)
     where = ", ".join(dict.fromkeys(place(config.registry, ids) for ids in kinds))
     known = {(ids, i): at for ids in kinds for i, at in schema_ids.recorded(transactions, meanings.prefix(ids)).items()}

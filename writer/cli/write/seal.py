@@ -20,7 +20,7 @@ from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
 from writer.sealing.idleness import Listener
 from writer.sealing.manifest import Manifest, Reason, bucket_path
-from writer.sealing.rules import Blocked, Close, Ready, Resting, State
+from writer.sealing.rules import Close, SealBlocked, SealLater, SealNow, State
 from writer.sealing.sealer import BucketSnapshot, Sealer
 
 _COMMAND: Reason = "command"
@@ -154,24 +154,26 @@ def _sealed(
 ) -> SealResult:
     states = [s for s in sealer.due(standing, now) if chosen in (None, s.bucket)]
     if chosen is not None and not states:  # it does not go by time: nothing closes it but this word
-        states = [Ready(chosen)]
+        states = [SealNow(chosen)]
     mine: list[State] = []
     left: list[State] = []
     for state in states:
-        forced = (isinstance(state, Blocked) and state.by_gap and wanted.with_gap) or (
-            isinstance(state, Resting) and chosen is not None
+        forced = (isinstance(state, SealBlocked) and state.by_gap and wanted.with_gap) or (
+            isinstance(state, SealLater) and chosen is not None
         )
-        (mine if forced or isinstance(state, Ready) else left).append(state)
-    ready = [Ready(state.bucket) for state in mine]
+        (mine if forced or isinstance(state, SealNow) else left).append(state)
+    ready = [SealNow(state.bucket) for state in mine]
     if wanted.dry_run:
         manifests, unsound = sealer.draw(standing, ready, now)
     else:
         sealer.seal(ready, now)
         manifests = sealer.sealed
-        unsound = [s for s in sealer.due(sealer.follow(), now) if isinstance(s, Blocked) and Ready(s.bucket) in ready]
+        unsound = [
+            s for s in sealer.due(sealer.follow(), now) if isinstance(s, SealBlocked) and SealNow(s.bucket) in ready
+        ]
     notes += [f"{_name(sealer, s.bucket)} changed; it is sealed again from {instant(s.due)} on" for s in left
-              if isinstance(s, Resting)]  # fmt: skip
-    blocked = [*(s for s in left if isinstance(s, Blocked)), *unsound]
+              if isinstance(s, SealLater)]  # fmt: skip
+    blocked = [*(s for s in left if isinstance(s, SealBlocked)), *unsound]
     return SealResult(
         standing.closed_until, tuple(m.to_json() for m in manifests),
         tuple((_name(sealer, s.bucket), s.why) for s in blocked), tuple(notes), wanted.dry_run,

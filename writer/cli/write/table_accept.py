@@ -29,7 +29,7 @@ _NAMED = 5  # parts in a sentence
 
 
 @dataclass(frozen=True)
-class Effect:
+class AcceptedChange:
     """One change, and what it did to the table's files and rows."""
 
     change: Change
@@ -44,7 +44,7 @@ class Plan:
     """What is accepted, ready to be written."""
 
     snapshot: PipelineSnapshot
-    effects: Sequence[Effect]
+    effects: Sequence[AcceptedChange]
 
     @property
     def rows_fewer(self) -> int:
@@ -101,13 +101,13 @@ def _check_frontier(before: PipelineSnapshot, now: PipelineSnapshot, first: Chan
             )
 
 
-def _effect(table: PipelineTable, change: Change) -> Effect:
+def _effect(table: PipelineTable, change: Change) -> AcceptedChange:
     before, after = (
         {file.path: file for file in table.bucket_files(table.at(version))}
         for version in (change.version - 1, change.version)
     )
     rows = {path: rows_of(table.store, file) for path, file in {**before, **after}.items()}
-    return Effect(
+    return AcceptedChange(
         change, len(before.keys() - after), len(after.keys() - before), sum(rows[path] for path in before),
         sum(rows[path] for path in after),
     )  # fmt: skip

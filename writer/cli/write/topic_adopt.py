@@ -23,7 +23,7 @@ from writer.core.offsets import Source, TopicPartition
 from writer.core.text import plural
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange
-from writer.offsets.topic_adoption_plan import AdoptionRequest, Line, Move, Plan, moves, plan, to_dict
+from writer.offsets.topic_adoption_plan import AdoptionRequest, Line, Plan, TopicMove, moves, plan, to_dict
 from writer.output import tables
 from writer.output.cli_options import AsJson, OnePipeline, config_argument, opened
 from writer.output.confirmation import DryRun, Yes, confirmed
@@ -43,7 +43,7 @@ def _facts(
     table: PipelineTable,
     cluster: Cluster,
     snapshot: PipelineSnapshot,
-    found: Sequence[Move],
+    found: Sequence[TopicMove],
     topics: Mapping[str, Topic],
 ) -> tuple[dict[TopicPartition, int], dict[Source, LogRange], dict[Source, bool]]:
     """Ask table and Kafka: frontier of all parts, what each log holds, whether records at the same offsets agree."""

@@ -11,7 +11,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import instant, iso, plural
 from writer.core.units import duration, show_duration, show_size
-from writer.maintenance.vacuum import Place, find_unneeded, remove
+from writer.maintenance.vacuum import VacuumLocation, find_unneeded, remove
 from writer.maintenance.vacuum_plan import WORDS
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
@@ -54,7 +54,7 @@ def run_vacuum(name: str, config: Config, older_than: str | None, *, write: bool
     return bool(objects)
 
 
-def _to_dict(name: str, found: Sequence[Place], *, deleted: bool) -> dict[str, Any]:
+def _to_dict(name: str, found: Sequence[VacuumLocation], *, deleted: bool) -> dict[str, Any]:
     return {
         "pipeline": name, "deleted": deleted,
         "bytes": sum(waste.bytes for place in found for waste in place.waste),

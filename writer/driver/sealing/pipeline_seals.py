@@ -10,14 +10,14 @@ from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.driver.pipeline import PipelineRun
-from writer.driver.sealing.rounds import Attempts, Rounds, Seals, Trouble
+from writer.driver.sealing.rounds import RetriedSteps, Rounds, Seals, Trouble
 from writer.driver.sealing.steps import Closer, Step, beside_seals, seal_due
 from writer.hooks.dispatcher import HookDispatcher, deliveries
 from writer.hooks.outbox import Health
 from writer.maintenance import retention
 from writer.maintenance.compaction import Compactor, Run, here, in_spark
-from writer.maintenance.compaction_plan import Pace
-from writer.maintenance.retention import Regularly
+from writer.maintenance.compaction_plan import RewritePace
+from writer.maintenance.retention import PeriodicRetention
 from writer.sealing.bucket_states import BucketCounts, together
 from writer.sealing.idleness import Listener
 from writer.sealing.sealer import BucketSnapshot, Sealer, sealed_targets
@@ -34,7 +34,7 @@ def start(spark: Any, config: Config, pipeline: PipelineRun, cluster: Cluster, s
     `once`: Spark may be gone at the last round, and no other work waits for the driver's processor then.
     """
     name, progress = pipeline.name, pipeline.progress
-    run = here if once else in_spark(spark, f"rewrites of {name}", Pace(pipeline.config.compact.share))
+    run = here if once else in_spark(spark, f"rewrites of {name}", RewritePace(pipeline.config.compact.share))
     if pipeline.config.table.raw is not None:
         upkeep = Seals(_raw_upkeep(name, config.at_raw(name), progress, run), progress)
         upkeep.start()
@@ -63,12 +63,12 @@ def _steps(sealer: Sealer, config: Config, closer: Closer, run: Run, hooks: Step
         "close": closer,
         **beside_seals(sealer, config, run),
         "seal": seal_due,
-        "retention": Regularly(sealer.pipeline, retention.works(sealer.pipeline, config)),
+        "retention": PeriodicRetention(sealer.pipeline, retention.works(sealer.pipeline, config)),
         "hooks": hooks,
     }
 
 
-def _raw_upkeep(name: str, config: Config, progress: Progress, run: Run) -> Attempts:
+def _raw_upkeep(name: str, config: Config, progress: Progress, run: Run) -> RetriedSteps:
     """Return what merges and drops days of a raw table. `config`: where it is the pipeline's own."""
     table = main_table(name, config)
     compactor = Compactor(name, config.pipelines[name], table, config.s3.settings)
@@ -77,8 +77,8 @@ def _raw_upkeep(name: str, config: Config, progress: Progress, run: Run) -> Atte
         if table.exists():  # not where records were never kept
             compactor.merge_open(run)
 
-    drop = partial(Regularly(name, retention.works(name, config)), None)
-    return Attempts({"pipeline": name}, {"raw merge": merge, "raw retention": drop}, progress)
+    drop = partial(PeriodicRetention(name, retention.works(name, config)), None)
+    return RetriedSteps({"pipeline": name}, {"raw merge": merge, "raw retention": drop}, progress)
 
 
 class TargetRounds:

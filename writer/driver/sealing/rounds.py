@@ -19,7 +19,7 @@ from writer.driver.sealing.steps import Step
 from writer.sealing.bucket_grid import BucketOverview
 from writer.sealing.sealer import BucketSnapshot, Sealer
 from writer.status.progress import Progress
-from writer.table.gap_records import Oldest
+from writer.table.gap_records import OldestGap
 
 _TICK_S = 5.0  # between two rounds, when no commit wakes them
 _BACKOFF = Backoff(5, 300)  # of a step that failed
@@ -30,7 +30,7 @@ Report = Callable[[Sealer, BucketSnapshot, datetime, Trouble], None]  # shows ho
 
 def reported(progress: Progress, sealer: Sealer) -> Report:
     """Return what shows the buckets of a pipeline that has one table."""
-    overview, oldest = BucketOverview(sealer), Oldest(sealer.table, sealer.pipeline)
+    overview, oldest = BucketOverview(sealer), OldestGap(sealer.table, sealer.pipeline)
 
     def report(sealer: Sealer, standing: BucketSnapshot, now: datetime, trouble: Trouble) -> None:
         found = standing.snapshot
@@ -42,7 +42,7 @@ def reported(progress: Progress, sealer: Sealer) -> Report:
     return report
 
 
-class Attempts:
+class RetriedSteps:
     """Runs steps one after the other, again and again; each that fails rests, longer each time."""
 
     interval_s = 0.0  # one table is looked at with each tick
@@ -95,7 +95,7 @@ class Rounds:
         """`report`: shows the buckets; None: as those of a pipeline that has one table."""
         self.sealer, self._now = sealer, now
         bound = {name: partial(step, sealer) for name, step in steps.items()}
-        self._attempts = Attempts(sealer.about, bound, progress, now=now)
+        self._attempts = RetriedSteps(sealer.about, bound, progress, now=now)
         self._report = report or reported(progress, sealer)
 
     @property
@@ -110,7 +110,7 @@ class Rounds:
             self._report(self.sealer, self.sealer.follow(keep=False), self._now(), self._attempts.trouble)
 
 
-class Repeated(Protocol):
+class PeriodicTask(Protocol):
     """What the thread runs again and again."""
 
     @property
@@ -124,7 +124,7 @@ class Repeated(Protocol):
 class Seals:
     """The thread: a round after each commit, and every few seconds."""
 
-    def __init__(self, rounds: Repeated, progress: Progress) -> None:
+    def __init__(self, rounds: PeriodicTask, progress: Progress) -> None:
         self._rounds = rounds
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"seals of {progress.pipeline}", daemon=True)

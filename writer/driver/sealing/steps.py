@@ -13,7 +13,7 @@ from writer.maintenance.compaction import Run
 from writer.maintenance.dedupe.late_rows import compactor_of
 from writer.offsets.start_decision import numbers_of
 from writer.sealing.idleness import Listener, frontier_of, held_back
-from writer.sealing.rules import Ask, Close, Hold, Ready, to_close
+from writer.sealing.rules import AskKafka, Close, KeepOpen, SealNow, to_close
 from writer.sealing.sealer import BucketSnapshot, Sealer
 from writer.sealing.watermark import PartitionEventTime, watermark
 from writer.table.log.foreign_writes import Resealed
@@ -34,14 +34,16 @@ class Closer:
         if isinstance(decision, Close):
             sealer.close(standing, decision.until, decision.reason, now)
 
-    def decide(self, sealer: Sealer, now: datetime, *, keep: bool = True) -> tuple[BucketSnapshot, Close | Ask | Hold]:
+    def decide(
+        self, sealer: Sealer, now: datetime, *, keep: bool = True
+    ) -> tuple[BucketSnapshot, Close | AskKafka | KeepOpen]:
         """Return what is to be closed, from the table and, where its answer matters, from Kafka.
 
         `keep`: as `Sealer.follow` has it. Raises BrokerUnreachable, CommitFailed, OSError.
         """
         standing, numbers = sealer.follow(keep=keep), self.numbers()
         decision = self._decided(sealer, standing, sealer.parts(standing, numbers, frozenset()), now, None)
-        if isinstance(decision, Ask):
+        if isinstance(decision, AskKafka):
             look = self.listener.look(sealer.policy.idle_timeout, now)
             standing = sealer.follow(keep=keep)  # after the look: what it found to be there may be committed by now
             frontier = frontier_of(standing, numbers)
@@ -61,7 +63,7 @@ class Closer:
         parts: Sequence[PartitionEventTime],
         now: datetime,
         caught_up: bool | None,
-    ) -> Close | Ask | Hold:
+    ) -> Close | AskKafka | KeepOpen:
         sealer.watermark = watermark(parts, sealer.policy.out_of_orderness)
         buckets = standing.unsealed.buckets.values()
         return to_close(sealer.policy, buckets, parts, standing.closed_until, now, caught_up=caught_up)
@@ -84,7 +86,7 @@ def beside_seals(sealer: Sealer, config: Config, run: Run) -> dict[str, Step]:
 
 def seal_due(sealer: Sealer, now: datetime) -> None:
     """Seal what is due: the step. Raises CommitFailed, OSError."""
-    ready = [state for state in sealer.due(sealer.follow(), now) if isinstance(state, Ready)]
+    ready = [state for state in sealer.due(sealer.follow(), now) if isinstance(state, SealNow)]
     try:
         sealer.seal(ready, now)
     except Resealed as error:

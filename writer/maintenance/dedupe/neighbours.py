@@ -13,7 +13,7 @@ Interval = tuple[datetime, datetime]
 
 
 @dataclass(frozen=True)
-class Place:
+class BucketPlace:
     """A bucket of the table, or of the table of late rows."""
 
     bucket: BucketKey
@@ -24,12 +24,12 @@ class Place:
 class Neighbours:
     """What a bucket is compared with: itself first."""
 
-    places: tuple[Place, ...]
-    near: frozenset[Place]  # within the window of the bucket itself
+    places: tuple[BucketPlace, ...]
+    near: frozenset[BucketPlace]  # within the window of the bucket itself
 
 
 def neighbours(
-    own: Place, intervals: Mapping[Place, Interval], unjudged: Collection[BucketKey], window: timedelta
+    own: BucketPlace, intervals: Mapping[BucketPlace, Interval], unjudged: Collection[BucketKey], window: timedelta
 ) -> Neighbours:
     """Choose what decides which rows of a bucket go, and what holds rows that may go by one of its own.
 

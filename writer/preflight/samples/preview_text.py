@@ -7,7 +7,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
-from writer.avro.schema_plan import Rejected
+from writer.avro.schema_plan import RejectedSchema
 from writer.avro.wire_format import WIDTHS, show_id
 from writer.core.text import instant as short_instant, plural, span
 from writer.core.units import show_size
@@ -151,6 +151,6 @@ def others(out: Console, records: list[Record]) -> None:
 
 def _way(walk: LocalPipeline, schema_id: int) -> str:
     known = walk.plan.schemas[schema_id]
-    if isinstance(known, Rejected):
+    if isinstance(known, RejectedSchema):
         return "rejected"
     return f"{plural(len(known.columns), 'field')}, decoded {'natively' if known.native else 'by fastavro'}"

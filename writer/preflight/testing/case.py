@@ -13,7 +13,7 @@ from writer.config.base import did_you_mean
 from writer.config.loader import faults, load_pipelines, mapping
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.preflight.testing.case_file import CaseFile, Expected, RecordSpec
+from writer.preflight.testing.case_file import CaseFile, ExpectedOutcome, RecordSpec
 from writer.preflight.testing.records import Place, Unusable, made
 from writer.schemas import saved_sample
 from writer.schemas.saved_sample import SavedSample
@@ -35,7 +35,7 @@ class Case:
     pipeline: str
     sample: SavedSample
     names: Mapping[str, Place]  # of the records
-    expected: Mapping[str, Expected]
+    expected: Mapping[str, ExpectedOutcome]
 
     @property
     def tests(self) -> list[str]:
@@ -104,7 +104,7 @@ def read(path: Path) -> Case:
         raise ConfigError(
             f"{path} cannot be used: records.{COUNTS}: the test of `counts` has this name; choose another"
         )
-    expected = _typed(path, dict[str, Expected], raw, "expect")
+    expected = _typed(path, dict[str, ExpectedOutcome], raw, "expect")
     if unknown := next((one for one in expected if one not in names), None):
         why = f"there is no such record{did_you_mean(unknown, list(names)[:_NAMED])}"
         raise ConfigError(f"{path} cannot be used: expect.{unknown}: {why}")

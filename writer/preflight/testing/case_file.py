@@ -48,7 +48,7 @@ class RecordSpec(Strict):
         return self
 
 
-class Expected(ShortForm):
+class ExpectedOutcome(ShortForm):
     """What is to become of a record. What it does not say is not compared."""
 
     short: ClassVar[str] = "exit"
@@ -61,7 +61,7 @@ class Expected(ShortForm):
     rule: str | None = Field(None, description="where, or sample")
 
     @model_validator(mode="after")
-    def _fits_the_exit(self) -> "Expected":
+    def _fits_the_exit(self) -> "ExpectedOutcome":
         of_rows, of_failures = ("row", "late"), ("dead_letter", "quarantined")
         for key, exits in {
             "table": of_rows, "bucket": of_rows, "row": of_rows, "reason": of_failures, "spec": ("filtered",),

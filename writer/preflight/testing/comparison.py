@@ -15,7 +15,7 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.config.base import did_you_mean
 from writer.output.tables import plain
 from writer.preflight.testing.case import Case
-from writer.preflight.testing.case_file import Count, Expected
+from writer.preflight.testing.case_file import Count, ExpectedOutcome
 from writer.preflight.testing.outcomes import Outcome
 from writer.preflight.testing.records import Place
 
@@ -50,7 +50,7 @@ def results(case: Case, found: Mapping[Place, Outcome]) -> Iterator[Result]:
             yield Result(name, place, tuple(differences(expected, found[place])))
 
 
-def differences(expected: Expected, got: Outcome) -> Iterator[Difference]:
+def differences(expected: ExpectedOutcome, got: Outcome) -> Iterator[Difference]:
     """Yield what is not as expected. Of another exit, that alone."""
     if expected.exit != got.exit:
         yield Difference("exit", expected.exit, shown(got))
@@ -122,7 +122,7 @@ def as_found(case: Case, found: Mapping[Place, Outcome]) -> dict[str, Any]:
     return {name: plain(one) for name, one in wanted.items()}
 
 
-def _entry(expected: Expected | None, got: Outcome) -> dict[str, Any]:
+def _entry(expected: ExpectedOutcome | None, got: Outcome) -> dict[str, Any]:
     is_same = expected is not None and expected.exit == got.exit
     keys = {"exit", *expected.model_fields_set} if expected is not None and is_same else vars(got).keys()
     entry = {key: value for key, value in vars(got).items() if key in keys and value is not None}

@@ -23,7 +23,7 @@ from writer.table.log import file_listing
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed, reading, unwritable
 from writer.table.log.log import Action, Log, State
-from writer.table.schema_evolution import Unfit, grown
+from writer.table.schema_evolution import ColumnTypeMismatch, grown
 from writer.table.table import PipelineTable
 from writer.table.takeover import outside
 
@@ -135,7 +135,7 @@ def _of_state(state: State) -> list[str]:
     try:
         _, changes = grown(state.metadata["schemaString"], list(columns_of(schema_of(columns))))
         odd = ", ".join(f"{name} ({how})" for name, how in changes.items())
-    except (Unfit, TypeError, ValueError) as error:
+    except (ColumnTypeMismatch, TypeError, ValueError) as error:
         odd = str(error)
     if odd:
         found.append(f"Iceberg has not the type of a column: {odd}. Keep the format.")

@@ -38,7 +38,7 @@ from writer.table.log import file_listing
 from writer.table.log.entries import answers, parse_commit_info, redescribed
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
 from writer.table.log.log import Action, Log, State, entry_lines, entry_name
-from writer.table.schema_evolution import Unfit, grown
+from writer.table.schema_evolution import ColumnTypeMismatch, grown
 
 _DRAFTS = "drafts"
 _CONVERTED = f"{_DRAFTS}/converted"  # stands for a draft where the entry lay here before the catalog knew the table
@@ -299,7 +299,7 @@ class Journal(Log):
         try:
             schema, changes = grown(state.metadata["schemaString"], theirs)
             missing = sorted(paths(state.columns()) - paths(pa.schema(theirs)))
-        except Unfit as error:
+        except ColumnTypeMismatch as error:
             raise self._changed(str(error)) from error
         if missing:
             raise self._changed(f"column {missing[0]} was dropped or renamed")

@@ -17,7 +17,7 @@ Outcome = Literal["open", "done", "lost", "rewound"]
 
 
 @dataclass(frozen=True)
-class Hint:
+class EventTimeHint:
     """The event times that the records of a range may have, margins included. `start` None: unknown."""
 
     start: datetime | None
@@ -25,14 +25,14 @@ class Hint:
 
 
 @dataclass(frozen=True)
-class Opened:
+class GapOpening:
     """The facts of the entry that skipped the offsets."""
 
     version: int
     at: datetime | None
     cause: str
     ranges: tuple[OffsetRange, ...]
-    hints: tuple[Hint, ...] = ()
+    hints: tuple[EventTimeHint, ...] = ()
     by: str = ""  # empty: the writer itself
     reason: str = ""
     topic_ids: Mapping[str, str] = field(default_factory=dict)  # topic → its id when they were skipped
@@ -85,7 +85,7 @@ class GapRecord:
     """One gap, by a range of the table's history."""
 
     id: str
-    opened: Opened | None = None  # None: before this stretch
+    opened: GapOpening | None = None  # None: before this stretch
     carried: Mapping[TopicPartition, BackfilledOffsets] = field(default_factory=dict)
     unplaced: int = 0  # rows that came by event time, without an offset
     files: int = 0
@@ -130,9 +130,9 @@ def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
         case "gap":
             ranges = tuple(OffsetRange(part_of(r), r["start"], r["end"]) for r in about["ranges"])
             hints = tuple(
-                Hint(from_iso(h["from"]), datetime.fromisoformat(h["until"])) for h in about.get("hints") or ()
+                EventTimeHint(from_iso(h["from"]), datetime.fromisoformat(h["until"])) for h in about.get("hints") or ()
             )
-            opened = Opened(
+            opened = GapOpening(
                 version, from_iso(about.get("at")), about["cause"], ranges, hints, about.get("by", ""),
                 about.get("reason", ""), dict(about.get("topic_ids", {})),
             )  # fmt: skip

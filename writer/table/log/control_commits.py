@@ -24,18 +24,11 @@ from writer.table.log.snapshot import (
     FORMAT,
     INCARNATIONS,
     PROMOTED,
-    RAW,
-    ROUTED,
     SUPERSEDED,
-    WITH_PRIVACY,
-    WITH_RAW,
-    WITH_SPECS,
     PipelineSnapshot,
-    TargetRecord,
     app_id,
     changes_name,
     closed_name,
-    recorded,
 )
 from writer.table.schema_ids import unrecorded
 
@@ -101,131 +94,6 @@ def _take_over(
     values |= {} if lease is None else {f"{pipeline}/lease": lease}
     properties = {} if snapshot.incarnations() == wanted else {INCARNATIONS: json.dumps(wanted)}
     end.write(snapshot, [], {**values, f"{pipeline}/epoch": snapshot.epoch + 1}, about, properties)
-
-
-def add_targets(end: Appender, epoch: int | None, wanted: Sequence[TargetRecord]) -> dict[int, TargetRecord]:
-    """Enter tables of a route, by location: those that are new get a number, of others a name may be another by now.
-
-    Returns all, by number. `epoch`: of the start that asks; None: a command does. Raises Fenced.
-    """
-
-    def add(snapshot: PipelineSnapshot) -> dict[int, TargetRecord]:
-        if epoch is not None:
-            end.check_owner(snapshot, epoch)
-        known = snapshot.targets()
-        there = {one.location: number for number, one in known.items()}
-        numbered = dict(known)
-        for one in wanted:
-            number = there.get(one.location, max(numbered, default=0) + 1)
-            before = known.get(number, one)
-            numbered[number] = one._replace(
-                late=one.late or before.late, id=before.id or one.id, format=before.format,
-                layout=before.layout or one.layout, table=before.table, number=number,
-            )  # fmt: skip
-        new = [one for number, one in numbered.items() if known.get(number) != one]
-        if not new:
-            return known
-        about = {"kind": "targets", "epoch": epoch, "added": [{"number": o.number, **o.to_json()} for o in new]}
-        values = {f"{end.pipeline}/format": max(snapshot.format, ROUTED)}
-        end.write(snapshot, [], values, about, recorded(numbered))
-        return numbered
-
-    return end.retried(add)
-
-
-def convert_targets(end: Appender, facts: Mapping[str, Any], wanted: Mapping[int, TargetRecord]) -> None:
-    """Enter that tables of a route, by their numbers, are Iceberg tables by now. A second time does nothing."""
-
-    def change(snapshot: PipelineSnapshot) -> None:
-        known = snapshot.targets()
-        if new := {number: one for number, one in wanted.items() if known[number] != one}:
-            added = [{"number": number, **one.to_json()} for number, one in new.items()]
-            end.write(snapshot, [], {}, {"kind": "targets", **facts, "added": added}, recorded({**known, **new}))
-
-    end.retried(change)
-
-
-def enter_raw(end: Appender, epoch: int, location: str) -> None:
-    """Enter a raw table, before records are kept in it. A second time does nothing. Raises Fenced.
-
-    `epoch`: of the start that asks.
-    """
-
-    def enter(snapshot: PipelineSnapshot) -> None:
-        end.check_owner(snapshot, epoch)
-        if location not in snapshot.raw_places:
-            about = {"kind": "raw", "epoch": epoch, "location": location}
-            values = {f"{end.pipeline}/format": max(snapshot.format, WITH_RAW)}
-            properties = {RAW: json.dumps([*snapshot.raw_places, location])}
-            end.write(snapshot, [], values, about, properties)
-
-    end.retried(enter)
-
-
-def note_incarnations(end: Appender, incarnations: Ids) -> None:
-    """Note in the log of a raw table which topics its incarnations are. A second time does nothing."""
-
-    def note(snapshot: PipelineSnapshot) -> None:
-        wanted = {topic: list(ids) for topic, ids in incarnations.items()}
-        if snapshot.incarnations() != wanted:
-            about: dict[str, Any] = {"kind": "columns", "epoch": None, "changes": []}
-            end.write(snapshot, [], {}, about, {INCARNATIONS: json.dumps(wanted)})
-
-    end.retried(note)
-
-
-def set_specs(end: Appender, epoch: int, specs: Mapping[str, Any], fingerprint: int) -> int:
-    """Enter event specs where they are others than those of the log. Returns their version. Raises Fenced.
-
-    `fingerprint`: 0 for none. A start does it, after it has fenced older writers: so a batch knows one version only.
-    """
-
-    def change(snapshot: PipelineSnapshot) -> int:
-        end.check_owner(snapshot, epoch)
-        if snapshot.specs_fingerprint == fingerprint:
-            return snapshot.specs
-        version = snapshot.specs + 1
-        about = {"kind": "specs", "epoch": epoch, "specs_version": version, "specs": specs}
-        values = {
-            f"{end.pipeline}/specs": version, f"{end.pipeline}/specs_fingerprint": fingerprint,
-            f"{end.pipeline}/format": max(snapshot.format, WITH_SPECS),
-        }  # fmt: skip
-        end.write(snapshot, [], values, about)
-        return version
-
-    return end.retried(change)
-
-
-def set_privacy(
-    end: Appender, epoch: int | None, policies: Mapping[str, Any], keys: Mapping[str, Any], fingerprint: int,
-    numbers: Mapping[str, int],
-) -> int:  # fmt: skip
-    """Enter privacy policies and keys where they are others than the log's. Returns their version. Raises Fenced.
-
-    `keys`: their ids and fingerprints; `numbers`: the fingerprints of these, by purpose; the log's stay where one is
-    not there. `fingerprint`: of the policies, 0 for none.
-    `epoch`: of the start that asks; None: a command does, while no writer runs.
-    """
-
-    def change(snapshot: PipelineSnapshot) -> int:
-        if epoch is not None:
-            end.check_owner(snapshot, epoch)
-        hash_key = numbers.get("hash", snapshot.hash_key)
-        encryption_key = numbers.get("encrypt", snapshot.encryption_key)
-        known = snapshot.privacy_fingerprint, snapshot.hash_key, snapshot.encryption_key
-        if known == (fingerprint, hash_key, encryption_key):
-            return snapshot.privacy
-        version = snapshot.privacy + 1
-        about = {"kind": "privacy", "epoch": epoch, "privacy_version": version, "policies": policies, "keys": keys}
-        values = {
-            f"{end.pipeline}/privacy": version, f"{end.pipeline}/privacy_fingerprint": fingerprint,
-            f"{end.pipeline}/hash_key": hash_key, f"{end.pipeline}/encryption_key": encryption_key,
-            f"{end.pipeline}/format": max(snapshot.format, WITH_PRIVACY),
-        }  # fmt: skip
-        end.write(snapshot, [], values, about)
-        return version
-
-    return end.retried(change)
 
 
 def convert(end: Appender, about: Mapping[str, Any], properties: Mapping[str, str], rules: Sequence[Action]) -> int:

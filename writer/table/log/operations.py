@@ -165,7 +165,7 @@ class Reprocess:
 
 
 @dataclass(frozen=True)
-class Reopened:
+class ReopenedBucket:
     """A bucket that a rewind took rows out of, or that was sealed since the version to which it goes back."""
 
     bucket: BucketKey
@@ -180,7 +180,7 @@ class TargetRewind:
     name: str
     location: str
     number: int
-    reopened: Sequence[Reopened] = ()
+    reopened: Sequence[ReopenedBucket] = ()
     closed_until: datetime | None = None  # as the earlier version had it
 
     @property
@@ -223,7 +223,7 @@ class Rewind:
     removed: Sequence[BucketFile]
     files: Sequence[StagedFile]  # what is left of the removed files
     withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]  # location of a side table → offsets whose rows go
-    reopened: Sequence[Reopened] = ()
+    reopened: Sequence[ReopenedBucket] = ()
     seen: Mapping[TopicPartition, int | None] = field(default_factory=dict)  # as the earlier version had it
     closed_until: datetime | None = None  # the same
     gaps: Mapping[str, int] = field(default_factory=dict)  # open gap records that were recorded since: id → offsets
