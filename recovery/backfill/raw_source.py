@@ -14,6 +14,7 @@ from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, by_bucket
 from writer.core.offsets import OffsetRange, Span, TopicPartition, joined, without
 from writer.maintenance.local_pipeline import Piece
+from writer.privacy.record_sealing import keys_of
 from writer.table.log.foreign_writes import Overtaken, one_line
 from writer.table.row_removal import PLACE, Offsets, at_offsets, places, together
 from writer.table.table import PipelineTable
@@ -109,7 +110,7 @@ class RawTable:
                 found[part] = joined(mine)
         return found
 
-    def _read(self, files: Sequence[BucketFile], spans: Offsets, _: SchemaPlan) -> Iterator[Piece]:
+    def _read(self, files: Sequence[BucketFile], spans: Offsets, plan: SchemaPlan) -> Iterator[Piece]:
         for file in files:
             if not any(file.reaches(start, end) for each in spans.values() for start, end in each):
                 continue
@@ -118,7 +119,18 @@ class RawTable:
                     mine = batch.filter(pa.array(at_offsets(batch, spans)))
                     if mine.num_rows:
                         ordered = mine.take(pc.sort_indices(mine, [(name, "ascending") for name in PLACE]))
-                        yield Piece(ordered.select(list(_AS_KAFKA)).rename_columns(list(_AS_KAFKA.values())))
+                        as_kafka = ordered.select(list(_AS_KAFKA)).rename_columns(list(_AS_KAFKA.values()))
+                        yield Piece(self._unsealed(as_kafka, plan))
+
+    def _unsealed(self, records: pa.RecordBatch, plan: SchemaPlan) -> pa.RecordBatch:
+        """Return records as Kafka had them. Raises SourceFailed where a key is lost: they would be dead letters."""
+        found = records if plan.privacy is None else plan.privacy.sealing.unsealed(records)
+        if lost := keys_of(found):
+            raise SourceFailed(
+                f"{self.name} has records that are encrypted with key {', '.join(sorted(lost))}, which the keyring "
+                "(keys) has not, or has as another key. Add it again, or bring the records from elsewhere."
+            )
+        return found
 
 
 def _cut(held: Offsets, rows_max: int) -> Iterator[dict[TopicPartition, list[Span]]]:

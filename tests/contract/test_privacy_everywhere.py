@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from recovery.backfill import source_factory
 from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.loop import BackfillRequest, fill
+from recovery.backfill.source import SourceFailed
 from tests.carried import Driver, log
 from tests.contract.test_privacy import PRIVACY, TAGGED, event, hashed, ids_of, in_file, ring_at, started
 from tests.looking import NOW, WIDER, Schemas, value
@@ -112,6 +113,19 @@ def test_a_raw_table_is_encrypted_and_a_backfill_reads_it(tmp_path: Path) -> Non
     filling = BackfilledTable("clicks", driver.config, driver.schemas)
     fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
     assert ids_of(driver) == {hashed(tmp_path, at) for at in range(6)}
+
+
+def test_raw_records_whose_key_is_lost_stop_a_backfill_and_are_no_dead_letters(tmp_path: Path) -> None:
+    place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
+    before = started(tmp_path, table=place)
+    before.carry([log({at: event(at) for at in range(6)})], {0: 6})
+    driver = started(tmp_path / "other")  # its keyring has another key of that id
+    skipped(driver, 6)
+    driver = started(tmp_path / "other")
+    filling = BackfilledTable("clicks", driver.config, driver.schemas)
+    with pytest.raises(SourceFailed, match=r"encrypted with key k1, which the keyring \(keys\) has not"):
+        fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
+    assert (letters(driver), ids_of(driver)) == ([], set())
 
 
 def test_screens_show_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,13 @@ class RecordSealing:
         return why if _SAYS_NOTHING.fullmatch(why) else _NO_REASON
 
 
+def keys_of(records: pa.RecordBatch) -> set[str]:
+    """Return the ids of the keys that keys and values of these records are encrypted with."""
+    columns = [records.column(name) for name in _BYTES if _holds_sealed(records, name)]
+    texts = [pc.drop_null(one.filter(pc.starts_with(one, _SEALED))).to_pylist() for one in columns]  # cold: read again
+    return {found for each in texts for text in each if (found := key_id_of(text.decode(errors="replace")))}
+
+
 def hidden(records: pa.Table) -> pa.Table:
     """Return records to be shown: that there are bytes, and none of them."""
     return _changed(records, lambda values: pc.if_else(values.is_valid(), HIDDEN, pa.scalar(None, values.type)))
