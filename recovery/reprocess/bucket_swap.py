@@ -171,7 +171,7 @@ class BucketSwap:
         counted, goes = partial(count, table.store, places=made.found), partial(at_places, places=made.found)
         with leaving(
             table.store, held.files, counted, goes, columns=snapshot.state.metadata["partitionColumns"],
-            hidden=table.hidden, folder=table.folder, prefix=PREFIX,
+            hidden=table.hidden, folder=table.folder, prefix=PREFIX, rule=self._filling.walk.time_rule,
         ) as left:  # fmt: skip
             if left.rows != made.read:
                 raise HeadraceError(

@@ -6,11 +6,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from recovery.reprocess.sources import SourceChoice
 from tests.carried import Driver, log
 from tests.contract.audits import audited, said
 from tests.effects import Died, dying
+from tests.looking import NOW
 from tests.reprocessing import (
     BERLIN,
     ONE,
@@ -97,6 +99,21 @@ def test_rows_whose_records_are_not_there_stay_as_they_are(pair: tuple[Driver, D
     assert sum(one.rows - one.available for one in look.buckets) == absent
     same = [row for row in rows(driver) if before.get(place(row)) == row["hour"]]
     assert len(same) == absent
+    check_sound(driver)
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_what_is_left_of_another_clients_file_has_the_event_times_of_its_rows(pair: tuple[Driver, Driver]) -> None:
+    driver, _ = pair
+    DeltaTable(driver.lake).delete("id = 10")  # it does not say the times of what it writes
+    raw = driver.side(driver.settings.raw_place or "")
+    snapshot = raw.snapshot()
+    with raw.without(snapshot, {TopicPartition("clicks", 1, 0): [(14, 15)]}) as left:
+        raw.rewrite(snapshot, Rewrite("r", left.removed, left.rest, Takeover("delete", left.rows)))
+    assert sum(one.absent for one in reprocessed(driver).buckets) == 1
+    files = [file for file in driver.table.bucket_files(driver.table.snapshot()) if file.event_time_max]
+    assert files
+    assert max(file.event_time_max for file in files if file.event_time_max) <= NOW
     check_sound(driver)
 
 

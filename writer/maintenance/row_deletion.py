@@ -7,14 +7,13 @@ before the rows that say their offsets. Broken off, it is run again: what is gon
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import datetime
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from writer.batch.bucketing import TimeRule, times_of
+from writer.batch.bucketing import TimeRule
 from writer.batch.staging import table_file
 from writer.batch.staging.parquet_files import Destination
 from writer.core.files import BucketFile, BucketKey, StagedFile
@@ -215,31 +214,4 @@ class RowDeletion:
 
     def _rest(self, to: Destination, hit: MatchingFile) -> StagedFile | None:
         """Write the rows of a file that stay; None when none does."""
-        times = _Times(self._rule, hit.file)
-        left = left_of(to, hit.file, hit.rows, self._finder.among, times.take)
-        if left is None:
-            return None
-        first, last = times.bounds()
-        return replace(left, event_time_min=first, event_time_max=last)
-
-
-class _Times:
-    """First and last event time of a file: from the log, or from the rows if the log has none."""
-
-    def __init__(self, rule: TimeRule, file: BucketFile) -> None:
-        self._rule = rule
-        known = (file.event_time_min, file.event_time_max)
-        self._known = None if None in known else known
-        self._found: list[datetime] = []
-
-    def take(self, rows: pa.Table) -> None:
-        if self._known is None and rows.num_rows and self._rule.field.partition(".")[0] in rows.column_names:
-            topics = rows.column("_topic") if "_topic" in rows.column_names else pa.nulls(rows.num_rows, pa.string())
-            times, _ = times_of(rows, self._rule, topics)
-            self._found += [t for t in pc.min_max(times).as_py().values() if t is not None]
-
-    def bounds(self) -> tuple[datetime, datetime]:
-        if self._known is not None and self._known[0] is not None and self._known[1] is not None:
-            return self._known[0], self._known[1]
-        epoch = datetime.fromtimestamp(0, UTC)
-        return min(self._found, default=epoch), max(self._found, default=epoch)
+        return left_of(to, hit.file, hit.rows, self._finder.among, self._rule)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from writer.batch.bucketing import TimeRule, times_of
 from writer.batch.staging import table_file
 from writer.batch.staging.parquet_files import Destination, OpenFile, unmeasured_in
 from writer.core.files import BucketFile, StagedFile
@@ -58,12 +59,13 @@ def without(
 def leaving(
     store: Store, files: Sequence[BucketFile], counted: Callable[[BucketFile], int],
     goes: Callable[[pa.RecordBatch], np.ndarray], *, columns: Sequence[str] = (),
-    hidden: bool = False, folder: str = "", prefix: str = _PREFIX,
+    hidden: bool = False, folder: str = "", prefix: str = _PREFIX, rule: TimeRule | None = None,
 ) -> Iterator[RemovalResult]:  # fmt: skip
     """Stage what is left of files whose rows go: `counted` says how many of a file, `goes` which.
 
-    `columns`: of the table's buckets. If the block is left by an exception, what was staged is removed, unless an entry
-    may name it. `hidden`: stage where readers do not look. `folder`: of the table's files.
+    `rule`: of event times, where the log has none of a file. `columns`: of the table's buckets. If the block is left by
+    an exception, what was staged is removed, unless an entry may name it. `hidden`: stage where readers do not look.
+    `folder`: of the table's files.
     """
     found = RemovalResult(columns=columns)
     to = Destination(store, tuple(columns), prefix, 0, hidden=hidden, below=folder)
@@ -72,7 +74,7 @@ def leaving(
             if gone := counted(file):
                 found.removed.append(file)
                 found.rows += gone
-                if (left := left_of(to, file, gone, goes)) is not None:
+                if (left := left_of(to, file, gone, goes, rule)) is not None:
                     found.rest.append(left)
         yield found
     except (OutcomeUnknown, CommitFailed):
@@ -94,14 +96,14 @@ def count(store: Store, file: BucketFile, offsets: Offsets) -> int:
 
 def left_of(
     to: Destination, file: BucketFile, gone: int, goes: Callable[[pa.RecordBatch], np.ndarray],
-    stays: Callable[[pa.Table], None] = lambda _: None,
+    rule: TimeRule | None = None,
 ) -> StagedFile | None:  # fmt: skip
     """Write the rows of a file that stay, in the order that they have; None when none does.
 
-    `goes` tells of each row whether it goes, `gone` how many do. `stays` sees the others. Event times are those that
-    the log has of the file, else the present.
+    `goes` tells of each row whether it goes, `gone` how many do. Event times are those that the log has of the file,
+    else those of the rows by `rule`, without it the present.
     """
-    now, counted = datetime.now(UTC), 0
+    times, counted = _Times(rule, file), 0
     with table_file.opened(to.store, file.path) as source:
         if gone == source.metadata.num_rows:
             return None
@@ -114,7 +116,7 @@ def left_of(
                 left = pa.Table.from_batches([batch.filter(pa.array(~out))])
                 written = written or OpenFile(alike, file.bucket, left)
                 written.write(left)
-                stays(left)
+                times.take(left)
             assert written is not None, "a file with rows has a batch"
             written.close()
         except BaseException:
@@ -122,7 +124,30 @@ def left_of(
                 written.discard()
             raise
     assert counted == gone, f"{file.path}: {counted} rows went, {gone} were counted"
-    return written.staged(file.event_time_min or now, file.event_time_max or now)
+    return written.staged(*times.bounds())
+
+
+class _Times:
+    """First and last event time of a file: from the log, or from the rows if the log has none."""
+
+    def __init__(self, rule: TimeRule | None, file: BucketFile) -> None:
+        self._rule = rule
+        known = (file.event_time_min, file.event_time_max)
+        self._known = None if None in known else known
+        self._found: list[datetime] = []
+
+    def take(self, rows: pa.Table) -> None:
+        rule = self._rule if self._known is None and rows.num_rows else None
+        if rule is not None and rule.field.partition(".")[0] in rows.column_names:
+            topics = rows.column("_topic") if "_topic" in rows.column_names else pa.nulls(rows.num_rows, pa.string())
+            times, _ = times_of(rows, rule, topics)
+            self._found += [t for t in pc.min_max(times).as_py().values() if t is not None]
+
+    def bounds(self) -> tuple[datetime, datetime]:
+        if self._known is not None and self._known[0] is not None and self._known[1] is not None:
+            return self._known[0], self._known[1]
+        unknown = datetime.now(UTC) if self._rule is None else datetime.fromtimestamp(0, UTC)
+        return min(self._found, default=unknown), max(self._found, default=unknown)
 
 
 def at_offsets(batch: pa.RecordBatch, offsets: Offsets) -> np.ndarray:
