@@ -93,8 +93,8 @@ class RecordSteps:
         self.bucketer = bucketers.build(plan.bucket)
         self.report, self.counts = Report(), defaultdict(Counts) if counts is None else counts
         self._values = SchemaReader(plan.schemas, plan.wire, scratch(), decoders)
-        self._said = str if plan.sealing is None else plan.sealing.reason
-        self._keys = KeyReader(plan.record_columns.keys, scratch(), key_decoders, self._said)
+        self._shown = str if plan.sealing is None else plan.sealing.reason
+        self._keys = KeyReader(plan.record_columns.keys, scratch(), key_decoders, self._shown)
 
     @property
     def unresponsive(self) -> bool:
@@ -254,7 +254,7 @@ class RecordSteps:
             decoded = self._values.decoded(contiguous(group.column("value")), schema_id, known)
             self.report.unknown_schemas |= self._values.lacking
         if decoded.failures:
-            shown = {at: self._said(why) for at, why in decoded.failures.items()}
+            shown = {at: self._shown(why) for at, why in decoded.failures.items()}
             self._refuse(_at(group, shown), schema_id, _reasons(shown))
             group = group.take(decoded.taken)
         return Group(schema_id, group, decoded.rows)

@@ -99,10 +99,10 @@ class KeyReader:
     """Decodes the keys of records by their own schemas."""
 
     def __init__(
-        self, plan: KeyPlan, scratch: str, decoders: Decoders | None = None, said: Callable[[str], str] = str
+        self, plan: KeyPlan, scratch: str, decoders: Decoders | None = None, shown: Callable[[str], str] = str
     ) -> None:
-        """`decoders`: of an earlier reader of keys with the same wire format. `said`: of why one does not decode."""
-        self._said = said
+        """`decoders`: of an earlier reader of keys with the same wire format. `shown`: a reason as it may be shown."""
+        self._shown = shown
         self._reader = SchemaReader(plan.schemas, plan.wire, scratch, decoders)
         self._plan = plan.schemas
 
@@ -144,7 +144,7 @@ class KeyReader:
         at = contiguous(group.column("at"))
         decoded = self._reader.decoded(contiguous(group.column("value")), schema_id, known)
         found.unknown.update(self._reader.lacking)
-        found.reasons.update({at[position].as_py(): self._said(why) for position, why in decoded.failures.items()})
+        found.reasons.update({at[position].as_py(): self._shown(why) for position, why in decoded.failures.items()})
         return at.take(decoded.taken), contiguous(conform(decoded.rows, known, self._plan).column(0))
 
 
