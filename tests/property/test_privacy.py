@@ -274,6 +274,23 @@ def test_records_that_are_decoded_with_their_frames_are_protected_as_in_the_gene
         assert row["at"] == clear.rows[place]["at"]
 
 
+def test_an_alias_of_a_field_that_another_schema_tags_leads_to_a_third_schema(source: KeySource) -> None:
+    def event(*fields: dict[str, Any]) -> str:
+        every = [{"type": "string", **one} for one in ({"name": "kept"}, *fields)]
+        return json.dumps({"type": "record", "name": "Event", "fields": every})
+
+    tagged = {"name": "b", "confluent:tags": ["PII"]}
+    texts = [
+        event({"name": "a", "aliases": ["b"]}),
+        event({"name": "a", "aliases": ["c"]}, tagged),
+        event({"name": "c"}),
+    ]
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(tags=(("PII", HASH),)), source))
+    for number, text in enumerate(texts):
+        plan = plan.extend(number, text)
+    assert [set(plan.schemas[at].protection.places) for at in range(3)] == [{("a",)}, {("a",), ("b",)}, {("c",)}]
+
+
 @given(data=st.data())
 @settings(max_examples=share(100), deadline=None)
 def test_a_field_that_one_schema_tags_is_protected_in_all_in_whatever_order_they_are_known(

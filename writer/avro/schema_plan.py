@@ -143,7 +143,10 @@ class SchemaPlan:
             return self
         found = list(texts)
         known = (*self.known_texts, *(text for text in found if text not in self.known_texts))
-        return replace(self, privacy=self.privacy.learned(parsed(found)), known_texts=known)
+        privacy = self.privacy.learned(parsed(found))
+        if privacy != self.privacy:  # a schema from before may have an alias of what is protected now
+            privacy = privacy.learned(parsed(known))
+        return replace(self, privacy=privacy, known_texts=known)
 
     def extended_by(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
         """Protect what a schema says, and then admit it, or reject it."""
