@@ -31,8 +31,8 @@ def alike(value: Any) -> Any:
     match value:
         case dict():
             return {name: alike(one) for name, one in value.items()}
-        case list():
-            return [alike(one) for one in value]
+        case list() | tuple():
+            return type(value)(map(alike, value))
         case float() if math.isnan(value):
             return math.nan
     return value
