@@ -48,6 +48,7 @@ ROWS, AGE = f"headrace_lag_records{{{T}}}", f"headrace_commit_age_seconds{{{P}}}
 DELAY, PAUSED = f"headrace_commit_delay_max_seconds{{{P}}}", f"headrace_paused{{{P}}}"
 EPOCH, RUN = f"headrace_epoch{{{P}}}", f"headrace_run_id{{{P}}}"
 BEHIND = f'headrace_target_behind_seconds{{{P},target="com.shop.Click"}}'
+HELD = f'headrace_target_held_bytes{{{P},target="com.shop.Click"}}'
 GROWN = f"headrace_topic_restarts_total{{{P}}}"
 RESTARTS, LEVEL = f"headrace_restarts_total{{{P}}}", f"headrace_recovery_level{{{P}}}"
 ALIVE, UP = f"headrace_pipeline_alive{{{P}}}", f"headrace_supervised_up{{{P}}}"
@@ -94,7 +95,7 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
             {SETTLED: flat(900)},
         ],
     ),
-    "HeadraceHoles": (
+    "HeadraceOffsetsWithoutRecords": (
         [{f"headrace_offsets_without_records_total{{{P}}}": steps(0, 0, 0, 3)}],
         [{f"headrace_offsets_without_records_total{{{P}}}": flat(3)}],
     ),
@@ -102,21 +103,25 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
         [{INCARNATION: steps(1, 1, 2)}, {INCARNATION: steps(1, None, 2)}],
         [{INCARNATION: flat(2)}],
     ),
-    "HeadraceGivenUp": (
+    "HeadraceRecoveryHalted": (
         [{f"headrace_recovery_halted{{{P}}}": flat(1)}], [{f"headrace_recovery_halted{{{P}}}": flat(0)}],
     ),
-    "HeadraceLastResort": ([{LEVEL: [*flat(0), 5, 5]}, {LEVEL: [*flat(0), 4]}], [{LEVEL: flat(3)}]),
-    "HeadraceUnwell": (
+    "HeadraceRecoveryLevelHigh": ([{LEVEL: [*flat(0), 5, 5]}, {LEVEL: [*flat(0), 4]}], [{LEVEL: flat(3)}]),
+    "HeadraceUnhealthy": (
         [{f"headrace_recovery_unhealthy_seconds{{{P}}}": rising(60)}],
         [{f"headrace_recovery_unhealthy_seconds{{{P}}}": [*flat(0), 0, 60, 120, 180]}],
     ),
     "HeadraceTargetBehind": ([{BEHIND: rising(60)}], [{BEHIND: flat(0)}, {BEHIND: [*flat(0), 0, 60, 120, 0]}]),
+    "HeadraceHeldNearLimit": (
+        [{HELD: flat(90), f"headrace_held_bytes_max{{{P}}}": flat(100)}],
+        [{HELD: flat(80), f"headrace_held_bytes_max{{{P}}}": flat(100)}, {HELD: flat(90)}],
+    ),
     "HeadraceConfigInvalid": (
         [{"headrace_config_last_reload_successful": flat(0)}],
         [{"headrace_config_last_reload_successful": [*flat(1), 0, 0, 0]}],
     ),
     "HeadraceRecovering": ([{LEVEL: flat(1)}], [{LEVEL: [*flat(0), *([1] * 10)]}, {LEVEL: flat(0)}]),
-    "HeadraceRunsAgain": (
+    "HeadraceNewRunsOften": (
         [{RUN: [1, *([2] * 20), *([3] * 20), *([4] * 10)], GROWN: [0] * 51}],
         [{RUN: steps(1, 1, 2), GROWN: flat(0, 1.5)}, {RUN: steps(*range(6)), GROWN: steps(*range(6))}],
     ),
@@ -141,7 +146,7 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
     "HeadraceLagGrows": (
         [{LAG: flat(1400), DELAY: flat(600)}], [{LAG: [(60.0 * i) % 720 for i in range(121)], DELAY: flat(600)}],
     ),
-    "HeadraceLagBlind": (
+    "HeadraceLagUnknown": (
         [{f"headrace_lag_source_age_seconds{{{P}}}": rising(60)}],
         [{f"headrace_lag_source_age_seconds{{{P}}}": flat(15)}],
     ),
@@ -176,7 +181,7 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
         [{f"headrace_sealing_failing_steps{{{P}}}": [*flat(0), 1, 1, 1]}],
     ),
     "HeadraceHookWaits": ([{HOOK: rising(60)}], [{HOOK: flat(60)}]),
-    "HeadraceMirrorFails": (
+    "HeadraceGroupOffsetsFail": (
         [{f"headrace_offset_commit_failures_total{{{P}}}": rising(1)}],
         [{f"headrace_offset_commit_failures_total{{{P}}}": flat(7)}],
     ),
