@@ -61,7 +61,7 @@ def in_store(location: str) -> Keeper:
 
 
 def in_kubernetes(url: str, folder: Path, name: str, remove: Callable[[], None]) -> Keeper:
-    about = f"About({name!r}, 'clicks', timedelta(seconds=2))"
+    about = f"LeaseContent({name!r}, 'clicks', timedelta(seconds=2))"
     program = f"KubernetesLeases(Api({url!r}, Path({str(folder)!r})), {about})"
     return Keeper(lambda: KubernetesLeases(Api(url, folder), LeaseContent(name, "clicks", SHORT)), remove, program)
 
@@ -238,7 +238,7 @@ from datetime import timedelta
 from pathlib import Path
 from recovery.lease.holder import LeaseHolder
 from recovery.lease.kubernetes_api import Api
-from recovery.lease.kubernetes_lease import About, KubernetesLeases
+from recovery.lease.kubernetes_lease import KubernetesLeases, LeaseContent
 from recovery.lease.lease import LeaseRecord, StoreLeases
 from writer.storage.locations import store_at
 held = LeaseHolder({"clicks": eval(sys.argv[1])}, "paused", expires_after=timedelta(seconds=2))
