@@ -58,12 +58,12 @@ ROWS = st.lists(
 
 
 def alike(value: Any) -> Any:
-    """A value without what the dialects type differently: width of numbers, NaN, zero's sign, a time's zone."""
+    """A value without what the dialects type differently: width and last digits of numbers, NaN, signs of 0, zones."""
     match value:
         case bool() | None | str() | bytes():
             return value
         case Decimal() | int() | float():
-            return "nan" if math.isnan(value) else float(value)
+            return "nan" if math.isnan(value) else float(f"{value:.12g}")  # 1.5 is a double here, a decimal there
         case datetime():
             return value.replace(tzinfo=None)
     return value
