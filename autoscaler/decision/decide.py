@@ -205,14 +205,9 @@ def _floors(policy: Policy, desired: int) -> tuple[Bound, ...]:
 
 
 def _act(
-    policy: Policy,
-    memory: Memory,
-    facts: Facts,
-    now: datetime,
-    sums: DecisionTerms,
-    desired: int,
+    policy: Policy, memory: Memory, facts: Facts, now: datetime, sums: DecisionTerms, desired: int,
     symptoms: tuple[Symptom, ...],
-) -> Decision:
+) -> Decision:  # fmt: skip
     """Choose between the number that is there and the one that is wanted."""
     allowed = max(1, min(one.executors for one in sums.ceilings if one.hard))
     if desired > allowed:
@@ -228,14 +223,9 @@ def _act(
 
 
 def _more(
-    policy: Policy,
-    memory: Memory,
-    facts: Facts,
-    now: datetime,
-    sums: DecisionTerms,
-    desired: int,
+    policy: Policy, memory: Memory, facts: Facts, now: datetime, sums: DecisionTerms, desired: int,
     symptoms: tuple[Symptom, ...],
-) -> Decision:
+) -> Decision:  # fmt: skip
     executors = facts.executors
     assert executors is not None
     symptoms += tuple(redirecting(policy, memory, sums.loads, executors, desired, sums.growth))

@@ -16,7 +16,7 @@ _SLACK_MIN = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
-class WaitFor:
+class Delay:
     """Wait for these seconds, then decide again."""
 
     seconds: float
@@ -29,18 +29,18 @@ def lag_max(delay_max: timedelta) -> timedelta:
     return delay_max + max(_SLACK_MIN, delay_max / 2)
 
 
-def by_lag(lag_seconds: float | None, limit: timedelta) -> WaitFor | None:
+def by_lag(lag_seconds: float | None, limit: timedelta) -> Delay | None:
     """Wait while the live writer is behind. `lag_seconds` None: no writer runs, or it does not know its lag yet."""
     if lag_seconds is None or lag_seconds <= limit.total_seconds():
         return None
     why = f"the live writer is {lag_seconds:.0f} s behind, beyond {limit.total_seconds():.0f} s"
-    return WaitFor(LOOK_S, why, for_live=True)
+    return Delay(LOOK_S, why, for_live=True)
 
 
-def by_rate(rows: int, seconds: float, rate: float | None) -> WaitFor | None:
+def by_rate(rows: int, seconds: float, rate: float | None) -> Delay | None:
     """Wait until `rows` in `seconds` are no more than the rate (rows a second); None: as fast as it goes."""
     early = 0.0 if rate is None else rows / rate - seconds
-    return WaitFor(early, f"{rate:,.0f} rows a second are enough") if early > 0 else None
+    return Delay(early, f"{rate:,.0f} rows a second are enough") if early > 0 else None
 
 
 def live_lag(config: Config, pipeline: str) -> float | None:
@@ -84,7 +84,7 @@ class BackfillPace:
                 break
         self._pause(by_rate(self._rows, self._clock() - self._began - self.waited_s, self._rate))
 
-    def _pause(self, decision: WaitFor | None) -> bool:
+    def _pause(self, decision: Delay | None) -> bool:
         if decision is None:
             return False
         self._on_wait(decision.why)

@@ -63,7 +63,7 @@ class BucketOutcome:
 
 
 @dataclass
-class DecodedAgain:
+class ReprocessOutput:
     """What the tasks made of the records: one for each incarnation of the topics."""
 
     reports: list[Report] = field(default_factory=list)
@@ -107,7 +107,7 @@ class BucketSwap:
         """
         began, began_s = datetime.now(UTC), time.monotonic()
         fault_points.point("before_reprocess_read")
-        made = DecodedAgain()
+        made = ReprocessOutput()
         try:
             for incarnation, places in by_incarnation(held.places).items():
                 self._task(made, incarnation, places, held, now)
@@ -133,7 +133,7 @@ class BucketSwap:
             [file.path for file in report.files], round(time.monotonic() - began_s, 3),
         )  # fmt: skip
 
-    def _task(self, made: DecodedAgain, incarnation: int, places: Places, held: BucketRows, now: datetime) -> None:
+    def _task(self, made: ReprocessOutput, incarnation: int, places: Places, held: BucketRows, now: datetime) -> None:
         """Run a task on the records of one incarnation of the topics."""
         walk, records = self._filling.walk, Records(self._sources, places, self._pace.pieces)
         incarnations = {part.topic: incarnation for part in places}
@@ -150,11 +150,11 @@ class BucketSwap:
     def _plan(self, now: datetime, incarnations: Mapping[str, int], older: timedelta) -> TaskPlan:
         return self._filling.walk.task_plan(now, PREFIX, incarnations, older)
 
-    def _settle(self, made: DecodedAgain) -> None:
+    def _settle(self, made: ReprocessOutput) -> None:
         """See that what came of the records may take the place of the rows. Raises LimitReached."""
         check_failed_records(self._filling.name, made.report, self._filling.settings.limits)
 
-    def _is_same(self, snapshot: PipelineSnapshot, held: BucketRows, made: DecodedAgain, report: Report) -> bool:
+    def _is_same(self, snapshot: PipelineSnapshot, held: BucketRows, made: ReprocessOutput, report: Report) -> bool:
         """Return whether the records became the rows that are there."""
         if any(moves["rows"] for moves in made.moves.values()) or {f.bucket for f in report.files} != {held.bucket}:
             return False
@@ -164,7 +164,7 @@ class BucketSwap:
         return same_rows(self.table.store, columns, held.files, made.found, report.files, budget)
 
     def _commit(
-        self, snapshot: PipelineSnapshot, held: BucketRows, made: DecodedAgain, report: Report, began: datetime
+        self, snapshot: PipelineSnapshot, held: BucketRows, made: ReprocessOutput, report: Report, began: datetime
     ) -> int:
         table = self.table
         table.grow(list(self._filling.walk.schemas.columns()))  # before any file has them
@@ -182,7 +182,7 @@ class BucketSwap:
             return self._swap(snapshot, held, made, report, left, began)
 
     def _swap(
-        self, snapshot: PipelineSnapshot, held: BucketRows, made: DecodedAgain, report: Report, left: RemovalResult,
+        self, snapshot: PipelineSnapshot, held: BucketRows, made: ReprocessOutput, report: Report, left: RemovalResult,
         began: datetime,
     ) -> int:  # fmt: skip
         """Put the entry. Returns its version."""
@@ -200,7 +200,7 @@ class BucketSwap:
         )  # fmt: skip
         return self.table.reprocess(snapshot, planned)
 
-    def _discard(self, made: DecodedAgain) -> None:
+    def _discard(self, made: ReprocessOutput) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
         report = made.report
         self._filling.tables.discard(report.files, self._filling.walk.side_files(report))

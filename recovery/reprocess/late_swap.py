@@ -16,7 +16,7 @@ from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.source import Source
 from recovery.backfill.throttle import BackfillPace
 from recovery.reprocess.bucket_rows import BucketRows
-from recovery.reprocess.bucket_swap import BucketOutcome, BucketSwap, DecodedAgain
+from recovery.reprocess.bucket_swap import BucketOutcome, BucketSwap, ReprocessOutput
 from recovery.reprocess.places import Collector
 from writer.batch.plan import TaskPlan
 from writer.batch.staging import table_file
@@ -47,13 +47,13 @@ class LateSwap(BucketSwap):
     def _plan(self, now: datetime, incarnations: Mapping[str, int], older: timedelta) -> TaskPlan:
         return replace(super()._plan(now, incarnations, older), table=self.table.location)
 
-    def _settle(self, made: DecodedAgain) -> None:
+    def _settle(self, made: ReprocessOutput) -> None:
         """Leave those rows as they are whose records became none."""
         made.moves.clear()
         made.found = _places(self.table.store, made.report.files)
 
     def _swap(
-        self, snapshot: PipelineSnapshot, held: BucketRows, made: DecodedAgain, report: Report, left: RemovalResult,
+        self, snapshot: PipelineSnapshot, held: BucketRows, made: ReprocessOutput, report: Report, left: RemovalResult,
         began: datetime,
     ) -> int:  # fmt: skip
         facts = {"why": "reprocess", "at": began.isoformat(), "bucket": list(held.bucket), **self._facts}
@@ -64,7 +64,7 @@ class LateSwap(BucketSwap):
         self._filling.tables.discard((), self._filling.walk.side_files(replace(report, files=[])))
         return version
 
-    def _discard(self, made: DecodedAgain) -> None:
+    def _discard(self, made: ReprocessOutput) -> None:
         self.table.discard(made.report.files)
         self._filling.tables.discard((), self._filling.walk.side_files(made.report))
 

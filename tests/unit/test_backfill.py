@@ -11,7 +11,7 @@ from recovery.backfill.chunk_commit import ChunkCommit
 from recovery.backfill.loop import BackfillRequest, Outcome, chosen
 from recovery.backfill.read_order import instants
 from recovery.backfill.source_factory import segmented
-from recovery.backfill.throttle import BackfillPace, WaitFor, by_lag, by_rate, lag_max
+from recovery.backfill.throttle import BackfillPace, Delay, by_lag, by_rate, lag_max
 from recovery.cli.backfill import ProgressListener, ended
 from recovery.identity import gone, process
 from tests.looking import records
@@ -31,14 +31,14 @@ def test_it_waits_while_the_live_writer_is_behind_and_not_because_none_runs():
     assert limit == timedelta(minutes=15)
     assert lag_max(timedelta(seconds=2)) == timedelta(seconds=32)
     assert (by_lag(None, limit), by_lag(900.0, limit)) == (None, None)
-    assert isinstance(by_lag(901.0, limit), WaitFor)
+    assert isinstance(by_lag(901.0, limit), Delay)
 
 
 def test_it_waits_for_its_rate():
     assert by_rate(100, 0.5, None) is None
     assert by_rate(100, 1.0, 100.0) is None
     found = by_rate(100, 0.25, 100.0)
-    assert isinstance(found, WaitFor)
+    assert isinstance(found, Delay)
     assert found.seconds == 0.75
 
 

@@ -21,7 +21,7 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class MissingOffsetsOf:
+class OffsetShortfall:
     """Offsets of one partition that the first table has and the second has not."""
 
     part: TopicPartition  # of the first table
@@ -53,7 +53,7 @@ def pairs(first: Coverage, second: Coverage) -> list[PartitionPair]:
     return found
 
 
-def lacks(first: Coverage, second: Coverage) -> Iterator[MissingOffsetsOf]:
+def lacks(first: Coverage, second: Coverage) -> Iterator[OffsetShortfall]:
     """Yield what the second table lacks of the first. Pure.
 
     Where it knows nothing of a topic's former incarnation, that is older; of any other partition, it is behind.
@@ -71,4 +71,4 @@ def lacks(first: Coverage, second: Coverage) -> Iterator[MissingOffsetsOf]:
         missing = without(other.gaps if other else (), line.gaps)
         gap = sum(max(0, min(end, line.end) - max(start, line.start)) for start, end in missing)
         if older or behind or gap:
-            yield MissingOffsetsOf(line.part, older, behind, gap)
+            yield OffsetShortfall(line.part, older, behind, gap)

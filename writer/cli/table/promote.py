@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from writer.audit.comparison import Comparison, PartitionPair, compare
-from writer.audit.coverage import Coverage, MissingOffsetsOf, coverage, lacks, pairs
+from writer.audit.coverage import Coverage, OffsetShortfall, coverage, lacks, pairs
 from writer.cli.read.ddl import CATALOGS, SCHEMA, texts
 from writer.cli.table import diff
 from writer.cli.table.shadow import OtherFile
@@ -152,7 +152,7 @@ def _checked(asked: Request, switch: Switch) -> Findings:
         return Findings(frontier, older, deleted, compared, compare(*rows, compared, 0))
 
 
-def _obstacles(asked: Request, shadow: Coverage, found: Sequence[MissingOffsetsOf], older: int) -> Iterator[str]:
+def _obstacles(asked: Request, shadow: Coverage, found: Sequence[OffsetShortfall], older: int) -> Iterator[str]:
     if shadow.audit.problems:
         what = shadow.audit.problems[0].what
         yield f"the audit of the shadow at {shadow.location} does not add up: {what}. `headrace audit` says more."
@@ -170,7 +170,7 @@ def _obstacles(asked: Request, shadow: Coverage, found: Sequence[MissingOffsetsO
         )
 
 
-def _listed(found: Sequence[MissingOffsetsOf], what: str) -> str:
+def _listed(found: Sequence[OffsetShortfall], what: str) -> str:
     counts = [(f"{one.part.topic}/{one.part.partition}", getattr(one, what)) for one in found]
     return listed([f"{name} by {count:,}" for name, count in counts if count], _NAMED)
 
