@@ -1,10 +1,12 @@
 """Decides the recovery level of a failed pipeline. Pure: state, event and time in, one decision out.
 
 The verdict gives the first level; a level whose budget is used up gives way to the next one that can do something.
-While storage or broker are down nothing escalates. After healthy time everything is forgotten but the last resorts.
+When all are used up, a level that gives nothing up is taken again after the longest pause; the last resorts wait for
+their budget. While storage or broker are down nothing escalates. After healthy time everything is forgotten but the
+last resorts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -201,6 +203,7 @@ def _escalate(
     reasons = [event.verdict.message, *([event.refused] if event.refused else [])]
     if first == RecoveryLevel.WAIT:
         return _wait(policy, state, event.verdict.message, jitter)
+    again: RecoveryLevel | None = None  # the highest that gives nothing up, of those whose budget is used up
     free_at: list[datetime] = []
     for level in (level for level in RecoveryLevel if level >= first):
         if why := _useless(policy, state, event, level, now):
@@ -208,15 +211,28 @@ def _escalate(
             continue
         budget = policy.budgets[level]
         if len(taken := used(state, level, budget, now)) < budget.times_max:
-            attempts = _recent(policy, (*state.attempts, Attempt(level, now, event.verdict.row, event.run)), now)
-            after = replace(state, level=level, attempts=attempts, streak=state.streak + 1)
-            return Start(level, _delay(policy, state, jitter), "; ".join(reasons), after)
+            return _take(policy, state, event, level, now, _delay(policy, state, jitter), reasons)
         reasons += [f"{level.label}: taken {len(taken)} times within {show_duration(budget.within)}"]
-        free_at += [min(taken) + budget.within]
+        free_at += [taken[-budget.times_max] + budget.within]
+        again = level if level < RecoveryLevel.WALK_BACK else again
     if not free_at:
         return _halt(state, "; ".join(reasons))
-    reasons += ["it is tried again when a budget is free"]
-    return _wait(policy, state, "; ".join(reasons), jitter, delay_min=min(free_at) - now)
+    until_free = min(free_at) - now
+    if again is None:
+        reasons += ["it is tried again when a budget is free"]
+        return _wait(policy, state, "; ".join(reasons), jitter, delay_min=until_free)
+    longest = timedelta(seconds=policy.backoff.max_s * (1 - policy.backoff.jitter * (1 - jitter)))
+    delay = max(min(until_free, longest), _delay(policy, state, jitter))
+    return _take(policy, state, event, again, now, delay, [*reasons, "the budgets are used up: it takes longer pauses"])
+
+
+def _take(
+    policy: Policy, state: State, event: Failed, level: RecoveryLevel, now: datetime, delay: timedelta,
+    reasons: Sequence[str],
+) -> Start:  # fmt: skip
+    attempts = _recent(policy, (*state.attempts, Attempt(level, now, event.verdict.row, event.run)), now)
+    after = replace(state, level=level, attempts=attempts, streak=state.streak + 1)
+    return Start(level, delay, "; ".join(reasons), after)
 
 
 def _useless(policy: Policy, state: State, event: Failed, level: RecoveryLevel, now: datetime) -> str:

@@ -99,7 +99,7 @@ def test_a_storage_that_is_down_for_long_costs_only_growing_pauses(times, policy
 
 
 @given(policies, steps)
-def test_budgets_are_kept(policy, history):
+def test_budgets_are_kept_but_for_levels_that_give_nothing_up_after_the_longest_pause(policy, history):
     taken: list[tuple[L, datetime]] = []
     reset = T0
     for at, event, before, decision in played(policy, history):
@@ -112,7 +112,13 @@ def test_budgets_are_kept(policy, history):
         if level in BUDGETS:
             since = at - BUDGETS[level].within
             counted = [t for r, t in taken if r == level and t > since and (level >= L.WALK_BACK or t >= reset)]
-            assert len(counted) <= BUDGETS[level].times_max
+            times_max = BUDGETS[level].times_max
+            if level >= L.WALK_BACK:
+                assert len(counted) <= times_max
+            elif len(counted) > times_max:
+                ends = {t + BUDGETS[r].within for r, t in taken[:-1] if r in BUDGETS}
+                free = any(at < end <= at + decision.delay for end in ends)
+                assert timedelta(minutes=2.5) <= decision.delay <= timedelta(minutes=5) or free
 
 
 @given(policies, steps)
@@ -171,17 +177,21 @@ def test_pauses_lie_between_half_and_the_limit_but_for_a_budget_that_is_to_be_fr
         assert timedelta(seconds=0.5) <= decision.delay <= timedelta(minutes=5)
 
 
-def test_restarts_then_new_runs_then_waiting_for_a_budget():
+def test_restarts_then_new_runs_then_new_runs_after_the_longest_pause():
     policy, state, at, found = Policy(), State(), T0, []
     for _ in range(8):
         decision = decide(policy, state, Failed(UNKNOWN), at, 1.0)
         found.append(decision)
         state, at = decision.state, at + timedelta(seconds=20)
-    assert [chosen(decision) for decision in found] == [*[L.RESTART] * 3, *[L.NEW_RUN] * 3, L.WAIT, L.WAIT]
-    assert [decision.delay.total_seconds() for decision in found[:6]] == [1, 2, 4, 8, 16, 32]
-    assert found[6].delay == timedelta(minutes=15) - timedelta(seconds=120), "until the first restart is forgotten"
+    assert [chosen(decision) for decision in found] == [*[L.RESTART] * 3, *[L.NEW_RUN] * 5]
+    assert [decision.delay.total_seconds() for decision in found] == [1, 2, 4, 8, 16, 32, 300, 300]
     assert "L1: taken 3 times within 15 min" in found[6].reason
     assert "L3: taken 3 times within 1 h" in found[6].reason
+    assert "the budgets are used up" in found[6].reason
+    later = decide(policy, state, Failed(UNKNOWN), T0 + timedelta(minutes=12, seconds=41), 1.0)
+    assert chosen(later) == L.NEW_RUN
+    assert later.delay == timedelta(seconds=256), "its pauses have grown beyond the time until a restart is free"
+    assert chosen(decide(policy, state, Failed(UNKNOWN), T0 + timedelta(minutes=15), 1.0)) == L.RESTART
 
 
 def test_a_damage_that_can_be_repaired_is_repaired_once_then_left_behind():
@@ -219,11 +229,19 @@ def test_where_kafka_lost_the_frontier_again_and_again_it_skips_to_the_end_once_
     policy, state, found = Policy(actions=ALL, latest_allowed=True), State(), []
     for _ in range(5):
         decision = decide(policy, state, Failed(verdict(L.NEW_RUN), Frontier.LOST), T0, 0.0)
-        found.append(chosen(decision))
+        found.append(decision)
         state = decision.state
-    assert found == [L.NEW_RUN, L.NEW_RUN, L.NEW_RUN, L.LATEST, L.WAIT]
-    refused = decide(
-        policy, state, Failed(verdict(L.NEW_RUN), Frontier.LOST, refused="Kafka still holds some of it"), T0, 0.0
-    )
-    assert chosen(refused) == L.WAIT
-    assert refused.delay == timedelta(hours=1), "until a new run is free"
+    assert [chosen(decision) for decision in found] == [L.NEW_RUN, L.NEW_RUN, L.NEW_RUN, L.LATEST, L.NEW_RUN]
+    no = Failed(verdict(L.NEW_RUN), Frontier.LOST, refused="Kafka still holds some of it")
+    refused = decide(policy, found[3].state, no, T0, 0.0)
+    assert chosen(refused) == L.NEW_RUN
+    assert refused.delay == timedelta(minutes=2.5), "every budget is used up"
+
+
+def test_last_resorts_wait_for_their_budget():
+    policy, lost, state, found = Policy(actions=ALL), verdict(L.NEW_RUN), State(), []
+    for _ in range(11):
+        found.append(decide(policy, state, Failed(lost, Frontier.UNKNOWN), T0, 0.0))
+        state = found[-1].state
+    assert [chosen(decision) for decision in found] == [*[L.WALK_BACK] * 10, L.WAIT]
+    assert found[-1].delay == timedelta(hours=24)
