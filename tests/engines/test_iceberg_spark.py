@@ -13,6 +13,7 @@ import pytest
 from tests.carried import Driver
 from tests.contract.test_compact import carry, compacted, filled
 from tests.contract.test_foreign_change import back
+from tests.engines.equality_deletes import delete_by_equality
 from tests.looking import NOW
 from writer.audit.audit import audit
 from writer.cli.write import table_accept
@@ -124,6 +125,10 @@ def remove_orphans(site: Site) -> None:
 
 def accept(site: Site) -> None:
     table_accept.run_accept(site.driver.config, "clicks", write=True, now=NOW, as_json=False, out=console())
+
+
+def by_equality(site: Site) -> None:
+    delete_by_equality(site.spark, f"r.{site.name}", 5)
 
 
 def register(site: Site) -> None:
@@ -283,7 +288,7 @@ def test_headrace_stops_with_a_sentence_and_goes_on_after_what_that_says(
     check(site, driver, range(70))
 
 
-@pytest.mark.parametrize("deletion", [[MERGE_ON_READ, DELETE]], ids=["by_delete_files"])
+@pytest.mark.parametrize("deletion", [[MERGE_ON_READ, DELETE], [by_equality]], ids=["by_delete_files", "by_equality"])
 def test_rows_of_delete_files_stay_away_until_they_are_written_out(site: Site, deletion: Sequence[Step]) -> None:
     site.run(deletion)
     carry(site.driver, 6)
