@@ -221,9 +221,15 @@ def test_another_hash_key_refuses_the_start_until_it_is_entered(tmp_path: Path) 
     assert driver.table.snapshot().privacy == 1
     done = CliRunner().invoke(app, ["keys", "check", file])
     assert "hash key h1 is in use and not primary" in str(done.exception)
+    known = driver.table.snapshot()
+    policies = Path(file).read_text()
+    Path(file).write_text(policies.replace('"secret": "encrypt"', '"secret": "hash"'))
+    assert Path(file).read_text() != policies, "policies that no start has held against the schemas"
     done = CliRunner().invoke(app, ["keys", "rotate", file, "--break-joins", "--yes"])
     assert done.exit_code == 0, done.output
     assert "hashes of rows from the next start on equal none" in done.output
+    assert driver.table.snapshot().privacy_fingerprint == known.privacy_fingerprint
+    Path(file).write_text(policies)
     again = started(tmp_path)
     assert again.table.snapshot().privacy == 2
     again.carry([log({0: event(0), 1: event(0)})], {0: 2})

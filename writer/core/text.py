@@ -140,6 +140,8 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
         case "specs":
             names = ", ".join(facts["specs"])
             return f"event specs of {names} became version {facts['specs_version']}: batches from here on go by it"
+        case "privacy" if "policies" not in facts:
+            return f"the hash key became {facts['keys']['hash']['id']}: hashes of later rows equal none of those before"
         case "privacy" if not facts["policies"]:
             return f"the pipeline has no privacy policies from here on: version {facts['privacy_version']}"
         case "privacy":

@@ -156,7 +156,8 @@ class PipelineTable(Appender):
     add_targets, enter_raw, convert = settings_commits.add_targets, settings_commits.enter_raw, control_commits.convert
     note_incarnations = settings_commits.note_incarnations
     set_specs, convert_targets = settings_commits.set_specs, settings_commits.convert_targets
-    set_privacy, supersede, revive = settings_commits.set_privacy, control_commits.supersede, control_commits.revive
+    set_privacy, set_hash_key = settings_commits.set_privacy, settings_commits.set_hash_key
+    supersede, revive = control_commits.supersede, control_commits.revive
     accept, accept_schema_ids = control_commits.accept, schema_ids.accept
 
     def grow(self, columns: Sequence[pa.Field], epoch: int | None = None) -> None:

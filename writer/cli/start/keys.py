@@ -32,7 +32,6 @@ from writer.privacy.keyring import (
     read_keyring,
     write_keyring,
 )
-from writer.privacy.policy import fingerprint as policies_fingerprint
 from writer.table.factory import main_table
 
 keys = typer.Typer(no_args_is_help=True, help="Check and rotate the keys of privacy.")
@@ -163,13 +162,9 @@ def run_rotate(config: Config, *, break_joins: bool, write: bool, as_json: bool,
             check_no_driver(config, name, "Stop it: its rows are hashed with the former key until it starts again.")
         if found.ring is not None:
             write_keyring(found.source, found.ring)
-        source = primary_keys(found.source)
+        hash_key = replace(primary_keys(found.source), encrypt=None)
         for name in found.logs:
-            table = main_table(name, config)
-            section = config.pipelines[name].privacy
-            policies = {} if section is None else section.policies.to_json()
-            hash_key = replace(source, encrypt=None)
-            table.set_privacy(None, policies, hash_key.ids, policies_fingerprint(policies), hash_key.numbers)
+            main_table(name, config).set_hash_key(hash_key.ids, hash_key.numbers)
     if as_json:
         tables.emit_whole({"keyring": str(found.source.place), "new": found.new, "joins_break": found.logs})
         return bool(found.new or found.logs)

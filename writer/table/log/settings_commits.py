@@ -117,32 +117,48 @@ def set_specs(end: Appender, epoch: int, specs: Mapping[str, Any], fingerprint: 
 
 
 def set_privacy(
-    end: Appender, epoch: int | None, policies: Mapping[str, Any], keys: Mapping[str, Any], fingerprint: int,
+    end: Appender, epoch: int, policies: Mapping[str, Any], keys: Mapping[str, Any], fingerprint: int,
     numbers: Mapping[str, int],
 ) -> int:  # fmt: skip
     """Enter privacy policies and keys where they are others than the log's. Returns their version. Raises Fenced.
 
     `keys`: their ids and fingerprints; `numbers`: the fingerprints of these, by purpose; the log's stay where one is
-    not there. `fingerprint`: of the policies, 0 for none.
-    `epoch`: of the start that asks; None: a command does, while no writer runs.
+    not there. `fingerprint`: of the policies, 0 for none. `epoch`: of the start that asks.
     """
 
     def change(snapshot: PipelineSnapshot) -> int:
-        if epoch is not None:
-            end.check_owner(snapshot, epoch)
-        hash_key = numbers.get("hash", snapshot.hash_key)
-        encryption_key = numbers.get("encrypt", snapshot.encryption_key)
-        known = snapshot.privacy_fingerprint, snapshot.hash_key, snapshot.encryption_key
-        if known == (fingerprint, hash_key, encryption_key):
-            return snapshot.privacy
-        version = snapshot.privacy + 1
-        about = {"kind": "privacy", "epoch": epoch, "privacy_version": version, "policies": policies, "keys": keys}
-        values = {
-            f"{end.pipeline}/privacy": version, f"{end.pipeline}/privacy_fingerprint": fingerprint,
-            f"{end.pipeline}/hash_key": hash_key, f"{end.pipeline}/encryption_key": encryption_key,
-            f"{end.pipeline}/format": max(snapshot.format, WITH_PRIVACY),
-        }  # fmt: skip
-        end.write(snapshot, [], values, about)
-        return version
+        end.check_owner(snapshot, epoch)
+        about = {"epoch": epoch, "policies": policies, "keys": keys}
+        return _write_privacy(end, snapshot, about, fingerprint, numbers)
 
     return end.retried(change)
+
+
+def set_hash_key(end: Appender, keys: Mapping[str, Any], numbers: Mapping[str, int]) -> None:
+    """Enter another hash key while no writer runs; the policies stay. A second time does nothing. Raises CommitFailed.
+
+    `keys` and `numbers` as for `set_privacy`.
+    """
+
+    def change(snapshot: PipelineSnapshot) -> None:
+        _write_privacy(end, snapshot, {"epoch": None, "keys": keys}, snapshot.privacy_fingerprint, numbers)
+
+    end.retried(change)
+
+
+def _write_privacy(
+    end: Appender, snapshot: PipelineSnapshot, about: Mapping[str, Any], fingerprint: int, numbers: Mapping[str, int]
+) -> int:
+    hash_key = numbers.get("hash", snapshot.hash_key)
+    encryption_key = numbers.get("encrypt", snapshot.encryption_key)
+    known = snapshot.privacy_fingerprint, snapshot.hash_key, snapshot.encryption_key
+    if known == (fingerprint, hash_key, encryption_key):
+        return snapshot.privacy
+    version = snapshot.privacy + 1
+    values = {
+        f"{end.pipeline}/privacy": version, f"{end.pipeline}/privacy_fingerprint": fingerprint,
+        f"{end.pipeline}/hash_key": hash_key, f"{end.pipeline}/encryption_key": encryption_key,
+        f"{end.pipeline}/format": max(snapshot.format, WITH_PRIVACY),
+    }  # fmt: skip
+    end.write(snapshot, [], values, {"kind": "privacy", "privacy_version": version, **about})
+    return version
