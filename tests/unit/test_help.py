@@ -68,6 +68,12 @@ def test_a_command_shows_its_exit_codes_and_an_example_that_it_takes(name):
     COMMANDS[name].make_context(name, words[1 + len(name.split()) :])  # raises for what it does not take
 
 
+@pytest.mark.parametrize("name", sorted({name.split()[0] for name in COMMANDS if " " in name}))
+def test_completion_is_an_option_of_the_root_alone(name):
+    assert "--install-completion" in shown()
+    assert "completion" not in shown(name)
+
+
 def test_there_is_no_example_of_a_command_that_there_is_not():
     assert set(EXAMPLES) == set(COMMANDS)
 

@@ -19,6 +19,8 @@ from writer.cli.listing import EXAMPLES, GROUPS
 from writer.core import retired
 from writer.core.errors import ConfigError, HeadraceError
 
+_COMPLETION = ("install_completion", "show_completion")
+
 
 class InstalledCommands(Mapping[str, Any]):
     """The commands by name. An entry point names a function, which is a command, or a Typer, which is a group."""
@@ -60,6 +62,7 @@ def _finish(command: Any, name: str) -> None:
     command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
     if example := EXAMPLES.get(name):
         command.epilog = f"Example: {example}"
+    command.params = [one for one in command.params if one.name not in _COMPLETION]  # it is the root's alone
     for part, inner in getattr(command, "commands", {}).items():
         _finish(inner, f"{name} {part}")
 
