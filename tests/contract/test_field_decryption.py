@@ -3,7 +3,6 @@
 import json
 import pickle
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,19 @@ from tests.looking import NOW, TIME, config, value
 from tests.servers.csfle import CsfleRegistry, serving
 from tests.skipped import Silent, skipped
 from writer.avro.schema_plan import PROVENANCE
-from writer.avro.wire_format import Wire
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.driver.pipeline_start import set_rules
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import Piece, opened
 from writer.maintenance.replay import Replaying
-from writer.preflight import source_checks
 from writer.privacy import field_decryption
 from writer.privacy.encryption import decrypted
 from writer.privacy.keyring import read_keyring
-from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable
+from writer.schemas.registry import ConfluentRegistry
 from writer.table.factory import all_tables
 
+pytestmark = pytest.mark.usefixtures("secret_of_producers")
 CLIENTS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "fixtures" / "csfle.json").read_text())
 CLEAR = {"PII": "clear", "CARD": "clear", "SECRET": "clear"}
 EVENT: dict[str, Any] = {
@@ -44,17 +42,6 @@ EVENT: dict[str, Any] = {
         {"name": "email", "type": ["null", "string"], "confluent:tags": ["PII"]},
     ],
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHOP_SECRET", SECRET)
-
-
-@pytest.fixture
-def registry() -> Iterator[CsfleRegistry]:
-    with serving(CsfleRegistry()) as found:
-        yield found
 
 
 def started(root: Path, registry: CsfleRegistry, *, tags: Any = CLEAR, decrypt: Any = None, **settings: Any) -> Driver:
@@ -241,98 +228,6 @@ def test_an_avro_key_is_decrypted_by_its_own_rules(tmp_path: Path, registry: Csf
     assert letter["error"].startswith("the key: field '_key.user' does not decrypt with the KEK 'shop-kek'")
 
 
-class Kms:
-    """A KMS of a test: it knows addresses of keys."""
-
-    def __init__(self, **options: str) -> None:
-        self.region = options["region"]
-
-    def unwrap(self, text: str, name: str) -> bytes:
-        if name != "aws-kms://arn:1":
-            raise ConfigError(f"{self.region} has no key {name}")
-        return b64decode(text)[::-1]
-
-
-def test_a_class_of_ones_own_asks_a_kms(tmp_path: Path, registry: CsfleRegistry) -> None:
-    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
-    registry.keks["shop-kek"] = {"name": "shop-kek", "kmsType": "aws-kms", "kmsKeyId": "arn:1", "kmsProps": {}}
-    producer = Producer(registry)
-    sealed, key = producer.sealed("maria"), producer.key("AES256_GCM")
-    registry.deks[0]["encryptedKeyMaterial"] = b64encode((b"\x1a\x20" + key)[::-1]).decode()
-    aws = {"shop-kek": {"type": f"{__name__}:Kms", "options": {"region": "eu"}}}
-    driver = started(tmp_path, registry, decrypt=aws)
-    driver.carry([log({0: event(0, sealed)})], {0: 1})
-    assert emails(driver) == {0: "maria"}
-    with pytest.raises(ConfigError, match=r"'shop-kek' is one of aws-kms, and privacy\.decrypt\.shop-kek has a secret"):
-        started(tmp_path / "b", registry)
-    registry.keks["shop-kek"]["kmsKeyId"] = "arn:2"
-    with pytest.raises(ConfigError, match=r"privacy\.decrypt: eu has no key aws-kms://arn:2"):
-        started(tmp_path / "c", registry, decrypt=aws)
-
-
-@pytest.mark.parametrize(
-    ("secret", "message"),
-    [
-        ("", "the secret of the KEK 'shop-kek' is to be in the environment variable SHOP_SECRET, which is not set"),
-        ("wrong", "variable SHOP_SECRET has another secret of the KEK 'shop-kek' than the one by which producers"),
-    ],
-    ids=["missing", "wrong"],
-)  # fmt: skip
-def test_a_start_is_refused_without_the_kek(
-    tmp_path: Path, registry: CsfleRegistry, secret: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
-    Producer(registry).sealed("maria")
-    monkeypatch.setenv("SHOP_SECRET", secret)
-    with pytest.raises(ConfigError) as raised:
-        started(tmp_path, registry)
-    assert str(raised.value).startswith("pipelines.clicks.privacy.decrypt: ")
-    assert message in str(raised.value)
-
-
-BESIDE = {"metadata": {"tags": {"shop.*.note": ["BESIDE"]}, "properties": {}}}
-NOTED = {**EVENT, "fields": [*EVENT["fields"], {"name": "note", "type": ["null", "string"]}]}
-DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
-PRICED = {**EVENT, "fields": [*EVENT["fields"], {"name": "x", "type": ["null", DECIMAL], "confluent:tags": ["CARD"]}]}
-
-
-@pytest.mark.parametrize(
-    ("schema", "beside", "message"),
-    [
-        (EVENT, {"ruleSet": {"domainRules": [rule("PII", kek="other")]}},
-         "field 'email' is encrypted with the KEK 'other', which is not in privacy.decrypt"),
-        (EVENT, {"ruleSet": {"encodingRules": [{**rule("PII"), "type": "ENCRYPT_PAYLOAD"}]}},
-         "its rule 'PII' encrypts whole values (ENCRYPT_PAYLOAD); privacy.decrypt is for fields (ENCRYPT)"),
-        (EVENT, {"ruleSet": {"domainRules": [rule("PII", algorithm="ROT13")]}}, "and the algorithm 'ROT13'"),
-        (NOTED, {"ruleSet": {"domainRules": [rule("BESIDE")]}, **BESIDE},
-         "field 'note' is decrypted, has no tag of its own, and no policy; name it in privacy.fields"),
-        (PRICED, {"ruleSet": {"domainRules": [rule("CARD")]}}, "field 'x' is an encrypted decimal"),
-    ],
-    ids=["kek", "payload", "algorithm", "policy", "decimal"],
-)  # fmt: skip
-def test_a_schema_that_cannot_be_decrypted_is_rejected_alone(
-    tmp_path: Path, registry: CsfleRegistry, schema: Any, beside: Any, message: str
-) -> None:
-    registry.register("clicks-value", {**EVENT, "doc": "plain"})
-    registry.register("clicks-value", schema, **beside)
-    driver = started(tmp_path, registry)
-    rejected = value(2, schema, {"id": 1, "at": NOW, "email": "?", "note": None, "x": None})
-    driver.carry([log({0: event(0, "maria"), 1: rejected})], {0: 2})
-    assert emails(driver) == {0: "maria"}
-    (letter,) = letters(driver)
-    assert letter["error"].startswith("schema id 2: ")
-    assert message in letter["error"]
-
-
-def test_a_tag_beside_the_schema_counts_where_the_field_has_a_policy(tmp_path: Path, registry: CsfleRegistry) -> None:
-    registry.register("clicks-value", NOTED, ruleSet={"domainRules": [rule("BESIDE")]}, **BESIDE)
-    sealed = Producer(registry).sealed("ring twice")
-    driver = started(tmp_path, registry, privacy={"fields": {"note": "hash"}})
-    driver.carry([log({0: value(1, NOTED, {"id": 0, "at": NOW, "email": "m", "note": sealed})})], {0: 1})
-    assert driver.table.rows().to_table(columns=["note"])["note"].to_pylist() == [hashed(tmp_path, "ring twice")]
-    assert emails(driver) == {0: "m"}, "no rule encrypts it"
-
-
 def test_branches_of_a_union_decrypt_by_their_types(tmp_path: Path, registry: CsfleRegistry) -> None:
     both = {**EVENT, "fields": [*EVENT["fields"], {"name": "x", "type": ["null", "long", "string", "bytes"],
                                                    "confluent:tags": ["PII"]}]}  # fmt: skip
@@ -372,32 +267,6 @@ def test_a_route_sends_on_what_is_decrypted(tmp_path: Path, registry: CsfleRegis
     assert pq.read_table(lake / "event" / file.path, columns=["email"])["email"].to_pylist() == ["maria"]
 
 
-def test_validate_names_what_is_decrypted(tmp_path: Path, registry: CsfleRegistry) -> None:
-    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
-    driver = started(tmp_path, registry)
-    found = source_checks._privacy("clicks", driver.config, driver._walk.schemas)
-    assert [(one.status, one.message) for one in found] == [("ok", "decrypted: email")]
-
-
-@pytest.mark.parametrize(
-    "change", [{"disabled": True}, {"mode": "WRITE"}, {"type": "CEL_FIELD"}], ids=["disabled", "write", "cel"]
-)
-def test_rules_that_a_reader_does_not_undo_leave_a_field_as_it_is(
-    tmp_path: Path, registry: CsfleRegistry, change: Any
-) -> None:
-    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [{**rule("PII"), **change}]})
-    driver = started(tmp_path, registry)
-    driver.carry([log({0: event(0, "maria")})], {0: 1})
-    assert emails(driver) == {0: "maria"}
-
-
-def test_a_dek_registry_that_does_not_answer_holds_a_start(tmp_path: Path, registry: CsfleRegistry) -> None:
-    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
-    registry.down = True
-    with pytest.raises(RegistryUnreachable, match="does not answer"):
-        started(tmp_path, registry)
-
-
 def test_each_value_of_a_batch_is_decrypted_once(
     tmp_path: Path, registry: CsfleRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,23 +298,6 @@ def test_the_log_has_the_names_of_keks_and_a_command_keeps_to_them(tmp_path: Pat
     )  # fmt: skip
     with pytest.raises(ConfigError, match="privacy policies of pipeline 'clicks' are not those by which its writer"):
         Replaying("clicks", other, driver.schemas).run(Selection(), NOW)
-
-
-def test_decrypt_needs_a_registry(tmp_path: Path) -> None:
-    sections = {"registry": {"files": {1: str(tmp_path / "a.avsc")}}, "keys": {"env": "K"}}
-    privacy = {"tags": CLEAR, "decrypt": {"shop-kek": {"env": "S"}}}
-    with pytest.raises(ValueError, match=r"privacy\.decrypt asks a registry for data keys; give registry\.url"):
-        config(tmp_path, sections=sections, privacy=privacy)
-
-
-@pytest.mark.parametrize("ids", ["fingerprint", "content"])
-def test_ids_of_another_kind_are_refused(tmp_path: Path, registry: CsfleRegistry, ids: Any) -> None:
-    """No registry tells rules by them, and an encrypted field would be taken for a clear one."""
-    registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
-    schemas = started(tmp_path, registry)._walk.schemas
-    schemas._wire = Wire("confluent", ids)
-    with pytest.raises(ConfigError, match=rf"clicks\.privacy\.decrypt needs ids of Confluent's.*have {ids} ids"):
-        schemas._decrypting(schemas.plan, 7, "{}")
 
 
 def test_a_preview_decrypts(tmp_path: Path, registry: CsfleRegistry) -> None:

@@ -9,13 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from recovery.backfill import source_factory
-from recovery.backfill.chunk_commit import BackfilledTable
-from recovery.backfill.loop import BackfillRequest, Outcome, fill
-from recovery.backfill.source import SourceFailed
 from recovery.rewind.execute import RewindExecution
 from tests import oracle
 from tests.carried import Died, Driver, configured, log
@@ -23,12 +18,10 @@ from tests.contract.audits import OLD, audited, said
 from tests.contract.test_rewind import Cluster
 from tests.looking import NOW, event
 from tests.process import run_killed
-from tests.skipped import Silent, skipped
 from writer.cli.table.convert import run_convert
 from writer.cli.write import delete_rows
 from writer.cli.write.retention import run_retention
 from writer.core.errors import ConfigError
-from writer.core.offsets import TopicPartition
 from writer.driver.pipeline_start import make_tables
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.row_keys import where
@@ -327,79 +320,6 @@ def test_without_a_raw_table_nothing_is_other_than_it_was(tmp_path: Path) -> Non
     assert not [key for key in ("raw", *facts["ranges"][0]) if key == "raw" and key in facts]
     assert driver.table.snapshot().format < 7
     assert oracle.rows(Path(driver.lake), "count(*)") == [(4,)]
-
-
-def brought(driver: Driver, place: str, rows_max: int = 500_000) -> list[Outcome]:
-    """Fill the gaps of a table from a raw table."""
-    filling = BackfilledTable("clicks", driver.config, driver.schemas)
-    wish = BackfillRequest(rows_max=rows_max, by="ann")
-    return fill(filling, lambda _: [source_factory.raw(filling, place)], wish, Silent())
-
-
-@pytest.mark.parametrize("form", ["delta", "parquet"])
-def test_a_gap_is_filled_from_the_raw_table_of_an_earlier_table(tmp_path: Path, form: str) -> None:
-    before = made(tmp_path / "before", form)
-    carried(before, VALUES, headers=HEADERS, keys=KEYS)
-    carried(before, {n: event(n) for n in range(8, 12)}, came=NOW + DAY)
-    carried(before, {n: event(n) for n in range(12, 15)})
-    delete_rows.run_delete(
-        before.config, "clicks", where("id = 9"), before.schemas, with_dead_letters=True, write=True, now=NOW,
-        as_json=False, out=console(),
-    )  # fmt: skip
-    table = {"location": str(tmp_path / "lake" / "clicks"), "raw": str(tmp_path / "lake" / "clicks_raw")}
-    driver = Driver(tmp_path, form, table=table, limits={"failed_ratio_max": 1})
-    driver.start()
-    skipped(driver, 14)
-    driver.start()
-    driver.carry([log({14: event(14)})], {0: 15})
-    (found,) = brought(driver, before.settings.table.raw.location, rows_max=3)
-    assert [(r.start, r.end) for r in found.absent] == [(9, 10)], "what was deleted does not come back"
-    assert sorted(kept(driver)) == [n for n in range(15) if n != 9]
-    theirs = kept(before)
-    assert {at: {**row, "day": ""} for at, row in kept(driver).items()} == {
-        at: {**row, "day": ""} for at, row in theirs.items()
-    }
-    seen = audited(driver)
-    assert seen.adds_up, said(seen)
-    assert (seen.reconciliation.total("tombstones"), seen.reconciliation.total("dead_letters")) == (1, 2)
-    version = driver.table.snapshot().version
-    (again,) = brought(driver, before.settings.table.raw.location)
-    assert (again.chunks, driver.table.snapshot().version) == ([], version)
-
-
-def test_a_raw_table_of_another_incarnation_and_none_at_all_are_refused(tmp_path: Path) -> None:
-    driver = Driver(tmp_path, "delta")
-    driver.start()
-    skipped(driver, 8)
-    driver.start()
-    with pytest.raises(ConfigError, match="there is no table in the format"):
-        brought(driver, str(tmp_path / "nowhere"))
-    other = made(tmp_path / "other", "delta")
-    carried(other, VALUES)
-    raw = other.side(other.settings.table.raw.location)
-    (file,) = raw.bucket_files(raw.snapshot())
-    path = Path(raw.location) / file.path
-    rows = pq.ParquetFile(path).read()
-    at = rows.column_names.index("_incarnation")
-    twos = pa.repeat(pa.scalar(2, pa.int32()), rows.num_rows)
-    pq.write_table(rows.set_column(at, "_incarnation", twos), path)
-    with pytest.raises(SourceFailed, match="incarnation 2 of topic 'clicks', the gap is of incarnation 1"):
-        brought(driver, raw.location)
-
-
-def test_a_raw_table_of_a_topic_that_was_created_again_since_is_refused(tmp_path: Path) -> None:
-    """Both know the topic as incarnation 1; each means another one."""
-    other = made(tmp_path / "other", "delta")
-    carried(other, VALUES)
-    driver = Driver(tmp_path, "delta")
-    driver.table.begin({TopicPartition("clicks", 1, 0): 0}, {"clicks": ["uuid-2"]})
-    skipped(driver, 8, topic_id="uuid-2")
-    driver.epoch = driver.table.begin({TopicPartition("clicks", 1, 0): 8}, {"clicks": ["uuid-2"]})
-    driver.specs = 0
-    driver.carry([log({8: event(8)})], {0: 9})
-    with pytest.raises(SourceFailed, match="topic"):
-        brought(driver, other.settings.table.raw.location)
-    assert not [row for row in driver.table.rows().to_table().to_pylist() if row["_offset"] < 8]
 
 
 def test_it_becomes_an_iceberg_table_with_the_others(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """A reprocess of a pipeline whose fields are hashed, encrypted, or decrypted on entry, from its encrypted raw table."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +8,11 @@ import pytest
 from tests.carried import Driver, log
 from tests.contract.test_field_decryption import EVENT, event, started
 from tests.contract.test_privacy import hashed, ring_at
-from tests.encrypting import SECRET, Producer, rule
+from tests.encrypting import Producer, rule
 from tests.reprocessing import BERLIN, check_sound, reprocessed, rows
-from tests.servers.csfle import CsfleRegistry, serving
+from tests.servers.csfle import CsfleRegistry
 from writer.privacy.encryption import decrypted
 from writer.privacy.keyring import read_keyring
-
-
-@pytest.fixture(autouse=True)
-def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHOP_SECRET", SECRET)
-
-
-@pytest.fixture
-def registry() -> Iterator[CsfleRegistry]:
-    with serving(CsfleRegistry()) as found:
-        yield found
 
 
 def kept(root: Path, of: CsfleRegistry, keys: Path, **settings: Any) -> Driver:
