@@ -142,7 +142,7 @@ class BackfilledTable:
         }
         without_records = {part: found for part, found in each.items() if found is not None}
         chunk.confirm(list(without_records.values()))
-        check_failed_records(self.name, report, self.settings.limits, sound=report.dead_on_purpose)
+        check_failed_records(self.name, report, self.settings.limits)
         accounts = []
         for part, spans in chunk.spans.items():
             counts = report.counts.get((part.topic, part.partition), Counts())

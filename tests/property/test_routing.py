@@ -337,7 +337,7 @@ def test_each_record_is_in_exactly_one_table_or_exit_whenever_the_driver_dies(
             except Died:
                 driver = Driver(root, world)
             else:
-                assert report is None or report.dead_on_purpose == ruleless
+                assert report is None or report.unrouted == ruleless
                 if report is not None:
                     break
     check(root, world, wanted, Driver(root, world), is_whole=not stopped)

@@ -53,6 +53,7 @@ GROWN = f"headrace_topic_restarts_total{{{P}}}"
 RESTARTS, LEVEL = f"headrace_restarts_total{{{P}}}", f"headrace_recovery_level{{{P}}}"
 ALIVE, UP = f"headrace_pipeline_alive{{{P}}}", f"headrace_supervised_up{{{P}}}"
 DLQ, READ = f"headrace_dead_letter_table_rows_total{{{P}}}", f"headrace_records_read_total{{{P}}}"
+RULED = f"headrace_dead_letters_by_rule_total{{{P}}}"
 GAP_AGE, SETTLED = f"headrace_gap_oldest_age_seconds{{{P}}}", f"headrace_gap_offsets_closed_total{{{P}}}"
 RETENTION = 'headrace_topic_retention_seconds{pipeline="clicks",topic="clicks"}'
 OTHER = 'headrace_topic_retention_seconds{pipeline="clicks",topic="views"}'
@@ -164,8 +165,19 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
     ),
     "HeadracePaused": ([{PAUSED: flat(1)}], [{PAUSED: steps(0, 0, 0, 1)}]),
     "HeadraceDeadLetters": (
-        [{DLQ: rising(20), READ: rising(1_000)}],
-        [{DLQ: rising(5), READ: rising(1_000)}, {DLQ: flat(9), READ: flat(9)}],
+        [
+            {DLQ: rising(20), RULED: flat(0), READ: rising(1_000)},
+            {DLQ: rising(520), RULED: rising(500), READ: rising(1_000)},
+        ],
+        [
+            {DLQ: rising(5), RULED: flat(0), READ: rising(1_000)},
+            {DLQ: rising(500), RULED: rising(500), READ: rising(1_000)},
+            {DLQ: flat(9), RULED: flat(0), READ: flat(9)},
+        ],
+    ),
+    "HeadraceDeadLettersByRule": (
+        [{RULED: rising(20), READ: rising(1_000)}],
+        [{RULED: rising(5), READ: rising(1_000)}, {RULED: flat(0), DLQ: rising(500), READ: rising(1_000)}],
     ),
     "HeadraceSchemaRejected": (
         [{REJECTED: flat(1)}],

@@ -60,7 +60,8 @@ def test_late_rows_and_dead_letters_are_the_same_everywhere(driver: Driver, poli
     assert status["last_commit"]["late_rows"] == 14
     text = drawn(lambda out: out.print(screen({"pipelines": {"clicks": status}})))
     assert "; 14 late rows\n" in text
-    assert f"dead letters  {expected['dead_letters']}, and 4 quarantined: " in text
+    ruled = " (14 by a rule)" if policy == "dead_letter" else ""
+    assert f"dead letters  {expected['dead_letters']}{ruled}, and 4 quarantined: " in text
 
     samples = [sample for family in families({"clicks": progress}, NOON) for sample in family.samples]
     metrics = {(s.name, s.labels.get("outcome")): s.value for s in samples}
@@ -69,6 +70,8 @@ def test_late_rows_and_dead_letters_are_the_same_everywhere(driver: Driver, poli
     }
     assert metrics["headrace_late_rows_total", None] == 14
     assert metrics["headrace_dead_letter_table_rows_total", None] == expected["dead_letters"] + 4
+    by_rule = 14 if policy == "dead_letter" else 0
+    assert metrics["headrace_dead_letters_by_rule_total", None] == status["totals"]["dead_letters_by_rule"] == by_rule
 
     found = to_dict(audit(driver.config, "clicks", since=None, deep=True), deep=True)
     assert (found["adds_up"], found["records"]) == (True, expected)

@@ -79,6 +79,13 @@ def test_health_is_the_worst_of_what_is_wrong(changes: dict[str, Any], level: st
     assert health(pipeline(**changes)) == Health(level, (reason,) if reason else ())  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("by_rule", "reasons"), [(30, ()), (25, ("5.0% dead letters",))])
+def test_dead_letters_by_a_rule_are_no_reason(by_rule: int, reasons: tuple[str, ...]) -> None:
+    totals = pipeline()["totals"]
+    records = {**totals["records"], "read": 100, "dead_letters": 28, "quarantined": 2}
+    assert health(pipeline(totals={**totals, "records": records, "dead_letters_by_rule": by_rule})).reasons == reasons
+
+
 def test_the_worst_reason_comes_first_and_the_status_document_has_it() -> None:
     found = health(pipeline(pause={"at": "x"}, state="failed", error="torn"))
     assert found == Health("critical", ("failed: torn", "paused"))

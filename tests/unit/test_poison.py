@@ -53,9 +53,9 @@ def test_dead_letters_for_no_fault_of_theirs_do_not_count() -> None:
     """Nor may many of them hide that all others fail."""
     counts = {SOURCE: Counts(read=1000, rows=300, dead_letters=700)}
     limits = Limits(failed_ratio_max=0.5, failed_records_min=10)
-    failed_records_limit.check("p", Report(counts=counts), limits, sound=400)
+    failed_records_limit.check("p", Report(counts=counts, unrouted=400), limits)
     with pytest.raises(LimitReached, match="301 of 601 records"):
-        failed_records_limit.check("p", Report(counts=counts), limits, sound=399)
+        failed_records_limit.check("p", Report(counts=counts, unrouted=399), limits)
 
 
 def test_a_limit_of_zero_tolerates_nothing(tmp_path):

@@ -183,7 +183,7 @@ class Task:
                 self._report.unknown_names |= share.distinct()
             elif share.target is NoTarget.UNROUTED:
                 whole = group.part(share.mask).whole()
-                self._report.dead_on_purpose += share.count(route.is_on_purpose, whole.num_rows)
+                self._report.unrouted += share.count(route.is_on_purpose, whole.num_rows)
                 hides = self._plan.sealing is not None and route.by == "header"
                 self._dead.add(whole, group.schema_id, partial(_reason, route, share, hides=hides))
             else:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -123,7 +124,7 @@ class Report:
     refused: str = ""  # what the storage of a route's table said
     number: int = 0  # of a route's table, in the pipeline's log
     is_held: bool = False  # its files wait at the pipeline's log
-    dead_on_purpose: int = 0  # dead letters for which the route has no rule, or whose table takes none for now
+    unrouted: int = 0  # dead letters for which the route has no rule, or whose table takes none for now
     unknown_names: set[str] = field(default_factory=set)  # for which the route may want a table that is not there yet
     beyond_names: set[str] = field(default_factory=set)  # that got no table, as too many were made; NAMES_MAX of them
     schemas: set[int] = field(default_factory=set)  # ids by whose schemas records were decoded
@@ -149,6 +150,16 @@ class Report:
         """The plan lacked schemas or targets, or one refused: nothing was staged, the records are to be read again."""
         lacks = bool(self.unknown_schemas or self.unknown_key_schemas or self.unknown_names or self.refused)
         return lacks or any(target.lacks_schemas for target in self.targets.values())
+
+    @property
+    def lateness(self) -> Lateness:
+        """Late rows of all tables."""
+        return reduce(Lateness.plus, (target.late for target in self.targets.values()), self.late)
+
+    @property
+    def dead_letters_by_rule(self) -> int:
+        """Dead letters that are none by a fault of theirs: late by the policy dead_letter, or unrouted."""
+        return self.lateness.by_policy.get("dead_letter", 0) + self.unrouted
 
     def add_filtered(self, found: Mapping[str, Mapping[str, int]], newest: int | None) -> None:
         """Add records that specs left out, by spec and rule, and their newest event time."""

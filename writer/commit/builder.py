@@ -3,12 +3,10 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import reduce
 from statistics import median
 from typing import Any
 from uuid import uuid4
 
-from writer.batch.lateness import Lateness
 from writer.batch.task_report import Counts, Report
 from writer.commit.missing_offsets import MissingOffsets, without_records
 from writer.commit.rate_limit import spent
@@ -44,7 +42,7 @@ def merged(reports: Iterable[Report]) -> Report:
         total.beyond_names |= report.beyond_names
         total.refused = total.refused or report.refused
         total.number, total.is_held = report.number, report.is_held
-        total.dead_on_purpose += report.dead_on_purpose
+        total.unrouted += report.unrouted
         total.schemas |= report.schemas
         total.unknown_key_schemas |= report.unknown_key_schemas
         total.key_schemas |= report.key_schemas
@@ -157,7 +155,6 @@ def batch(
         assert counts.offset_max < r.end, f"{source}: offset {counts.offset_max} lies beyond {r}"
     files = row_files(report)
     late_files = [*report.late_files, *(file for target in report.targets.values() for file in target.late_files)]
-    late = reduce(Lateness.plus, (target.late for target in report.targets.values()), report.late)
     times = [time for file in files for time in (file.event_time_min, file.event_time_max)]
     about = {
         **facts,
@@ -173,11 +170,12 @@ def batch(
         "value_bytes": report.value_bytes,
         "spilled_bytes": report.spilled_bytes,
         "time_unit": report.time_unit,
-        "late": late.to_json(),
+        "late": report.lateness.to_json(),
         "late_files": len(late_files),
         "late_bytes": sum(file.bytes for file in late_files),
         "closed_until": to_iso(closed[0]),
         **({"raw": sums(report.raw_files)} if report.raw_files else {}),
+        **({"unrouted": report.unrouted} if report.unrouted else {}),
     }
     found = {r.part: report.counts.get((r.part.topic, r.part.partition), Counts()).seen for r in committing}
     moved = risen(seen, {part: at for part, at in found.items() if at is not None})

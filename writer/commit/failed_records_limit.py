@@ -10,14 +10,14 @@ from writer.core.errors import LimitReached
 _REASONS_SHOWN = 3
 
 
-def check(pipeline: str, report: Report, limits: Limits, *, sound: int = 0) -> None:
+def check(pipeline: str, report: Report, limits: Limits) -> None:
     """Raise LimitReached when the number of failed records, and their share of all with a value, reach the limits.
 
-    Failed are dead letters and quarantined records. The `sound` of them count on neither side: those that came after
-    their bucket was closed, whose name no rule of the route matches, or whose table takes none for now.
+    Failed are dead letters and quarantined records. Those that are dead letters by a rule count on neither side.
     """
-    bad = sum(c.dead_letters + c.quarantined for c in report.counts.values()) - sound
-    valued = sum(c.read - c.tombstones for c in report.counts.values()) - sound
+    by_rule = report.dead_letters_by_rule
+    bad = sum(c.dead_letters + c.quarantined for c in report.counts.values()) - by_rule
+    valued = sum(c.read - c.tombstones for c in report.counts.values()) - by_rule
     if bad < limits.failed_records_min or bad <= limits.failed_ratio_max * valued:
         return
     raise LimitReached(

@@ -173,10 +173,6 @@ class Targets:
             found |= {target.settings.late_place: of_target.late_files} if of_target.late_files else {}
         return found
 
-    def late_dead_letters(self, report: Report) -> int:
-        """Count the rows of a report that are dead letters because they came late."""
-        return sum(one.late.by_policy.get("dead_letter", 0) for one in report.targets.values())
-
     def closed_between(
         self, report: Report, before: Mapping[int, datetime], after: Mapping[int, datetime]
     ) -> set[tuple[str, BucketKey]]:

@@ -387,7 +387,7 @@ class PipelineRun:
         except RecordsMissed as error:
             self._notifier.send(notifications.records_missed(self.name, str(error), datetime.now(UTC)))
             raise
-        check_failed_records(self.name, report, self.config.limits, sound=self._tasks.sound_dead_letters(report))
+        check_failed_records(self.name, report, self.config.limits)
 
     def _same_topics(self) -> None:
         """Raise when a topic was deleted and created again under this run: its offsets mean other records now."""

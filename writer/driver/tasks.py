@@ -146,12 +146,6 @@ class Tasks:
         of_targets = {} if self._targets is None else self._targets.rejected()
         self._progress.admitted({**self._schemas.plan.schemas, **of_targets})
 
-    def sound_dead_letters(self, report: Report) -> int:
-        """Count the records of a report that are dead letters for no fault of theirs: late, or without a table."""
-        if self._targets is not None:
-            return self._targets.late_dead_letters(report) + report.dead_on_purpose
-        return report.late.by_policy.get("dead_letter", 0)
-
     def closed_between(self, report: Report, before: BatchDecision, after: BatchDecision) -> int:
         """Count the buckets of a report that are closed by `after`, and were not by `before`: their rows are late."""
         if self._targets is not None:

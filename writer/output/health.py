@@ -9,7 +9,7 @@ from writer.core.text import plural, span
 Level = Literal["critical", "warning", "ok"]
 LEVELS: tuple[Level, ...] = ("critical", "warning", "ok")  # the worst first
 HEADROOM_LOW_S, HEADROOM_BAD_S = 24 * 3600, 6 * 3600  # until Kafka's retention takes what waits
-DEAD_LETTERS_BAD = 0.01  # of all records since the start
+FAILED_BAD = 0.01  # of all records since the start
 SOURCE_OLD_S = 60  # since Kafka last answered
 _TARGET_LATE_S = 900  # as the alert HeadraceTargetBehind has it
 _SPARE_S = 60  # a commit takes a while beyond the delay
@@ -26,6 +26,12 @@ class Health:
 def is_late(lag: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
     """Return whether the oldest record waits longer than two commits take: seconds beyond twice the delay."""
     return (lag["seconds"] or 0) > 2 * (limits.get("delay_max_seconds") or 600) + _SPARE_S
+
+
+def failed_records(totals: Mapping[str, Any]) -> int:
+    """Count dead letters and quarantined records, without those that are dead letters by a rule."""
+    records = totals["records"]
+    return int(records["dead_letters"] + records["quarantined"] - totals.get("dead_letters_by_rule", 0))
 
 
 def health(pipeline: Mapping[str, Any]) -> Health:
@@ -51,9 +57,9 @@ def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
     if is_late(lag, pipeline["limits"]):
         yield "warning", f"the oldest record waits {span(lag['seconds'])}"
     yield from _of_tables(pipeline)
-    bad = records["dead_letters"] + records["quarantined"]
-    if bad > DEAD_LETTERS_BAD * records["read"]:
-        yield "warning", f"{bad / max(1, records['read']):.1%} dead letters"
+    failed = failed_records(pipeline["totals"])
+    if failed > FAILED_BAD * records["read"]:
+        yield "warning", f"{failed / max(1, records['read']):.1%} dead letters"
     if pipeline["gaps"]["count"]:
         yield "warning", plural(pipeline["gaps"]["count"], "open gap")
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from writer.core.text import instant, limit_words, plural, ranges, span
 from writer.core.units import show_size
-from writer.output.health import DEAD_LETTERS_BAD, HEADROOM_BAD_S, HEADROOM_LOW_S, SOURCE_OLD_S, is_late
+from writer.output.health import FAILED_BAD, HEADROOM_BAD_S, HEADROOM_LOW_S, SOURCE_OLD_S, failed_records, is_late
 from writer.output.route_lines import route_lines
 from writer.output.tables import labelled
 from writer.scaling.spark_settings import in_one_process
@@ -224,7 +224,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         ("restarts", Text(f"{plural(pipeline['restarts'], 'time')} by this driver", style="yellow"))
         if pipeline["restarts"]
         else None,
-        ("dead letters", _dead_letters(pipeline["totals"]["records"])) if pipeline["epoch"] else None,
+        ("dead letters", _dead_letters(pipeline["totals"])) if pipeline["epoch"] else None,
         ("buckets", _buckets(pipeline)) if pipeline["epoch"] else None,
         *(seal_lines(pipeline) if pipeline["epoch"] else ()),
         *executor_lines(pipeline.get("executors")),
@@ -337,13 +337,15 @@ def _gaps(gaps: Mapping[str, Any]) -> Text:
     return text
 
 
-def _dead_letters(records: Mapping[str, int]) -> Text:
+def _dead_letters(totals: Mapping[str, Any]) -> Text:
+    records, by_rule = totals["records"], totals.get("dead_letters_by_rule", 0)
     bad = records["dead_letters"] + records["quarantined"]
     if not bad:
         return Text("none", style="green")
     share = bad / max(1, records["read"])
-    style = "bold red" if share > DEAD_LETTERS_BAD else "yellow"
-    text = Text(f"{records['dead_letters']:,}, and {records['quarantined']:,} quarantined", style=style)
+    style = "bold red" if failed_records(totals) > FAILED_BAD * records["read"] else "yellow"
+    ruled = f" ({by_rule:,} by a rule)" if by_rule else ""
+    text = Text(f"{records['dead_letters']:,}{ruled}, and {records['quarantined']:,} quarantined", style=style)
     return text.append(f": {share:.2g} of all read" if share < 0.0001 else f": {share:.2%} of all read")  # noqa: PLR2004
 
 

@@ -194,7 +194,7 @@ def _totals(totals: Totals, since: datetime) -> dict[str, Any]:
     return {
         "since": iso(since), "commits": dict(totals.commits),
         "records": {name: totals.records[name] for name in OUTCOMES}, "late_rows": totals.late_rows,
-        "late_rows_by": totals.late.by_policy,
+        "late_rows_by": totals.late.by_policy, "dead_letters_by_rule": totals.dead_letters_by_rule,
         "filtered_by": {spec: dict(rules) for spec, rules in totals.filtered.items()},
         "value_bytes": totals.value_bytes,
         "files": totals.files, "bytes": totals.bytes,

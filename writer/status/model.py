@@ -68,6 +68,7 @@ class Totals:
     spilled_bytes: int = 0
     offsets_without_records: int = 0
     late: Lateness = field(default_factory=Lateness)
+    unrouted: int = 0  # dead letters for which the route has no rule, or whose table took none
     gaps: Counter[str] = field(default_factory=Counter)  # by cause
     gap_offsets: Counter[str] = field(default_factory=Counter)
     filtered: dict[str, Counter[str]] = field(default_factory=dict)  # records that specs left out: by spec, by rule
@@ -101,6 +102,7 @@ class Totals:
             self.filtered.setdefault(spec, Counter()).update(rules)
         for name, about in facts.get("targets", {}).items():
             self.targets.setdefault(name, Counter()).update({key: about[key] for key in ("rows", "bytes", "files")})
+        self.unrouted += facts.get("unrouted", 0)
         if "late" in facts:
             self.late = self.late.plus(Lateness.from_json(facts["late"]))
 
@@ -108,6 +110,11 @@ class Totals:
     def late_rows(self) -> int:
         """Rows whose bucket was closed before their batch, whatever became of them."""
         return sum(self.late.beyond)
+
+    @property
+    def dead_letters_by_rule(self) -> int:
+        """Dead letters that are none by a fault of theirs: late by the policy dead_letter, or unrouted."""
+        return self.late.by_policy.get("dead_letter", 0) + self.unrouted
 
     def copy(self) -> "Totals":
         """Return the sums as they are now."""

@@ -273,6 +273,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "Rows committed to the dead-letter table: dead letters and quarantined records.",
         plain(lambda r: r.view.totals.records["dead_letters"] + r.view.totals.records["quarantined"]),
     ),
+    Metric(
+        "headrace_dead_letters_by_rule_total",
+        "Those of them that are dead letters by a rule of the configuration, not by a fault of theirs: late ones by "
+        "seal.late, and records for which the route has no rule or whose table is over route.held.",
+        plain(lambda r: r.view.totals.dead_letters_by_rule),
+    ),
     Metric("headrace_files_total", "Parquet files committed to the table.", plain(lambda r: r.view.totals.files)),
     Metric("headrace_bytes_total", "Bytes of those files.", plain(lambda r: r.view.totals.bytes)),
     Metric(
