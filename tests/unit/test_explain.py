@@ -175,6 +175,7 @@ def test_every_kind_of_entry_is_explained():
     assert [kind for kind, text in said.items() if "does not know" in text] == []
     assert len(set(said.values())) == len(said), "each in its own words"
     assert "does not know" in what("newer", FACTS)
+    assert what("replay", {"moves": []}).startswith("dead letters were deleted")
     another_key = {"keys": FACTS["keys"], "privacy_version": 2}
     assert what("privacy", another_key) == "the hash key became h1: hashes of later rows equal none of those before"
     assert what("rewrite", {"taken": {"why": "delete", "rows": 3}}) == "3 rows were taken out by delete"

@@ -105,6 +105,8 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
             return (
                 f"gap {facts['gap'][:8]} was given up with {plural(facts['left'], 'offset')} that were not brought back"
             )
+        case "replay" if not facts.get("moves"):
+            return "dead letters were deleted: a replay that had read them before reads them again"
         case "replay":
             rows = sum(move.get("rows", 0) for move in facts.get("moves", ()))
             return f"{plural(rows, 'row')} came of dead letters that were decoded again"
