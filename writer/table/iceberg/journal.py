@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import AssertTableUUID, TableUpdate
 
 from writer.core import fault_points
-from writer.storage.base import Store
+from writer.storage.base import OutcomeUnknown, Store
 from writer.table.iceberg import compatibility, foreign_snapshots
 from writer.table.iceberg.catalog.catalog_client import CatalogClient
 from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, CommitRefused
@@ -37,7 +37,7 @@ from writer.table.iceberg.metadata.snapshots import (
 )
 from writer.table.log import file_listing
 from writer.table.log.entries import answers, parse_commit_info, redescribed
-from writer.table.log.foreign_writes import FilesGone, ForeignChange
+from writer.table.log.foreign_writes import FilesGone, ForeignChange, one_line
 from writer.table.log.log import Action, Log, State, entry_lines, entry_name
 from writer.table.schema_evolution import ColumnTypeMismatch, grown
 
@@ -94,19 +94,18 @@ class Journal(Log):
     def take(self, table: Table, actions: Sequence[Action]) -> bool:
         """Begin the log of a table that another client made: its first entry names the files of its current snapshot.
 
-        False when another commit came before. Raises OSError where nobody knows whether it was committed.
+        False when another commit came before. Raises OutcomeUnknown, OSError.
         """
         draft = self._put_draft(actions)
         properties = {**self._properties(), **_OF_OFFSETS}
         del properties["format-version"]  # it is of this one
         prepared = takeover(table, actions, draft, properties)
         fault_points.point("before_catalog")
-        try:
-            self._client.commit(table, prepared.requirements, prepared.updates)
-        except CommitRefused:
-            self._store.delete(draft)
-            return False
+        is_committed = self._commit(table, prepared, 0, draft)
         fault_points.point("after_catalog")
+        if not is_committed:
+            self._withdraw(table, draft, ())
+            return False
         with suppress(OSError):  # committed all the same: the next process puts it there
             self._place(0, draft)
         return True
@@ -189,7 +188,7 @@ class Journal(Log):
         """Commit the entry that follows `after`. False when another entry, or another client's commit, came before.
 
         The table is not loaded again for it: the catalog refuses what does not follow its snapshot and its columns of
-        `after`. Raises FilesGone, and OSError where nobody knows whether it was committed.
+        `after`. Raises FilesGone, OutcomeUnknown, OSError.
         """
         if (self._loaded is None or self._loaded[0] != after.place) and self.state().place != after.place:
             return False
@@ -223,8 +222,16 @@ class Journal(Log):
         """Ask the catalog until it has the commit, or has another one in its place.
 
         Whatever it answers, a look at it decides: what had no answer may be committed, and so may what was refused,
-        where a request came twice. To ask again is safe, because only one request finds the table as required.
+        where a request came twice. To ask again is safe, because only one request finds the table as required. Raises
+        OutcomeUnknown, and ForeignChange where the table is gone.
         """
+        try:
+            return self._asked(table, prepared, version, draft)
+        except OSError as error:
+            fix = "What became of it, the next look shows."
+            raise OutcomeUnknown("commit to", str(self._client.place), one_line(error).rstrip("."), fix) from error
+
+    def _asked(self, table: Table, prepared: PreparedCommit, version: int, draft: str) -> bool:
         retries = self._client.retries()
         while True:
             refusal = None
