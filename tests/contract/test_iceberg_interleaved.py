@@ -1,9 +1,7 @@
 """An Iceberg table that several processes and clients reach at once, or whose catalog went back: no entry is wrong."""
 
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +12,7 @@ from pyiceberg.types import StringType
 from tests.contract.tables import P0, batch, begun, iceberg_table_of, made, rows, written
 from tests.opened import iceberg_table, in_catalog
 from writer.core.files import StagedFile
-from writer.table.log.foreign_writes import CommitFailed, ForeignChange
+from writer.table.log.foreign_writes import ForeignChange
 from writer.table.table import PipelineTable
 
 HOUR = "2026-11-20T05"

@@ -1,38 +1,44 @@
 """Commits to an Iceberg table whose outcome is unknown, and files that a snapshot names: nothing is taken away."""
 
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from dataclasses import replace
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.expressions import EqualTo
+from pyiceberg.catalog import Catalog
 from requests.exceptions import ConnectionError as Broken
 
-from tests.carried import Driver, log
-from tests.contract.tables import P0, batch, begun, iceberg_table_of, made, written
-from tests.contract.test_adopt_iceberg import START, adopted, foreign, in_catalog as catalog_of, theirs
+from tests.carried import Driver, configured, log
+from tests.contract.tables import P0, iceberg_table_of
+from tests.contract.test_adopt_iceberg import START, adopted, foreign, theirs
 from tests.contract.test_compact import carry, compacted, filled
 from tests.contract.test_vacuum import later
-from tests.looking import NOW, event
+from tests.looking import event
 from tests.opened import iceberg_table, in_catalog
 from tests.racing import FAULTS, fail
 from writer.batch.staging.parquet_files import Destination, delta_statistics
+from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile
 from writer.maintenance.vacuum import find_unneeded, remove
 from writer.storage.locations import store_at
 from writer.table.factory import table_at
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.entries import SideEntry
-from writer.table.log.foreign_writes import CommitFailed, ForeignChange
+from writer.table.log.foreign_writes import CommitFailed
 
 OFFSETS = pa.schema(
     [("_topic", pa.string()), ("_incarnation", pa.int32()), ("_partition", pa.int32()), ("_offset", pa.int64())]
 )
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def opened(place: CatalogTable | None) -> Catalog:
+    assert place is not None
+    return catalog_client._opened(place.catalog, tuple(sorted(place.settings)))
 
 
 def with_offsets(location: str, rows: int) -> StagedFile:
@@ -54,7 +60,7 @@ def test_what_is_left_of_a_file_stays_where_the_catalog_was_lost_after_it_took_t
     table = table_at("iceberg", location, "events", catalog=place)
     table.create(OFFSETS, [])
     table.apply_side(SideEntry(1, [with_offsets(location, 10)]))
-    client, lost = catalog_client._opened(place.catalog, tuple(sorted(place.settings))), False
+    client, lost = opened(place), False
     commit, load = client.commit_table, client.load_table
 
     def forgetting(*given: Any) -> Any:
@@ -82,16 +88,10 @@ def test_whatever_the_catalog_does_to_an_adoption_the_table_has_its_first_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     foreign(tmp_path)
-    place = Driver.__init__  # noqa: F841
-    from tests.carried import configured
-    whole = configured(tmp_path, "iceberg")
-    where = whole.catalog_place("clicks", whole.pipelines["clicks"].table.location)
-    client = catalog_client._opened(where.catalog, tuple(sorted(where.settings)))
-    with fail(monkeypatch, client, fault):
-        try:
-            adopted(tmp_path)
-        except CommitFailed:
-            pass
+    settings = configured(tmp_path, "iceberg")
+    client = opened(settings.catalog_place("clicks", settings.pipelines["clicks"].table.location))
+    with fail(monkeypatch, client, fault), suppress(CommitFailed):
+        adopted(tmp_path)
     if "headrace.version" not in theirs(tmp_path).properties:
         adopted(tmp_path)
     driver = Driver(tmp_path, "iceberg", start=START)
@@ -107,10 +107,8 @@ def test_files_of_snapshots_that_the_catalog_did_not_let_expire_stay(
     compacted(driver)
     carry(driver, 6)
     place = driver.config.catalog_place("clicks", driver.lake)
-    assert place is not None
-    client = catalog_client._opened(place.catalog, tuple(sorted(place.settings)))
     found = find_unneeded(driver.config, "clicks", None, later())
-    with fail(monkeypatch, client, "it refuses"):
+    with fail(monkeypatch, opened(place), "it refuses"):
         remove(found)
     table = iceberg_table_of(driver.lake, place)
     for snapshot in table.metadata.snapshots:

@@ -1,11 +1,13 @@
 """Finds what another client changed of an Iceberg table so that headrace cannot go on with it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
+from writer.table.iceberg.foreign_snapshots import live_deletes, rows_return
 from writer.table.iceberg.metadata.schema import in_files
 from writer.table.iceberg.metadata.snapshots import DRAFT, SNAPSHOT, TAG, VERSION
 from writer.table.log.foreign_writes import ForeignChange
@@ -71,19 +73,37 @@ def check_format(table: Table) -> None:
         )
 
 
-def check_undo(table: Table, snapshots: Sequence[int]) -> None:
-    """Raise ForeignChange where delete files of snapshots whose change is to be taken back lie on the table."""
-    head = table.metadata.current_snapshot() if snapshots else None
-    for manifest in head.manifests(table.io) if head else ():
-        entries = manifest.fetch_manifest_entry(table.io) if manifest.content == ManifestContent.DELETES else ()
-        for at in {*snapshots} & {entry.snapshot_id for entry in entries}:
-            theirs = table.metadata.snapshot_by_id(at)
-            before = theirs.parent_snapshot_id if theirs else "the snapshot before it"
-            raise ForeignChange(
-                f"delete files of another client's snapshot {at} lie on {_named(table)}, and a rewind leaves them: "
-                "the rows that they take would stay away. Roll the table back first: CALL "
-                f"…system.rollback_to_snapshot('{'.'.join(table.name())}', {before}). Then rewind again."
-            )
+def check_undo(table: Table, snapshots: Collection[int], before: Snapshot | None, *, rows_went: bool) -> None:
+    """Raise ForeignChange where a rewind that takes changes back would leave rows out, or bring deleted ones back.
+
+    `snapshots`: ids of those of the changes that brought delete files; `before`: the snapshot before the changes, None
+    where it expired; `rows_went`: delete files took rows before.
+    """
+    head = table.metadata.current_snapshot()
+    for at in {*snapshots} & {entry.snapshot_id for entry in live_deletes(table, head if snapshots else None)}:
+        theirs = table.metadata.snapshot_by_id(at)
+        back = theirs.parent_snapshot_id if theirs else "the snapshot before it"
+        raise ForeignChange(
+            f"delete files of another client's snapshot {at} lie on {_named(table)}, and a rewind leaves them: "
+            f"the rows that they take would stay away. {_roll_back(table, back)}"
+        )
+    if not rows_went:
+        return
+    if before is None:
+        raise ForeignChange(
+            f"delete files took rows of {_named(table)} before this change, whose snapshot before it expired: a rewind "
+            "could bring them back with their files. `headrace table accept` keeps the table as it is."
+        )
+    if path := rows_return(table, before):
+        raise ForeignChange(
+            f"delete files took rows of {path} before another client changed {_named(table)}, and a rewind would bring "
+            f"them back with the file. {_roll_back(table, before.snapshot_id)}"
+        )
+
+
+def _roll_back(table: Table, snapshot: int | str | None) -> str:
+    name = ".".join(table.name())
+    return f"Roll the table back first: CALL …system.rollback_to_snapshot('{name}', {snapshot}). Then rewind again."
 
 
 def _named(table: Table) -> str:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyarrow import fs
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertTableUUID, TableUpdate
 
 from writer.core import fault_points
@@ -195,7 +196,7 @@ class Journal(Log):
         assert self._loaded is not None, "the state was read"
         table, version = self._loaded[1], after.version + 1
         compatibility.check_format(table)
-        compatibility.check_undo(table, self._undone(actions))
+        self._check_undo(table, actions)
         if self._store.mark(entry_name(version)) is not None:
             return False  # what a client did and took back: the catalog is where it was, and the log has both
         draft = self._put_draft(actions)
@@ -293,8 +294,8 @@ class Journal(Log):
         since = [parse_commit_info(self.entry(at) or []) for at in range(version + 1, state.version + 1)]
         if any(about for _, about in since):
             raise ForeignChange(
-                f"table {self._client.place} at {self._client.location} went back: the catalog has version {version} of "
-                f"it, and the log has version {state.version}. Another client registered an older metadata file, or the "
+                f"table {self._client.place} at {self._client.location} went back: the catalog has version {version}, "
+                f"and the log version {state.version}. Another client registered an older metadata file, or its "
                 f"catalog was restored. Register the newest metadata file of {self._client.location}/metadata there."
             )
         ours, metadata = table.properties.get(SNAPSHOT), table.metadata
@@ -339,12 +340,30 @@ class Journal(Log):
         (info, *rest) = redescribed("ADD COLUMNS", about, state.metadata, {}, schemaString=schema)
         return [{"commitInfo": {k: v for k, v in info["commitInfo"].items() if k != "headrace"}}, *rest]
 
-    def _undone(self, actions: Sequence[Action]) -> list[int]:
-        """Return ids of the snapshots with delete files whose changes an entry takes back."""
+    def _check_undo(self, table: Table, actions: Sequence[Action]) -> None:
+        """Raise ForeignChange where an entry takes back what other clients did, and their delete files forbid it."""
         facts = parse_commit_info(actions)[1]
         changes = answers(facts) if facts.get("kind") == "rewind" else []
-        found = [parse_commit_info(self.entry(one.version) or [])[0] for one in changes]
-        return [info[foreign_snapshots.SNAPSHOT] for info in found if foreign_snapshots.DELETES in info]
+        if not changes:
+            return
+        ids = [of for one in changes for of in foreign_snapshots.deleters(self.entry(one.version) or [])]
+        first = changes[0].version
+        brings = any("add" in action for action in actions)
+        went = brings and any(foreign_snapshots.deleters(entry) for at, entry in self.since(-1) if at < first)
+        before = self._snapshot_at(table, first - 1) if went else None
+        compatibility.check_undo(table, ids, before, rows_went=went)
+
+    def _snapshot_at(self, table: Table, version: int) -> Snapshot | None:
+        """Return the snapshot that a version of the log stands for; None where it expired."""
+        for at in range(version, -1, -1):
+            info, about = parse_commit_info(self.entry(at) or [])
+            if (known := info.get(foreign_snapshots.SNAPSHOT)) is not None:
+                return table.metadata.snapshot_by_id(known)
+            if about:
+                return next(
+                    (one for one in table.metadata.snapshots if one.summary and one.summary[VERSION] == str(at)), None
+                )
+        return None
 
     def _changed(self, how: str) -> ForeignChange:
         return ForeignChange(

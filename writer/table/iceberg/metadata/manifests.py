@@ -77,7 +77,7 @@ class ManifestWriter:
         deletes = list(self._all(manifests, ManifestContent.DELETES))
         files = self._all(manifests, ManifestContent.DATA) if deletes else ()
         gone = [one for one in files if canonical(one.data_file.file_path) in paths]
-        return {file.data_file.file_path for file in gone if any(_may_delete_from(one, file) for one in deletes)}
+        return {file.data_file.file_path for file in gone if any(may_delete_from(one, file) for one in deletes)}
 
     def _all(self, manifests: Sequence[ManifestFile], content: ManifestContent) -> Iterator[ManifestEntry]:
         return (entry for one in manifests if one.content == content for entry in self._entries(one))
@@ -167,7 +167,7 @@ def _without_bounds(file: DataFile) -> DataFile:
     return found
 
 
-def _may_delete_from(deletes: ManifestEntry, file: ManifestEntry) -> bool:
+def may_delete_from(deletes: ManifestEntry, file: ManifestEntry) -> bool:
     """Return whether a delete file may take rows of a data file.
 
     Deletes by equality take those of older files alone. Bounds tell which files position deletes name: by the path that

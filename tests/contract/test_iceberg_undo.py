@@ -1,0 +1,92 @@
+"""Snapshots of other clients that do not follow ours, and rewinds that take back what they did."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table import Table
+
+from recovery.rewind.execute import RewindExecution
+from tests.carried import Driver
+from tests.contract.test_adopt_iceberg import rows_deleted
+from tests.contract.test_compact import carry, filled
+from tests.contract.test_iceberg import in_its_catalog, overwritten
+from tests.contract.test_rewind import Cluster
+from tests.looking import NOW
+from writer.audit.audit import audit
+from writer.table.log.foreign_writes import ForeignChange
+
+
+def test_changes_whose_snapshots_expired_are_no_rollback(tmp_path: Path) -> None:
+    driver = filled(tmp_path, "iceberg")
+    for offset in (1, 2):
+        in_its_catalog(driver).delete(EqualTo("_offset", offset))
+    other = in_its_catalog(driver)
+    other.maintenance.expire_snapshots().by_id(other.metadata.snapshots[-2].snapshot_id).commit()
+    with pytest.raises(ForeignChange, match="changes whose snapshots expired"):
+        carry(driver, 6)
+
+
+def position_deletes(table: Table, offset: int) -> None:
+    """Delete one row as a client does that writes no file anew."""
+    (task,) = table.scan(EqualTo("_offset", offset)).plan_files()
+    path = f"{table.location().removeprefix('file://')}/data/deletes-{offset}.parquet"
+    Path(path).parent.mkdir(exist_ok=True)
+    rows = pq.read_table(task.file.file_path.removeprefix("file://"), columns=["_offset"])["_offset"].to_pylist()
+    fields = [
+        pa.field("file_path", pa.string(), metadata={"PARQUET:field_id": "2147483546"}),
+        pa.field("pos", pa.int64(), metadata={"PARQUET:field_id": "2147483545"}),
+    ]
+    pq.write_table(pa.table([[task.file.file_path], [rows.index(offset)]], schema=pa.schema(fields)), path)
+    named = task.file.file_path.encode()
+    bounds = {"lower_bounds": {2147483546: named}, "upper_bounds": {2147483546: named}}
+    rows_deleted(
+        table, file_path=path, file_size_in_bytes=Path(path).stat().st_size, partition=task.file.partition, **bounds
+    )
+
+
+def seen(driver: Driver) -> list[int]:
+    return sorted(in_its_catalog(driver).scan().to_arrow()["_offset"].to_pylist())
+
+
+def rewound(driver: Driver, to: int) -> None:
+    way = RewindExecution(driver.config, "clicks", Cluster(100))
+    way.write(way.look(to), NOW)
+
+
+def test_a_row_that_was_deleted_before_does_not_come_back_with_the_file_that_a_rewind_restores(tmp_path: Path) -> None:
+    driver = filled(tmp_path, "iceberg")
+    position_deletes(in_its_catalog(driver), 3)
+    carry(driver, 6)
+    version = driver.table.snapshot().version
+    left = [offset for offset in range(70) if offset != 3]
+    assert seen(driver) == left
+    overwritten(driver, 0, None)
+    with pytest.raises(ForeignChange, match="another client ran UPDATE"):
+        carry(driver, 7)
+    with pytest.raises(
+        ForeignChange, match=r"took rows of .*rollback_to_snapshot\('headrace.clicks', (\d+)\)"
+    ) as refused:
+        rewound(driver, version)
+    before = int(str(refused.value).rpartition("', ")[2].partition(")")[0])
+    in_its_catalog(driver).manage_snapshots().set_current_snapshot(before).commit()
+    rewound(driver, version)
+    assert seen(driver) == left
+    driver.start()
+    carry(driver, 7)
+    assert seen(driver) == [*left, *range(70, 80)]
+    assert audit(driver.config, "clicks", since=None, deep=False).adds_up
+
+
+def test_rows_that_delete_files_take_after_a_rollback_are_not_left_out_by_a_rewind(tmp_path: Path) -> None:
+    driver = filled(tmp_path, "iceberg")
+    version = driver.table.snapshot().version
+    table = in_its_catalog(driver)
+    table.manage_snapshots().set_current_snapshot(table.metadata.snapshots[-2].snapshot_id).commit()
+    position_deletes(in_its_catalog(driver), 3)
+    with pytest.raises(ForeignChange):
+        carry(driver, 6)
+    with pytest.raises(ForeignChange, match=r"would stay away\. .*rollback_to_snapshot"):
+        rewound(driver, version)
