@@ -7,7 +7,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
-from writer.table.iceberg.foreign_snapshots import live_deletes, rows_return
+from writer.table.iceberg.metadata.manifests import deleted_from, live_entries
 from writer.table.iceberg.metadata.schema import in_files
 from writer.table.iceberg.metadata.snapshots import DRAFT, SNAPSHOT, TAG, VERSION
 from writer.table.log.foreign_writes import ForeignChange
@@ -80,7 +80,8 @@ def check_undo(table: Table, snapshots: Collection[int], before: Snapshot | None
     where it expired; `rows_went`: delete files took rows before.
     """
     head = table.metadata.current_snapshot()
-    for at in {*snapshots} & {entry.snapshot_id for entry in live_deletes(table, head if snapshots else None)}:
+    deletes = live_entries(table, head, ManifestContent.DELETES) if snapshots else ()
+    for at in {*snapshots} & {entry.snapshot_id for entry in deletes}:
         theirs = table.metadata.snapshot_by_id(at)
         back = theirs.parent_snapshot_id if theirs else "the snapshot before it"
         raise ForeignChange(
@@ -94,7 +95,8 @@ def check_undo(table: Table, snapshots: Collection[int], before: Snapshot | None
             f"delete files took rows of {_named(table)} before this change, whose snapshot before it expired: a rewind "
             "could bring them back with their files. `headrace table accept` keeps the table as it is."
         )
-    if path := rows_return(table, before):
+    now = {entry.data_file.file_path for entry in live_entries(table, head, ManifestContent.DATA)}
+    if path := deleted_from(table, before, lambda path: path not in now):  # added again, it is newer than the deletes
         raise ForeignChange(
             f"delete files took rows of {path} before another client changed {_named(table)}, and a rewind would bring "
             f"them back with the file. {_roll_back(table, before.snapshot_id)}"

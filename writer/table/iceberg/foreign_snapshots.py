@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from writer.core.files import BucketFile
 from writer.table.iceberg.metadata.data_files import add_of, path_of, remove_of
-from writer.table.iceberg.metadata.manifests import may_delete_from
+from writer.table.iceberg.metadata.manifests import live_entries
 from writer.table.iceberg.metadata.offset_bounds import brings_rows
 from writer.table.log.entries import parse_commit_info, removed
 from writer.table.log.log import Action
@@ -94,8 +94,8 @@ def _elsewhere(
     when = datetime.fromtimestamp(at / 1000, UTC)
     gone = [removed(file, columns, when) for path, file in sorted(listed.items()) if path not in now]
     adds = [_add(table, now[path], location, at) for path in sorted({*now} - listed.keys())]
-    deletes = {one.snapshot_id for one in live_deletes(table, head)}
-    deletes -= {one.snapshot_id for one in live_deletes(table, ours)}
+    deletes = {one.snapshot_id for one in live_entries(table, head, ManifestContent.DELETES)}
+    deletes -= {one.snapshot_id for one in live_entries(table, ours, ManifestContent.DELETES)}
     return [_info(head, operation, at, sorted(filter(None, deletes))), *gone, *adds]
 
 
@@ -118,12 +118,7 @@ def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[Dat
 
 def live_files(table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
     """Yield the data files of a snapshot. Raises OSError."""
-    return (entry.data_file for entry in _live(table, snapshot, ManifestContent.DATA))
-
-
-def live_deletes(table: Table, snapshot: Snapshot | None) -> Iterator[ManifestEntry]:
-    """Yield the delete files of a snapshot, as its manifests name them. Raises OSError."""
-    return _live(table, snapshot, ManifestContent.DELETES)
+    return (entry.data_file for entry in live_entries(table, snapshot, ManifestContent.DATA))
 
 
 def deleters(entry: Sequence[Action]) -> list[int]:
@@ -131,24 +126,6 @@ def deleters(entry: Sequence[Action]) -> list[int]:
     info = parse_commit_info(entry)[0]
     found = info.get(DELETES, [])
     return [info[SNAPSHOT]] if found is True else list(found)
-
-
-def rows_return(table: Table, before: Snapshot) -> str:
-    """Return a data file of an older snapshot that is none of now's and had rows that delete files took; empty: none.
-
-    A file that is added again is newer than the delete files, which then take nothing of it.
-    """
-    now = {file.file_path for file in live_files(table, table.metadata.current_snapshot())}
-    deletes = list(live_deletes(table, before))
-    files = _live(table, before, ManifestContent.DATA) if deletes else ()
-    gone = (one for one in files if one.data_file.file_path not in now)
-    return next((one.data_file.file_path for one in gone if any(may_delete_from(by, one) for by in deletes)), "")
-
-
-def _live(table: Table, snapshot: Snapshot | None, content: ManifestContent) -> Iterator[ManifestEntry]:
-    for manifest in snapshot.manifests(table.io) if snapshot else ():
-        if manifest.content == content:
-            yield from manifest.fetch_manifest_entry(table.io, discard_deleted=True)
 
 
 def _operation(
