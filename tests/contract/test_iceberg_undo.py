@@ -1,6 +1,7 @@
 """Snapshots of other clients that do not follow ours, and rewinds that take back what they did."""
 
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +17,8 @@ from tests.contract.test_iceberg import in_its_catalog, overwritten
 from tests.contract.test_rewind import Cluster
 from tests.looking import NOW
 from writer.audit.audit import audit
-from writer.table.log.foreign_writes import ForeignChange
+from writer.table.log.foreign_writes import ForeignChange, LiveDeleteFiles
+from writer.table.log.operations import Rewrite, Takeover
 
 
 def test_changes_whose_snapshots_expired_are_no_rollback(tmp_path: Path) -> None:
@@ -90,3 +92,14 @@ def test_rows_that_delete_files_take_after_a_rollback_are_not_left_out_by_a_rewi
         carry(driver, 6)
     with pytest.raises(ForeignChange, match=r"would stay away\. .*rollback_to_snapshot"):
         rewound(driver, version)
+
+
+def test_no_row_is_taken_as_the_repeat_of_one_that_a_delete_file_takes(tmp_path: Path) -> None:
+    driver = filled(tmp_path, "iceberg")
+    by, repeats, *_ = driver.table.bucket_files(driver.table.snapshot())
+    (deleted, *_) = pq.read_table(f"{driver.lake}/{by.path}", columns=["_offset"])["_offset"].to_pylist()
+    position_deletes(in_its_catalog(driver), deleted)
+    wanted = Rewrite(uuid4().hex, [repeats], [], Takeover("dedupe", repeats.rows or 0), by=[by])
+    with pytest.raises(LiveDeleteFiles, match="by delete files"):
+        driver.table.rewrite(driver.table.snapshot(), wanted)
+    assert len(seen(driver)) == 59

@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from pyiceberg.catalog import Catalog
 from requests.exceptions import ConnectionError as Broken
 
 from tests.carried import Driver, configured, log
-from tests.contract.tables import P0, iceberg_table_of
+from tests.contract.tables import P0, batch, begun, iceberg_table_of, made, rows, written
 from tests.contract.test_adopt_iceberg import START, adopted, foreign, theirs
 from tests.contract.test_compact import carry, compacted, filled
 from tests.contract.test_vacuum import later
@@ -24,16 +25,18 @@ from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile
 from writer.maintenance.vacuum import find_unneeded, remove
+from writer.storage.base import OutcomeUnknown
 from writer.storage.locations import store_at
 from writer.table.factory import table_at
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.entries import SideEntry
-from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.foreign_writes import CommitFailed, ForeignChange
+from writer.table.log.operations import Rewrite, Takeover
 
 OFFSETS = pa.schema(
     [("_topic", pa.string()), ("_incarnation", pa.int32()), ("_partition", pa.int32()), ("_offset", pa.int64())]
 )
-NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+HOUR, NOON = "2026-11-20T05", datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 def opened(place: CatalogTable | None) -> Catalog:
@@ -125,3 +128,30 @@ def test_a_tag_that_is_set_while_vacuum_looks_keeps_its_files(tmp_path: Path) ->
     table.manage_snapshots().create_tag(table.metadata.snapshots[-3].snapshot_id, "month").commit()
     remove(found)
     assert iceberg_table_of(driver.lake, place).scan().use_ref("month").to_arrow().num_rows == 60
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_an_entry_without_an_answer_is_ours_whatever_another_client_did_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    location, theirs = str(tmp_path / "lake"), pa.table({"id": [1], "hour": [HOUR]})
+    table = made(location, form)
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 0, 10, written(location, HOUR, 10, form)))
+    honest = table._log.append
+
+    def forgetting(*given: Any) -> bool:
+        honest(*given)
+        if form == "delta":
+            write_deltalake(location, theirs, mode="append")
+        else:
+            iceberg_table_of(location).append(theirs)
+        raise OutcomeUnknown("put", location, "no answer", "Look.")
+
+    monkeypatch.setattr(table._log, "append", forgetting)
+    found, rest = table.bucket_files(table.snapshot()), written(location, HOUR, 9, form)
+    assert table.rewrite(table.snapshot(), Rewrite("some", found, [rest], Takeover("delete", 1))) == 3
+    assert rows(table) == 10
+    monkeypatch.undo()
+    with pytest.raises(ForeignChange, match="another client ran"):
+        table.commits_since(3)

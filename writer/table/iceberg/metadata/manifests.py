@@ -147,8 +147,8 @@ class ManifestWriter:
 def check_deletes(table: Table, paths: Collection[str]) -> None:
     """Raise LiveDeleteFiles where a delete file may take rows of one of these files, as the manifests name them.
 
-    What is to stand for such a file was read from it as it is: rows that others deleted would be back, or would count as
-    being there. `paths`: whole ones, as `canonical` gives them.
+    What is to stand for such a file was read from it as it is: rows that others deleted would be back, or
+    would count as being there. `paths`: whole ones, as `canonical` gives them.
     """
     if path := deleted_from(table, table.metadata.current_snapshot(), lambda path: canonical(path) in paths):
         raise LiveDeleteFiles(
@@ -163,9 +163,8 @@ def deleted_from(table: Table, snapshot: Snapshot | None, is_meant: Callable[[st
     deletes = list(live_entries(table, snapshot, ManifestContent.DELETES))
     files = live_entries(table, snapshot, ManifestContent.DATA) if deletes else ()
     meant = (one for one in files if is_meant(one.data_file.file_path))
-    return min(
-        (one.data_file.file_path for one in meant if any(_may_delete_from(by, one) for by in deletes)), default=""
-    )
+    found = (one.data_file.file_path for one in meant if any(_may_delete_from(by, one) for by in deletes))
+    return next(found, "")
 
 
 def live_entries(table: Table, snapshot: Snapshot | None, content: ManifestContent) -> Iterator[ManifestEntry]:
