@@ -1,16 +1,19 @@
 """Finds what another client changed of an Iceberg table so that headrace cannot go on with it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from urllib.parse import unquote
 
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
+from writer.table.iceberg import foreign_snapshots
 from writer.table.iceberg.metadata.manifests import deleted_from, live_entries
 from writer.table.iceberg.metadata.schema import in_files
 from writer.table.iceberg.metadata.snapshots import DRAFT, SNAPSHOT, TAG, VERSION
 from writer.table.log.foreign_writes import ForeignChange
+from writer.table.log.log import Action
 
 FORMAT_VERSION = 2  # version of the tables that are written
 
@@ -19,6 +22,7 @@ def check_properties(table: Table) -> tuple[int, str]:
     """Return which entry of the log the table names, and its draft. Raises ForeignChange where they are not there."""
     properties = table.properties
     missing = [name for name in (VERSION, DRAFT) if name not in properties]
+    missing += [VERSION] if not properties.get(VERSION, "0").isdecimal() else []
     if not missing and properties[VERSION] != "0" and SNAPSHOT not in properties:
         missing = [SNAPSHOT]  # the first entry has none
     if not missing:
@@ -62,6 +66,24 @@ def check_partitions(table: Table, bucket_columns: Sequence[str]) -> None:
                 "bucket. Write them anew by that of now: CALL …system.rewrite_data_files(table => "
                 f"'{'.'.join(table.name())}', options => map('rewrite-all', 'true')). Then start again."
             )
+
+
+def check_files(table: Table, entries: Iterable[Sequence[Action]]) -> None:
+    """Raise ForeignChange where entries about other clients name files that headrace does not read."""
+    there = dict[str, str]()
+    for action in (action for actions in entries for action in actions):
+        match action:
+            case {"add": {"path": path, "tags": {foreign_snapshots.UNREAD: why}}}:
+                there[path] = why
+            case {"remove": {"path": path}}:
+                there.pop(path, None)
+    for path, why in there.items():
+        raise ForeignChange(
+            f"another client wrote the file {unquote(path)} of {_named(table)}, which {why}: headrace reads Parquet "
+            "below the table's location alone. Take back its write.data.path or write.format.default, and write it "
+            f"anew: CALL …system.rewrite_data_files(table => '{'.'.join(table.name())}', options => "
+            "map('rewrite-all', 'true')). Then start again."
+        )
 
 
 def check_format(table: Table) -> None:

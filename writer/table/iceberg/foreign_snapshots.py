@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
+from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from writer.core.files import BucketFile
-from writer.table.iceberg.metadata.data_files import add_of, path_of, remove_of
+from writer.table.iceberg.metadata.data_files import add_of, canonical, path_of, remove_of
 from writer.table.iceberg.metadata.manifests import live_entries
 from writer.table.iceberg.metadata.offset_bounds import brings_rows
 from writer.table.log.entries import parse_commit_info, removed
@@ -22,6 +22,7 @@ from writer.table.log.log import Action
 # Keys of an entry's commitInfo: id of the snapshot that it describes, and ids of those whose delete files came with it;
 # an older headrace says True of the same one.
 SNAPSHOT, DELETES = "snapshot", "deletesRows"
+UNREAD = "headrace.unread"  # tag of a file that another client wrote as headrace reads none: why
 # Operations that have no name in Delta: the table is at a snapshot that does not follow ours.
 ROLLBACK, REPLACED, EXPIRED = "ROLLBACK", "REPLACE TABLE", "changes whose snapshots expired"
 
@@ -164,7 +165,14 @@ def _info(snapshot: Snapshot | None, operation: str, at: int, deletes: Sequence[
 
 
 def _add(table: Table, file: DataFile, location: str, at: int) -> Action:
-    return add_of(file, location, table.schema(), table.specs()[file.spec_id], at)
+    found = add_of(file, location, table.schema(), table.specs()[file.spec_id], at)
+    if not canonical(file.file_path).startswith(f"{location}/"):
+        why = f"does not lie below {location}"
+    elif file.file_format != FileFormat.PARQUET:
+        why = f"is {file.file_format.name}"
+    else:
+        return found
+    return {"add": {**found["add"], "tags": {UNREAD: why}}}
 
 
 def _remove(table: Table, file: DataFile, location: str, at: int) -> Action:

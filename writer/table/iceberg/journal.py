@@ -291,7 +291,8 @@ class Journal(Log):
 
     def _is_described(self, table: Table, state: State, version: int) -> bool:
         """Return whether the log says all of the table, which names entry `version`; else write entries about it."""
-        since = [parse_commit_info(self.entry(at) or []) for at in range(version + 1, state.version + 1)]
+        entries = [self.entry(at) or [] for at in range(version + 1, state.version + 1)]
+        since = [parse_commit_info(actions) for actions in entries]
         if any(about for _, about in since):
             raise ForeignChange(
                 f"table {self._client.place} at {self._client.location} went back: the catalog has version {version}, "
@@ -312,6 +313,7 @@ class Journal(Log):
             return True
         elif (found := self._column_changes(table, state)) is None:
             compatibility.check_partitions(table, columns)
+            compatibility.check_files(table, entries)
             self._layout = layout
             return True
         else:

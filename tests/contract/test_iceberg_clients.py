@@ -1,12 +1,15 @@
-"""Snapshots of other clients that do not follow ours, and rewinds that take back what they did."""
+"""What other clients do to an Iceberg table that headrace cannot see through, and rewinds that take it back."""
 
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.expressions import EqualTo
+from pyiceberg.expressions import And, EqualTo, LessThan, NotEqualTo
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, FileFormat
 from pyiceberg.table import Table
 
 from recovery.rewind.execute import RewindExecution
@@ -103,3 +106,47 @@ def test_no_row_is_taken_as_the_repeat_of_one_that_a_delete_file_takes(tmp_path:
     with pytest.raises(LiveDeleteFiles, match="by delete files"):
         driver.table.rewrite(driver.table.snapshot(), wanted)
     assert len(seen(driver)) == 59
+
+
+def moved(driver: Driver) -> None:
+    """Delete a row by a file that lies elsewhere."""
+    with in_its_catalog(driver).transaction() as change:
+        change.set_properties({"write.data.path": f"{driver.lake}_elsewhere"})
+    in_its_catalog(driver).delete(EqualTo("_offset", 3))
+
+
+def in_orc(driver: Driver) -> None:
+    """Delete a row by a file of another format."""
+    table = in_its_catalog(driver)
+    (task,) = table.scan(EqualTo("_offset", 3)).plan_files()
+    kept = table.scan(And(LessThan("_offset", 10), NotEqualTo("_offset", 3))).to_arrow()
+    (file,) = _dataframe_to_data_files(table.metadata, kept, table.io)
+    fields = {field.name: file[at] for at, field in enumerate(DATA_FILE_TYPE[2].fields)}
+    orc = DataFile.from_args(**{**fields, "file_format": FileFormat.ORC})
+    orc.spec_id = table.spec().spec_id
+    with table.transaction() as change, change.update_snapshot().overwrite() as snapshot:
+        snapshot.delete_data_file(task.file)
+        snapshot.append_data_file(orc)
+
+
+@pytest.mark.parametrize(("theirs", "why"), [(moved, "does not lie below"), (in_orc, "is ORC")])
+def test_a_file_that_headrace_does_not_read_stops_it_until_it_is_written_anew(
+    tmp_path: Path, theirs: Callable[[Driver], None], why: str
+) -> None:
+    driver = filled(tmp_path, "iceberg")
+    theirs(driver)
+    with pytest.raises(ForeignChange, match=f"{why}.*rewrite_data_files"):
+        carry(driver, 6)
+    with in_its_catalog(driver).transaction() as change:
+        change.remove_properties("write.data.path")
+    in_its_catalog(driver).delete(LessThan("_offset", 10))
+    carry(driver, 6)
+    assert seen(driver) == list(range(10, 70))
+
+
+def test_a_property_that_holds_no_number_is_told_like_one_that_is_gone(tmp_path: Path) -> None:
+    driver = filled(tmp_path, "iceberg")
+    with in_its_catalog(driver).transaction() as change:
+        change.set_properties({"headrace.version": "seven"})
+    with pytest.raises(ForeignChange, match=r"has no property headrace\.version.*'headrace\.version'='7'"):
+        driver.table.snapshot()
