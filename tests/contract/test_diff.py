@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 import yaml
 from hypothesis import given, strategies as st
+from pyiceberg.expressions import EqualTo
 from typer.testing import CliRunner
 
-from tests.carried import Driver, log
+from tests.carried import Driver, configured, log
+from tests.contract.tables import iceberg_table_of
 from tests.looking import NOW, event
 from writer.audit.comparison import different
 from writer.cli.main import app
@@ -40,6 +42,16 @@ def test_the_same_offsets_by_the_same_rules_are_the_same_in_any_format(tmp_path:
     one, other = (carried(tmp_path / form, form, values, 20) for form in forms)
     found = compared(one, "--with", other)
     assert (found["same"], found["offsets"], found["equal"], found["samples"]) == (True, 20, 20, [])
+
+
+@pytest.mark.parametrize("second", ["delta", "iceberg"])
+def test_rows_that_another_client_of_iceberg_wrote_anew_are_compared(tmp_path: Path, second: str) -> None:
+    values = {at: event(at, at=NOW) for at in range(12)}
+    one, other = carried(tmp_path / "one", "iceberg", values, 12), carried(tmp_path / "two", second, values, 12)
+    place = configured(tmp_path / "one", "iceberg").catalog_place("clicks", str(tmp_path / "one" / "lake" / "clicks"))
+    iceberg_table_of(str(tmp_path / "one" / "lake" / "clicks"), place).delete(EqualTo("_offset", 3))
+    found = compared(one, "--with", other, code=1)
+    assert (found["equal"], found["only_first"], found["only_second"]) == (11, 0, 1)
 
 
 def test_what_differs_is_counted_by_column_and_shown(tmp_path: Path) -> None:

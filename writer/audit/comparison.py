@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from writer.batch.staging.table_file import NAMES_IN_ICEBERG
 from writer.core.offsets import Span, TopicPartition
 
 if TYPE_CHECKING:
@@ -86,7 +87,11 @@ def _windows(offsets: Span) -> Iterator[Span]:
 
 def _rows(table: "dataset.Dataset", part: TopicPartition, start: int, end: int, columns: list[str]) -> pa.Table:
     """Return rows in the order of their offsets."""
-    here = (pc.field("_topic") == part.topic) & (pc.field("_partition") == part.partition)
+    theirs = NAMES_IN_ICEBERG["_partition"]  # in files that Iceberg's clients wrote anew
+    if theirs not in table.schema.names:
+        table = table.replace_schema(table.schema.append(pa.field(theirs, pa.int32())))
+    partition = pc.coalesce(pc.field("_partition"), pc.field(theirs))
+    here = (pc.field("_topic") == part.topic) & (partition == part.partition)
     here &= (
         (pc.field("_incarnation") == part.incarnation) & (pc.field("_offset") >= start) & (pc.field("_offset") < end)
     )

@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class VacuumLocation:
     store: Store
     waste: tuple[UnneededObject, ...]
     left_alone: tuple[str, ...] = ()  # folders in it that are tables of their own, or links
-    expire: Callable[[], None] = lambda: None  # makes the table forget the versions that need what is removed
+    forget: Callable[[], Collection[str]] = tuple  # forgets versions that need what was removed; which files others do
 
     @property
     def location(self) -> str:
@@ -74,7 +74,7 @@ def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: 
             at = min(cutoff, now - _log_retention(table))
             needed = _needed(table, _held(main) if table is main else awaited.files(table), at)
             waste = tuple(of_table(stored, needed, at, hidden=table.hidden))
-            places.append(VacuumLocation(table.store, waste, apart, partial(table.expire, at)))
+            places.append(VacuumLocation(table.store, waste, apart, partial(_forget, table, at)))
     checkpoints = store_at(f"{config.checkpoints.rstrip('/')}/{name}", config.s3.settings)
     stored, apart = _own(checkpoints, itself=False)
     kept_apart = frozenset(path.partition("/")[0] for path in apart)  # a run goes as a whole, or not at all
@@ -87,13 +87,18 @@ def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: 
 def remove(places: Iterable[VacuumLocation]) -> None:
     """Remove these objects. If it is interrupted, run it again. Raises HeadraceError."""
     for place in places:
-        if any(waste.why == "removed" for waste in place.waste):
-            place.expire()
+        needed = place.forget() if any(waste.why == "removed" for waste in place.waste) else ()
         try:
             with ThreadPoolExecutor(_AT_ONCE) as threads:
-                list(threads.map(partial(_remove, place.store), place.waste))
+                list(threads.map(partial(_remove, place.store), (one for one in place.waste if one.path not in needed)))
         except OSError as error:
             raise HeadraceError(f"not all could be removed from {place.location}: {error}. Run it again.") from error
+
+
+def _forget(table: PipelineTable, before: datetime) -> Collection[str]:
+    """Forget versions from before this time. Returns the files of those that stay: a client may have tagged one."""
+    table.expire(before)
+    return table.referenced(datetime.fromtimestamp(0, UTC))
 
 
 def everything(store: Store) -> Iterator[Stored]:

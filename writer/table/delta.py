@@ -74,6 +74,9 @@ class Delta:
         """Files by bucket: those of the newest checkpoint, and what the entries after it add and remove."""
         return file_listing.after_checkpoint(self.log, state, bucket)
 
+    def check_deletes(self, files: Sequence[BucketFile]) -> None:
+        """Do nothing: what the log names is there as it is."""
+
     def expire(self, before: datetime) -> None:
         """Do nothing: the log alone knows versions."""
 

@@ -96,6 +96,9 @@ class Parquet:
         self._listing = file_listing.followed(self.log, state, self._listing)
         return [file for file in self._listing.files.values() if bucket in (None, file.bucket)]
 
+    def check_deletes(self, files: Sequence[BucketFile]) -> None:
+        """Do nothing: what the log names is there as it is."""
+
     def expire(self, before: datetime) -> None:
         """Do nothing: the log alone knows versions."""
 

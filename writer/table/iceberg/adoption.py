@@ -168,7 +168,7 @@ def _of_files(table: Table, location: str) -> Iterator[str]:
             yield f"Its file {file.file_path} does not lie below {location}. Copy the rows into a new table."
             return
         if file.file_format != FileFormat.PARQUET:
-            yield f"Its file {file.file_path} is {file.file_format}, and headrace reads Parquet. Write it anew."
+            yield f"Its file {file.file_path} is {file.file_format.name}, and headrace reads Parquet. Write it anew."
             return
         if file.spec_id != table.spec().spec_id:
             yield f"Its file {file.file_path} is partitioned in an older way. Write it anew (rewrite_data_files)."

@@ -1,14 +1,19 @@
 """Finds what another client changed of an Iceberg table so that headrace cannot go on with it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from urllib.parse import unquote
 
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
+from writer.table.iceberg import foreign_snapshots
+from writer.table.iceberg.metadata.manifests import deleted_from, live_entries
 from writer.table.iceberg.metadata.schema import in_files
 from writer.table.iceberg.metadata.snapshots import DRAFT, SNAPSHOT, TAG, VERSION
 from writer.table.log.foreign_writes import ForeignChange
+from writer.table.log.log import Action
 
 FORMAT_VERSION = 2  # version of the tables that are written
 
@@ -17,6 +22,7 @@ def check_properties(table: Table) -> tuple[int, str]:
     """Return which entry of the log the table names, and its draft. Raises ForeignChange where they are not there."""
     properties = table.properties
     missing = [name for name in (VERSION, DRAFT) if name not in properties]
+    missing += [VERSION] if not properties.get(VERSION, "0").isdecimal() else []
     if not missing and properties[VERSION] != "0" and SNAPSHOT not in properties:
         missing = [SNAPSHOT]  # the first entry has none
     if not missing:
@@ -62,6 +68,24 @@ def check_partitions(table: Table, bucket_columns: Sequence[str]) -> None:
             )
 
 
+def check_files(table: Table, entries: Iterable[Sequence[Action]]) -> None:
+    """Raise ForeignChange where entries about other clients name files that headrace does not read."""
+    there = dict[str, str]()
+    for action in (action for actions in entries for action in actions):
+        match action:
+            case {"add": {"path": path, "tags": {foreign_snapshots.UNREAD: why}}}:
+                there[path] = why
+            case {"remove": {"path": path}}:
+                there.pop(path, None)
+    for path, why in there.items():
+        raise ForeignChange(
+            f"another client wrote the file {unquote(path)} of {_named(table)}, which {why}: headrace reads Parquet "
+            "below the table's location alone. Take back its write.data.path or write.format.default, and write it "
+            f"anew: CALL …system.rewrite_data_files(table => '{'.'.join(table.name())}', options => "
+            "map('rewrite-all', 'true')). Then start again."
+        )
+
+
 def check_format(table: Table) -> None:
     """Raise ForeignChange where another client raised the table's format version."""
     if (version := table.metadata.format_version) != FORMAT_VERSION:
@@ -71,19 +95,39 @@ def check_format(table: Table) -> None:
         )
 
 
-def check_undo(table: Table, snapshots: Sequence[int]) -> None:
-    """Raise ForeignChange where delete files of snapshots whose change is to be taken back lie on the table."""
-    head = table.metadata.current_snapshot() if snapshots else None
-    for manifest in head.manifests(table.io) if head else ():
-        entries = manifest.fetch_manifest_entry(table.io) if manifest.content == ManifestContent.DELETES else ()
-        for at in {*snapshots} & {entry.snapshot_id for entry in entries}:
-            theirs = table.metadata.snapshot_by_id(at)
-            before = theirs.parent_snapshot_id if theirs else "the snapshot before it"
-            raise ForeignChange(
-                f"delete files of another client's snapshot {at} lie on {_named(table)}, and a rewind leaves them: "
-                "the rows that they take would stay away. Roll the table back first: CALL "
-                f"…system.rollback_to_snapshot('{'.'.join(table.name())}', {before}). Then rewind again."
-            )
+def check_undo(table: Table, snapshots: Collection[int], before: Snapshot | None, *, rows_went: bool) -> None:
+    """Raise ForeignChange where a rewind that takes changes back would leave rows out, or bring deleted ones back.
+
+    `snapshots`: ids of those of the changes that brought delete files; `before`: the snapshot before the changes, None
+    where it expired; `rows_went`: delete files took rows before.
+    """
+    head = table.metadata.current_snapshot()
+    deletes = live_entries(table, head, ManifestContent.DELETES) if snapshots else ()
+    for at in {*snapshots} & {entry.snapshot_id for entry in deletes}:
+        theirs = table.metadata.snapshot_by_id(at)
+        back = theirs.parent_snapshot_id if theirs else "the snapshot before it"
+        raise ForeignChange(
+            f"delete files of another client's snapshot {at} lie on {_named(table)}, and a rewind leaves them: "
+            f"the rows that they take would stay away. {_roll_back(table, back)}"
+        )
+    if not rows_went:
+        return
+    if before is None:
+        raise ForeignChange(
+            f"delete files took rows of {_named(table)} before this change, whose snapshot before it expired: a rewind "
+            "could bring them back with their files. `headrace table accept` keeps the table as it is."
+        )
+    now = {entry.data_file.file_path for entry in live_entries(table, head, ManifestContent.DATA)}
+    if path := deleted_from(table, before, lambda path: path not in now):  # added again, it is newer than the deletes
+        raise ForeignChange(
+            f"delete files took rows of {path} before another client changed {_named(table)}, and a rewind would bring "
+            f"them back with the file. {_roll_back(table, before.snapshot_id)}"
+        )
+
+
+def _roll_back(table: Table, snapshot: int | str | None) -> str:
+    name = ".".join(table.name())
+    return f"Roll the table back first: CALL …system.rollback_to_snapshot('{name}', {snapshot}). Then rewind again."
 
 
 def _named(table: Table) -> str:

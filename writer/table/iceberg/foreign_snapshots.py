@@ -8,18 +8,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
+from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from writer.core.files import BucketFile
-from writer.table.iceberg.metadata.data_files import add_of, path_of, remove_of
+from writer.table.iceberg.metadata.data_files import add_of, canonical, path_of, remove_of
+from writer.table.iceberg.metadata.manifests import live_entries
 from writer.table.iceberg.metadata.offset_bounds import brings_rows
-from writer.table.log.entries import removed
+from writer.table.log.entries import parse_commit_info, removed
 from writer.table.log.log import Action
 
-# Keys of an entry's commitInfo: id of the snapshot that it describes, and whether that has delete files.
+# Keys of an entry's commitInfo: id of the snapshot that it describes, and ids of those whose delete files came with it;
+# an older headrace says True of the same one.
 SNAPSHOT, DELETES = "snapshot", "deletesRows"
+UNREAD = "headrace.unread"  # tag of a file that another client wrote as headrace reads none: why
 # Operations that have no name in Delta: the table is at a snapshot that does not follow ours.
 ROLLBACK, REPLACED, EXPIRED = "ROLLBACK", "REPLACE TABLE", "changes whose snapshots expired"
 
@@ -40,7 +43,8 @@ def entries(
         path.append(at)
         at = table.metadata.snapshot_by_id(at.parent_snapshot_id) if at.parent_snapshot_id is not None else None
     if at is None and known is not None:
-        yield _elsewhere(table, head, _jump(table, path, known), location, columns, listed())
+        ours = table.metadata.snapshot_by_id(known)
+        yield _elsewhere(table, head, ours, _jump(path, ours), location, columns, listed())
         return
     for snapshot in reversed(path):
         yield _entry(table, snapshot, location)
@@ -53,16 +57,28 @@ def _entry(table: Table, snapshot: Snapshot, location: str) -> list[Action]:
     removes = [_remove(table, file, location, at) for file in gone]
     brings = bool(added and gone) and brings_rows(added, gone, table.schema())
     operation = _operation(snapshot, added, gone, deletes_rows=deletes_rows, brings=brings)
-    return [_info(snapshot, operation, at, deletes_rows=deletes_rows), *removes, *adds]
+    return [_info(snapshot, operation, at, [snapshot.snapshot_id] if deletes_rows else []), *removes, *adds]
 
 
-def _jump(table: Table, path: Sequence[Snapshot], ours: int) -> str:
-    """Name what brought the table to a snapshot that does not follow ours; `path`: from it to its oldest ancestor."""
-    known = table.metadata.snapshot_by_id(ours)
-    if known is None:
+def _jump(path: Sequence[Snapshot], ours: Snapshot | None) -> str:
+    """Name what brought the table to a snapshot that does not follow ours; `path`: from it to its oldest ancestor.
+
+    A table that was replaced begins again: its first snapshot takes no file of one before it. pyiceberg takes the
+    parent's id away where the parent expires, so that alone does not tell.
+    """
+    if ours is None:
         return EXPIRED
-    is_new = not path or (path[-1].parent_snapshot_id is None and _sequence(path[-1]) > _sequence(known))
-    return REPLACED if is_new else ROLLBACK
+    if path and _sequence(path[-1]) <= _sequence(ours):
+        return ROLLBACK
+    return REPLACED if not path or _is_first(path[-1]) else EXPIRED
+
+
+def _is_first(snapshot: Snapshot) -> bool:
+    """Return whether a snapshot has its own files alone."""
+    total, added = (
+        snapshot.summary[name] if snapshot.summary else None for name in ("total-data-files", "added-data-files")
+    )
+    return snapshot.parent_snapshot_id is None and (total or "0") == (added or "0")
 
 
 def _sequence(snapshot: Snapshot) -> int:
@@ -70,7 +86,7 @@ def _sequence(snapshot: Snapshot) -> int:
 
 
 def _elsewhere(
-    table: Table, head: Snapshot | None, operation: str, location: str, columns: Sequence[str],
+    table: Table, head: Snapshot | None, ours: Snapshot | None, operation: str, location: str, columns: Sequence[str],
     listed: Mapping[str, BucketFile],
 ) -> list[Action]:  # fmt: skip
     """Describe a table whose current snapshot does not follow ours: what it names now against what the log names."""
@@ -79,7 +95,9 @@ def _elsewhere(
     when = datetime.fromtimestamp(at / 1000, UTC)
     gone = [removed(file, columns, when) for path, file in sorted(listed.items()) if path not in now]
     adds = [_add(table, now[path], location, at) for path in sorted({*now} - listed.keys())]
-    return [_info(head, operation, at, deletes_rows=False), *gone, *adds]
+    deletes = {one.snapshot_id for one in live_entries(table, head, ManifestContent.DELETES)}
+    deletes -= {one.snapshot_id for one in live_entries(table, ours, ManifestContent.DELETES)}
+    return [_info(head, operation, at, sorted(filter(None, deletes))), *gone, *adds]
 
 
 def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[DataFile], bool]:
@@ -101,10 +119,14 @@ def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[Dat
 
 def live_files(table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
     """Yield the data files of a snapshot. Raises OSError."""
-    for manifest in snapshot.manifests(table.io) if snapshot else ():
-        if manifest.content == ManifestContent.DATA:
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-                yield entry.data_file
+    return (entry.data_file for entry in live_entries(table, snapshot, ManifestContent.DATA))
+
+
+def deleters(entry: Sequence[Action]) -> list[int]:
+    """Return ids of the snapshots whose delete files came with what an entry describes."""
+    info = parse_commit_info(entry)[0]
+    found = info.get(DELETES, [])
+    return [info[SNAPSHOT]] if found is True else list(found)
 
 
 def _operation(
@@ -132,18 +154,25 @@ def _operation(
     return "OVERWRITE"
 
 
-def _info(snapshot: Snapshot | None, operation: str, at: int, *, deletes_rows: bool) -> Action:
+def _info(snapshot: Snapshot | None, operation: str, at: int, deletes: Sequence[int]) -> Action:
     summary: Any = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
     info = {
         "timestamp": at, "operation": operation, "operationParameters": {}, "isBlindAppend": False,
         "engineInfo": summary.get("engine-name", "unknown"), SNAPSHOT: snapshot.snapshot_id if snapshot else None,
-        **({DELETES: True} if deletes_rows else {}),
+        **({DELETES: [*deletes]} if deletes else {}),
     }  # fmt: skip
     return {"commitInfo": info}
 
 
 def _add(table: Table, file: DataFile, location: str, at: int) -> Action:
-    return add_of(file, location, table.schema(), table.specs()[file.spec_id], at)
+    found = add_of(file, location, table.schema(), table.specs()[file.spec_id], at)
+    if not canonical(file.file_path).startswith(f"{location}/"):
+        why = f"does not lie below {location}"
+    elif file.file_format != FileFormat.PARQUET:
+        why = f"is {file.file_format.name}"
+    else:
+        return found
+    return {"add": {**found["add"], "tags": {UNREAD: why}}}
 
 
 def _remove(table: Table, file: DataFile, location: str, at: int) -> Action:

@@ -18,6 +18,7 @@ from writer.storage.split import SplitStore
 from writer.table.iceberg.catalog.catalog_client import CatalogClient
 from writer.table.iceberg.expiry import expire, referenced
 from writer.table.iceberg.journal import Journal
+from writer.table.iceberg.metadata.manifests import check_deletes
 from writer.table.log import file_listing
 from writer.table.log.entries import created
 from writer.table.log.log import Action, Log, State
@@ -100,6 +101,10 @@ class Iceberg:
         if self._listing is None or listing.place[1] >= self._listing.place[1]:
             self._listing = listing
         return [file for file in listing.files.values() if bucket in (None, file.bucket)]
+
+    def check_deletes(self, files: Sequence[BucketFile]) -> None:
+        """Raise LiveDeleteFiles where delete files take rows of these files."""
+        check_deletes(self._journal.table(), {f"{self.location}/{file.path}" for file in files})
 
     def expire(self, before: datetime) -> None:
         """Expire snapshots from before this time that no branch or tag names."""

@@ -6,7 +6,7 @@ one truth, the catalog's, and recovery is one entry long. What other clients com
 follows it. (docs/adr/0038-iceberg.md)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -15,10 +15,11 @@ import pyarrow as pa
 from pyarrow import fs
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertTableUUID, TableUpdate
 
 from writer.core import fault_points
-from writer.storage.base import Store
+from writer.storage.base import OutcomeUnknown, Store
 from writer.table.iceberg import compatibility, foreign_snapshots
 from writer.table.iceberg.catalog.catalog_client import CatalogClient
 from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, CommitRefused
@@ -30,13 +31,14 @@ from writer.table.iceberg.metadata.snapshots import (
     SNAPSHOT,
     VERSION,
     PreparedCommit,
+    as_columns_are,
     column_changes,
     prepare,
     takeover,
 )
 from writer.table.log import file_listing
 from writer.table.log.entries import answers, parse_commit_info, redescribed
-from writer.table.log.foreign_writes import FilesGone, ForeignChange
+from writer.table.log.foreign_writes import FilesGone, ForeignChange, one_line
 from writer.table.log.log import Action, Log, State, entry_lines, entry_name
 from writer.table.schema_evolution import ColumnTypeMismatch, grown
 
@@ -93,19 +95,18 @@ class Journal(Log):
     def take(self, table: Table, actions: Sequence[Action]) -> bool:
         """Begin the log of a table that another client made: its first entry names the files of its current snapshot.
 
-        False when another commit came before. Raises OSError where nobody knows whether it was committed.
+        False when another commit came before. Raises OutcomeUnknown, OSError.
         """
         draft = self._put_draft(actions)
         properties = {**self._properties(), **_OF_OFFSETS}
         del properties["format-version"]  # it is of this one
         prepared = takeover(table, actions, draft, properties)
         fault_points.point("before_catalog")
-        try:
-            self._client.commit(table, prepared.requirements, prepared.updates)
-        except CommitRefused:
-            self._store.delete(draft)
-            return False
+        is_committed = self._commit(table, prepared, 0, draft)
         fault_points.point("after_catalog")
+        if not is_committed:
+            self._withdraw(table, draft, ())
+            return False
         with suppress(OSError):  # committed all the same: the next process puts it there
             self._place(0, draft)
         return True
@@ -124,17 +125,28 @@ class Journal(Log):
 
         Raises FileNotFoundError where there is none, ForeignChange.
         """
-        table = self.loaded()
-        version, draft = compatibility.check_properties(table)
-        self._place(version, draft)
-        self._describe_others(table, version)
-        return table
+        return self._agreed()[0]
 
     def state(self) -> State:
         """Return the newest state. Raises FileNotFoundError when there is no table, LogUnreadable, ForeignChange."""
-        table, found = self.table(), super().state()
+        table, found = self._agreed()
         self._loaded = found.place, table
         return found
+
+    def _agreed(self) -> tuple[Table, State]:
+        """Return the table and the newest state of the log, which says all that others committed.
+
+        The table is loaded after the log was read: an older one would say less than the log, as if a client had taken
+        something back.
+        """
+        while True:
+            read = self._state.version if self._state else -1
+            table = self.loaded()
+            version, draft = compatibility.check_properties(table)
+            self._place(version, draft)
+            state = super().state()
+            if state.version <= max(read, version) and self._is_described(table, state, version):
+                return table, state
 
     def create(self, actions: Sequence[Action]) -> bool:
         """Make the table in the catalog; its first entry goes with it. False when there is one."""
@@ -169,23 +181,24 @@ class Journal(Log):
         """Let the name mapping name all columns. Where the catalog does not take it now, the next commit does it."""
         with suppress(CatalogUnanswered):
             table = self._loaded[1] if self._loaded else self.table()
-            requirements, updates = column_changes(table)
-            if updates:
+            if updates := column_changes(table):
                 is_table = AssertTableUUID(uuid=table.metadata.table_uuid)
-                self._client.commit(table, (is_table, *requirements), updates)
+                self._client.commit(table, (is_table, as_columns_are(table)), updates)
 
     def append(self, after: State, actions: Sequence[Action]) -> bool:
         """Commit the entry that follows `after`. False when another entry, or another client's commit, came before.
 
-        The table is not loaded again for it: the catalog refuses what does not follow its snapshot of `after`. Raises
-        FilesGone, and OSError where nobody knows whether it was committed.
+        The table is not loaded again for it: the catalog refuses what does not follow its snapshot and its columns of
+        `after`. Raises FilesGone, OutcomeUnknown, OSError.
         """
         if (self._loaded is None or self._loaded[0] != after.place) and self.state().place != after.place:
             return False
         assert self._loaded is not None, "the state was read"
         table, version = self._loaded[1], after.version + 1
         compatibility.check_format(table)
-        compatibility.check_undo(table, self._undone(actions))
+        self._check_undo(table, actions)
+        if self._store.mark(entry_name(version)) is not None:
+            return False  # what a client did and took back: the catalog is where it was, and the log has both
         draft = self._put_draft(actions)
         try:
             prepared = prepare(table, actions, self._client.location, version, draft)
@@ -201,15 +214,25 @@ class Journal(Log):
                 self._withdraw(table, draft, prepared.written)
             return False
         with suppress(OSError):  # committed all the same: the next process puts it there
-            self._place(version, draft)
+            self._store.put_if_absent(entry_name(version), entry_lines(actions))
+            self._store.delete(draft)
+            self._placed = draft
         return True
 
     def _commit(self, table: Table, prepared: PreparedCommit, version: int, draft: str) -> bool:
         """Ask the catalog until it has the commit, or has another one in its place.
 
         Whatever it answers, a look at it decides: what had no answer may be committed, and so may what was refused,
-        where a request came twice. To ask again is safe, because only one request finds the table as required.
+        where a request came twice. To ask again is safe, because only one request finds the table as required. Raises
+        OutcomeUnknown, and ForeignChange where the table is gone.
         """
+        try:
+            return self._asked(table, prepared, version, draft)
+        except OSError as error:
+            fix = "What became of it, the next look shows."
+            raise OutcomeUnknown("commit to", str(self._client.place), one_line(error).rstrip("."), fix) from error
+
+    def _asked(self, table: Table, prepared: PreparedCommit, version: int, draft: str) -> bool:
         retries = self._client.retries()
         while True:
             refusal = None
@@ -221,11 +244,11 @@ class Journal(Log):
                 retries.pause(error)  # a catalog that asks for time is not looked at meanwhile
             else:
                 return True
-            latest = self.table()
-            if latest.properties[DRAFT] == draft:
+            latest = self.loaded()
+            if latest.properties.get(DRAFT) == draft:
                 return True
-            is_other_schema = latest.metadata.current_schema_id != table.metadata.current_schema_id
-            if self._store.mark(entry_name(version)) is not None or (refusal is not None and is_other_schema):
+            is_moved = _required(latest) != _required(table)
+            if self._store.mark(entry_name(version)) is not None or (refusal is not None and is_moved):
                 return False
             if refusal is not None:
                 retries.pause(refusal)
@@ -266,35 +289,45 @@ class Journal(Log):
         self._store.delete(draft)
         self._placed = draft
 
-    def _describe_others(self, table: Table, version: int) -> None:
-        """Write entries for what other clients committed since our newest entry, `version`."""
+    def _is_described(self, table: Table, state: State, version: int) -> bool:
+        """Return whether the log says all of the table, which names entry `version`; else write entries about it."""
+        entries = [self.entry(at) or [] for at in range(version + 1, state.version + 1)]
+        since = [parse_commit_info(actions) for actions in entries]
+        if any(about for _, about in since):
+            raise ForeignChange(
+                f"table {self._client.place} at {self._client.location} went back: the catalog has version {version}, "
+                f"and the log version {state.version}. Another client registered an older metadata file, or its "
+                f"catalog was restored. Register the newest metadata file of {self._client.location}/metadata there."
+            )
         ours, metadata = table.properties.get(SNAPSHOT), table.metadata
         known, layout = int(ours) if ours else None, (metadata.current_schema_id, metadata.default_spec_id)
-        while (known, layout) != (metadata.current_snapshot_id, self._layout):
-            while (actions := self.entry(version + 1)) is not None:  # what is described already
-                version += 1
-                known = parse_commit_info(actions)[0].get(foreign_snapshots.SNAPSHOT, known)
-            if (found := self._next_change(table, known)) is None:
-                compatibility.check_partitions(table, self._at_end().metadata["partitionColumns"])
-                self._layout = layout
-                return
-            self._store.put_if_absent(entry_name(version + 1), entry_lines(found))  # another process writes the same
-
-    def _next_change(self, table: Table, known: int | None) -> list[Action] | None:
-        """Return the entry of the oldest change after the snapshot `known`; None where there is none."""
-        if known == table.metadata.current_snapshot_id:
-            return self._column_changes(table)
-        state = self._at_end()
-        listed = lambda: file_listing.followed(self, state, None).files  # noqa: E731
+        for info, _ in since:
+            known = info.get(foreign_snapshots.SNAPSHOT, known)
         columns = state.metadata["partitionColumns"]
-        return next(foreign_snapshots.entries(table, known, self._client.location, columns, listed))
+        if known != metadata.current_snapshot_id:
+            listed = lambda: file_listing.followed(self, state, None).files  # noqa: E731
+            changes: Iterable[list[Action]] = foreign_snapshots.entries(
+                table, known, self._client.location, columns, listed
+            )
+        elif layout == self._layout and not since:
+            return True
+        elif (found := self._column_changes(table, state)) is None:
+            compatibility.check_partitions(table, columns)
+            compatibility.check_files(table, entries)
+            self._layout = layout
+            return True
+        else:
+            changes = [found]
+        for at, actions in enumerate(changes, state.version + 1):
+            if not self._store.put_if_absent(entry_name(at), entry_lines(actions)):
+                break  # another process writes the same
+        return False
 
     def _at_end(self) -> State:
         return super().state()
 
-    def _column_changes(self, table: Table) -> list[Action] | None:
+    def _column_changes(self, table: Table, state: State) -> list[Action] | None:
         """Return the entry that says how another client changed the columns; None: not at all. Raises ForeignChange."""
-        state = self._at_end()
         theirs = list(columns_of(table.schema()))
         try:
             schema, changes = grown(state.metadata["schemaString"], theirs)
@@ -309,12 +342,30 @@ class Journal(Log):
         (info, *rest) = redescribed("ADD COLUMNS", about, state.metadata, {}, schemaString=schema)
         return [{"commitInfo": {k: v for k, v in info["commitInfo"].items() if k != "headrace"}}, *rest]
 
-    def _undone(self, actions: Sequence[Action]) -> list[int]:
-        """Return ids of the snapshots with delete files whose changes an entry takes back."""
+    def _check_undo(self, table: Table, actions: Sequence[Action]) -> None:
+        """Raise ForeignChange where an entry takes back what other clients did, and their delete files forbid it."""
         facts = parse_commit_info(actions)[1]
         changes = answers(facts) if facts.get("kind") == "rewind" else []
-        found = [parse_commit_info(self.entry(one.version) or [])[0] for one in changes]
-        return [info[foreign_snapshots.SNAPSHOT] for info in found if foreign_snapshots.DELETES in info]
+        if not changes:
+            return
+        ids = [of for one in changes for of in foreign_snapshots.deleters(self.entry(one.version) or [])]
+        first = changes[0].version
+        brings = any("add" in action for action in actions)
+        went = brings and any(foreign_snapshots.deleters(entry) for at, entry in self.since(-1) if at < first)
+        before = self._snapshot_at(table, first - 1) if went else None
+        compatibility.check_undo(table, ids, before, rows_went=went)
+
+    def _snapshot_at(self, table: Table, version: int) -> Snapshot | None:
+        """Return the snapshot that a version of the log stands for; None where it expired."""
+        for at in range(version, -1, -1):
+            info, about = parse_commit_info(self.entry(at) or [])
+            if (known := info.get(foreign_snapshots.SNAPSHOT)) is not None:
+                return table.metadata.snapshot_by_id(known)
+            if about:
+                return next(
+                    (one for one in table.metadata.snapshots if one.summary and one.summary[VERSION] == str(at)), None
+                )
+        return None
 
     def _changed(self, how: str) -> ForeignChange:
         return ForeignChange(
@@ -327,3 +378,8 @@ class Journal(Log):
         log, fields = self._client.place.log_location, schema.fields if schema else ()
         of_offsets = _OF_OFFSETS if any(field.name == OFFSET for field in fields) else {}
         return {**_PROPERTIES, **of_offsets, **({LOG_LOCATION: log} if log else {})}
+
+
+def _required(table: Table) -> tuple[int | None, int]:
+    """Return what a commit requires to be as it was: snapshot and columns."""
+    return table.metadata.current_snapshot_id, table.metadata.current_schema_id

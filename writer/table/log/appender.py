@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from writer.core import fault_points
 from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError, Fenced
-from writer.core.files import StagedFile
+from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import OffsetRange
 from writer.storage.base import NotExclusive
 from writer.storage.disk_space import TABLE, naming_full_disk
@@ -97,6 +97,15 @@ class Appender:
                 found.append(one)
         return found
 
+    def _version_of(self, id_: str, since: int) -> int | None:
+        """Return which version after `since` is the entry with an id; None: none is."""
+        return next((at for at, actions in self.entries(since) if parse_commit_info(actions)[1].get("id") == id_), None)
+
+    def check_deletes(self, files: Sequence[BucketFile]) -> None:
+        """Raise LiveDeleteFiles where other clients deleted rows that these files still have, CommitFailed."""
+        with reading(self.location):
+            self._format.check_deletes(files)
+
     def check_owner(self, snapshot: PipelineSnapshot, epoch: int, ranges: Sequence[OffsetRange] = ()) -> None:
         """Raise Fenced if the pipeline was started again since `epoch`, or if another table has its location.
 
@@ -170,13 +179,13 @@ class Appender:
             else:
                 version = snapshot.version + 1
                 break
-            # Whatever was answered, the log decides: an entry with our id is our commit.
+            # Whatever was answered, the log decides: an entry with our id is our commit, whatever others did after it.
             with suppress(CommitFailed):
                 newer = self.snapshot()
-                found = next((c for c in self.commits_since(base) if c.id == about["id"]), None)
-                if found is not None:
-                    version = found.version
+                if (found := self._version_of(about["id"], base)) is not None:
+                    version = found
                     break
+                self.commits_since(base)
                 snapshot = newer  # not before it was looked at: our own commit would pass for another writer's
             if time.monotonic() > deadline:
                 raise CommitFailed(

@@ -77,15 +77,20 @@ def replay(end: Appender, snapshot: PipelineSnapshot, replay: Replay) -> int:
 def rewrite(end: Appender, snapshot: PipelineSnapshot, rewrite: Rewrite) -> int:
     """Swap files, atomically where the format can. It needs no epoch. `snapshot`: where the files were listed.
 
-    Raises FilesGone when one of those that it removes, or goes by, is not there any more.
+    Raises FilesGone when one of those that it removes, or goes by, is not there any more,
+    LiveDeleteFiles when rows of those that it goes by are deleted.
     """
     columns = snapshot.state.metadata["partitionColumns"]
     moves_only = not (rewrite.changes or (rewrite.taken and rewrite.taken.rows))
     gone = [removed(file, columns, datetime.now(UTC), moves_only=moves_only) for file in rewrite.removed]
-    return end.append(
-        snapshot, rewrite.files, {}, entry_facts(rewrite), _still_there(end, snapshot, [*rewrite.removed, *rewrite.by]),
-        Swap(gone, moves_only),
-    )  # fmt: skip
+    there = _still_there(end, snapshot, [*rewrite.removed, *rewrite.by])
+
+    def check(newest: PipelineSnapshot) -> None:
+        there(newest)
+        if rewrite.by:
+            end.check_deletes(rewrite.by)
+
+    return end.append(snapshot, rewrite.files, {}, entry_facts(rewrite), check, Swap(gone, moves_only))
 
 
 def reprocess(end: Appender, snapshot: PipelineSnapshot, wanted: Reprocess) -> int:

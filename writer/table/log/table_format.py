@@ -50,6 +50,9 @@ class Format(Protocol):
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Files that a version of the table names, of one bucket or of all, from its log alone. For one thread."""
 
+    def check_deletes(self, files: Sequence[BucketFile]) -> None:
+        """Raise LiveDeleteFiles where other clients deleted rows that these files still have."""
+
     def foreign(self) -> list[str]:
         """Paths of files that readers of the table see and that no entry of its log ever named."""
 

@@ -3,7 +3,7 @@
 Manifests of one size class are merged when there are many, so their number grows as the logarithm of the commits.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal
 from uuid import uuid4
 
@@ -20,6 +20,7 @@ from pyiceberg.manifest import (
     write_manifest_list,
 )
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from writer.table.iceberg.metadata.data_files import canonical
 from writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles
@@ -57,13 +58,8 @@ class ManifestWriter:
         """
         found = self._parent.manifests(self._io) if self._parent else []
         live = [one for one in found if one.has_added_files() or one.has_existing_files()]
-        if removed and rows_stay and (deletes := self._deletes_of(live, removed)):
-            # What is to stand for these files was read from them as they are: rows that others deleted would be back.
-            raise LiveDeleteFiles(
-                f"another client deleted rows of {min(deletes)} by delete files (merge-on-read), and headrace does not "
-                "read those. Write the files anew without the rows: CALL …system.rewrite_data_files(table => "
-                f"'{'.'.join(self._table.name())}', options => map('delete-file-threshold', '1')). Then start again."
-            )
+        if removed and rows_stay:
+            check_deletes(self._table, removed)
         kept = self._merged(self._without(live, removed))
         entries = [
             ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self.snapshot_id, data_file=file)
@@ -71,16 +67,6 @@ class ManifestWriter:
         ]
         new = (entries[at : at + _ENTRIES_MAX] for at in range(0, len(entries), _ENTRIES_MAX))
         return self._listed([*(self._written(some, self._metadata.default_spec_id) for some in new), *kept])
-
-    def _deletes_of(self, manifests: Sequence[ManifestFile], paths: Collection[str]) -> set[str]:
-        """Return which of these files have rows that a delete file may take, as the manifests name them."""
-        deletes = list(self._all(manifests, ManifestContent.DELETES))
-        files = self._all(manifests, ManifestContent.DATA) if deletes else ()
-        gone = [one for one in files if canonical(one.data_file.file_path) in paths]
-        return {file.data_file.file_path for file in gone if any(_may_delete_from(one, file) for one in deletes)}
-
-    def _all(self, manifests: Sequence[ManifestFile], content: ManifestContent) -> Iterator[ManifestEntry]:
-        return (entry for one in manifests if one.content == content for entry in self._entries(one))
 
     def _without(self, manifests: Sequence[ManifestFile], removed: Collection[str]) -> list[ManifestFile]:
         """Write those manifests anew that name files that go."""
@@ -156,6 +142,36 @@ class ManifestWriter:
             file_sequence_number=entry.file_sequence_number,
             data_file=_without_bounds(entry.data_file) if is_deleted else entry.data_file,
         )  # fmt: skip
+
+
+def check_deletes(table: Table, paths: Collection[str]) -> None:
+    """Raise LiveDeleteFiles where a delete file may take rows of one of these files, as the manifests name them.
+
+    What is to stand for such a file was read from it as it is: rows that others deleted would be back, or
+    would count as being there. `paths`: whole ones, as `canonical` gives them.
+    """
+    if path := deleted_from(table, table.metadata.current_snapshot(), lambda path: canonical(path) in paths):
+        raise LiveDeleteFiles(
+            f"another client deleted rows of {path} by delete files (merge-on-read), and headrace does not read "
+            "those. Write the files anew without the rows: CALL …system.rewrite_data_files(table => "
+            f"'{'.'.join(table.name())}', options => map('delete-file-threshold', '1')). Then start again."
+        )
+
+
+def deleted_from(table: Table, snapshot: Snapshot | None, is_meant: Callable[[str], bool]) -> str:
+    """Return the path of a meant data file of a snapshot of whose rows a delete file may take some; empty: of none."""
+    deletes = list(live_entries(table, snapshot, ManifestContent.DELETES))
+    files = live_entries(table, snapshot, ManifestContent.DATA) if deletes else ()
+    meant = (one for one in files if is_meant(one.data_file.file_path))
+    found = (one.data_file.file_path for one in meant if any(_may_delete_from(by, one) for by in deletes))
+    return next(found, "")
+
+
+def live_entries(table: Table, snapshot: Snapshot | None, content: ManifestContent) -> Iterator[ManifestEntry]:
+    """Yield the entries of data files, or of delete files, of a snapshot. Raises OSError."""
+    for manifest in snapshot.manifests(table.io) if snapshot else ():
+        if manifest.content == content:
+            yield from manifest.fetch_manifest_entry(table.io, discard_deleted=True)
 
 
 def _without_bounds(file: DataFile) -> DataFile:

@@ -73,11 +73,11 @@ def prepare(
     requirements = (
         AssertTableUUID(uuid=metadata.table_uuid),
         AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": manifests.parent_id}),
-        *of_columns[0],
+        as_columns_are(table),
     )
     properties = {VERSION: str(version), DRAFT: draft, SNAPSHOT: str(manifests.snapshot_id)}
     updates = (
-        *of_columns[1],
+        *of_columns,
         AddSnapshotUpdate(snapshot=snapshot),
         _reference(MAIN_BRANCH, SnapshotRefType.BRANCH, manifests.snapshot_id),
         _reference(TAG, SnapshotRefType.TAG, manifests.snapshot_id),
@@ -90,12 +90,12 @@ def takeover(table: Table, actions: Sequence[Action], draft: str, properties: Ma
     """Return the commit that names the first entry of a table which another client made. It adds no snapshot."""
     metadata = table.metadata
     head = metadata.current_snapshot_id
-    requirements, updates = column_changes(table, actions)
+    updates = column_changes(table, actions)
     ours = {VERSION: "0", DRAFT: draft, **({SNAPSHOT: str(head)} if head else {})}
     tagged = (_reference(TAG, SnapshotRefType.TAG, head),) if head else ()
     required = AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head})
     return PreparedCommit(
-        (AssertTableUUID(uuid=metadata.table_uuid), required, *requirements),
+        (AssertTableUUID(uuid=metadata.table_uuid), required, as_columns_are(table)),
         (*updates, *tagged, SetPropertiesUpdate(updates={**properties, **ours})), (),
     )  # fmt: skip
 
@@ -106,8 +106,8 @@ def _reference(name: str, kind: SnapshotRefType, snapshot_id: int) -> SetSnapsho
 
 def column_changes(
     table: Table, actions: Sequence[Action] = (), *, keeps_mapping: bool = True
-) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
-    """Return what must hold, and what changes, so that an entry's columns are the table's, and the mapping names all.
+) -> tuple[TableUpdate, ...]:
+    """Return what changes so that an entry's columns are the table's, and the mapping names all.
 
     Without the mapping a reader takes columns of our files by position, or not at all. `keeps_mapping`: names that it
     has besides. Nothing where all is so already.
@@ -121,9 +121,15 @@ def column_changes(
     known = table.properties.get(MAPPING)
     if (mapping := mapping_of(schema, known if keeps_mapping else None)) != known:
         updates = (*updates, SetPropertiesUpdate(updates={MAPPING: mapping}))
-    # Columns that another client adds meanwhile would be missing in the mapping.
-    required = AssertCurrentSchemaId.model_validate({"current-schema-id": table.metadata.current_schema_id})
-    return ((required,), updates) if updates else ((), ())
+    return updates
+
+
+def as_columns_are(table: Table) -> TableRequirement:
+    """Return the requirement that no client changes columns meanwhile.
+
+    Another process may write an entry about it, in the place of ours, and the mapping would lack the new ones.
+    """
+    return AssertCurrentSchemaId.model_validate({"current-schema-id": table.metadata.current_schema_id})
 
 
 def _summary(

@@ -1,0 +1,98 @@
+"""An Iceberg table that several processes and clients reach at once, or whose catalog went back: no entry is wrong."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.expressions import EqualTo
+from pyiceberg.types import StringType
+
+from tests.contract.tables import P0, batch, begun, iceberg_table_of, made, rows, written
+from tests.opened import iceberg_table, in_catalog
+from writer.core.files import StagedFile
+from writer.table.log.foreign_writes import ForeignChange
+from writer.table.table import PipelineTable
+
+HOUR = "2026-11-20T05"
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
+
+
+@pytest.fixture
+def table(location: str) -> PipelineTable:
+    return made(location, "iceberg")
+
+
+@pytest.fixture
+def stage(location: str) -> Callable[[int], StagedFile]:
+    return lambda rows: written(location, HOUR, rows, "iceberg")
+
+
+def test_a_batch_is_committed_once_where_another_process_wrote_down_a_new_column_meanwhile(
+    table: PipelineTable, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    snapshot = table.snapshot()
+    with iceberg_table_of(table.location).update_schema() as change:
+        change.add_column("note", StringType())
+    reader = iceberg_table(table.location, "events")
+    assert "note" in reader.snapshot().columns().names
+    table.commit(snapshot, batch(epoch, 0, 10, stage(10)))
+    assert (rows(table), table.snapshot().frontier(P0)) == (10, 10)
+    assert [entry.kind for entry in table.history()][:2] == ["batch", "client"]
+
+
+@pytest.mark.parametrize("deletes", [1, 2])
+def test_a_process_that_read_the_table_earlier_writes_no_entry_about_it(
+    table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, deletes: int
+) -> None:
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    reader = iceberg_table(table.location, "events")
+    earlier = [reader._format.table()]
+    for at in range(deletes):
+        iceberg_table_of(table.location).delete(EqualTo("id", at))
+        if at == 0 and deletes == 2:
+            earlier = [reader._format.table()]
+    table.snapshot()
+    honest = reader._log._client.load
+    monkeypatch.setattr(reader._log._client, "load", lambda: earlier.pop() if earlier else honest())
+    reader.snapshot()
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    assert (rows(table), table.snapshot().frontier(P0)) == (20 - deletes, 20)
+    told = [entry.facts["operation"] for entry in table.history() if entry.kind == "client"]
+    assert told == ["DELETE"] * deletes
+
+
+def test_a_process_that_read_the_table_before_a_column_came_finds_none_dropped(
+    table: PipelineTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch = begun(table)
+    reader = iceberg_table(table.location, "events")
+    earlier = [reader._format.table()]
+    table.grow([pa.field("price", pa.float64())], epoch)
+    honest = reader._log._client.load
+    monkeypatch.setattr(reader._log._client, "load", lambda: earlier.pop() if earlier else honest())
+    assert "price" in reader.snapshot().columns().names
+
+
+def test_a_catalog_that_went_back_is_told(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    backup = iceberg_table_of(table.location).metadata_location
+    table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    place = in_catalog(table.location)
+    catalog = load_catalog(place.catalog, **dict(place.settings))
+    catalog.drop_table(place.identifier)
+    catalog.register_table(place.identifier, backup)
+    assert rows(table) == 10
+    with pytest.raises(ForeignChange, match="newest"):
+        table.commit(table.snapshot(), batch(epoch, 20, 30, stage(10)))
+    with pytest.raises(ForeignChange, match="newest"):
+        iceberg_table(table.location, "events").snapshot()

@@ -1,0 +1,157 @@
+"""Commits to an Iceberg table whose outcome is unknown, and files that a snapshot names: nothing is taken away."""
+
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+from pyiceberg.catalog import Catalog
+from requests.exceptions import ConnectionError as Broken
+
+from tests.carried import Driver, configured, log
+from tests.contract.tables import P0, batch, begun, iceberg_table_of, made, rows, written
+from tests.contract.test_adopt_iceberg import START, adopted, foreign, theirs
+from tests.contract.test_compact import carry, compacted, filled
+from tests.contract.test_vacuum import later
+from tests.looking import event
+from tests.opened import iceberg_table, in_catalog
+from tests.racing import FAULTS, fail
+from writer.batch.staging.parquet_files import Destination, delta_statistics
+from writer.core.catalog_table import CatalogTable
+from writer.core.files import StagedFile
+from writer.maintenance.vacuum import find_unneeded, remove
+from writer.storage.base import OutcomeUnknown
+from writer.storage.locations import store_at
+from writer.table.factory import table_at
+from writer.table.iceberg.catalog import catalog_client
+from writer.table.log.entries import SideEntry
+from writer.table.log.foreign_writes import CommitFailed, ForeignChange
+from writer.table.log.operations import Rewrite, Takeover
+
+OFFSETS = pa.schema(
+    [("_topic", pa.string()), ("_incarnation", pa.int32()), ("_partition", pa.int32()), ("_offset", pa.int64())]
+)
+HOUR, NOON = "2026-11-20T05", datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def opened(place: CatalogTable | None) -> Catalog:
+    assert place is not None
+    return catalog_client._opened(place.catalog, tuple(sorted(place.settings)))
+
+
+def with_offsets(location: str, rows: int) -> StagedFile:
+    """Write a file of rows that say their offsets."""
+    path, sink = Destination(store_at(location), (), "test", 2**20).open(())
+    rows_ = {"_topic": ["clicks"] * rows, "_incarnation": [1] * rows, "_partition": [0] * rows}
+    with pq.ParquetWriter(sink, OFFSETS) as out:
+        out.write_table(pa.table({**rows_, "_offset": list(range(rows))}, schema=OFFSETS))
+    metadata, size = out.writer.metadata, sink.tell()
+    sink.close()
+    return StagedFile(path, (), rows, size, delta_statistics(metadata), NOON, NOON, {("clicks", 0): rows})
+
+
+def test_what_is_left_of_a_file_stays_where_the_catalog_was_lost_after_it_took_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = str(tmp_path / "lake")
+    place = replace(in_catalog(location), retry_timeout=timedelta(milliseconds=300))
+    table = table_at("iceberg", location, "events", catalog=place)
+    table.create(OFFSETS, [])
+    table.apply_side(SideEntry(1, [with_offsets(location, 10)]))
+    client, lost = opened(place), False
+    commit, load = client.commit_table, client.load_table
+
+    def forgetting(*given: Any) -> Any:
+        nonlocal lost
+        commit(*given)
+        lost = True
+        raise Broken("the connection was reset")
+
+    def gone(*given: Any) -> Any:
+        if lost:
+            raise Broken("no connection")
+        return load(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "commit_table", forgetting)
+        patched.setattr(client, "load_table", gone)
+        with pytest.raises(CommitFailed, match="did not answer"):
+            table.apply_side(SideEntry(2, withdrawn={P0: [(3, 5)]}))
+    assert iceberg_table(location, "events").snapshot().applied == 2
+    assert sorted(iceberg_table_of(location).scan().to_arrow()["_offset"].to_pylist()) == [0, 1, 2, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_the_catalog_does_to_an_adoption_the_table_has_its_first_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    foreign(tmp_path)
+    settings = configured(tmp_path, "iceberg")
+    client = opened(settings.catalog_place("clicks", settings.pipelines["clicks"].table.location))
+    with fail(monkeypatch, client, fault), suppress(CommitFailed):
+        adopted(tmp_path)
+    if "headrace.version" not in theirs(tmp_path).properties:
+        adopted(tmp_path)
+    driver = Driver(tmp_path, "iceberg", start=START)
+    driver.start(at=100)
+    driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
+    assert theirs(tmp_path).scan().count() == 10
+
+
+def test_files_of_snapshots_that_the_catalog_did_not_let_expire_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = filled(tmp_path, "iceberg")
+    compacted(driver)
+    carry(driver, 6)
+    place = driver.config.catalog_place("clicks", driver.lake)
+    found = find_unneeded(driver.config, "clicks", None, later())
+    with fail(monkeypatch, opened(place), "it refuses"):
+        remove(found)
+    table = iceberg_table_of(driver.lake, place)
+    for snapshot in table.metadata.snapshots:
+        assert table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows >= 0
+
+
+def test_a_tag_that_is_set_while_vacuum_looks_keeps_its_files(tmp_path: Path) -> None:
+    driver = filled(tmp_path, "iceberg")
+    compacted(driver)
+    carry(driver, 6)
+    place = driver.config.catalog_place("clicks", driver.lake)
+    found = find_unneeded(driver.config, "clicks", None, later())
+    table = iceberg_table_of(driver.lake, place)
+    table.manage_snapshots().create_tag(table.metadata.snapshots[-3].snapshot_id, "month").commit()
+    remove(found)
+    assert iceberg_table_of(driver.lake, place).scan().use_ref("month").to_arrow().num_rows == 60
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_an_entry_without_an_answer_is_ours_whatever_another_client_did_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    location, theirs = str(tmp_path / "lake"), pa.table({"id": [1], "hour": [HOUR]})
+    table = made(location, form)
+    epoch = begun(table)
+    table.commit(table.snapshot(), batch(epoch, 0, 10, written(location, HOUR, 10, form)))
+    honest = table._log.append
+
+    def forgetting(*given: Any) -> bool:
+        honest(*given)
+        if form == "delta":
+            write_deltalake(location, theirs, mode="append")
+        else:
+            iceberg_table_of(location).append(theirs)
+        raise OutcomeUnknown("put", location, "no answer", "Look.")
+
+    monkeypatch.setattr(table._log, "append", forgetting)
+    found, rest = table.bucket_files(table.snapshot()), written(location, HOUR, 9, form)
+    assert table.rewrite(table.snapshot(), Rewrite("some", found, [rest], Takeover("delete", 1))) == 3
+    assert rows(table) == 10
+    monkeypatch.undo()
+    with pytest.raises(ForeignChange, match="another client ran"):
+        table.commits_since(3)
