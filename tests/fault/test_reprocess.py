@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,10 @@ BUCKETS = ("--buckets", "2026-11-20T00..2026-11-20T23", "--from", "raw", "--yes"
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_at_any_step_it_loses_and_doubles_no_row(tmp_path: Path, form: str, point: str) -> None:
+def test_killed_at_any_step_it_loses_and_doubles_no_row(
+    tmp_path: Path, form: str, point: str, record: Callable[..., None]
+) -> None:
+    before = oracle.tally.copy()
     _, wanted = both(tmp_path, form, {}, BERLIN, lambda driver: history(driver, 0, 20, tombstones=False))
     run_killed(KILLED, str(tmp_path / "old"), form, point=point)
     driver = opened(tmp_path / "old", form)
@@ -42,8 +46,15 @@ def test_killed_at_any_step_it_loses_and_doubles_no_row(tmp_path: Path, form: st
     reprocessed(driver)
     check_like(driver, wanted)
     oracle.check(lake, "clicks", {("clicks", 0): 40, ("clicks", 1): 20})
+    found = oracle.tally.since(before)
+    record(
+        fault="kill -9 of a reprocess", moment=point.partition(":")[0].replace("_", " "),
+        on=f"in-process, {FORMATS[form]}, local", times=1, seen_twice=found.seen_twice, records=found.records,
+        lost=found.lost, twice=found.twice, ended="killed 1",
+    )  # fmt: skip
 
 
+@pytest.mark.cell("kill -9 of a reprocess", "at each step, beside the live writer")
 def test_beside_the_live_writer_killed_at_each_step_it_puts_a_wrong_clock_right(site: Site, topic: MakeTopic) -> None:
     """The writer that wrote the wrong rows is corrected; its rows are made anew from the raw table while it goes on."""
     name, fast = topic(2), {"max_delay": "2 s"}
