@@ -145,6 +145,16 @@ def test_a_file_that_headrace_does_not_read_stops_it_until_it_is_written_anew(
     assert seen(driver) == list(range(10, 70))
 
 
+def test_a_version_that_another_client_sets_changes_nothing(tmp_path: Path) -> None:
+    driver = filled(tmp_path, "iceberg")
+    before = driver.table.snapshot().version
+    with in_its_catalog(driver).transaction() as change:
+        change.set_properties({"headrace.version": "2"})
+    assert driver.table.snapshot().version == before
+    carry(driver, 6)
+    assert seen(driver) == list(range(70))
+
+
 def test_a_property_that_holds_no_number_is_told_like_one_that_is_gone(tmp_path: Path) -> None:
     driver = filled(tmp_path, "iceberg")
     with in_its_catalog(driver).transaction() as change:

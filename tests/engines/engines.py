@@ -112,6 +112,9 @@ def duckdb_engine(lake: Lake) -> Engine:
     return Engine(lambda sql: connection.execute(sql).fetchall(), tables, connection.close)
 
 
+_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256M"  # one compiler alone has 48 MB, which fifty tests fill
+
+
 @contextmanager
 def spark_session(directory: Path) -> Iterator[Any]:
     """Run Spark with Delta's own jars and Iceberg's until the end of the block."""
@@ -133,7 +136,7 @@ def spark_session(directory: Path) -> Iterator[Any]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", str(directory))
-        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -Dderby.system.home={directory}")
+        .config("spark.driver.extraJavaOptions", f"{_JVM} -Dderby.system.home={directory}")
         .getOrCreate()
     )
     try:

@@ -1,13 +1,15 @@
 """moto on a free port, which puts one object at a time, and changes one table of Glue.
 
 moto looks whether an object is there and puts it in two steps, so two threads can both win; a store must not do that.
-The same goes for the version of a table.
+Of a table of Glue it does not look at all whether it still has the version that an update names, as Glue does.
 """
 
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from moto.core.exceptions import JsonRESTError
+from moto.glue.responses import GlueResponse
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import run_simple
 
@@ -15,7 +17,20 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
 _putting = threading.Lock()
+_update = GlueResponse.update_table
 _moto = DomainDispatcherApplication(create_backend_app)
+
+
+def update_table(self: GlueResponse) -> str:
+    """Refuse an update of a version that is not the table's."""
+    asked = self.parameters
+    known = self.glue_backend.get_table(asked["DatabaseName"], asked["TableInput"]["Name"]).as_dict()["VersionId"]
+    if asked.get("VersionId", known) != known:
+        raise JsonRESTError("ConcurrentModificationException", f"the table has version {known}")
+    return _update(self)
+
+
+GlueResponse.update_table = update_table  # type: ignore[method-assign]
 
 
 def served(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:

@@ -26,7 +26,10 @@ def check_properties(table: Table) -> tuple[int, str]:
     if not missing and properties[VERSION] != "0" and SNAPSHOT not in properties:
         missing = [SNAPSHOT]  # the first entry has none
     if not missing:
-        return int(properties[VERSION]), properties[DRAFT]
+        version = properties[VERSION]
+        if version != "0" and (ours := table.metadata.snapshot_by_id(int(properties[SNAPSHOT]))) and ours.summary:
+            version = ours.summary[VERSION] or version  # another client may have set the property
+        return int(version), properties[DRAFT]
     tagged = table.metadata.refs.get(TAG)
     newest = table.metadata.snapshot_by_id(tagged.snapshot_id) if tagged else None
     if newest is None or newest.summary is None or newest.summary[VERSION] is None:
