@@ -113,6 +113,8 @@ def moved(driver: Driver) -> None:
     with in_its_catalog(driver).transaction() as change:
         change.set_properties({"write.data.path": f"{driver.lake}_elsewhere"})
     in_its_catalog(driver).delete(EqualTo("_offset", 3))
+    with in_its_catalog(driver).transaction() as change:
+        change.remove_properties("write.data.path")
 
 
 def in_orc(driver: Driver) -> None:
@@ -137,8 +139,6 @@ def test_a_file_that_headrace_does_not_read_stops_it_until_it_is_written_anew(
     theirs(driver)
     with pytest.raises(ForeignChange, match=f"{why}.*rewrite_data_files"):
         carry(driver, 6)
-    with in_its_catalog(driver).transaction() as change:
-        change.remove_properties("write.data.path")
     in_its_catalog(driver).delete(LessThan("_offset", 10))
     carry(driver, 6)
     assert seen(driver) == list(range(10, 70))
