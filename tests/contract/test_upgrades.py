@@ -13,7 +13,7 @@ from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, Schemas, event
 from tests.unit.test_standing import Cluster
 from writer.audit.audit import audit
-from writer.clients.kafka import Topic
+from writer.clients.kafka import BrokerUnreachable, Topic
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, SchemaChanged
 from writer.core.offsets import TopicPartition
@@ -86,7 +86,7 @@ def test_a_table_of_a_newer_format_is_neither_written_nor_read(
     assert table.state().version == before.version
     assert TooNew.exit_code == 2
     assert findings(driver.config)["table"].startswith("failed the log of the table")
-    view = from_table.view("clicks", driver.config, Cluster((0, 9)), NOW)  # type: ignore[arg-type]
+    view = from_table.view("clicks", driver.config, BrokerUnreachable("away"), NOW)
     assert (view.state, bool(re.search(reason, view.error or ""))) == ("unreadable", True)
 
 

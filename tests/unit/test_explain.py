@@ -2,7 +2,6 @@
 
 import ast
 import json
-import re
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -13,7 +12,7 @@ from deltalake import DeltaTable
 from rich.console import Console
 
 from tests.carried import Driver, log
-from tests.commits import ABSENT, LIMITS, Lake, account
+from tests.commits import LIMITS, Lake, account
 from tests.looking import event
 from writer.cli.read.explain import choose, run_explain, to_dict
 from writer.cli.write import delete_rows

@@ -15,7 +15,7 @@ from tests.commits import LIMITS, NOON, account, facts
 from tests.looking import config
 from writer.cli.main import app
 from writer.commit.batch_limits import limits
-from writer.commit.rate_limit import RateLimit, spent
+from writer.commit.rate_limit import RateLimit
 from writer.config.pipeline_sections import Commit
 from writer.core.errors import Draining
 from writer.core.text import held, reason
