@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 import bucketers
+from tests import commits
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.batch.record_columns import RecordColumns
 from writer.batch.task_report import Report
@@ -97,7 +98,7 @@ class Started:
             side[place] = [file]
             about[str(number)] = {"number": number, "rows": 1, "bytes": file.bytes, "files": 1, "held": folder}
         assembled = (datetime.now(UTC) - age).isoformat()
-        facts = {"targets": about, "ranges": [], "bytes": 0, "run": 1, "assembled": assembled}
+        facts = {**commits.facts(0, 0), "targets": about, "ranges": [], "bytes": 0, "assembled": assembled}
         entry = Batch(uuid4().hex, self.epoch, [OffsetRange(PART, at, at + 1)], side_files=side, facts=facts)
         self.tables.main.commit(self.tables.main.snapshot(), entry)
 
