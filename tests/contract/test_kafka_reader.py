@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,13 +13,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition as Where
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.property.test_frames import case_of, outcome, plan_of, text_of
 from tests.servers.secured import PLAIN_PASSWORD, PLAIN_USER, Authority, SecuredBroker, broker
-from writer.batch.range_task import FrameReader
 from writer.config.kafka_client import Security as Configured
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
-from writer.kafka_reader.columns import ColumnChoice, DecodedRecords
+from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.connection import addresses
 from writer.kafka_reader.errors import AccessDenied, LostRecords, TopicGone, Unavailable
 from writer.kafka_reader.fetch import PartitionQuestion
@@ -336,21 +334,3 @@ def test_plain_logs_in_and_a_wrong_password_is_refused_without_being_shown(own: 
     with pytest.raises(AccessDenied, match=r"refuses the login.*check kafka.security") as refused:
         reads("another")
     assert "another" not in str(refused.value)
-
-
-def test_events_are_decoded_with_their_frames_and_become_the_same_rows(
-    bootstrap: str, topic: MakeTopic, tmp_path: Path
-) -> None:
-    case, choice, wanted = case_of("flat"), ColumnChoice(), list[OffsetRange]()
-    for codec, key in (("none", None), ("gzip", b"k"), ("snappy", None), ("lz4", b"k"), ("zstd", None)):
-        name = topic()
-        send(bootstrap, name, [{"value": value, "key": key} for value in case.sound], **{"compression.type": codec})
-        wanted.append(part(name, 0, 30, len(case.sound) - 30))  # in the middle of batches
-    incarnations = dict.fromkeys([of.part.topic for of in wanted], 1)
-    plan = replace(plan_of(case.schema, tmp_path), incarnations=incarnations)
-    with ClusterAddress(addresses(bootstrap)).opened() as cluster:
-        for of in wanted:
-            general = list(RangeReader(cluster, [of], choice))
-            by_frames = list(RangeReader(cluster, [of], choice).through(FrameReader(plan, choice)))
-            assert all(isinstance(one, DecodedRecords) for one in by_frames)
-            assert text_of(outcome(plan, by_frames)) == text_of(outcome(plan, general))

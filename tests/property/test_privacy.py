@@ -4,7 +4,6 @@ import hmac
 import json
 import stat
 from base64 import b64encode
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -15,12 +14,9 @@ from hypothesis import given, settings, strategies as st
 
 from tests.avro import MICROS, MONEY, encoded, logical
 from tests.examples import share
-from tests.kafka_batches import Raw
-from tests.property.test_frames import alike, both, case_of, plan_of, text_of
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import CONFLUENT
 from writer.batch.schema_reader import SchemaReader
-from writer.core.offsets import OffsetRange
 from writer.privacy.column_protection import MASK
 from writer.privacy.encryption import decrypted, key_id_of
 from writer.privacy.keyring import KeyId, KeyringPlace, KeySource, fingerprint
@@ -249,29 +245,6 @@ def test_what_is_left_of_records_equals_a_record_at_a_time(source: KeySource, da
         some = known.protection.apply(plain.slice(cut))
         for left, value in zip(some.to_pylist(), plain.slice(cut).to_pylist(), strict=True):
             check(left, value, schema, CLEAR)
-
-
-@given(drawn=alike())
-@settings(max_examples=share(20), deadline=None)
-def test_records_that_are_decoded_with_their_frames_are_protected_as_in_the_general_way(
-    drawn: tuple[str, list[tuple[OffsetRange, Raw, bytes]]],
-    source: KeySource,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    name, log = drawn
-    schema = case_of(name).schema
-    plan = plan_of(schema, tmp_path_factory.getbasetemp())
-    fields = [(one["name"], HASH) for one in schema["fields"] if one["name"] not in ("at", "choice")]
-    privacy = Privacy(Policies(fields=tuple(fields)), source)
-    schemas = SchemaPlan(pa.schema([]), privacy=privacy).extend(7, json.dumps(schema))
-    general, by_frames, decoded = both(replace(plan, schemas=schemas), log)
-    assert decoded
-    assert text_of(by_frames) == text_of(general)
-    clear, _, _ = both(plan, log)
-    assert clear.rows.keys() == general.rows.keys()
-    for place, row in general.rows.items():
-        assert row["id"] == hmac.digest(KEY, str(clear.rows[place]["id"]).encode(), "sha256").hex()
-        assert row["at"] == clear.rows[place]["at"]
 
 
 def test_an_alias_of_a_field_that_another_schema_tags_leads_to_a_third_schema(source: KeySource) -> None:

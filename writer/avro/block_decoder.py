@@ -28,7 +28,6 @@ from writer.avro.wire_format import CONFLUENT
 
 NONCE_BYTES = 8
 _SYNC = b"headrace-sync-16"
-_PARTS_MAX = 512  # written by one call; Linux takes 1,024
 
 
 class BlockRefused(Exception):
@@ -104,16 +103,20 @@ def _shared_reader(scratch: str | None) -> _ContainerReader:
 
 
 @dataclass
-class ContainerDecoder:
-    """Decodes blocks of one schema by the process's native reader."""
+class NativeDecoder:
+    """Decodes a column of values, each behind its header, by the process's reader. One for each writer schema."""
 
     record: avro.Record
     deadline: Callable[[int], float] = lambda size: 10 + size / 1e6  # processor seconds; 1 MB/s is 1/300 of usual
     scratch: str | None = None  # directory for the scratch file's name; Spark's own is cleared with the application
+    header_bytes: int = CONFLUENT.header_bytes  # before each value
     unresponsive: bool = field(default=False, init=False)  # a thread is lost: end the process after the task
 
     def __post_init__(self) -> None:
         self._reader = _shared_reader(self.scratch)
+        header = {"_hdr": avro.fixed("Head", self.header_bytes)} if self.header_bytes else {}
+        self._schema, names = avro.framed(self.record, header, {"_end": avro.fixed("Tail", NONCE_BYTES)})
+        self._tail = names["_end"]
 
     def read(self, schema: str, count: int, body: Sequence[memoryview]) -> pa.Table:
         """Read so many records of a schema. Raises BlockRefused, and DecoderUnresponsive when the reader spins."""
@@ -144,19 +147,6 @@ class ContainerDecoder:
         rows = pa.table({name: done.values for name, done in columns.items()})
         return rows, any_bad(list(columns.values()))
 
-
-@dataclass
-class NativeDecoder(ContainerDecoder):
-    """Decodes a column of values, each behind its header. One for each writer schema of a task."""
-
-    header_bytes: int = CONFLUENT.header_bytes  # before each value
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        header = {"_hdr": avro.fixed("Head", self.header_bytes)} if self.header_bytes else {}
-        self._schema, names = avro.framed(self.record, header, {"_end": avro.fixed("Tail", NONCE_BYTES)})
-        self._tail = names["_end"]
-
     def __call__(self, values: pa.Array) -> tuple[pa.Table, pa.StringArray | None]:
         """Decode all, prove all. Raises BlockRefused when a record is bad, DecoderUnresponsive as `read` does."""
         nonce = os.urandom(NONCE_BYTES)
@@ -182,13 +172,13 @@ class _Scratch:
 
     def write(self, parts: Sequence[memoryview]) -> None:
         os.lseek(self._file, 0, os.SEEK_SET)
-        for at in range(0, len(parts), _PARTS_MAX):
-            group = parts[at : at + _PARTS_MAX]
-            written = os.writev(self._file, group)
-            for part in group:
-                left, written = part.cast("B")[written:], max(written - part.nbytes, 0)
-                while left.nbytes:  # cold: the kernel took less
-                    left = left[os.write(self._file, left) :]
+        written = os.writev(self._file, parts)
+        for part in parts:
+            left = part.cast("B")[written:]
+            written = max(written - part.nbytes, 0)
+            # Cold: the kernel took less.
+            while left.nbytes:
+                left = left[os.write(self._file, left) :]
         os.ftruncate(self._file, sum(part.nbytes for part in parts))  # last: its pages are used again
 
 

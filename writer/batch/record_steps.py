@@ -24,7 +24,6 @@ from writer.batch.skip import skip, with_values
 from writer.batch.task_report import Counts, Report
 from writer.core import fault_points
 from writer.core.offsets import Source
-from writer.kafka_reader.columns import DecodedRecords
 from writer.storage.disk_space import scratch
 
 
@@ -52,22 +51,7 @@ class Group:
     records: pa.Table
     rows: pa.Table
     assigned: BucketAssignment | None = None
-    decoded: DecodedRecords | None = None  # where the records come without their values
     times: tuple[pa.TimestampArray, str] | None = None  # event times and their unit, of rows that a spec shaped
-
-    def at(self, positions: Mapping[int, str]) -> pa.Table:
-        """Return the records at some positions, with their values."""
-        some = self.records.take(pa.array(list(positions), pa.int64()))
-        return some if self.decoded is None else self.decoded.with_values(some)
-
-    def where(self, mask: pa.BooleanArray | pa.ChunkedArray) -> pa.Table:
-        """Return some records, with their values."""
-        some = self.records.filter(mask)
-        return some if self.decoded is None else self.decoded.with_values(some)
-
-    def whole(self) -> pa.Table:
-        """Return the records, with their values."""
-        return self.records if self.decoded is None else self.decoded.with_values(self.records)
 
     def part(self, mask: pa.BooleanArray | pa.ChunkedArray | None) -> "Group":
         """Return some of the records with their rows; None: all."""
@@ -133,22 +117,6 @@ class RecordSteps:
             elif not self._lacks_ids and (found := self._decoded(group, schema_id, known)) is not None:
                 yield found
 
-    def count_decoded(self, decoded: DecodedRecords) -> Group:
-        """Count records whose values are decoded already, and that are not in the table."""
-        with self.clock("skip"):
-            records = self._with_topic(decoded.records)
-            kept = skip(records, self._plan.frontier, self.counts)
-            assert kept.num_rows == decoded.rows.num_rows, "the table has none of these records"
-            self._weigh(decoded.value_bytes, kept.num_rows)
-        if self._keep is not None:
-            self._keep(decoded.with_values(kept))
-        self.report.schemas.add(decoded.schema_id)
-        known, rows = self._plan.schemas.schemas[decoded.schema_id], decoded.rows
-        if isinstance(known, WriterSchema) and known.protection is not None:
-            with self.clock("decode"):
-                rows = known.protection.apply(rows)
-        return Group(decoded.schema_id, kept, rows, decoded=decoded)
-
     def conform(self, group: Group) -> Group | None:
         """Give decoded values the plan's columns, and those of keys and headers; None where the plan has no schema."""
         assert group.schema_id is not None, "values were decoded by a schema"
@@ -157,7 +125,7 @@ class RecordSteps:
             self.report.unknown_schemas.add(group.schema_id)
             return None
         if isinstance(known, RejectedSchema):
-            self._refuse(group.whole(), group.schema_id, lambda _: known.reason)
+            self._refuse(group.records, group.schema_id, lambda _: known.reason)
             return None
         if known.shaped:
             return self.with_record_columns(self._shaped(group, known, self._plan.schemas.shaped[known.shaped]))
@@ -174,7 +142,7 @@ class RecordSteps:
             self.report.time_unit = assigned.unit
         if assigned.kept is not None:
             reasons = assigned.quarantined
-            self._refuse(group.at(reasons), group.schema_id, _reasons(reasons), outcome="quarantined")
+            self._refuse(_at(group.records, reasons), group.schema_id, _reasons(reasons), outcome="quarantined")
             records = records.filter(assigned.kept)
         return replace(group, records=records, rows=assigned.rows, assigned=assigned)
 
@@ -199,7 +167,7 @@ class RecordSteps:
             self._filter(group, pa.array(out), times[0], record.spec.name, rule)
         if found.failed:
             reasons = {at: f"spec {record.spec.name!r}: {why}" for at, why in found.failed.items()}
-            self._refuse(group.at(reasons), group.schema_id, _reasons(reasons))
+            self._refuse(_at(group.records, reasons), group.schema_id, _reasons(reasons))
         if found.kept is None:
             return replace(group, rows=shaped, times=times)
         kept = pa.array(found.kept)
@@ -273,7 +241,7 @@ class RecordSteps:
                 return replace(group, rows=rows)
             keep = np.ones(rows.num_rows, dtype=bool)
             keep[list(reasons)] = False
-            self._refuse(group.at(reasons), group.schema_id, _reasons(reasons))
+            self._refuse(_at(group.records, reasons), group.schema_id, _reasons(reasons))
             return replace(group, rows=rows).part(pa.array(keep))
 
     def _read_keys(self, records: pa.Table) -> DecodedKeys:

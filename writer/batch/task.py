@@ -32,7 +32,6 @@ from writer.batch.staging.spill_buffer import Stage
 from writer.batch.task_report import NAMES_MAX, Counts, Report
 from writer.core import fault_points
 from writer.core.offsets import Source
-from writer.kafka_reader.columns import DecodedRecords
 from writer.privacy.record_sealing import HIDDEN
 from writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
 
@@ -40,27 +39,24 @@ _T = TypeVar("_T")
 
 
 def run(
-    batches: Iterable[pa.RecordBatch | DecodedRecords],
+    batches: Iterable[pa.RecordBatch],
     plan: TaskPlan,
     complete: Callable[[Report], None] = lambda _: None,
-    is_unresponsive: Callable[[], bool] = lambda: False,
 ) -> Iterator[pa.RecordBatch]:
     """Run a task on the batches. Yields one report, as one row of JSON (schema task_report.ROW).
 
-    `complete` adds to the report what is known once all batches were read. `is_unresponsive`: a native decoder of who
-    makes the batches is lost.
+    `complete` adds to the report what is known once all batches were read.
     """
     began_s, task = time.monotonic(), Task(plan)
     try:
-        report = task.run(batches, task.take_either)
+        report = task.run(batches, task.take)
         complete(report)
         report.took_s = [round(time.monotonic() - began_s, 3)]
         fault_points.point("in_report")
         yield report.to_row()
     finally:
-        if (
-            task.unresponsive or is_unresponsive()
-        ):  # a thread spins in native code for ever: let this process go, Spark makes another
+        # A thread spins in native code for ever: let this process go, Spark makes another.
+        if task.unresponsive:
             threading.Timer(1.0, os._exit, args=[0]).start()
 
 
@@ -100,13 +96,6 @@ class Task:
         """Take one Arrow batch of records through all steps to the stage."""
         for group in self._steps.values(batch):
             self._carry(group)
-
-    def take_either(self, batch: pa.RecordBatch | DecodedRecords) -> None:
-        """Take records as they are, or with values that were decoded with their frames and are not in the table."""
-        if isinstance(batch, pa.RecordBatch):
-            self.take(batch)
-        else:
-            self._carry(self._steps.count_decoded(batch))
 
     def take_rows(self, batch: pa.RecordBatch, rows: pa.Table) -> None:
         """Take rows that were decoded elsewhere: they have the plan's columns, one row for each record of the batch.
@@ -182,7 +171,7 @@ class Task:
             if share.target is NoTarget.UNKNOWN:
                 self._report.unknown_names |= share.distinct()
             elif share.target is NoTarget.UNROUTED:
-                whole = group.part(share.mask).whole()
+                whole = group.part(share.mask).records
                 self._report.unrouted += share.count(route.is_on_purpose, whole.num_rows)
                 hides = self._plan.sealing is not None and route.by == "header"
                 self._dead.add(whole, group.schema_id, partial(_reason, route, share, hides=hides))
@@ -290,7 +279,7 @@ class TableRows:
         if "dead_letter" in there:
             dead = found.rows("dead_letter")
             why = late_reasons(times.filter(dead), plan.time_rule.field, plan.closed_until)
-            self._dead.add(group.where(dead), group.schema_id, why.__getitem__)
+            self._dead.add(group.records.filter(dead), group.schema_id, why.__getitem__)
         if "late_table" in there:
             beside = found.rows("late_table")
             mine = replace(assigned.buckets, codes=codes.filter(beside))

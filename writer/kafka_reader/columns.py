@@ -6,7 +6,7 @@ records at once, and Arrow cuts keys and values out of the bytes. A header is: l
 value (-1: null), value.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from writer.avro.frame_decoder import FramedValues
 from writer.avro.wire_format import HEADERS
 from writer.kafka_reader.byte_columns import Bytes, Longs, strings, varint, varints
 from writer.kafka_reader.errors import Corrupt
@@ -25,7 +24,6 @@ _FULL: Mapping[str, pa.DataType] = {
     "timestampType": pa.int32(), "key": pa.binary(), "value": pa.binary(), "headers": HEADERS,
 }  # fmt: skip
 _MS_MAX = (2**63 - 1) // 1000  # later than any timestamp in microseconds
-_POSITION = "_position"  # of a record among those decoded with it
 _FEW = 16  # records with more headers than all others: read one by one
 
 
@@ -67,18 +65,6 @@ class _Fields:
         return _Fields(**{name: array[keep] for name, array in vars(self).items()})
 
 
-class _Places(NamedTuple):
-    """The same for the parts of each record."""
-
-    key_at: Longs
-    key_length: Longs
-    value_at: Longs
-    value_length: Longs
-    headers_at: Longs
-    headers: Longs
-    end: Longs
-
-
 class _Entries(NamedTuple):
     """Headers: of which record each one is, and where its name and value are."""
 
@@ -87,21 +73,6 @@ class _Entries(NamedTuple):
     name_length: Longs
     value_at: Longs
     value_length: Longs
-
-
-@dataclass(frozen=True)
-class DecodedRecords:
-    """Records whose values are decoded already: their columns but for the value, and a row for each."""
-
-    schema_id: int
-    records: pa.RecordBatch
-    rows: pa.Table
-    value_bytes: int
-    value_of: Callable[[Longs], pa.BinaryArray]  # values at these positions; only until the next records are read
-
-    def with_values(self, some: pa.Table) -> pa.Table:
-        """Return some of the records with their values, for those that become no row."""
-        return some.drop_columns([_POSITION]).append_column("value", self.value_of(some.column(_POSITION).to_numpy()))
 
 
 def columns(buffer: RecordBuffer, choice: ColumnChoice) -> tuple[pa.RecordBatch, Longs]:
@@ -116,46 +87,10 @@ def columns(buffer: RecordBuffer, choice: ColumnChoice) -> tuple[pa.RecordBatch,
         fields = _fields(data, buffer)
     except (IndexError, ValueError) as error:
         raise _corrupt(buffer, 0, f"a number of a record is damaged: {error}") from error
-    keep = _within_ranges(fields, buffer)
-    fields = fields if keep is None else fields.where(keep)
+    fields = _within_ranges(fields, buffer)
     rows = np.bincount(fields.kept, minlength=len(buffer.kept))
     schema = choice.schema
     return pa.RecordBatch.from_arrays(_arrays(fields, buffer, rows, schema), schema=schema), rows
-
-
-def decoded_columns(
-    buffer: RecordBuffer, choice: ColumnChoice, framed: FramedValues, schema_id: int
-) -> tuple[DecodedRecords, Longs]:
-    """Do the same with records whose values are decoded already, and that have no headers. Raises Corrupt."""
-    owner = np.repeat(np.arange(len(buffer.kept)), [kept.batch.record_count for kept in buffer.kept])
-    none = np.zeros_like(owner)
-    fields = _checked(buffer, owner, framed.time_delta, framed.offset_delta, _Places(
-        framed.key_at, framed.key_length, framed.value_at, framed.value_length, framed.end, none, framed.end
-    ))  # fmt: skip
-    keep = _within_ranges(fields, buffer)
-    if keep is not None:
-        fields, framed = fields.where(keep), framed._replace(rows=framed.rows.filter(pa.array(keep)))
-    counts = np.bincount(fields.kept, minlength=len(buffer.kept))
-    schema = pa.schema([field for field in choice.schema if field.name not in ("value", "headers")])
-    arrays = [*_arrays(fields, buffer, counts, schema), pa.array(np.arange(len(fields.kept)))]
-    records = pa.RecordBatch.from_arrays(arrays, schema=schema.append(pa.field(_POSITION, pa.int64())))
-    raw = buffer.bytes()
-
-    def value_of(at: Longs) -> pa.BinaryArray:
-        return strings(raw, np.frombuffer(raw, np.uint8), fields.value_at[at], fields.value_length[at])
-
-    return DecodedRecords(schema_id, records, framed.rows, int(fields.value_length.sum()), value_of), counts
-
-
-def first_record(buffer: RecordBuffer, head_bytes: int) -> tuple[bool, bytes]:
-    """Tell of the buffer's first record whether it has a key, and the first bytes of its value. Raises as `varints`."""
-    data = np.frombuffer(buffer.bytes(), np.uint8)
-    at = varint(data, 0)[1] + 1  # behind the attributes
-    for _ in ("time delta", "offset delta"):
-        at = varint(data, at)[1]
-    key_length, at = varint(data, at)
-    at = varint(data, at + max(key_length, 0))[1]
-    return key_length >= 0, data[at : at + head_bytes].tobytes()
 
 
 def _arrays(fields: _Fields, buffer: RecordBuffer, rows: Longs, schema: pa.Schema) -> list[pa.Array]:
@@ -190,13 +125,6 @@ def _fields(data: Bytes, buffer: RecordBuffer) -> _Fields:
     headers, headers_at = varints(data, value_at + np.maximum(value_length, 0))
     wrong = (headers < 0) | (headers_at > end) | ((headers == 0) & (headers_at != end))
     _check(buffer, owner, wrong, "a record does not end where its last field ends")
-    places = _Places(key_at, key_length, value_at, value_length, headers_at, headers, end)
-    return _checked(buffer, owner, time_delta, delta, places)
-
-
-def _checked(buffer: RecordBuffer, owner: Longs, time_delta: Longs, delta: Longs, places: _Places) -> _Fields:
-    """Give each record its offset and its time. `owner`: position of its batch. Raises Corrupt."""
-    batches = [kept.batch for kept in buffer.kept]
     span = np.array([batch.after - batch.base for batch in batches])[owner]
     falls = np.zeros(len(delta), np.bool_)
     falls[1:] = (np.diff(delta) <= 0) & (np.diff(owner) == 0)
@@ -205,7 +133,7 @@ def _checked(buffer: RecordBuffer, owner: Longs, time_delta: Longs, delta: Longs
     times = times + np.where(np.array([batch.append_time for batch in batches])[owner], 0, time_delta)
     _check(buffer, owner, np.abs(times) > _MS_MAX, "a timestamp is beyond what microseconds can hold")
     offset = np.array([batch.base for batch in batches])[owner] + delta
-    return _Fields(owner, offset, times, *places)
+    return _Fields(owner, offset, times, key_at, key_length, value_at, value_length, headers_at, headers, end)
 
 
 def _check(buffer: RecordBuffer, owner: Longs, wrong: npt.NDArray[np.bool_], what: str) -> None:
@@ -218,13 +146,13 @@ def _corrupt(buffer: RecordBuffer, position: int, what: str) -> Corrupt:
     return Corrupt(f"{of.part.name} at offset {batch.base}: {what}", of.part.topic, of.part.partition, batch.base)
 
 
-def _within_ranges(fields: _Fields, buffer: RecordBuffer) -> npt.NDArray[np.bool_] | None:
-    """Tell which records lie in the ranges that their batches are read for; None: all."""
+def _within_ranges(fields: _Fields, buffer: RecordBuffer) -> _Fields:
+    """Return the records that lie in the ranges that their batches are read for."""
     if all(_lies_within(kept) for kept in buffer.kept):
-        return None
+        return fields
     start = np.array([kept.range.start for kept in buffer.kept])[fields.kept]
     end = np.array([kept.range.end for kept in buffer.kept])[fields.kept]
-    return (fields.offset >= start) & (fields.offset < end)
+    return fields.where((fields.offset >= start) & (fields.offset < end))
 
 
 def _lies_within(kept: BufferedBatch) -> bool:

@@ -1,10 +1,8 @@
 """Reads ranges of partitions to their ends, from whichever brokers lead them, and accounts for each offset."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -12,7 +10,6 @@ import pyarrow as pa
 from writer.core.backoff import Backoff
 from writer.core.offsets import OffsetRange, Source
 from writer.kafka_reader import record_batches
-from writer.kafka_reader.byte_columns import Longs
 from writer.kafka_reader.cluster import Cluster
 from writer.kafka_reader.columns import ColumnChoice, columns
 from writer.kafka_reader.errors import AccessDenied, Corrupt, LostRecords, ReadFailed, TopicGone, Unavailable
@@ -22,8 +19,6 @@ from writer.kafka_reader.protocol import ErrorCode, error_name
 from writer.kafka_reader.record_batches import Missing, MissingReason
 from writer.kafka_reader.record_buffer import BATCH_BYTES_MAX, RecordBuffer
 
-_T = TypeVar("_T")
-Decode = Callable[[RecordBuffer], tuple[_T, Longs]]  # gives how many records came of each batch, too
 _NO_RIGHTS = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 _RETRIES = Backoff(first_s=0.05, max_s=2.0, jitter=0.2)
 _LEADERS_INTERVAL_S = 0.1  # between two questions, while other partitions are read
@@ -108,7 +103,7 @@ class RangeReader:
         `rack`: where this task runs, so that a replica near to it may be read. Raises ValueError for two ranges of one
         partition.
         """
-        self._cluster, self.choice, self._limits = cluster, choice or ColumnChoice(), limits or ReadLimits()
+        self._cluster, self._choice, self._limits = cluster, choice or ColumnChoice(), limits or ReadLimits()
         self._positions = [_Position(one) for one in ranges]
         self._evidence = {position.source: position.evidence for position in self._positions}
         if len(self._evidence) < len(self._positions):
@@ -125,29 +120,21 @@ class RangeReader:
         return [position.evidence for position in self._positions]
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the columns of the records. Raises ReadFailed as `through` does."""
-        return self.through(partial(columns, choice=self.choice))
-
-    def through(self, decode: Decode[_T]) -> Iterator[_T]:
-        """Yield what `decode` makes of the records that a buffer holds.
-
-        It is good until the next is asked for. Raises ReadFailed: LostRecords, TopicGone, Corrupt, Unavailable and the
-        others.
-        """
+        """Yield the rows. Raises ReadFailed: LostRecords, TopicGone, Corrupt, Unavailable and the others."""
         self._silent_since_s = time.monotonic()
         while pending := [position for position in self._positions if position.left]:
             before, self._is_throttled = [position.state for position in pending], False
             self._learn_leaders(pending)
             for node, positions in self._by_broker(pending).items():
                 for position, answer in self._asked(node, positions):
-                    yield from self._taken(node, position, answer, decode)
+                    yield from self._taken(node, position, answer)
             after = [position.state for position in pending]
             if [offset for offset, *_ in after] != [offset for offset, *_ in before]:
                 self._silent_since_s, self._retries = time.monotonic(), 0
             else:
                 self._pause(pending, asks_differently=after != before)
         if self._buffer.count:
-            yield self._flushed(decode)
+            yield self._flush()
         assert all(evidence.is_complete for evidence in self.evidence), self.evidence
 
     def _learn_leaders(self, pending: Sequence[_Position]) -> None:
@@ -212,7 +199,7 @@ class RangeReader:
                 position.evidence.by_topic_id &= found.by_id
                 yield position, answer
 
-    def _taken(self, node: int, position: _Position, answer: PartitionAnswer, decode: Decode[_T]) -> Iterator[_T]:
+    def _taken(self, node: int, position: _Position, answer: PartitionAnswer) -> Iterator[pa.RecordBatch]:
         """Take what an answer has of a range. Yields rows when enough have come. Raises LostRecords, Corrupt."""
         if answer.error:
             self._refused(node, position, answer)
@@ -228,7 +215,7 @@ class RangeReader:
                 self._buffer.add(found, position.range)
             position.offset = after
             if self._buffer.count >= self._limits.rows or self._buffer.size >= self._limits.buffer_bytes:
-                yield self._flushed(decode)
+                yield self._flush()
         if position.offset > before:
             position.failure, position.whole_bytes = None, 0
             self._bytes += len(answer.records)
@@ -238,16 +225,16 @@ class RangeReader:
             if position.replica == node:  # it may be behind
                 position.replica = None
 
-    def _flushed(self, decode: Decode[_T]) -> _T:
-        """Decode what the buffer holds, and account for it. Raises Corrupt."""
-        decoded, counts = decode(self._buffer)
+    def _flush(self) -> pa.RecordBatch:
+        """Empty the buffer into columns, and account for its records. Raises Corrupt."""
+        rows, counts = columns(self._buffer, self._choice)
         for kept, count in zip(self._buffer.kept, counts.tolist(), strict=True):
             of, batch = kept.range, kept.batch
             mine = self._evidence[of.part.topic, of.part.partition]
             mine.records += count
             mine.missing[MissingReason.COMPACTED] += min(batch.after, of.end) - max(batch.base, of.start) - count
         self._buffer.clear()
-        return decoded
+        return rows
 
     def _refused(self, node: int, position: _Position, answer: PartitionAnswer) -> None:
         """Act on a broker's error about a partition. Raises LostRecords, AccessDenied."""

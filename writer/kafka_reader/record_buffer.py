@@ -81,10 +81,6 @@ class RecordBuffer:
         starts.append(self.size)
         return np.fromiter(starts, np.int64, len(starts))
 
-    def batch_ends(self) -> Longs:
-        """Return where the records of each batch end."""
-        return np.array(self._ends, np.int64)
-
     def bytes(self) -> pa.Buffer:
         """Return the bytes of all records: valid until the next `add` or `clear`."""
         return pa.py_buffer(self._view[: self.size])

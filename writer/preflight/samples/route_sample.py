@@ -62,7 +62,7 @@ def split(walk: LocalPipeline, batch: pa.RecordBatch) -> RouteSplit:
     found, unrouted = dict[str, list[pa.Table]](), Sample()
     for group in sample.groups:
         for share in route.shares(group.schema_id, group.records, group.rows):
-            records = group.records if share.mask is None else group.where(share.mask)
+            records = group.part(share.mask).records
             if isinstance(share.target, NoTarget):
                 unrouted.refuse(records, group.schema_id, lambda at, share=share: route.reason(share.name(at)))  # type: ignore[misc]
             else:
