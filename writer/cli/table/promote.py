@@ -22,7 +22,7 @@ from writer.config.table_sections import Table
 from writer.core import fault_points
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
-from writer.core.text import listed
+from writer.core.text import listed, plural
 from writer.engines import sql
 from writer.engines.table_description import described
 from writer.output import tables as lines
@@ -34,6 +34,7 @@ from writer.table.locations import shadow_of
 from writer.table.log.foreign_writes import reading
 
 _NAMED = 5  # partitions in a sentence
+_DELETES = ("delete", "DELETE")  # why rows went, in an audit: by headrace, by another client
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,12 @@ class Switch:
     def is_begun(self) -> bool:
         """Whether the log of the first table is at its end."""
         return self.old.snapshot().superseded_by == self.places[1]
+
+    def begun_findings(self) -> "Findings":
+        """Return what was found before the switch that was begun, as the log of the first table says it."""
+        newest = next(entry for entry in self.old.history() if entry.kind == "promote")
+        facts = newest.facts
+        return Findings(self.old.snapshot().parts(), int(facts["older"]), int(facts["deleted"]))
 
     @property
     def is_done(self) -> bool:
@@ -130,9 +137,14 @@ class Findings:
 
     frontier: Mapping[TopicPartition, int]  # of the first table
     older: int = 0  # offsets and rows that only the first table has, and keeps
-    deleted: int = 0  # rows that were deleted from the first table
+    deleted: int = 0  # rows that were deleted from the first table, and from that of its late rows
     compared: Sequence[PartitionPair] = ()
     comparison: Comparison | None = None
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """What the log keeps of it, for a run that goes on after this one died."""
+        return {"older": self.older, "deleted": self.deleted}
 
 
 def _checked(asked: Request, switch: Switch) -> Findings:
@@ -143,7 +155,8 @@ def _checked(asked: Request, switch: Switch) -> Findings:
     older = sum(lack.older for lack in found) + max(0, one.audit.unplaced - two.audit.unplaced)
     if wrong := list(_obstacles(asked, two, found, older)):
         raise ConfigError("nothing is promoted:\n  " + "\n  ".join(wrong))
-    deleted = one.audit.rows_taken.get("delete", 0)
+    taken = (one.audit.rows_taken, one.audit.late_taken)
+    deleted = sum(rows.get(why, 0) for rows in taken for why in _DELETES)
     compared = pairs(one, two)
     if not (asked.compares and compared):
         return Findings(frontier, older, deleted)
@@ -182,14 +195,12 @@ def run_promote(asked: Request, *, write: bool, now: datetime, as_json: bool, ou
     """
     switch = Switch(asked)
     is_due = not switch.is_done
-    found = Findings(switch.old.snapshot().parts())
     if is_due:
         check_no_driver(switch.first, asked.name, "Stop it, then promote.")
         check_no_driver(switch.made, asked.name, "It writes the shadow. Stop it, then promote.")
-        if not switch.is_begun:
-            found = _checked(asked, switch)
+    found = switch.begun_findings() if switch.is_begun else _checked(asked, switch)
     if is_due and write:
-        switch.carry_out(found.frontier, {"at": now.isoformat()})
+        switch.carry_out(found.frontier, {"at": now.isoformat(), **found.facts})
     if as_json:
         lines.emit_whole(_document(asked, switch, found, done=write or not is_due))
     else:
@@ -215,8 +226,8 @@ def _show(out: Console, asked: Request, switch: Switch, found: Findings, *, done
     if found.deleted:
         lines.sentence(
             out,
-            f"{found.deleted:,} rows were deleted from the first table by `headrace delete-rows`. The shadow may have "
-            "read their records: delete them there as well.",
+            f"{plural(found.deleted, 'row')} went from the first table by `headrace delete-rows` or another client. "
+            "The shadow may have read their records: delete them there as well.",
         )
     verb = "is" if done else "becomes"
     lines.sentence(
