@@ -69,12 +69,6 @@ class Switch:
         """Whether the log of the first table is at its end."""
         return self.old.snapshot().superseded_by == self.places[1]
 
-    def begun_findings(self) -> "Findings":
-        """Return what was found before the switch that was begun, as the log of the first table says it."""
-        newest = next(entry for entry in self.old.history() if entry.kind == "promote")
-        facts = newest.facts
-        return Findings(self.old.snapshot().parts(), int(facts["older"]), int(facts["deleted"]))
-
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
@@ -141,24 +135,23 @@ class Findings:
     compared: Sequence[PartitionPair] = ()
     comparison: Comparison | None = None
 
-    @property
-    def facts(self) -> dict[str, int]:
-        """What the log keeps of it, for a run that goes on after this one died."""
-        return {"older": self.older, "deleted": self.deleted}
 
+def _find(asked: Request, switch: Switch) -> Findings:
+    """Look at both tables, and compare their rows where the switch is still to be made.
 
-def _checked(asked: Request, switch: Switch) -> Findings:
-    """Look whether the shadow may take the place of the first table. Raises ConfigError with all that is in the way."""
+    A run that ends a broken one finds what that one did: the log of the first table is at its end. Raises ConfigError
+    with all that is in the way of a switch that was not begun.
+    """
     frontier = switch.old.snapshot().parts()
     one, two = coverage(switch.first, asked.name), coverage(switch.made, asked.name)
-    found = list(lacks(one, two))
-    older = sum(lack.older for lack in found) + max(0, one.audit.unplaced - two.audit.unplaced)
-    if wrong := list(_obstacles(asked, two, found, older)):
+    shortfalls = list(lacks(one, two))
+    older = sum(lack.older for lack in shortfalls) + max(0, one.audit.unplaced - two.audit.unplaced)
+    if not switch.is_begun and (wrong := list(_obstacles(asked, two, shortfalls, older))):
         raise ConfigError("nothing is promoted:\n  " + "\n  ".join(wrong))
     taken = (one.audit.rows_taken, one.audit.late_taken)
     deleted = sum(rows.get(why, 0) for rows in taken for why in _DELETES)
     compared = pairs(one, two)
-    if not (asked.compares and compared):
+    if switch.is_done or not (asked.compares and compared):
         return Findings(frontier, older, deleted)
     with reading(" or ".join(switch.places)):
         rows = switch.old.rows(), switch.new.rows()
@@ -198,9 +191,9 @@ def run_promote(asked: Request, *, write: bool, now: datetime, as_json: bool, ou
     if is_due:
         check_no_driver(switch.first, asked.name, "Stop it, then promote.")
         check_no_driver(switch.made, asked.name, "It writes the shadow. Stop it, then promote.")
-    found = switch.begun_findings() if switch.is_begun else _checked(asked, switch)
+    found = _find(asked, switch)
     if is_due and write:
-        switch.carry_out(found.frontier, {"at": now.isoformat(), **found.facts})
+        switch.carry_out(found.frontier, {"at": now.isoformat()})
     if as_json:
         lines.emit_whole(_document(asked, switch, found, done=write or not is_due))
     else:
