@@ -18,6 +18,7 @@ from tests.carried import Driver
 from tests.contract.test_compact import carry, filled
 from tests.contract.test_foreign_change import back
 from tests.contract.test_iceberg import in_its_catalog
+from tests.examples import share
 from writer.audit.audit import audit
 from writer.table.log.foreign_writes import ForeignChange
 
@@ -284,7 +285,7 @@ COMMITS = st.lists(
 
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
-@settings(max_examples=12, deadline=None, phases=[Phase.generate])
+@settings(max_examples=share(25), phases=[Phase.generate])
 @given(commits=COMMITS)
 def test_of_random_commits_rows_that_only_go_go_on_and_a_rewind_restores_all_others(
     commits: list[list[tuple[str, list[int]]]],
