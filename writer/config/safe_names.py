@@ -11,9 +11,9 @@ from hashlib import sha256
 LATE = "_late"  # behind the location of a table: that of its late rows
 NO_NAMESPACE = "default"  # folder of names without a namespace
 # File systems take 255 bytes, and a late table adds some to the name of its target.
-_LETTERS_MAX = 180
-_DIGEST_LETTERS = 16
-_LIKE_DIGESTED = re.compile(rf"_[0-9a-f]{{{_DIGEST_LETTERS}}}\Z", re.IGNORECASE)
+_LENGTH_MAX = 180
+_DIGEST_LENGTH = 16
+_LIKE_DIGESTED = re.compile(rf"_[0-9a-f]{{{_DIGEST_LENGTH}}}\Z", re.IGNORECASE)
 _ODD_IN_FOLDER = re.compile(r"[^A-Za-z0-9_.-]")
 _ODD_IN_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
 _WORD = "[A-Za-z0-9]+(?:_[A-Za-z0-9]+)*"
@@ -52,10 +52,10 @@ def make_identifier(name: str) -> str:
 
 def _may_stay(name: str) -> bool:
     """Return whether a name is short enough, and could not be taken for the result of another one."""
-    return 0 < len(name.translate(_IN_IDENTIFIER)) <= _LETTERS_MAX and not _LIKE_DIGESTED.search(name)
+    return 0 < len(name.translate(_IN_IDENTIFIER)) <= _LENGTH_MAX and not _LIKE_DIGESTED.search(name)
 
 
 def _digest(name: str, odd: re.Pattern[str]) -> str:
-    letters = re.sub(r"\A[_.-]+", "", odd.sub("_", name))[:_LETTERS_MAX] or "x"
+    kept = re.sub(r"\A[_.-]+", "", odd.sub("_", name))[:_LENGTH_MAX] or "x"
     digest = sha256(name.encode(errors="surrogatepass")).hexdigest()
-    return f"{letters}_{digest[:_DIGEST_LETTERS]}"
+    return f"{kept}_{digest[:_DIGEST_LENGTH]}"
