@@ -217,7 +217,7 @@ def drop_range(history: History) -> None:
             path.write_text("".join(json.dumps(line) + "\n" for line in lines))
             return
     page = json.loads(pages[-1].read_text())
-    assert drop_one(page["stretches"])
+    assert drop_one(page["committed_ranges"])
     pages[-1].write_text(json.dumps(page))
 
 
