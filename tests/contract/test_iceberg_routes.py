@@ -1,6 +1,7 @@
 """Iceberg tables of a route: each takes every entry of the pipeline's log once, whatever befalls it or its catalog."""
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -211,9 +212,9 @@ def test_two_tables_that_the_catalog_would_call_alike_are_refused_before_the_sec
     root = tmp_path / "other"
     targets = {"*": {"location": str(root / "{namespace}" / "{name}"), "name": "{namespace}.{name}"}}
     two = Started(root, {**BY_HEADER, "targets": targets}, form="iceberg")
-    assert {known.table for known in two.learn("eu.click", "us.Click", "a/b.c-d").values()} == {
-        "eu.click", "us.Click", "a_b.c_d",
-    }  # fmt: skip
+    *plain, odd = sorted((known.table for known in two.learn("eu.click", "us.Click", "a/b.c-d").values()), reverse=True)
+    assert plain == ["us.Click", "eu.click"]
+    assert re.fullmatch(r"a_b_[0-9a-f_]+\.c___d", odd)
 
 
 def test_a_table_keeps_its_name_and_gets_its_rows_when_it_left_the_configuration(tmp_path: Path) -> None:

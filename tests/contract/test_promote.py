@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 from typer.testing import CliRunner
 
@@ -167,7 +168,15 @@ def test_what_was_deleted_from_the_first_is_said(tmp_path: Path) -> None:
     assert done.exit_code == 0, (done.output, done.exception)
     assert lake.promote("--json")["deleted"] == 1
     assert "1 only in the second" in lake.promote()
-    assert "were deleted from the first table" in lake.promote("--no-diff")
+    assert "1 row went from the first table" in lake.promote("--no-diff")
+
+
+def test_what_another_client_deleted_from_the_first_is_said(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, "delta")
+    lake.to(lake.shadow(), 20)
+    DeltaTable(lake.first.lake).delete("id = 4")
+    lake.to(lake.first, 20)
+    assert lake.promote("--json")["deleted"] == 1
 
 
 EFFECTS: Mapping[Any, Any] = {
@@ -182,6 +191,8 @@ def test_a_promotion_that_dies_at_any_effect_is_ended_by_the_next(
     made = tmp_path / "made"
     lake = Lake(made, form)
     lake.to(lake.shadow(), 20)
+    done = CliRunner().invoke(app, ["delete-rows", str(lake.file), "--where", "id = 4", "--yes"])
+    assert done.exit_code == 0, (done.output, done.exception)
     work = tmp_path / "made"
     kept = tmp_path / "kept"
     shutil.copytree(made, kept)
@@ -198,11 +209,14 @@ def test_a_promotion_that_dies_at_any_effect_is_ended_by_the_next(
         with suppress(StopIteration):
             next(steps)
         catalog_client._open.cache_clear()
-        assert lake.promote("--yes", "--no-diff", "--json")["done"]
+        found = lake.promote("--yes", "--no-diff", "--json")
+        assert (found["done"], found["deleted"]) == (True, 1), (
+            "the run that ends it says what the first would have said"
+        )
         state = existing_table("clicks", load(lake.promoted())).snapshot()
         assert state.parts() == {TopicPartition("clicks", 1, 0): 20}
-        found = {name for name in names(work) if name in ("clicks", "clicks_shadow", "clicks_before_1")}
-        assert found == ({"clicks", "clicks_before_1"} if form == "iceberg" else set())
+        tables = {name for name in names(work) if name in ("clicks", "clicks_shadow", "clicks_before_1")}
+        assert tables == ({"clicks", "clicks_before_1"} if form == "iceberg" else set())
         if not is_dead:
             assert after >= (1 if form != "iceberg" else 4)
             return

@@ -79,7 +79,9 @@ def worlds(draw: st.DrawFn) -> World:
     )
     schemas = draw(st.lists(st.tuples(st.sampled_from(NAMES), fields), min_size=1, max_size=6))
     patterns = draw(st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=5, unique=True))
-    targets = {pattern: draw(st.sampled_from(("", f"fixed{at}"))) for at, pattern in enumerate(patterns)}
+    # The log has no late rows, so a table may lie where they would.
+    places = [("", f"fixed{at}") if at else ("", "fixed0", "log_late") for at in range(len(patterns))]
+    targets = {pattern: draw(st.sampled_from(place)) for pattern, place in zip(patterns, places, strict=True)}
     targets |= {word: targets[word] or f"own/{word}" for word in patterns if is_word(word)}
     fixed = [pattern for pattern, folder in targets.items() if folder]
     messages = st.builds(

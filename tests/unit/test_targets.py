@@ -26,7 +26,7 @@ from writer.config.table_sections import layout
 from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
-from writer.driver.pipeline_start import make_tables
+from writer.driver.pipeline_start import make_raw_table, make_tables
 from writer.maintenance.vacuum import find_unneeded
 from writer.privacy.keyring import KeyringPlace, KeySource
 from writer.privacy.policy import Policies
@@ -57,7 +57,8 @@ class Started:
         self, root: Path, route: dict[str, Any], texts: dict[int, str] | None = None, form: str = "delta",
         parts: Sequence[TopicPartition] = (PART,), schemas: Known | None = None, **more: Any,
     ) -> None:  # fmt: skip
-        """`texts`: of schemas that it knows; or `schemas`, which learn."""
+        """`texts`: of schemas that it knows; or `schemas`, which learn. `beside`: other pipelines of the file."""
+        beside = more.pop("beside", {})
         topics = sorted({part.topic for part in parts})
         catalog = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", **more.pop("catalog", {})}
         one = {
@@ -67,7 +68,7 @@ class Started:
         self.config = Config.model_validate({
             "kafka": {"bootstrap_servers": "x:1"}, "registry": {"url": "http://x"},
             "catalog": catalog,
-            "checkpoints": str(root / "checkpoints"), "pipelines": {"p": one},
+            "checkpoints": str(root / "checkpoints"), "pipelines": {"p": one, **beside},
         })  # fmt: skip
         self.tables: Tables = all_tables("p", self.config)
         make_tables(self.config.pipelines["p"], self.tables, pa.schema([]), [])
@@ -422,3 +423,83 @@ def test_the_log_of_a_route_and_each_of_its_tables_have_the_format(tmp_path: Pat
 
 def lists(root: Path) -> list[Path]:
     return sorted((root / "log" / "_headrace" / "lists").glob("*.json"))
+
+
+TAKEN = {
+    "the log": "log", "dead letters": "log_dead_letters", "raw table": "log_raw", "checkpoints": "checkpoints",
+    "upper case": "LOG", "another pipeline": "other", "its dead letters": "other_dead_letters",
+}  # fmt: skip
+BESIDE = {"topics": ["o"], "event_time": {"field": "at"}}  # but its table
+
+
+@pytest.mark.parametrize("name", TAKEN.values(), ids=TAKEN)
+@pytest.mark.parametrize("linked", [False, True], ids=["", "through a link"])
+def test_no_name_takes_the_place_of_another_table(tmp_path: Path, name: str, linked: bool) -> None:
+    root = tmp_path / "link" if linked else tmp_path
+    if linked:
+        root.symlink_to(tmp_path)
+    beside = {"other": {**BESIDE, "table": {"location": str(tmp_path / "other")}}}
+    raw = {"table": {"raw": {"location": str(tmp_path / "log_raw"), "enabled": False}}}
+    one = Started(tmp_path, {**BY_HEADER, "targets": {"*": f"{root}/{{name}}"}}, beside=beside, **raw)
+    assert [record.name for record in one.learn("a", name).values()] == ["a"]
+    assert "is another table's" in one.targets.refused[name]
+
+
+@pytest.mark.parametrize("name", ["log", "other", "a"])
+def test_no_name_takes_the_place_where_late_rows_of_another_table_may_come(tmp_path: Path, name: str) -> None:
+    beside = {"other": {**BESIDE, "table": {"location": str(tmp_path / "other")}}}
+    targets = {"a": f"{tmp_path}/a", "b.*": f"{tmp_path}/{{name}}_late"}
+    one = Started(tmp_path, {**BY_HEADER, "targets": targets}, beside=beside)
+    assert [record.name for record in one.learn(f"b.{name}").values()] == ["a"]
+    assert "is another table's" in one.targets.refused[f"b.{name}"]
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_a_name_that_ends_as_late_rows_do_keeps_no_real_name_from_its_table(tmp_path: Path, form: str) -> None:
+    table = {"name": "shop.app"} if form == "iceberg" else {}
+    route = {**BY_HEADER, "targets": {"*": f"{tmp_path}/{{name}}"}}
+    one = Started(tmp_path, route, form=form, table=table, seal={"late": "late_table"})
+    names = ["Click_late", "Click", "log_late", "LOG_LATE", "Click_LATE"]
+    for name in names:
+        one.learn(name)
+    assert one.targets.refused == {}
+    found = {record.name: record for record in one.learn().values()}
+    places = [place for record in found.values() for place in (record.location, record.late)]
+    assert len({place.casefold() for place in places}) == 2 * len(names)
+    assert found["Click"].location == f"{tmp_path}/Click"
+
+
+def test_a_raw_table_that_left_the_configuration_keeps_its_place(tmp_path: Path) -> None:
+    one = Started(tmp_path, {**BY_HEADER, "targets": {"*": f"{tmp_path}/{{name}}"}})
+    make_raw_table(str(tmp_path / "kept"), one.tables)
+    one.tables.enter_raw(one.epoch, str(tmp_path / "kept"))
+    assert one.learn("kept") == {}
+    assert "is another table's" in one.targets.refused["kept"]
+
+
+def test_a_target_whose_late_rows_would_lie_at_another_table_stays_without(tmp_path: Path) -> None:
+    """The other one was made before: its name is a rule's now, which had another one then."""
+    route = {**BY_HEADER, "targets": {"*": f"{tmp_path}/{{name}}"}}
+    first = Started(tmp_path, {**route, "max_targets": 5})
+    first.tables.main.add_targets(first.epoch, [TargetRecord("a", f"{tmp_path}/a", "delta")])
+    first.tables.main.add_targets(first.epoch, [TargetRecord("a_late", f"{tmp_path}/a_late", "delta")])
+    second = Started(tmp_path, route, seal={"late": "late_table"})
+    assert set(second.targets.refused) == {"a"}
+    assert "can have no table of late rows" in second.targets.refused["a"]
+
+
+def test_a_target_that_gets_a_table_of_late_rows_later_has_it_in_the_log(tmp_path: Path) -> None:
+    route = {**BY_HEADER, "targets": {"*": f"{tmp_path}/{{name}}"}}
+    assert [one.late for one in Started(tmp_path, route).learn("a").values()] == [""]
+    second = Started(tmp_path, route, seal={"late": "late_table"})
+    assert [one.late for one in second.learn().values()] == [f"{tmp_path}/a_late"]
+
+
+def test_names_that_a_catalog_does_not_tell_apart_are_two_tables(tmp_path: Path) -> None:
+    route = {**BY_HEADER, "targets": {"*": f"{tmp_path}/{{name}}"}}
+    table = {"name": "shop.app"}
+    one = Started(tmp_path, route, form="iceberg", table=table, seal={"late": "late_table"})
+    names = ["a-b", "a_b", "a__b", "a b", "A_b"]
+    found = [record.table for record in one.learn(*names).values()]
+    assert sorted(one.targets.refused) == ["a_b"], "which differs from A_b in nothing but case"
+    assert len({name.casefold() for name in found}) == 4

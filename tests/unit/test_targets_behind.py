@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -87,3 +89,19 @@ def test_a_rewind_is_refused_while_a_table_is_behind(tmp_path: Path) -> None:
         rewinding.write(shown, datetime.now(UTC))
     assert one.tables.main.snapshot().version == newest
     assert files(b) == 3
+
+
+def test_a_rewind_counts_a_table_that_lies_where_late_rows_of_the_log_would_once(tmp_path: Path) -> None:
+    place = str(tmp_path / "log_late")
+    one = Started(tmp_path, {"targets": {"a": place}})
+    version = one.tables.main.snapshot().version
+    one.commit(place)
+    one.tables.apply_side_files()
+    (file,) = DeltaTable(place).file_uris()
+    pq.write_table(
+        pa.table({"_topic": ["t"], "_incarnation": pa.array([1], pa.int32()), "_partition": pa.array([0], pa.int32()),
+                  "_offset": [0]}), file,
+    )  # fmt: skip
+    rewinding = RewindExecution(one.config, "p", Cluster(9))  # type: ignore[arg-type]
+    shown = rewinding.look(version)
+    assert (shown.rows, shown.late) == (1, 0)

@@ -184,11 +184,17 @@ def _line(
     *,
     whole: bool,
 ) -> tuple[PartitionSummary, list[Problem]]:
-    """Chain a part's stretches, and its ways back, from where it begins to its frontier."""
+    """Chain a part's stretches, and its ways back, from where it begins to its frontier.
+
+    A partition that Kafka has since the last start is begun by a batch or a gap, which reads it from offset 0.
+    """
     problems: list[Problem] = []
-    if begin is None and whole:
-        problems.append(Problem("no start says where it begins", part))
     steps = sorted(steps, key=lambda one: one.version if isinstance(one, RewoundRange) else one.first)
+    if begin is None and whole:
+        if steps and isinstance(steps[0], CommittedRange):
+            begin = 0
+        else:
+            problems.append(Problem("no start says where it begins", part))
     start = at = begin if begin is not None else _first(steps, frontier)
     gaps: list[Span] = []
     for one in steps:

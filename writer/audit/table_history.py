@@ -69,8 +69,10 @@ def read(config: Config, pipeline: str) -> PipelineTables:
     main.check_exists()
     # Those beside it first: what they are by now, the main table's log says by then.
     known = main.snapshot().targets().values()
-    late_places = [settings.late_place, *(one.late for one in known if one.late)]
-    dead_letters, late = _beside(tables.side(settings.dead_letters)), [_beside(tables.side(p)) for p in late_places]
+    target_places = {one.location for one in known}
+    late_places = dict.fromkeys([settings.late_place, *(one.late for one in known if one.late)])
+    late = [_beside(tables.side(place)) for place in late_places if place not in target_places]
+    dead_letters = _beside(tables.side(settings.dead_letters))
     targets = [_beside(tables.side(one.location)) for one in known if _is_there(tables.side(one.location), one)]
     raw = [_beside(tables.side(place)) for place in main.snapshot().raw_places]
     snapshot, segments = history(main, pipeline, main.rows_at)

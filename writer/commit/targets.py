@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import bucketers
@@ -17,6 +17,7 @@ from writer.commit.privacy import protected_columns
 from writer.commit.target_table import Target, check_ours, check_settings, may_pass, open_target
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config
+from writer.config.safe_names import LATE, make_identifier
 from writer.config.table_sections import layout
 from writer.core import logging
 from writer.core.errors import ConfigError, LimitReached
@@ -25,15 +26,24 @@ from writer.core.units import show_duration, show_size
 from writer.privacy.record_sealing import HIDDEN
 from writer.schemas.subjects import full_name
 from writer.schemas.tracker import ASK_AGAIN, Schemas
-from writer.storage.nesting import parts
+from writer.storage.nesting import Parts
 from writer.table import held_files
 from writer.table.factory import Tables, TargetState
+from writer.table.locations import forms
 from writer.table.log.foreign_writes import CommitFailed, reading
 from writer.table.log.snapshot import TargetRecord
 from writer.table.schema_evolution import ColumnTypeMismatch
 
 _ASK_S = 30.0  # between two looks whether a table is back
 _REFUSED_MAX = 1_000  # names that are remembered as having no table, before no further one is made
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What a target has for itself: locations and names in the catalog, as engines tell them apart."""
+
+    forms: frozenset[Parts]
+    names: frozenset[str]
 
 
 class Targets:
@@ -50,12 +60,17 @@ class Targets:
         self._asked_s = dict[str, float]()  # when one of these was last looked at
         self._held = dict[str, str]()  # tables whose storage refused, by name, and what it said; or those are behind
         self._known = dict[int, TargetRecord]()  # as the log has them
+        self._claims = dict[TargetRecord, _Claim]()  # of these
+        self._raw_places: Sequence[str] = ()  # of raw tables, as the log has them
         self._made = dict[str, str | None]()  # names that matched a pattern of many tables; None: they get none
         self.refused = dict[str, str]()  # names that get none because they can be no table, and why
         self.beyond = set[str]()  # names that get none because as many were made as may be; NAMES_MAX at most
         others = [(one, place) for one, pipeline in config.pipelines.items() for place in pipeline.locations]
+        places = [config.checkpoints, *(place for _, place in others)]
+        places += [pipeline.late_place for pipeline in config.pipelines.values()]
+        places += [config.catalog.log_location] if config.catalog and config.catalog.log_location else []
         # Locations, as engines tell them apart, and names in the catalog likewise.
-        self._taken = {_key(place) for place in (*(place for _, place in others), config.checkpoints)}
+        self._taken = {form for place in places for form in _forms(place)}
         self._taken_names = {place.key for one in others if (place := config.catalog_place(*one)) is not None}
 
     @property
@@ -70,13 +85,14 @@ class Targets:
         `epoch`: of the start; None for a command, which works beside the writer.
         """
         self._epoch = epoch
+        self._raw_places = self._tables.main.snapshot().raw_places
         self._known = self._tables.main.add_targets(self._epoch, [self._record(n, n) for n in self.section.fixed])
-        for number, record in self._known.items():
+        for record in self._known.values():
             rule = self._settings.rule_of(record.name, record.location)
             if rule is None:
                 continue  # the configuration is another by now: its rows are applied, new ones go elsewhere
             try:
-                self._open(rule, number)
+                self._open(rule, self._enter_late(rule, record))
             except ConfigError as error:
                 if rule in self.section.fixed:
                     raise
@@ -123,7 +139,9 @@ class Targets:
         Raises LimitReached where a record has no table and `unrouted` is stop; Fenced, CommitFailed.
         """
         if report.unknown_names:
-            self._known = self._tables.main.snapshot().targets()  # another process may have made tables
+            snapshot = self._tables.main.snapshot()
+            self._known = snapshot.targets()  # another process may have made tables
+            self._raw_places = snapshot.raw_places
         beyond = [name for name in sorted(report.unknown_names) if not self._make(name)]
         self._note_beyond(beyond)
         self._enter_ids()
@@ -247,15 +265,50 @@ class Targets:
         logging.event("target_made", pipeline=self._pipeline, name=name, location=record.location)
         return True
 
+    def _enter_late(self, rule: str, record: TargetRecord) -> int:
+        """Enter the table of late rows of a target that has one by now. Returns the target's number.
+
+        Raises ConfigError where it would lie at another table.
+        """
+        late = self._settings.of_target(rule, record.name).late_table or ""
+        if rule not in self.section.fixed and late not in ("", record.late):
+            others = [one for one in self._known.values() if one.number != record.number]
+            if why := _meeting(late, self._taken_with(_claim(one, one.late) for one in others)):
+                raise ConfigError(f"target {record.name!r} can have no table of late rows: {why}")
+            self._known = self._tables.main.add_targets(self._epoch, [record._replace(late=late)])
+        return record.number
+
+    def _collision(self, rule: str, record: TargetRecord) -> str:
+        """Return why a target would share a place, or a name in the catalog, with another table; empty: it does not."""
+        own = (record.name, record.location)
+        claims = [self._claim(one) for one in self._known.values() if (one.name, one.location) != own]
+        taken = self._taken_with(claims)
+        late_place = self._settings.of_target(rule, record.name).late_place
+        if why := _meeting(record.location, taken) or _meeting(record.late or late_place, taken):
+            return why
+        names = self._taken_names.union(*(claim.names for claim in claims))
+        shared = sorted(_claim(record, late_place).names & names)
+        return f"{shared[0]} is another table's name in the catalog" if shared else ""
+
+    def _taken_with(self, claims: Iterable[_Claim]) -> set[Parts]:
+        """Return the places of all tables but those of targets, and of these claims."""
+        raw = (_forms(place) for place in self._raw_places)
+        return self._taken.union(*raw, *(claim.forms for claim in claims))
+
+    def _claim(self, record: TargetRecord) -> _Claim:
+        """Return what no other table may have, by a target that the log knows."""
+        if record not in self._claims:
+            rule = self._settings.rule_of(record.name, record.location)
+            late = (
+                f"{record.location}{LATE}" if rule is None else self._settings.of_target(rule, record.name).late_place
+            )
+            self._claims[record] = _claim(record, late)
+        return self._claims[record]
+
     def _obstacle(self, rule: str, record: TargetRecord) -> str:
         """Return why a table cannot be made at a place; empty if it can. Raises CommitFailed."""
-        others = [one for one in self._known.values() if one.name != record.name]
-        taken = self._taken | {_key(place) for one in others for place in (one.location, one.late) if place}
-        for place in filter(None, (record.location, record.late)):
-            if any(_is_nested(_key(place), one) for one in taken):
-                return f"{place} is another table's, or lies inside or around one"
-        if record.table and record.table.casefold() in self._taken_names | {one.table.casefold() for one in others}:
-            return f"{record.table} is another table's name in the catalog"
+        if why := self._collision(rule, record):
+            return why
         settings = self._settings.of_target(rule, record.name)
         try:
             with may_pass(record.name):
@@ -368,11 +421,30 @@ def routed(plan: TaskPlan, targets: Targets, closed: Mapping[int, datetime]) -> 
     return replace(plan, route=targets.route(), targets=targets.plans(plan, closed))
 
 
+def _claim(record: TargetRecord, late_place: str) -> _Claim:
+    """Return what a target has for itself. `late_place`: of its late rows, also while it has none; empty: nowhere."""
+    places = [record.location, *filter(None, [record.late or late_place])]
+    names = list[str]()
+    if record.table:
+        namespace = record.table.rpartition(".")[0]
+        names = [record.table, *(f"{namespace}.{make_identifier(place.rpartition('/')[2])}" for place in places[1:])]
+    return _Claim(
+        frozenset(form for place in places for form in _forms(place)), frozenset(name.casefold() for name in names)
+    )
+
+
 def _is_nested(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     shorter = min(len(one), len(other))
     return one[:shorter] == other[:shorter]
 
 
-def _key(location: str) -> tuple[str, ...]:
-    """Return a location as engines tell tables apart: without regard to upper and lower case."""
-    return tuple(part.casefold() for part in parts(location))
+def _meeting(place: str, taken: Iterable[Parts]) -> str:
+    """Return why no table may be at a place; empty: it may. `taken`: places of others."""
+    own = _forms(place)
+    is_taken = any(_is_nested(form, other) for other in taken for form in own)
+    return f"{place} is another table's, or lies inside or around one" if is_taken else ""
+
+
+def _forms(location: str) -> frozenset[Parts]:
+    """Return a location as engines tell tables apart: with links resolved, too, and by small letters."""
+    return frozenset(tuple(part.casefold() for part in form) for form in forms(location))

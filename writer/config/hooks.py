@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from writer.config.base import Strict
+from writer.config.safe_names import make_identifier
 from writer.core.units import Duration
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -142,7 +143,8 @@ def of_table(hook: HookSettings, name: str, filled: Callable[[str, str], str]) -
 
     `filled` puts a name into a location, as where the table itself lies.
     """
-    safe = re.sub(r"^(?=\d)", "_", re.sub(r"[^A-Za-z0-9_]", "_", name.rpartition(".")[2]))
+    # SQL takes no name that begins with a digit without quotes.
+    safe = re.sub(r"^(?=\d)", "_", make_identifier(name.rpartition(".")[2]))
     match hook:
         case Druid():
             return hook.model_copy(update={"datasource": (hook.datasource or NAME).replace(NAME, safe)})

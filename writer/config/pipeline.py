@@ -26,7 +26,8 @@ from writer.config.pipeline_sections import (
     start_position,
 )
 from writer.config.record_rules import EventSpec, PrivacySection, specs_of
-from writer.config.routing import RouteSection, filled, settings_of
+from writer.config.routing import RouteSection, fill_location, settings_of
+from writer.config.safe_names import LATE, make_identifier
 from writer.config.table_sections import (
     ICEBERG_RESERVED,
     BucketSpec,
@@ -35,7 +36,6 @@ from writer.config.table_sections import (
     Schemas,
     Table,
     check_hive,
-    safe_name,
 )
 from writer.config.topic_selection import TopicSelection
 from writer.core.units import Duration, show_duration
@@ -43,7 +43,6 @@ from writer.privacy.policy import CLEAR
 from writer.privacy.protected_schema import ColumnUse, conflict
 from writer.specs.spec import Spec
 
-_LATE = "_late"  # behind the location of a table: that of its late rows
 _ROUTE_SCALE = 8  # of an Arrow batch: each of its schemas and tables costs what one of all its records would
 
 
@@ -160,12 +159,12 @@ class Pipeline(Strict):
         location, form = target.location_of(name), target.format or self.table.format
         in_catalog = target.catalog_name_of(name)
         if in_catalog is None and form == "iceberg" and self.table.name is not None:  # the same namespace
-            in_catalog = f"{self.table.name.rpartition('.')[0]}.{safe_name(location.rpartition('/')[2])}"
+            in_catalog = f"{self.table.name.rpartition('.')[0]}.{make_identifier(location.rpartition('/')[2])}"
         place = {"location": location, "format": form, "name": in_catalog, "dead_letters": self.dead_letters,
                  "raw": None}  # fmt: skip
         table = self.table.model_copy(update=place)
         seal = self.seal.model_copy(update={"late_table": None})  # each has its own, beside it
-        hooks = [of_table(hook, name, filled) for hook in (self.hooks if target.hooks is None else target.hooks)]
+        hooks = [of_table(hook, name, fill_location) for hook in (self.hooks if target.hooks is None else target.hooks)]
         own = {"seal": seal, **settings_of(target), "hooks": hooks, "table": table, "route": None}
         return self.model_copy(update=own)
 
@@ -183,7 +182,7 @@ class Pipeline(Strict):
         if self.route is not None:
             for rule, place in self.route.fixed.items():
                 seal = self.route.targets[rule].seal
-                if location in (place, (seal and seal.late_table) or place + _LATE):
+                if location in (place, (seal and seal.late_table) or place + LATE):
                     return self.of_target(rule, rule).table
         return self.table
 
@@ -282,7 +281,7 @@ class Pipeline(Strict):
         if (raw := self.table.raw) is None:
             return None
         namespace, _, named = (self.table.name or "").rpartition(".")
-        name = f"{namespace}.{safe_name(raw.location.rpartition('/')[2])}" if named else None
+        name = f"{namespace}.{make_identifier(raw.location.rpartition('/')[2])}" if named else None
         own = {
             "table": self.table.model_copy(update={"location": raw.location, "name": name, "raw": None}),
             "event_time": self.event_time.model_copy(
@@ -303,7 +302,7 @@ class Pipeline(Strict):
     @property
     def late_place(self) -> str:
         """Where the table of late rows lies, if there was ever one."""
-        return self.seal.late_table or self.table.location + _LATE
+        return self.seal.late_table or self.table.location + LATE
 
 
 def bucket_fields(bucket: Mapping[str, Any]) -> list[str]:

@@ -1,9 +1,8 @@
 """Which table each record of a pipeline goes to, where it fills many (docs/ROUTING.md)."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
-from hashlib import sha256
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -12,6 +11,7 @@ from writer.batch.route import By, RouteRule
 from writer.config.base import ShortForm, Strict, did_you_mean
 from writer.config.hooks import HookSettings
 from writer.config.pipeline_sections import Columns, Compact, Seal
+from writer.config.safe_names import make_folder_name, make_identifier, make_namespace_folder_name
 from writer.config.table_sections import (
     CATALOG_NAME,
     BucketSpec,
@@ -19,16 +19,13 @@ from writer.config.table_sections import (
     Roll,
     Schemas,
     TableFormat,
-    safe_name,
 )
 from writer.core.units import Duration, Size
 from writer.storage.locations import checked
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("name", "namespace", "full_name")
-_NO_NAMESPACE = "default"
 _GLOB = re.compile(r"[*?[]")
-_FOLDER_MAX = 180  # letters; file systems take 255 bytes, and a late table adds some
 
 
 class RouteKey(Strict):
@@ -88,11 +85,11 @@ class Target(ShortForm):
 
     def location_of(self, name: str) -> str:
         """Return where the table of a name lies."""
-        return filled(self.location, name)
+        return fill_location(self.location, name)
 
     def catalog_name_of(self, name: str) -> str | None:
         """Return what the table of a name is called in the catalog; None where that is not given."""
-        return None if self.name is None else filled(self.name, name, lambda text: safe_name(_safe(text)))
+        return None if self.name is None else fill_identifier(self.name, name)
 
 
 def _sample(template: str) -> str:
@@ -103,20 +100,29 @@ def _sample(template: str) -> str:
     return _PLACEHOLDER.sub("x", template)
 
 
-def _safe(name: str) -> str:
-    """Return a folder's name: no separators or patterns, and none that readers pass over for its first letter.
-
-    One that is longer than file systems allow is cut, with a digest that keeps it apart from others.
-    """
-    safe = re.sub(r"^(?=[._]|$)", "x", re.sub(r"[^A-Za-z0-9_.-]", "_", name))
-    return safe if len(safe) <= _FOLDER_MAX else f"{safe[:_FOLDER_MAX]}_{sha256(name.encode()).hexdigest()[:16]}"
+def fill_location(template: str, name: str) -> str:
+    """Put a name into a location. Each placeholder becomes one folder's name, or a part of one."""
+    return _fill(template, _folder_names(name))
 
 
-def filled(template: str, name: str, safe: Callable[[str], str] = _safe) -> str:
-    """Put a name into a location, or a name in a catalog. What they, or an engine, would not take becomes `_`."""
-    namespace, _, last = name.rpartition(".")
-    found = {"name": last, "namespace": namespace or _NO_NAMESPACE, "full_name": name}
-    return _PLACEHOLDER.sub(lambda match: safe(found[match[1]]) if match[1] in found else match[0], template)
+def fill_identifier(template: str, name: str) -> str:
+    """Put a name into a name in a catalog, where tables are called as their folders are."""
+    return _fill(template, {key: make_identifier(folder) for key, folder in _folder_names(name).items()})
+
+
+def _folder_names(name: str) -> dict[str, str]:
+    """Return what stands for each placeholder in a location."""
+    namespace, dot, last = name.rpartition(".")
+    return {
+        "name": make_folder_name(last),
+        "namespace": make_namespace_folder_name(namespace if dot else None),
+        "full_name": make_folder_name(name),
+    }
+
+
+def _fill(template: str, texts: Mapping[str, str]) -> str:
+    """Put texts in the place of their placeholders. What is no placeholder stays."""
+    return _PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]), template)
 
 
 class HeldSection(Strict):

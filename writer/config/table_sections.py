@@ -11,6 +11,7 @@ import bucketers
 from writer.batch.bucketing import TimeRule
 from writer.config.base import ShortForm, Strict
 from writer.config.pipeline_sections import ClockRule, Place
+from writer.config.safe_names import make_identifier
 from writer.core.catalog_table import RETRY_TIMEOUT, CatalogTable
 from writer.core.units import Duration, Size, duration, show_duration
 
@@ -157,15 +158,10 @@ class Catalog(Strict):
         found = {key: value.get_secret_value() for key, value in secrets.items() if value is not None}
         texts = {"type": self.type, "uri": self._full_uri, "warehouse": self.warehouse}
         found |= {key: value for key, value in texts.items() if value is not None} | self.options
-        table = own if is_main and own else safe_name(location.rpartition("/")[2])
+        table = own if is_main and own else make_identifier(location.rpartition("/")[2])
         settings = tuple(sorted(found.items()))
         log = self.log_location and "/".join([self.log_location, *namespace.split("."), table])
         return CatalogTable(self.name, tuple(namespace.split(".")), table, settings, self.retry_timeout, log)
-
-
-def safe_name(text: str) -> str:
-    """Return a text as a name that catalogs and engines take."""
-    return re.sub(r"\W", "_", text, flags=re.ASCII)
 
 
 CATALOG_NAME = r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+$"  # namespace and table

@@ -50,9 +50,10 @@ def inspect(name: str, config: Config) -> KnownTables:
         known = known_targets(name, config)
         own, others = list(_own(name, config, known)), list(_others(name, config))
         named = {form for one in (*own, *others) if not one.disposable for form in one.forms}
-        apart = {form for place in known for form in _forms(place)}  # they were looked at when they were made
-        forms = ((*form, name) if one.disposable else form for one in own for form in one.forms - apart)  # runs below
-        above = {folder for form in forms for folder in around(form)} - named
+        apart = {form for place in known for form in forms(place)}  # they were looked at when they were made
+        # Runs lie below the folder of checkpoints.
+        mine = ((*form, name) if one.disposable else form for one in own for form in one.forms - apart)
+        above = {folder for form in mine for folder in around(form)} - named
         tables, unseen = [], []
         for folder in sorted(above):
             location = location_of(folder)
@@ -117,7 +118,7 @@ def check_apart(config: Config, shadow: Config) -> None:
     ours = [place for one in shadow.pipelines.values() for place in one.locations]
     for place in (*ours, shadow.checkpoints):
         for what, other in theirs:
-            if any(a[: len(b)] == b or b[: len(a)] == a for a in _forms(place) for b in _forms(other)):
+            if any(a[: len(b)] == b or b[: len(a)] == a for a in forms(place) for b in forms(other)):
                 raise ConfigError(
                     f"the shadow would write to {place}, and {other} is {what}: neither may be inside the other. Give "
                     "the shadow another --location."
@@ -163,8 +164,9 @@ def _tables(settings: Pipeline) -> Iterator[tuple[str, str]]:
 
 
 def _location(what: str, pipeline: str, location: str, *, own: bool = False, new: bool = False) -> Location:
-    return Location(f"the {what} of pipeline {pipeline!r} at {location}", _forms(location), own, new)
+    return Location(f"the {what} of pipeline {pipeline!r} at {location}", forms(location), own, new)
 
 
-def _forms(location: str) -> frozenset[Parts]:
+def forms(location: str) -> frozenset[Parts]:
+    """Return a location in the forms by which it is compared: as it is written, and with links resolved."""
     return frozenset({parts(location)} | (set() if on_s3(location) else {parts(os.path.realpath(location))}))

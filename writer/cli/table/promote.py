@@ -22,7 +22,7 @@ from writer.config.table_sections import Table
 from writer.core import fault_points
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
-from writer.core.text import listed
+from writer.core.text import listed, plural
 from writer.engines import sql
 from writer.engines.table_description import described
 from writer.output import tables as lines
@@ -34,6 +34,7 @@ from writer.table.locations import shadow_of
 from writer.table.log.foreign_writes import reading
 
 _NAMED = 5  # partitions in a sentence
+_DELETES = ("delete", "DELETE")  # why rows went, in an audit: by headrace, by another client
 
 
 @dataclass(frozen=True)
@@ -130,22 +131,27 @@ class Findings:
 
     frontier: Mapping[TopicPartition, int]  # of the first table
     older: int = 0  # offsets and rows that only the first table has, and keeps
-    deleted: int = 0  # rows that were deleted from the first table
+    deleted: int = 0  # rows that were deleted from the first table, and from that of its late rows
     compared: Sequence[PartitionPair] = ()
     comparison: Comparison | None = None
 
 
-def _checked(asked: Request, switch: Switch) -> Findings:
-    """Look whether the shadow may take the place of the first table. Raises ConfigError with all that is in the way."""
+def _find(asked: Request, switch: Switch) -> Findings:
+    """Look at both tables, and compare their rows where the switch is still to be made.
+
+    A run that ends a broken one finds what that one did: the log of the first table is at its end. Raises ConfigError
+    with all that is in the way of a switch that was not begun.
+    """
     frontier = switch.old.snapshot().parts()
     one, two = coverage(switch.first, asked.name), coverage(switch.made, asked.name)
-    found = list(lacks(one, two))
-    older = sum(lack.older for lack in found) + max(0, one.audit.unplaced - two.audit.unplaced)
-    if wrong := list(_obstacles(asked, two, found, older)):
+    shortfalls = list(lacks(one, two))
+    older = sum(lack.older for lack in shortfalls) + max(0, one.audit.unplaced - two.audit.unplaced)
+    if not switch.is_begun and (wrong := list(_obstacles(asked, two, shortfalls, older))):
         raise ConfigError("nothing is promoted:\n  " + "\n  ".join(wrong))
-    deleted = one.audit.rows_taken.get("delete", 0)
+    taken = (one.audit.rows_taken, one.audit.late_taken)
+    deleted = sum(rows.get(why, 0) for rows in taken for why in _DELETES)
     compared = pairs(one, two)
-    if not (asked.compares and compared):
+    if switch.is_done or not (asked.compares and compared):
         return Findings(frontier, older, deleted)
     with reading(" or ".join(switch.places)):
         rows = switch.old.rows(), switch.new.rows()
@@ -182,12 +188,10 @@ def run_promote(asked: Request, *, write: bool, now: datetime, as_json: bool, ou
     """
     switch = Switch(asked)
     is_due = not switch.is_done
-    found = Findings(switch.old.snapshot().parts())
     if is_due:
         check_no_driver(switch.first, asked.name, "Stop it, then promote.")
         check_no_driver(switch.made, asked.name, "It writes the shadow. Stop it, then promote.")
-        if not switch.is_begun:
-            found = _checked(asked, switch)
+    found = _find(asked, switch)
     if is_due and write:
         switch.carry_out(found.frontier, {"at": now.isoformat()})
     if as_json:
@@ -215,8 +219,8 @@ def _show(out: Console, asked: Request, switch: Switch, found: Findings, *, done
     if found.deleted:
         lines.sentence(
             out,
-            f"{found.deleted:,} rows were deleted from the first table by `headrace delete-rows`. The shadow may have "
-            "read their records: delete them there as well.",
+            f"{plural(found.deleted, 'row')} went from the first table by `headrace delete-rows` or another client. "
+            "The shadow may have read their records: delete them there as well.",
         )
     verb = "is" if done else "becomes"
     lines.sentence(

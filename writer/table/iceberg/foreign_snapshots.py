@@ -1,10 +1,11 @@
 """Describes what other clients committed to an Iceberg table as entries of headrace's log.
 
-Each snapshot that another client laid on ours becomes an entry with the files that it added and removed, and with
-Delta's word for what it did. So the rest of headrace meets another client's change as it does on a Delta table.
+Each catalog commit that another client laid on ours becomes an entry, with the files that it added and removed in all,
+and with Delta's word for what it did. So the rest of headrace meets another client's change as on a Delta table.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,50 +14,111 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from writer.core.files import BucketFile
+from writer.table.iceberg.metadata.catalog_commits import CatalogCommit, group_by_commit
 from writer.table.iceberg.metadata.data_files import add_of, canonical, path_of, remove_of
 from writer.table.iceberg.metadata.manifests import live_entries
 from writer.table.iceberg.metadata.offset_bounds import brings_rows
 from writer.table.log.entries import parse_commit_info, removed
+from writer.table.log.foreign_writes import keeps_offsets
 from writer.table.log.log import Action
 
-# Keys of an entry's commitInfo: id of the snapshot that it describes, and ids of those whose delete files came with it.
+# Keys of an entry's commitInfo: id of the snapshot that it leads to, and ids of those whose delete files came with it.
 SNAPSHOT, DELETES = "snapshot", "deletesRows"
 UNREAD = "headrace.unread"  # tag of a file that another client wrote as headrace reads none: why
 # Operations that have no name in Delta: the table is at a snapshot that does not follow ours.
 ROLLBACK, REPLACED, EXPIRED = "ROLLBACK", "REPLACE TABLE", "changes whose snapshots expired"
+# Several snapshots, of which no metadata file says any more whether one commit brought them.
+UNGROUPED = "changes whose metadata files are gone"
+
+
+@dataclass(frozen=True)
+class SnapshotChange:
+    """What a snapshot did by itself. `deletes_rows`: it added files that delete rows of others."""
+
+    snapshot: Snapshot
+    operation: str
+    added: tuple[DataFile, ...]
+    removed: tuple[DataFile, ...]
+    deletes_rows: bool
 
 
 def entries(
     table: Table, known: int | None, location: str, columns: Sequence[str],
     listed: Callable[[], Mapping[str, BucketFile]],
 ) -> Iterator[list[Action]]:  # fmt: skip
-    """Yield an entry for each snapshot between ours and the table's current one, oldest first.
+    """Yield an entry for each catalog commit between ours and the table's current snapshot, oldest first.
 
     `known`: id of the snapshot that the log knows; None: none. `columns`: of the log's buckets. `listed`: files that
     the log names then, by path. Where the current snapshot does not follow ours, one entry says what became of them.
     """
     head = table.metadata.current_snapshot()
     path: list[Snapshot] = []
-    at = head
-    while at is not None and at.snapshot_id != known:
-        path.append(at)
-        at = table.metadata.snapshot_by_id(at.parent_snapshot_id) if at.parent_snapshot_id is not None else None
-    if at is None and known is not None:
+    snapshot = head
+    while snapshot is not None and snapshot.snapshot_id != known:
+        path.append(snapshot)
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.metadata.snapshot_by_id(parent) if parent is not None else None
+    if snapshot is None and known is not None:
         ours = table.metadata.snapshot_by_id(known)
         yield _elsewhere(table, head, ours, _jump(path, ours), location, columns, listed())
         return
-    for snapshot in reversed(path):
-        yield _entry(table, snapshot, location)
+    for commit in group_by_commit(table, path[::-1], known):
+        yield _describe_commit(table, commit, location)
 
 
-def _entry(table: Table, snapshot: Snapshot, location: str) -> list[Action]:
+def _describe_commit(table: Table, commit: CatalogCommit, location: str) -> list[Action]:
+    """Return the entry of a catalog commit: a file that one of its snapshots adds and another removes is in neither."""
+    changes = [_read_change(table, snapshot) for snapshot in commit.snapshots]
+    added = dict[str, DataFile]()
+    gone = dict[str, DataFile]()
+    for change in changes:
+        for file in change.removed:
+            if added.pop(file.file_path, None) is None:
+                gone[file.file_path] = file
+        for file in change.added:
+            if gone.pop(file.file_path, None) is None:
+                added[file.file_path] = file
+    operation = name_operation(changes, [*added.values()], [*gone.values()], is_proven=commit.is_proven)
+    deletes = [change.snapshot.snapshot_id for change in changes if change.deletes_rows]
+    timestamp_ms = commit.newest.timestamp_ms
+    adds = [_add(table, file, location, timestamp_ms) for file in added.values()]
+    removes = [_remove(table, file, location, timestamp_ms) for file in gone.values()]
+    return [_info(commit.newest, operation, timestamp_ms, deletes), *removes, *adds]
+
+
+def name_operation(
+    changes: Sequence[SnapshotChange], added: Sequence[DataFile], gone: Sequence[DataFile], *, is_proven: bool
+) -> str:
+    """Return Delta's name of what the snapshots of a catalog commit did together, oldest first.
+
+    A commit whose snapshots all keep offsets true does so, too. One that moves rows does so as a whole: what it took
+    away belongs to what it brought. `added`, `gone`: files in all; `is_proven`: as of a `CatalogCommit`.
+    """
+    if len(changes) == 1:
+        return changes[0].operation
+    deletes_rows = any(change.deletes_rows for change in changes)
+    moves = [change for change in changes if not keeps_offsets(change.operation)]
+    if moves and not is_proven:
+        return UNGROUPED
+    if not moves or not added:
+        takes_rows = deletes_rows or any(change.operation == "DELETE" for change in changes)
+        if takes_rows or (gone and not added):
+            return "DELETE"
+        return "OPTIMIZE" if added else "UPDATE TABLE METADATA"
+    if not gone and not deletes_rows:
+        return "INSERT"
+    return "UPDATE" if _row_count(added) == _row_count(gone) else "OVERWRITE"
+
+
+def _row_count(files: Sequence[DataFile]) -> int:
+    return sum(file.record_count for file in files)
+
+
+def _read_change(table: Table, snapshot: Snapshot) -> SnapshotChange:
     added, gone, deletes_rows = _changes(table, snapshot)
-    at = snapshot.timestamp_ms
-    adds = [_add(table, file, location, at) for file in added]
-    removes = [_remove(table, file, location, at) for file in gone]
     brings = bool(added and gone) and brings_rows(added, gone, table.schema())
     operation = _operation(snapshot, added, gone, deletes_rows=deletes_rows, brings=brings)
-    return [_info(snapshot, operation, at, [snapshot.snapshot_id] if deletes_rows else []), *removes, *adds]
+    return SnapshotChange(snapshot, operation, tuple(added), tuple(gone), deletes_rows)
 
 
 def _jump(path: Sequence[Snapshot], ours: Snapshot | None) -> str:

@@ -74,9 +74,14 @@ class Change:
         return f"another client ran {self.operation} (version {self.version})"
 
 
+def keeps_offsets(operation: str | None) -> bool:
+    """Return whether another client's operation leaves rows where they are, or takes some away."""
+    return operation in _HARMLESS
+
+
 def change(info: Mapping[str, Any], version: int) -> Change | None:
     """Return what an entry of another client did; None where offsets stay true: rows stay, or some are taken away."""
-    if info.get("operation") in _HARMLESS:
+    if keeps_offsets(info.get("operation")):
         return None
     return Change(version, str(info.get("operation", "something that it did not name")))
 
