@@ -22,9 +22,9 @@ from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice, DecodedRecords
 from writer.kafka_reader.connection import addresses
 from writer.kafka_reader.errors import AccessDenied, LostRecords, TopicGone, Unavailable
-from writer.kafka_reader.fetch import PartitionQuestion
 from writer.kafka_reader.reader import RangeEvidence, RangeReader, ReadLimits
 from writer.kafka_reader.record_batches import MissingReason
+from writer.kafka_reader.requests.fetch import PartitionQuestion
 from writer.kafka_reader.security import Security
 
 pytestmark = pytest.mark.slow

@@ -21,9 +21,9 @@ from writer.kafka_reader.byte_columns import Longs
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice, DecodedRecords, columns, decoded_columns, first_record
 from writer.kafka_reader.errors import AccessDenied, LostRecords, OldRecordFormat, TopicGone, UnsupportedBroker
-from writer.kafka_reader.metadata import Metadata
 from writer.kafka_reader.reader import RangeEvidence, RangeReader, ReadLimits
 from writer.kafka_reader.record_buffer import RecordBuffer
+from writer.kafka_reader.requests.metadata import Metadata
 from writer.storage.disk_space import scratch
 
 _T = TypeVar("_T")

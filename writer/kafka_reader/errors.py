@@ -42,6 +42,10 @@ class LostRecords(ReadFailed):
     """The log does not hold the offsets of the range: retention took them, or the log was truncated."""
 
 
+class LogDiverged(ReadFailed):
+    """The log has other records, or none, where records were read before: it was cut."""
+
+
 class Corrupt(ReadFailed):
     """An answer or a record batch is damaged, or larger than what is allowed."""
 

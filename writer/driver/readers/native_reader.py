@@ -15,7 +15,7 @@ from writer.core.errors import HeadraceError, LogMoved
 from writer.core.offsets import OffsetRange
 from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.errors import LostRecords, TopicGone
-from writer.kafka_reader.metadata import Metadata
+from writer.kafka_reader.requests.metadata import Metadata
 
 _MOVED = (LostRecords.__name__, TopicGone.__name__)  # a new start finds out what the log is now
 
