@@ -20,7 +20,14 @@ from writer.core.offsets import OffsetRange
 from writer.kafka_reader.byte_columns import Longs
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice, DecodedRecords, columns, decoded_columns, first_record
-from writer.kafka_reader.errors import AccessDenied, LostRecords, OldRecordFormat, TopicGone, UnsupportedBroker
+from writer.kafka_reader.errors import (
+    AccessDenied,
+    LogDiverged,
+    LostRecords,
+    OldRecordFormat,
+    TopicGone,
+    UnsupportedBroker,
+)
 from writer.kafka_reader.reader import RangeEvidence, RangeReader, ReadLimits
 from writer.kafka_reader.record_buffer import RecordBuffer
 from writer.kafka_reader.requests.metadata import Metadata
@@ -30,7 +37,14 @@ _T = TypeVar("_T")
 _BATCH_RECORDS_MIN = 8  # in the mean: with fewer, what is laid behind each batch costs more than it gives
 _PAUSE_MAX = 64
 _DECODERS_MAX = 16  # each keeps memory for a block
-_FINAL = (LostRecords, TopicGone, AccessDenied, OldRecordFormat, UnsupportedBroker)  # another try does not help
+_FINAL = (
+    LostRecords,
+    LogDiverged,
+    TopicGone,
+    AccessDenied,
+    OldRecordFormat,
+    UnsupportedBroker,
+)  # another try does not help
 
 
 @dataclass(frozen=True)
@@ -54,7 +68,7 @@ def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan, reading: ReadPlan) ->
     with reading.cluster.opened(reading.leaders) as cluster:
         reader = RangeReader(
             cluster, reading.shares[number], reading.columns, topic_ids=reading.topic_ids, limits=reading.limits,
-            rack=reading.cluster.rack,
+            rack=reading.cluster.rack, with_before=True,
         )  # fmt: skip
         clock, frames = _Clock(), FrameReader(plan, reading.columns)
 
@@ -148,5 +162,5 @@ def _read(evidence: RangeEvidence) -> RangeRead:
     part, missing = evidence.range.part, {reason.name.lower(): count for reason, count in evidence.missing.items()}
     return RangeRead(
         part.topic, part.partition, evidence.range.start, evidence.range.end, evidence.records,
-        {reason: count for reason, count in missing.items() if count},
+        {reason: count for reason, count in missing.items() if count}, evidence.before, evidence.last,
     )  # fmt: skip

@@ -4,7 +4,7 @@ import hashlib
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 _SHAPE_BITS, _CONTENT_BITS = 31, 32  # of a mark's fingerprint
 
@@ -73,8 +73,7 @@ def without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
     return out
 
 
-@dataclass(frozen=True)
-class LogMark:
+class LogMark(NamedTuple):
     """What a log is known by: the batch that holds the last record before an offset.
 
     The epoch of the leader that appended it does not do alone: a volume that was restored repeats its epochs.

@@ -11,7 +11,7 @@ from writer.core.backoff import Backoff
 from writer.core.offsets import LogMark, OffsetRange, Source, TopicPartition
 from writer.kafka_reader.byte_columns import Longs
 from writer.kafka_reader.cluster import Cluster, ClusterAddress
-from writer.kafka_reader.errors import AccessDenied, TopicGone, Unavailable
+from writer.kafka_reader.errors import AccessDenied, LostRecords, TopicGone, Unavailable
 from writer.kafka_reader.protocol import ErrorCode, error_name
 from writer.kafka_reader.reader import RangeReader, ReadLimits
 from writer.kafka_reader.record_buffer import RecordBuffer
@@ -37,18 +37,29 @@ class LogMarks:
     def marks_before(self, offsets: Mapping[Source, int], topic_ids: Mapping[str, UUID]) -> dict[Source, LogMark]:
         """Return the marks of the batches that hold the records before these offsets, where a batch does.
 
-        Each log must hold its offset. Raises ReadFailed, LostRecords where it does not.
+        Also records of transactions that are open or were aborted count. Raises ReadFailed.
         """
+        left = {source: offset for source, offset in offsets.items() if offset > 0}
+        with self.address.opened() as cluster:
+            while left:
+                try:
+                    return self._marks(cluster, left, topic_ids)
+                except LostRecords as error:
+                    del left[error.source]
+        return {}
+
+    def _marks(
+        self, cluster: Cluster, offsets: Mapping[Source, int], topic_ids: Mapping[str, UUID]
+    ) -> dict[Source, LogMark]:
         ranges = [
             OffsetRange(TopicPartition(topic, 1, partition), offset - 1, offset)
             for (topic, partition), offset in offsets.items()
         ]
-        with self.address.opened() as cluster:
-            reader = RangeReader(cluster, ranges, topic_ids=topic_ids, limits=self.limits, committed=False)
-            for _ in reader.through(_count_batches):
-                pass
-            evidence = zip(offsets, reader.evidence, strict=True)
-            return {source: one.last for source, one in evidence if one.last is not None}
+        reader = RangeReader(cluster, ranges, topic_ids=topic_ids, limits=self.limits, committed=False)
+        for _ in reader.through(_count_batches):
+            pass
+        evidence = zip(offsets, reader.evidence, strict=True)
+        return {source: one.last for source, one in evidence if one.last is not None}
 
     def epoch_ends(self, epochs: Mapping[Source, int]) -> dict[Source, EpochEnd]:
         """Ask where the epochs of leaders end. Tries again what may pass. Raises ReadFailed."""

@@ -1,0 +1,129 @@
+"""Asks Kafka whether its logs still are those that the table was filled from, and where they ceased to be."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from writer.clients import native_kafka
+from writer.config.connections import Kafka
+from writer.core import logging
+from writer.core.offsets import LogMark, Source, TopicPartition
+from writer.kafka_reader.errors import OldRecordFormat, UnsupportedBroker
+from writer.kafka_reader.log_marks import LogMarks
+from writer.kafka_reader.requests.epoch_ends import EpochEnd
+from writer.offsets.log_continuity import (
+    Continues,
+    DivergencePoint,
+    Diverges,
+    EarlierEnd,
+    PartHistory,
+    Unproven,
+    candidates,
+    divergence_point,
+    history_of,
+    judge,
+)
+from writer.offsets.start_decision import LogRange
+from writer.table.log.log import Action
+
+Entries = Sequence[tuple[int, Sequence[Action]]]
+
+
+class LogQuestions(Protocol):
+    """What is asked of leaders. Each raises ReadFailed; `writer.kafka_reader.log_marks` asks real ones."""
+
+    def leader_epochs(self, topics: Mapping[str, UUID]) -> dict[Source, int]:
+        """Return the epoch of each partition's leader."""
+
+    def marks_before(self, offsets: Mapping[Source, int], topic_ids: Mapping[str, UUID]) -> dict[Source, LogMark]:
+        """Return the marks of the batches that hold the records before these offsets, where a batch does."""
+
+    def epoch_ends(self, epochs: Mapping[Source, int]) -> dict[Source, EpochEnd]:
+        """Return where epochs of leaders end."""
+
+
+@dataclass(frozen=True)
+class CommittedPart:
+    """A part as the table has it, and what Kafka holds of it."""
+
+    part: TopicPartition
+    frontier: int
+    mark: LogMark
+    held: LogRange
+
+    @property
+    def source(self) -> Source:
+        """Topic and partition."""
+        return self.part.topic, self.part.partition
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the log holds the offset before the frontier."""
+        return self.held.earliest < self.frontier <= self.held.end
+
+
+Judgement = Continues | Unproven | Diverges
+
+
+@dataclass(frozen=True)
+class LogCheck:
+    """Compares the logs of a pipeline's topics with the table's marks. `entries` reads the table's log."""
+
+    pipeline: str
+    logs: LogQuestions
+    entries: Callable[[], Entries]
+
+    def judge(self, parts: Sequence[CommittedPart], topic_ids: Mapping[str, str]) -> dict[TopicPartition, Judgement]:
+        """Compare logs at their frontiers. `topic_ids`: as Kafka's tools write them. Raises ReadFailed.
+
+        Of brokers that know no such questions, and of logs in an older format, nothing is known.
+        """
+        if not parts:
+            return {}
+        try:
+            ends = self.logs.epoch_ends({one.source: one.mark.leader_epoch for one in parts})
+            frontiers = {one.source: one.frontier for one in parts if one.is_held}
+            marks = self.logs.marks_before(frontiers, native_kafka.topic_ids(topic_ids)) if frontiers else {}
+        except (UnsupportedBroker, OldRecordFormat) as error:
+            logging.warning("log_not_compared", pipeline=self.pipeline, reason=str(error))
+            return {one.part: Unproven(str(error)) for one in parts}
+        return {
+            one.part: judge(one.frontier, one.held.earliest, one.mark, marks.get(one.source), ends.get(one.source))
+            for one in parts
+        }
+
+    def points(
+        self, diverging: Mapping[TopicPartition, tuple[CommittedPart, Diverges]], topic_ids: Mapping[str, str]
+    ) -> dict[TopicPartition, DivergencePoint | None]:
+        """Find where each log diverges, by the marks of earlier commits. None: nothing says it. Raises ReadFailed."""
+        entries = self.entries()
+        found = dict[TopicPartition, DivergencePoint | None]()
+        for part, (one, diverges) in diverging.items():
+            history = history_of(entries, self.pipeline, part, one.frontier)
+            sound = self._newest_sound(one, diverges, history, native_kafka.topic_ids(topic_ids))
+            found[part] = divergence_point(diverges, history, sound, one.held.earliest, one.held.end, one.mark)
+        return found
+
+    def _newest_sound(
+        self, one: CommittedPart, diverges: Diverges, history: PartHistory, topic_ids: Mapping[str, UUID]
+    ) -> EarlierEnd | None:
+        """Find the newest earlier commit before whose end the log has the same batch, by bisection.
+
+        Before a divergence all commits are sound, behind it none is.
+        """
+        ends = [end for end in candidates(history, diverges, one.held.earliest) if end.offset <= one.held.end]
+        newest, oldest = 0, len(ends)
+        while newest < oldest:
+            middle = (newest + oldest) // 2
+            there = self.logs.marks_before({one.source: ends[middle].offset}, topic_ids).get(one.source)
+            if there is not None and there.continues(ends[middle].mark):
+                oldest = middle
+            else:
+                newest = middle + 1
+        return ends[oldest] if oldest < len(ends) else None
+
+
+def log_check(pipeline: str, kafka: Kafka, entries: Callable[[], Entries]) -> LogCheck:
+    """Return what compares the logs of a cluster with a table's marks. `entries` reads the table's log."""
+    return LogCheck(pipeline, LogMarks(native_kafka.address(kafka), native_kafka.limits(kafka, 1)), entries)
