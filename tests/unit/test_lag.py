@@ -336,7 +336,7 @@ def test_a_log_that_ends_before_the_frontier_is_noticed(progress):
     watch = watching(cluster, progress)
     until(lambda: progress.view().log_moved)
     watch.close()
-    assert progress.view().log_moved == "clicks/0 ends at offset 3, before the table's 4"
+    assert progress.view().log_moved == "the log of clicks/0 ends at 3, 1 offset before the table"
 
 
 def test_the_frontier_is_mirrored_after_each_commit_and_at_the_end(progress):

@@ -32,7 +32,7 @@ from writer.driver.commit_report import CommitReport, rounded
 from writer.driver.pipeline_start import check_rules, make_tables, probe_places, record_gap, run_of, set_rules, why_anew
 from writer.driver.tasks import BatchDecision, Tasks, reader_of
 from writer.offsets import start_decision, start_offsets
-from writer.offsets.log_check import log_check
+from writer.offsets.log_check import LogWatch, log_check
 from writer.offsets.run_record import RunRecorder
 from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Offsets, Resume
 from writer.scaling.spark_settings import records_per_range
@@ -176,6 +176,7 @@ class PipelineRun:
             epoch=self.epoch, run=run, frontier=now.offsets, limits=self._endings.limits.facts(), recent=recent,
             buckets=self._table.buckets(), gaps=begun.gaps, gap_offsets_closed=begun.gap_offsets_closed,
             gap=None if gap is None else entry_facts(gap), incarnations=now.numbers,
+            log_cuts=begun.orphans(),
         )  # fmt: skip
         logging.event(
             "pipeline_started", pipeline=self.name, epoch=self.epoch, run=run, offsets=sum(now.offsets.values())
@@ -252,6 +253,10 @@ class PipelineRun:
             at = self.progress.view().frontier
             return start_offsets.moved(self.cluster, self._topics, self.topic_ids, at)
         return ""
+
+    def log_watch(self) -> LogWatch:
+        """Return what compares the logs of this start with the table while it runs."""
+        return LogWatch(self._log_check, self.cluster, self._table.snapshot, self.topic_ids, self.numbers)
 
     def process(self, frame: Any, batch_id: int) -> None:
         """Carry one micro-batch from Kafka into the table. Called by Spark; what it raises ends the query."""

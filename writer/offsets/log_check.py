@@ -1,11 +1,12 @@
 """Asks Kafka whether its logs still are those that the table was filled from, and where they ceased to be."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
 from writer.clients import native_kafka
+from writer.clients.kafka import Cluster
 from writer.config.connections import Kafka
 from writer.core import logging
 from writer.core.offsets import LogMark, Source, TopicPartition
@@ -26,6 +27,7 @@ from writer.offsets.log_continuity import (
 )
 from writer.offsets.start_decision import LogRange
 from writer.table.log.log import Action
+from writer.table.log.snapshot import PipelineSnapshot
 
 Entries = Sequence[tuple[int, Sequence[Action]]]
 
@@ -122,6 +124,53 @@ class LogCheck:
             else:
                 newest = middle + 1
         return ends[oldest] if oldest < len(ends) else None
+
+
+class LogWatch:
+    """Compares logs while a pipeline runs, once the leader of a partition is another one, or came again."""
+
+    def __init__(
+        self,
+        check: LogCheck,
+        cluster: Cluster,
+        snapshot: Callable[[], PipelineSnapshot],
+        topic_ids: Mapping[str, str],
+        numbers: Mapping[str, int],
+    ) -> None:
+        """`snapshot` reads the table. `topic_ids`, `numbers`: of the incarnations that the pipeline reads, by topic."""
+        self._check, self._cluster, self._snapshot = check, cluster, snapshot
+        self._topic_ids, self._numbers = topic_ids, numbers
+        self._epochs: Mapping[Source, int] | None = None  # of leaders, when logs were compared last
+
+    def broken(self) -> str:
+        """Return why a log is not the one that the table was filled from; empty while all are.
+
+        Raises ReadFailed, BrokerUnreachable, CommitFailed.
+        """
+        epochs = self._check.logs.leader_epochs(native_kafka.topic_ids(self._topic_ids))
+        before, changed = self._epochs, set[Source]()
+        if before is not None:
+            changed = {source for source, epoch in epochs.items() if before.get(source) != epoch}
+        parts = self._parts(changed) if changed else []
+        for part, judgement in self._check.judge(parts, self._topic_ids).items():
+            if isinstance(judgement, Diverges):
+                return f"the log of {part.name} was cut below what was read of it"
+        self._epochs = epochs
+        return ""
+
+    def _parts(self, sources: Iterable[Source]) -> list[CommittedPart]:
+        """Return the parts that the table has a mark of, with what Kafka holds of them."""
+        snapshot, found = self._snapshot(), dict[Source, tuple[TopicPartition, int, LogMark]]()
+        for topic, partition in sources:
+            part = TopicPartition(topic, self._numbers[topic], partition)
+            frontier, mark = snapshot.frontier(part), snapshot.mark(part)
+            if frontier is not None and mark is not None:
+                found[topic, partition] = (part, frontier, mark)
+        earliest, ends = self._cluster.earliest(found), self._cluster.latest(found)
+        return [
+            CommittedPart(part, frontier, mark, LogRange(earliest[source], ends[source]))
+            for source, (part, frontier, mark) in found.items()
+        ]
 
 
 def log_check(pipeline: str, kafka: Kafka, entries: Callable[[], Entries]) -> LogCheck:

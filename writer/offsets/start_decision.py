@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.core.text import listed
+from writer.core.text import listed, plural
 from writer.table.log.operations import LogCut
 
 _SHOWN = 3  # partitions that a sentence names
@@ -151,7 +151,8 @@ def changed(
             return f"topic {topic!r} was deleted and created again (id {found}, it was {began[topic]})"
     for source, end in ends.items():
         if end < frontier.get(source, 0):
-            return f"{source[0]}/{source[1]} ends at offset {end}, before the table's {frontier[source]}"
+            missing = frontier[source] - end
+            return f"the log of {source[0]}/{source[1]} ends at {end:,}, {plural(missing, 'offset')} before the table"
     return ""
 
 
