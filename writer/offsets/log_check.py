@@ -110,20 +110,30 @@ class LogCheck:
     def _newest_sound(
         self, one: CommittedPart, diverges: Diverges, history: PartHistory, topic_ids: Mapping[str, UUID]
     ) -> EarlierEnd | None:
-        """Find the newest earlier commit before whose end the log has the same batch, by bisection.
+        """Find the newest earlier commit before whose end the log has the same batch.
 
-        Before a divergence all commits are sound, behind it none is.
+        Before a divergence all commits are sound, behind it none is. So it looks back in steps that double, to the
+        first that is sound, and halves the last step. One whose batch compaction removed is none to go by.
         """
         ends = [end for end in candidates(history, diverges, one.held.earliest) if end.offset <= one.held.end]
-        newest, oldest = 0, len(ends)
-        while newest < oldest:
-            middle = (newest + oldest) // 2
-            there = self.logs.marks_before({one.source: ends[middle].offset}, topic_ids).get(one.source)
-            if there is not None and there.continues(ends[middle].mark):
-                oldest = middle
+
+        def is_sound(at: int) -> bool:
+            there = self.logs.marks_before({one.source: ends[at].offset}, topic_ids).get(one.source)
+            return there is not None and there.continues(ends[at].mark)
+
+        unsound = -1
+        sound = 0
+        while sound < len(ends) and not is_sound(sound):
+            unsound = sound
+            sound = 2 * sound + 1
+        sound = min(len(ends), sound)
+        while sound - unsound > 1:
+            middle = (sound + unsound) // 2
+            if is_sound(middle):
+                sound = middle
             else:
-                newest = middle + 1
-        return ends[oldest] if oldest < len(ends) else None
+                unsound = middle
+        return ends[sound] if sound < len(ends) else None
 
 
 class LogWatch:
