@@ -15,8 +15,9 @@ from recovery.escalation.levels import RecoveryLevel
 from tests.opened import delta_table
 from writer.clients.kafka import Topic
 from writer.config.pipeline import Pipeline
-from writer.core.errors import LogChanged
+from writer.core.errors import LogChanged, LogMoved
 from writer.core.offsets import LogMark, OffsetRange, Source, TopicPartition
+from writer.driver.readers.spark_reader import SparkReader
 from writer.kafka_reader.errors import Unavailable, UnsupportedBroker
 from writer.kafka_reader.requests.epoch_ends import EpochEnd
 from writer.offsets import start_offsets
@@ -195,3 +196,16 @@ def test_doctor_says_what_a_start_would_do(
     assert "not known (silent)" in checks(Kafka(failure=Unavailable("silent")))["log"].message
     table.begin({N0: 1_200, N1: 70}, {"clicks": [ID, ID]}, cuts=[LogCut(P0, 2, 1_200, 1_500, is_proven=True)])
     assert "[1200, 1500) of clicks/0, incarnation 1" in checks(Kafka())["rows"].message
+
+
+def test_spark_s_source_is_asked_about_before_and_after_its_tasks() -> None:
+    kafka = Kafka(marks={1_000: NEW, 1_500: OLD})
+    reader = SparkReader(100, kafka, lambda: {"clicks": ID}, with_topic=False)
+    ends = {("clicks", 0): 1_500}
+    marks = reader._marks_before(ends)
+    assert marks == {("clicks", 0): OLD}
+    assert reader._check_unchanged(ends, marks) == {("clicks", 0)}
+    with pytest.raises(LogMoved, match="the log of clicks/0 has other records before offset 1000 than were read"):
+        reader._check_unchanged({("clicks", 0): 1_000}, {("clicks", 0): OLD})
+    kafka.marks = {}
+    assert reader._check_unchanged(ends, marks) == set(), "the log lost them"
