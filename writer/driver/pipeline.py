@@ -47,7 +47,7 @@ from writer.table.factory import all_tables
 from writer.table.log.entries import entry_facts
 from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed
 from writer.table.log.operations import Batch
-from writer.table.log.snapshot import FORMAT, PipelineSnapshot
+from writer.table.log.snapshot import PipelineSnapshot
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,6 @@ class PipelineRun:
         for cut in now.cuts:
             self._notifier.send(notifications.log_cut(self.name, cut.to_dict(), datetime.now(UTC)))
             logging.warning("log_cut", pipeline=self.name, **cut.to_dict())
-        if snapshot.epoch and snapshot.format < FORMAT:
-            logging.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
         self._specs = set_rules(self._table, self.epoch, self.config, self._schemas)
         if self._targets is not None:
             self._targets.begin(self.epoch)
