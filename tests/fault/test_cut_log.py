@@ -82,8 +82,10 @@ def test_a_volume_that_was_restored_and_grew_goes_on_as_a_further_incarnation(
     site.once()
     assert "run_started" not in site.once(), "nothing changed"
     volume.restore()
+    assert "the log of clicks/0 ends at 800, 200 offsets before the table" in run(site, "status")
     site.fill("clicks", 700, seed=10)
     oracle.check_rows(lake, "events")
+    assert "is another one now: clicks/0" in run(site, "doctor", code=1)
     site.pipelines["events"]["on_data_loss"] = "stop"
     said = site.once(code=2)
     assert "[800, 1000) of clicks/0" in said
@@ -95,6 +97,8 @@ def test_a_volume_that_was_restored_and_grew_goes_on_as_a_further_incarnation(
     audit = run(site, "audit")
     assert "offsets [800, 1,000)" in audit
     assert "It adds up" in audit
+    assert "rows at [800, 1,000) of clicks/0, incarnation 1" in run(site, "status")
+    assert "[800, 1000) of clicks/0, incarnation 1" in run(site, "doctor")
     assert "run_started" not in site.once(), "one cut is one incarnation"
 
 

@@ -84,15 +84,17 @@ class LogCheck:
         if not parts:
             return {}
         try:
-            ends = self.logs.epoch_ends({one.source: one.mark.leader_epoch for one in parts})
-            frontiers = {one.source: one.frontier for one in parts if one.is_held}
+            ends = self.logs.epoch_ends({part.source: part.mark.leader_epoch for part in parts})
+            frontiers = {part.source: part.frontier for part in parts if part.is_held}
             marks = self.logs.marks_before(frontiers, native_kafka.topic_ids(topic_ids)) if frontiers else {}
         except (UnsupportedBroker, OldRecordFormat) as error:
             logging.warning("log_not_compared", pipeline=self.pipeline, reason=str(error))
-            return {one.part: Unproven(str(error)) for one in parts}
+            return {part.part: Unproven(str(error)) for part in parts}
         return {
-            one.part: judge(one.frontier, one.held.earliest, one.mark, marks.get(one.source), ends.get(one.source))
-            for one in parts
+            part.part: judge(
+                part.frontier, part.held.earliest, part.mark, marks.get(part.source), ends.get(part.source)
+            )
+            for part in parts
         }
 
     def points(
@@ -100,26 +102,28 @@ class LogCheck:
     ) -> dict[TopicPartition, DivergencePoint | None]:
         """Find where each log diverges, by the marks of earlier commits. None: nothing says it. Raises ReadFailed."""
         entries = self.entries()
-        found = dict[TopicPartition, DivergencePoint | None]()
-        for part, (one, diverges) in diverging.items():
-            history = history_of(entries, self.pipeline, part, one.frontier)
-            sound = self._newest_sound(one, diverges, history, native_kafka.topic_ids(topic_ids))
-            found[part] = divergence_point(diverges, history, sound, one.held.earliest, one.held.end, one.mark)
-        return found
+        points = dict[TopicPartition, DivergencePoint | None]()
+        for part, (committed, diverges) in diverging.items():
+            history = history_of(entries, self.pipeline, part, committed.frontier)
+            sound = self._newest_sound(committed, diverges, history, native_kafka.topic_ids(topic_ids))
+            log_range = committed.held
+            points[part] = divergence_point(diverges, history, sound, log_range.earliest, log_range.end, committed.mark)
+        return points
 
     def _newest_sound(
-        self, one: CommittedPart, diverges: Diverges, history: PartHistory, topic_ids: Mapping[str, UUID]
+        self, committed: CommittedPart, diverges: Diverges, history: PartHistory, topic_ids: Mapping[str, UUID]
     ) -> EarlierEnd | None:
         """Find the newest earlier commit before whose end the log has the same batch.
 
         Before a divergence all commits are sound, behind it none is. So it looks back in steps that double, to the
         first that is sound, and halves the last step. One whose batch compaction removed is none to go by.
         """
-        ends = [end for end in candidates(history, diverges, one.held.earliest) if end.offset <= one.held.end]
+        log_range, source = committed.held, committed.source
+        ends = [end for end in candidates(history, diverges, log_range.earliest) if end.offset <= log_range.end]
 
-        def is_sound(at: int) -> bool:
-            there = self.logs.marks_before({one.source: ends[at].offset}, topic_ids).get(one.source)
-            return there is not None and there.continues(ends[at].mark)
+        def is_sound(index: int) -> bool:
+            mark = self.logs.marks_before({source: ends[index].offset}, topic_ids).get(source)
+            return mark is not None and mark.continues(ends[index].mark)
 
         unsound = -1
         sound = 0
@@ -170,16 +174,17 @@ class LogWatch:
 
     def _parts(self, sources: Iterable[Source]) -> list[CommittedPart]:
         """Return the parts that the table has a mark of, with what Kafka holds of them."""
-        snapshot, found = self._snapshot(), dict[Source, tuple[TopicPartition, int, LogMark]]()
+        snapshot = self._snapshot()
+        marked = dict[Source, tuple[TopicPartition, int, LogMark]]()
         for topic, partition in sources:
             part = TopicPartition(topic, self._numbers[topic], partition)
             frontier, mark = snapshot.frontier(part), snapshot.mark(part)
             if frontier is not None and mark is not None:
-                found[topic, partition] = (part, frontier, mark)
-        earliest, ends = self._cluster.earliest(found), self._cluster.latest(found)
+                marked[topic, partition] = (part, frontier, mark)
+        earliest, ends = self._cluster.earliest(marked), self._cluster.latest(marked)
         return [
             CommittedPart(part, frontier, mark, LogRange(earliest[source], ends[source]))
-            for source, (part, frontier, mark) in found.items()
+            for source, (part, frontier, mark) in marked.items()
         ]
 
 

@@ -39,11 +39,11 @@ class Diverges:
 
 
 def judge(
-    frontier: int, earliest: int, mark: LogMark | None, there: LogMark | None, end: EpochEnd | None
+    frontier: int, earliest: int, mark: LogMark | None, mark_now: LogMark | None, end: EpochEnd | None
 ) -> Continues | Unproven | Diverges:
     """Compare what a log was known by at the frontier with what it is known by now.
 
-    `earliest`: first offset that the log holds. `mark`: as the table has it; `there`: of the batch that holds the
+    `earliest`: first offset that the log holds. `mark`: as the table has it; `mark_now`: of the batch that holds the
     offset before the frontier now, None where no batch does. `end`: of the mark's epoch, as the leader says; None where
     nobody was asked.
 
@@ -57,8 +57,8 @@ def judge(
         return Diverges(frontier)
     if end is not None and end.offset < frontier:
         return Diverges(end.offset, end.offset if end.epoch == mark.leader_epoch else None)
-    if there is not None:
-        return Continues() if there.continues(mark) else Diverges(frontier - 1)
+    if mark_now is not None:
+        return Continues() if mark_now.continues(mark) else Diverges(frontier - 1)
     if frontier - 1 < earliest:
         return Unproven("Kafka no longer holds the record before the frontier")
     return Unproven("compaction removed the record before the frontier")
@@ -121,7 +121,7 @@ class DivergencePoint:
 
 
 def divergence_point(
-    found: Diverges, history: PartHistory, sound: EarlierEnd | None, earliest: int, end: int, mark: LogMark
+    diverges: Diverges, history: PartHistory, sound: EarlierEnd | None, earliest: int, end: int, mark: LogMark
 ) -> DivergencePoint | None:
     """Choose where a diverged log is read on; None where the table's log does not reach back far enough to say.
 
@@ -132,18 +132,18 @@ def divergence_point(
     log is the same up to where it says that this epoch ends. Else it is known to be the same up to the earlier commit
     only; without one, from where the part began.
     """
-    if sound is not None and found.epoch_end is not None and sound.mark.leader_epoch == mark.leader_epoch:
-        return DivergencePoint(min(found.epoch_end, end), is_proven=found.epoch_end <= end)
+    if sound is not None and diverges.epoch_end is not None and sound.mark.leader_epoch == mark.leader_epoch:
+        return DivergencePoint(min(diverges.epoch_end, end), is_proven=diverges.epoch_end <= end)
     if sound is not None:
         return DivergencePoint(min(sound.offset, end), is_proven=False)
     if history.begin is not None and history.begin <= earliest:
-        return DivergencePoint(min(earliest, end, found.below), is_proven=False)
+        return DivergencePoint(min(earliest, end, diverges.below), is_proven=False)
     return None
 
 
-def candidates(history: PartHistory, found: Diverges, earliest: int) -> list[EarlierEnd]:
+def candidates(history: PartHistory, diverges: Diverges, earliest: int) -> list[EarlierEnd]:
     """Return the earlier commits that a divergent log may be the same before, newest first."""
-    return [one for one in history.ends if earliest < one.offset <= found.below]
+    return [end for end in history.ends if earliest < end.offset <= diverges.below]
 
 
 def break_in(ranges: Sequence[RangeRead], marks: Mapping[Source, LogMark]) -> str:
