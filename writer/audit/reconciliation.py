@@ -123,25 +123,21 @@ def state(
             Problem(f"a replay or a reprocess speaks of a part that no start began: {moved}", p)
             for p, moved in moves.items()
         ]
-    removals = tuple(removal for one in segments for removal in one.removals)
-    adopted = sum(one.adopted or 0 for one in segments)
-    unplaced = sum(one.unplaced for one in gap_records.values())
     filtered = filtered_in(segments)
     if since < 0:  # later on, fills and replays are of gaps and batches before
         problems += _uneven(filtered, sum(line.outcomes.get("filtered", 0) for line in lines))
-    cuts = tuple(cut for one in segments for cut in one.cuts)
     return Reconciliation(
         since + 1,
         version,
         tuple(lines),
-        removals,
+        tuple(removal for one in segments for removal in one.removals),
         tuple(problems),
-        adopted,
-        gap_records,
-        unplaced,
-        answers,
-        filtered,
-        cuts,
+        adopted=sum(one.adopted or 0 for one in segments),
+        gap_records=gap_records,
+        unplaced=sum(one.unplaced for one in gap_records.values()),
+        answers=answers,
+        filtered=filtered,
+        cuts=tuple(cut for one in segments for cut in one.cuts),
     )
 
 
