@@ -79,6 +79,13 @@ class Log:
         assert self.marks.marks_before({(self.topic, 0): end}, self.ids) == {(self.topic, 0): evidence.last}
         self.frontier, self.mark = end, LogMark(*evidence.last[:2])
 
+    def read(self, limits: ReadLimits) -> int:
+        """Read all of it. Returns the number of records."""
+        with self.marks.address.opened() as cluster:
+            wanted = [OffsetRange(TopicPartition(self.topic, 1, 0), 0, self.held.end)]
+            reader = RangeReader(cluster, wanted, topic_ids=self.ids, limits=limits, with_before=True)
+            return sum(batch.num_rows for batch in reader)
+
     def judge(self) -> Judgement:
         part = CommittedPart(TopicPartition(self.topic, 1, 0), self.frontier, self.mark, self.held)
         return LogCheck("events", self.marks, list).judge([part], {self.topic: self._id})[part.part]
@@ -129,6 +136,7 @@ def test_nothing_that_leaves_a_log_whole_is_taken_for_a_cut(site: Site) -> None:
     log.commit()
     log.send(100)
     assert log.judge() == Continues(), "records of a newer epoch"
+    assert log.read(ReadLimits(fetch_bytes=2_000, rows=50)) == log.held.end, "in many answers, over two epochs"
     admin = AdminClient({"bootstrap.servers": site.broker.bootstrap})
     admin.create_partitions([NewPartitions(log.topic, 3)])[log.topic].result(60)
     assert log.judge() == Continues(), "more partitions"

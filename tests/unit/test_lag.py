@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 from writer.clients.kafka import BrokerUnreachable, Topic as KafkaTopic
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import HeadraceError, TopicMissing
+from writer.kafka_reader.errors import Unavailable
 from writer.status.lag import LagListener, date, lag_sample, lags, undated, waiting_since
 from writer.status.lag_sample import Lag
 from writer.status.model import Logs, Sample
@@ -301,6 +302,25 @@ def test_a_topic_that_appears_and_matches_the_pattern_is_noticed(progress):
     until(lambda: progress.view().topics_appeared)
     watch.close()
     assert progress.view().topics_appeared == "1 topic to read appeared: views"
+    assert progress.view().log_moved == ""
+
+
+def test_a_log_that_was_cut_is_noticed_while_nothing_is_read(progress):
+    watch = watching(Cluster(), progress, log_break=lambda: "the log of clicks/0 was cut below what was read of it")
+    until(lambda: progress.view().log_moved)
+    watch.close()
+    assert progress.view().log_moved == "the log of clicks/0 was cut below what was read of it"
+
+
+def test_a_comparison_of_logs_that_fails_holds_up_no_lag(progress, caplog):
+    def fail() -> str:
+        raise Unavailable("no broker says it")
+
+    cluster = Cluster()
+    watch = watching(cluster, progress, log_break=fail)
+    until(lambda: cluster.looks > 3 and "log_comparison_failed" in caplog.text)
+    watch.close()
+    assert progress.view().logs.samples
     assert progress.view().log_moved == ""
 
 
