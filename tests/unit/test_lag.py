@@ -8,6 +8,7 @@ from itertools import accumulate
 import pytest
 from hypothesis import given, strategies as st
 
+from tests.commits import facts
 from writer.clients.kafka import BrokerUnreachable, Topic as KafkaTopic
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import HeadraceError, TopicMissing
@@ -241,7 +242,7 @@ def progress():
 
 def commit(progress: Progress, end: int) -> None:
     progress.began(0, "look")
-    progress.committed(1, {"ranges": [], "bytes": 0, "event_time_max": None}, {A: end}, [])
+    progress.committed(1, facts(0, end), {A: end}, [])
 
 
 def watching(cluster, progress, **settings) -> LagListener:
