@@ -17,7 +17,7 @@ from tests.carried import Driver, log
 from tests.looking import NOW, config, event
 from writer.audit.audit import audit
 from writer.cli.main import app
-from writer.cli.write import table_adopt
+from writer.cli.write import table_accept, table_adopt
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.maintenance.retention import Retention
@@ -68,6 +68,22 @@ def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Pat
     table = DeltaTable(lake).to_pyarrow_table()
     assert (table.num_rows, table.column("_offset").null_count) == (37, 6)
     assert table.filter(pa.compute.is_null(table.column("_offset"))).column("note").to_pylist() == ["old"] * 6
+
+
+def test_an_accept_is_of_what_came_after_the_former_writer(tmp_path: Path) -> None:
+    lake = foreign(tmp_path)
+    adopted(config(tmp_path, start=START))
+    driver = Driver(tmp_path, start=START)
+    driver.start(at=100)
+    driver.carry([log({at: event(at) for at in range(100, 130)})], {0: 130})
+    accept = {"write": True, "now": NOW, "as_json": True, "out": console()}
+    assert not table_accept.run_accept(driver.config, "clicks", **accept)
+    table = DeltaTable(lake)
+    table.update({"note": "'other'"}, predicate="_offset = 110")
+    assert table_accept.run_accept(driver.config, "clicks", **accept)
+    driver.start()
+    driver.carry([log({130: event(130)})], {0: 131})
+    assert DeltaTable(lake).to_pyarrow_table().num_rows == 37
 
 
 def test_it_is_shown_first_and_written_with_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

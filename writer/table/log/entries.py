@@ -234,14 +234,18 @@ def answers(about: Mapping[str, Any]) -> list[Change]:
 
 def unanswered(entries: Iterable[tuple[int, Sequence[Action]]]) -> list[Change]:
     """Return what other clients did that moves rows and not offsets, and that no entry answers, oldest first."""
-    found: dict[int, Change] = {}
+    changes: dict[int, Change] = {}
     for version, actions in entries:
-        info, about = parse_commit_info(actions)
-        for answered in answers(about):
-            found.pop(answered.version, None)
-        if not about and (one := change(info, version)) is not None:
-            found[version] = one
-    return list(found.values())
+        info, facts = parse_commit_info(actions)
+        if facts.get("kind") == "take":
+            # The rows that the table had then are the former writer's, and are counted as adopted.
+            changes.clear()
+        for answer in answers(facts):
+            changes.pop(answer.version, None)
+        unproven = None if facts else change(info, version)
+        if unproven is not None:
+            changes[version] = unproven
+    return list(changes.values())
 
 
 def _withdrawn(withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]) -> dict[str, list[list[Any]]]:
