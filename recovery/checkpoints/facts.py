@@ -17,8 +17,7 @@ from writer.core.errors import ConfigError, TopicMissing
 from writer.core.offsets import TopicPartition
 from writer.kafka_reader.errors import ReadFailed
 from writer.offsets import run_record
-from writer.offsets.log_check import CommittedPart, LogCheck, log_check
-from writer.offsets.log_continuity import Diverges
+from writer.offsets.log_check import LogCheck, log_check
 from writer.offsets.spark_checkpoint import Checkpoints, Offsets
 from writer.offsets.start_decision import LogRange
 from writer.storage.base import S3Settings
@@ -73,17 +72,16 @@ def _with_logs(facts: CheckFacts, snapshot: PipelineSnapshot, check: LogCheck) -
     """Compare Kafka's logs with what the table knows them by."""
     facts = replace(facts, orphans=snapshot.orphans())
     same = {name: ids.now for name, ids in (facts.topics or {}).items() if ids.now is not None and ids.now == ids.known}
-    known, parts = snapshot.incarnations(), list[CommittedPart]()
-    for (topic, partition), held in (facts.held or {}).items():
-        part = TopicPartition(topic, len(known.get(topic, ())), partition)
-        frontier, mark = snapshot.frontier(part), snapshot.mark(part)
-        if topic in same and frontier is not None and mark is not None:
-            parts.append(CommittedPart(part, frontier, mark, held))
+    known = snapshot.incarnations()
+    log_ranges = {
+        TopicPartition(topic, len(known.get(topic, ())), partition): log_range
+        for (topic, partition), log_range in (facts.held or {}).items()
+        if topic in same
+    }
     try:
-        judgements = check.judge(parts, same)
+        diverging = sorted(check.diverging(snapshot, log_ranges, same))
     except ReadFailed as error:
         return replace(facts, unknown={**facts.unknown, "marks": str(error)})
-    diverging = sorted(part for part, judgement in judgements.items() if isinstance(judgement, Diverges))
     return replace(facts, diverging=[(part.topic, part.partition) for part in diverging])
 
 

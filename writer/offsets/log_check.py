@@ -66,6 +66,17 @@ class CommittedPart:
 
 
 Judgement = Continues | Unproven | Diverges
+Diverging = dict[TopicPartition, tuple[CommittedPart, Diverges]]
+
+
+def committed_parts(snapshot: PipelineSnapshot, log_ranges: Mapping[TopicPartition, LogRange]) -> list[CommittedPart]:
+    """Return the parts that the table has a mark of. `log_ranges`: what Kafka holds of them."""
+    parts = list[CommittedPart]()
+    for part, log_range in log_ranges.items():
+        frontier, mark = snapshot.frontier(part), snapshot.mark(part)
+        if frontier is not None and mark is not None:
+            parts.append(CommittedPart(part, frontier, mark, log_range))
+    return parts
 
 
 @dataclass(frozen=True)
@@ -97,8 +108,20 @@ class LogCheck:
             for part in parts
         }
 
+    def diverging(
+        self,
+        snapshot: PipelineSnapshot,
+        log_ranges: Mapping[TopicPartition, LogRange],
+        topic_ids: Mapping[str, str],
+    ) -> Diverging:
+        """Return the parts whose log is not the one that the table was filled from. Raises ReadFailed."""
+        parts = committed_parts(snapshot, log_ranges)
+        judgements = self.judge(parts, topic_ids)
+        judged = ((part, judgements[part.part]) for part in parts)
+        return {part.part: (part, judgement) for part, judgement in judged if isinstance(judgement, Diverges)}
+
     def points(
-        self, diverging: Mapping[TopicPartition, tuple[CommittedPart, Diverges]], topic_ids: Mapping[str, str]
+        self, diverging: Diverging, topic_ids: Mapping[str, str]
     ) -> dict[TopicPartition, DivergencePoint | None]:
         """Find where each log diverges, by the marks of earlier commits. None: nothing says it. Raises ReadFailed."""
         entries = self.entries()
@@ -165,27 +188,18 @@ class LogWatch:
         before, changed = self._epochs, set[Source]()
         if before is not None:
             changed = {source for source, epoch in epochs.items() if before.get(source) != epoch}
-        parts = self._parts(changed) if changed else []
-        for part, judgement in self._check.judge(parts, self._topic_ids).items():
-            if isinstance(judgement, Diverges):
-                return f"the log of {part.name} was cut below what was read of it"
+        if changed and (diverging := self._diverging(changed)):
+            return f"the log of {min(diverging).name} was cut below what was read of it"
         self._epochs = epochs
         return ""
 
-    def _parts(self, sources: Iterable[Source]) -> list[CommittedPart]:
-        """Return the parts that the table has a mark of, with what Kafka holds of them."""
+    def _diverging(self, sources: Iterable[Source]) -> Diverging:
+        """Compare the logs of some partitions."""
         snapshot = self._snapshot()
-        marked = dict[Source, tuple[TopicPartition, int, LogMark]]()
-        for topic, partition in sources:
-            part = TopicPartition(topic, self._numbers[topic], partition)
-            frontier, mark = snapshot.frontier(part), snapshot.mark(part)
-            if frontier is not None and mark is not None:
-                marked[topic, partition] = (part, frontier, mark)
-        earliest, ends = self._cluster.earliest(marked), self._cluster.latest(marked)
-        return [
-            CommittedPart(part, frontier, mark, LogRange(earliest[source], ends[source]))
-            for source, (part, frontier, mark) in marked.items()
-        ]
+        parts = {source: TopicPartition(source[0], self._numbers[source[0]], source[1]) for source in sources}
+        earliest, ends = self._cluster.earliest(parts), self._cluster.latest(parts)
+        log_ranges = {part: LogRange(earliest[source], ends[source]) for source, part in parts.items()}
+        return self._check.diverging(snapshot, log_ranges, self._topic_ids)
 
 
 def log_check(pipeline: str, kafka: Kafka, entries: Callable[[], Entries]) -> LogCheck:

@@ -11,8 +11,7 @@ from writer.core import logging
 from writer.core.errors import FrontierLost, LogChanged, TopicMissing
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.core.units import instant, shifted
-from writer.offsets.log_check import CommittedPart, LogCheck
-from writer.offsets.log_continuity import Diverges
+from writer.offsets.log_check import Diverging, LogCheck
 from writer.offsets.start_decision import (
     Begin,
     Gap,
@@ -76,7 +75,7 @@ def find(
     at = {part: fresh[s] if (known_at := frontier[s]) is None else known_at for s, part in parts.items()}
     for look in range(1, _LOOKS + 1):
         held = _held(cluster, parts)
-        diverging = {} if check is None else _diverging(check, at, snapshot, held, now)
+        diverging = {} if check is None else check.diverging(snapshot, held, now)
         decision = decide({part: at[part] for part in at if part not in diverging}, held, settings.on_data_loss)
         if not (isinstance(decision, Refuse) or diverging) or look == _LOOKS:
             break
@@ -123,23 +122,6 @@ def _parts(topics: Mapping[str, Topic], ids: Mapping[str, Sequence[str]]) -> dic
         for topic in topics.values()
         for partition in range(topic.partitions)
     }
-
-
-Diverging = dict[TopicPartition, tuple[CommittedPart, Diverges]]
-
-
-def _diverging(
-    check: LogCheck,
-    frontier: Mapping[TopicPartition, int],
-    snapshot: PipelineSnapshot,
-    held: Mapping[TopicPartition, LogRange],
-    topic_ids: Mapping[str, str],
-) -> Diverging:
-    """Return the parts whose log is not the one that the table was filled from."""
-    marks = ((part, offset, snapshot.mark(part)) for part, offset in frontier.items())
-    parts = [CommittedPart(part, offset, mark, held[part]) for part, offset, mark in marks if mark is not None]
-    judgements = check.judge(parts, topic_ids)
-    return {one.part: (one, judgement) for one in parts if isinstance(judgement := judgements[one.part], Diverges)}
 
 
 def _cuts(
