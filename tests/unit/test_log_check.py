@@ -9,20 +9,23 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
+from recovery.backfill import kafka_source
+from recovery.backfill.source import SourceFailed
 from recovery.checkpoints.checks import CheckFacts, TopicIds, preflight
 from recovery.checkpoints.facts import _with_logs
 from recovery.escalation.levels import RecoveryLevel
 from tests.opened import delta_table
 from writer.clients.kafka import Topic
+from writer.config.connections import Kafka as KafkaSettings
 from writer.config.pipeline import Pipeline
 from writer.core.errors import LogChanged, LogMoved
 from writer.core.offsets import LogMark, OffsetRange, Source, TopicPartition
 from writer.driver.readers.spark_reader import SparkReader
 from writer.kafka_reader.errors import Unavailable, UnsupportedBroker
 from writer.kafka_reader.requests.epoch_ends import EpochEnd
-from writer.offsets import start_offsets
+from writer.offsets import skip_to_latest, start_offsets
 from writer.offsets.log_check import LogCheck, LogWatch
-from writer.offsets.start_decision import LogRange
+from writer.offsets.start_decision import LogRange, Refuse
 from writer.table.log.operations import Batch, LogCut
 from writer.table.table import PipelineTable
 
@@ -209,3 +212,25 @@ def test_spark_s_source_is_asked_about_before_and_after_its_tasks() -> None:
         reader._check_unchanged({("clicks", 0): 1_000}, {("clicks", 0): OLD})
     kafka.marks = {}
     assert reader._check_unchanged(ends, marks) == set(), "the log lost them"
+
+
+def test_nothing_is_skipped_in_a_log_that_was_cut() -> None:
+    held = {P0: LogRange(0, 1_900)}
+    refused = skip_to_latest.decide({P0: 1_500}, held, "person", cut=[P0])
+    assert isinstance(refused, Refuse)
+    assert "cut below what the table has of clicks/0" in refused.reason
+    assert isinstance(skip_to_latest.decide({P0: 1_500}, held, "person"), skip_to_latest.Skip)
+
+
+def test_a_gap_is_not_filled_from_a_log_that_was_cut() -> None:
+    asked = list[Mapping[TopicPartition, LogRange]]()
+
+    def cut(log_ranges: Mapping[TopicPartition, LogRange], _: Mapping[str, str]) -> list[TopicPartition]:
+        asked.append(log_ranges)
+        return [P0]
+
+    source = kafka_source.Topic(KafkaSettings(bootstrap_servers="localhost:1"), headers=False, ids={}, cut=cut)
+    source._cluster = Kafka()  # type: ignore[assignment]
+    with pytest.raises(SourceFailed, match=r"cut below what the table has of clicks/0.*a mirror or an archive"):
+        source._check_logs({("clicks", 0): P0})
+    assert asked == [{P0: LogRange(0, 1_900)}]
