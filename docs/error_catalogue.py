@@ -34,6 +34,9 @@ These commands change nothing. To recover by hand, run `headrace run pipelines.y
 needs no checkpoint, and the table refuses records that it already has. Never edit offset files, and never delete the
 table.
 
+Kafka may lose records too, and other records may take their offsets. What a start makes of that is in
+[the runbook](RUNBOOK.md#log-cut).
+
 Each damage was applied to checkpoints that Spark wrote. [The report](../tests/fault/REPORT.md#damaged-checkpoints)
 has, for each one, what plain Spark does, what the doctor finds, what headrace does, and the seconds that each level
 takes.

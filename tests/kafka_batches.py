@@ -45,6 +45,9 @@ class Raw:
     append_time_ms: int | None = None  # LogAppendTime
     form: int = 2
     count: int | None = field(default=None)  # what the header says, if it is not the truth
+    leader_epoch: int = 7
+    sequence: int = 0  # of the first record
+    delete_horizon: bool = False  # compaction has set when its tombstones go
 
     def encode(self) -> bytes:
         body = compress(self.codec, b"".join(record(one, self.base, self.first_ms) for one in self.records))
@@ -52,12 +55,16 @@ class Raw:
         max_ms = max(times) if self.append_time_ms is None else self.append_time_ms
         attributes = ["none", "gzip", "snappy", "lz4", "zstd"].index(self.codec.removesuffix("-xerial"))
         attributes |= 0x08 * (self.append_time_ms is not None) | 0x10 * self.transactional | 0x20 * self.control
+        attributes |= 0x40 * self.delete_horizon
         count = len(self.records) if self.count is None else self.count
-        checked = struct.pack(
-            ">hiqqqhii", attributes, self.after - self.base - 1, self.first_ms, max_ms, self.producer, 0, 0, count
-        )  # fmt: skip
+        last, producer = self.after - self.base - 1, (self.producer, 0, self.sequence)
+        checked = struct.pack(">hiqqqhii", attributes, last, self.first_ms, max_ms, *producer, count)
         crc = google_crc32c.value(checked + body)
-        return struct.pack(">qiibI", self.base, 9 + len(checked) + len(body), 7, self.form, crc) + checked + body
+        return (
+            struct.pack(">qiibI", self.base, 9 + len(checked) + len(body), self.leader_epoch, self.form, crc)
+            + checked
+            + body
+        )
 
     @property
     def first_ms(self) -> int:

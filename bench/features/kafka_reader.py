@@ -29,9 +29,9 @@ from writer.kafka_reader import record_batches
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.connection import addresses
-from writer.kafka_reader.fetch import PartitionQuestion
 from writer.kafka_reader.reader import RangeReader, ReadLimits
 from writer.kafka_reader.record_batches import Batch
+from writer.kafka_reader.requests.fetch import PartitionQuestion
 
 Ends = Mapping[Source, int]
 _FETCH_BYTES = ReadLimits().fetch_bytes

@@ -1,6 +1,6 @@
 """Reads a gap's records from Kafka: the same offsets of the topic, or mapped ones of a mirror."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +17,9 @@ from writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check, 
 from writer.config.connections import Kafka
 from writer.core.offsets import OffsetRange, Source, Span, TopicPartition
 from writer.maintenance.local_pipeline import Piece
-from writer.offsets.start_decision import number
+from writer.offsets.start_decision import LogRange, number
+
+FindCuts = Callable[[Mapping[TopicPartition, LogRange], Mapping[str, str]], Collection[TopicPartition]]
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,18 @@ class Topic:
         self, kafka: Kafka, *, headers: bool, raw: bool = False, ids: Mapping[str, Sequence[str]],
         segments: Sequence[Segment] | None = None, name: str = "kafka",
         same: Callable[[Segment], bool | None] = lambda _: None,
+        cut: FindCuts = lambda *_: (),
     ) -> None:  # fmt: skip
         """`ids`: incarnations of each topic, as the table knows them. `same`: compares what lies around a segment.
+
+        `cut`: names parts whose log is not the one that the table was filled from, by what Kafka holds and topic ids.
 
         `raw`: the records are kept in the raw table, too.
         """
         self.name = name
         self._kafka, self._headers, self._raw = kafka, headers, raw
         self._cluster = Cluster(kafka.address, kafka.request_timeout)
-        self._ids, self._given, self._same = ids, segments, same
+        self._ids, self._given, self._same, self._cut = ids, segments, same, cut
         self._now_ids: dict[str, str] = {}  # of the topics whose offsets were asked for
 
     def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
@@ -102,11 +107,23 @@ class Topic:
         topics = self._cluster.topics(names)
         self._now_ids |= {name: topic.id for name, topic in topics.items()}
         now = {n: number(self._ids[n], topics[n].id) for n in names if topics[n].id in self._ids.get(n, ())}
-        return [
+        own = [
             Segment(r.part, r.start, r.end, (r.part.topic, r.part.partition), 0)
             for r in wanted
             if now.get(r.part.topic) == r.part.incarnation and r.part.partition < topics[r.part.topic].partitions
         ]
+        self._check_logs({segment.source: segment.part for segment in own})
+        return own
+
+    def _check_logs(self, parts: Mapping[Source, TopicPartition]) -> None:
+        """Raise SourceFailed where a log was cut: its offsets mean other records, perhaps those of the gap."""
+        earliest, ends = self._cluster.earliest(parts), self._cluster.latest(parts)
+        log_ranges = {part: LogRange(earliest[source], ends[source]) for source, part in parts.items()}
+        if cut := self._cut(log_ranges, self._now_ids):
+            raise SourceFailed(
+                f"Kafka's log was cut below what the table has of {min(cut).name}, and is another one now. Start the "
+                "pipeline first; then bring the records of the gap from a mirror or an archive."
+            )
 
     def _marks(self, segments: Sequence[Segment], rows_max: int) -> list[dict[TopicPartition, int]]:
         """Ask each log where it stands at instants of the time that the segments hold."""

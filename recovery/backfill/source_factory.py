@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.kafka_source import Segment, Topic
@@ -11,6 +12,7 @@ from writer.clients import kafka_sample
 from writer.config.connections import Kafka
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
+from writer.offsets.log_check import log_check
 from writer.table.factory import side_table
 from writer.table.ledger.gap_record import GapRecord
 
@@ -21,8 +23,15 @@ _COMPARED = 5  # rows on each side of a gap
 
 def kafka(filling: BackfilledTable) -> Topic:
     """The gap's own topic."""
-    ids = filling.table.snapshot().incarnations()
-    return Topic(filling.config.kafka, headers=filling.walk.needs_headers, raw=filling.raw is not None, ids=ids)
+    snapshot = filling.table.snapshot()
+    check = log_check(filling.name, filling.config.kafka, partial(filling.table.entries, -1))
+    return Topic(
+        filling.config.kafka,
+        headers=filling.walk.needs_headers,
+        raw=filling.raw is not None,
+        ids=snapshot.incarnations(),
+        cut=partial(check.diverging, snapshot),
+    )
 
 
 def raw(filling: BackfilledTable, location: str) -> RawTable:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from recovery.checkpoints.reader import Reading
 from recovery.escalation.levels import RecoveryLevel
-from writer.core.offsets import Source
+from writer.core.offsets import OffsetRange, Source
 from writer.offsets.run_record import RunRecord
 from writer.offsets.spark_checkpoint import NO_FILE, Offsets
 from writer.offsets.start_decision import LogRange
@@ -39,7 +39,10 @@ class CheckFacts:
     lost: str | None = None  # a topic that the table knows, and of which it does not say how far it was read
     closed: int | None = None  # the newest run, where the table says that it is over
     foreign: bool = False  # headrace did not write the checkpoint: there is no table to hold it against
-    unknown: Mapping[str, str] = field(default_factory=dict)  # `kafka`, `table`, `lease` → the error that it was
+    unknown: Mapping[str, str] = field(default_factory=dict)  # `kafka`, `table`, `lease`, `marks` → the error
+    diverging: Sequence[Source] = ()  # partitions whose log was cut below the frontier
+    stops_at_loss: bool = False  # no start goes on where records were lost
+    orphans: Sequence[OffsetRange] = ()  # rows of records that Kafka lost when it cut a log
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def preflight(facts: CheckFacts) -> list[Check]:
         checks += [_forgot(facts.lost)] if facts.lost else []
     else:
         checks += _of_the_checkpoint(facts, facts.reading)
-    return [*checks, _topics(facts), _log(facts)]
+    return [*checks, _topics(facts), _log(facts), *([_rows(facts.orphans)] if facts.orphans else [])]
 
 
 def leads_to(checks: Iterable[Check]) -> RecoveryLevel | None:
@@ -273,6 +276,13 @@ def _log(facts: CheckFacts) -> Check:
     start = {source: at for source, at in (start or {}).items() if source[0] not in again}
     if not start:
         return _not_looked_at("log", "nothing says where to begin" if not again else "offsets of the topic before")
+    if facts.diverging:
+        what = _listed(map(_named, facts.diverging))
+        message = f"Kafka's log was cut below what the table has, and is another one now: {what}"
+        if facts.stops_at_loss:
+            return Check("log", ok=False, message=f"{message}. Restore it, or set on_data_loss: record")
+        message = f"{message}; a start goes on as a further incarnation"
+        return Check("log", ok=False, message=message, level=RecoveryLevel.RESTART)
     beyond = sorted(source for source, at in start.items() if source in facts.held and at > facts.held[source].end)
     if beyond:
         what = _listed(f"{_named(s)} ends at {facts.held[s].end}, {start[s]} is wanted" for s in beyond)
@@ -283,7 +293,13 @@ def _log(facts: CheckFacts) -> Check:
         lead = "Spark would not read on" if facts.foreign else "a start records it as a gap"
         level = RecoveryLevel.LATEST if facts.foreign else RecoveryLevel.RESTART
         return Check("log", ok=False, message=f"Kafka no longer holds {what}; {lead}", level=level)
-    return Check("log", ok=True, message="Kafka holds what comes next")
+    unproven = f"; whether it is the log of then is not known ({why})" if (why := facts.unknown.get("marks")) else ""
+    return Check("log", ok=True, message=f"Kafka holds what comes next{unproven}")
+
+
+def _rows(orphans: Sequence[OffsetRange]) -> Check:
+    what = _listed(f"[{r.start}, {r.end}) of {r.part.name}, incarnation {r.part.incarnation}" for r in orphans)
+    return Check("rows", ok=True, message=f"Kafka lost the records of rows when it cut a log: {what}")
 
 
 def _created_again(facts: CheckFacts) -> list[str]:

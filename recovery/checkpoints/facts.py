@@ -4,6 +4,7 @@ from collections.abc import Collection, Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 from recovery.checkpoints.checks import CheckFacts, TopicIds
 from recovery.checkpoints.reader import Reading, read
@@ -14,7 +15,9 @@ from writer.config.pipelines import Config
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import ConfigError, TopicMissing
 from writer.core.offsets import TopicPartition
+from writer.kafka_reader.errors import ReadFailed
 from writer.offsets import run_record
+from writer.offsets.log_check import LogCheck, log_check
 from writer.offsets.spark_checkpoint import Checkpoints, Offsets
 from writer.offsets.start_decision import LogRange
 from writer.storage.base import S3Settings
@@ -58,7 +61,28 @@ def of_pipeline(config: Config, name: str, cluster: Cluster | BrokerUnreachable 
     facts = CheckFacts(reading, frontier, run_record=seen, lease=lease, lost=lost, closed=closed, unknown=unknown)
     ids = {topic: known[topic][-1] if known.get(topic) else None for topic in names}
     location = checkpoints.store.location if run is None else checkpoints.path(run)
-    return CheckpointFacts(run, location, _with_kafka(facts, cluster, ids))
+    facts = _with_kafka(facts, cluster, ids)
+    if snapshot is not None:
+        check = log_check(name, config.kafka, partial(table.entries, -1))
+        facts = _with_logs(replace(facts, stops_at_loss=settings.on_data_loss == "stop"), snapshot, check)
+    return CheckpointFacts(run, location, facts)
+
+
+def _with_logs(facts: CheckFacts, snapshot: PipelineSnapshot, check: LogCheck) -> CheckFacts:
+    """Compare Kafka's logs with what the table knows them by."""
+    facts = replace(facts, orphans=snapshot.orphans())
+    same = {name: ids.now for name, ids in (facts.topics or {}).items() if ids.now is not None and ids.now == ids.known}
+    known = snapshot.incarnations()
+    log_ranges = {
+        TopicPartition(topic, len(known.get(topic, ())), partition): log_range
+        for (topic, partition), log_range in (facts.held or {}).items()
+        if topic in same
+    }
+    try:
+        diverging = sorted(check.diverging(snapshot, log_ranges, same))
+    except ReadFailed as error:
+        return replace(facts, unknown={**facts.unknown, "marks": str(error)})
+    return replace(facts, diverging=[(part.topic, part.partition) for part in diverging])
 
 
 def _topics(selection: TopicSelection, cluster: Cluster | BrokerUnreachable, known: Collection[str]) -> list[str]:

@@ -4,7 +4,7 @@ The entry decides. What it lists of dead letters and late rows is taken out by r
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -18,6 +18,7 @@ from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
+from writer.core.offsets import LogMark, OffsetRange, TopicPartition
 from writer.core.text import instant
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange, number as number_of
@@ -178,6 +179,7 @@ class RewindExecution:
                     closed=Checkpoints(self._config.checkpoints, self.name, self._config.s3.settings).newest() or 0,
                     facts={"at": now.isoformat()}, targets=[target.entry for target in look.targets],
                     undo=look.undo.entry(self._main.store) if look.undo else None,
+                    marks=_marks_of(earlier, look.plan.ranges),
                 )  # fmt: skip
                 version = self._main.rewind(look.snapshot, wanted)
         except (LostRace, FileNotFoundError) as error:
@@ -309,6 +311,12 @@ class RewindExecution:
         if not offsets or not table.exists():
             return 0
         return sum(count(table.store, file, offsets) for file in table.bucket_files(table.snapshot()))
+
+
+def _marks_of(earlier: PipelineSnapshot, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, LogMark]:
+    """Return what the logs were known by where the frontier returns to, of the parts that had one there."""
+    there = (r.part for r in ranges if earlier.frontier(r.part) == r.start)
+    return {part: mark for part in there if (mark := earlier.mark(part)) is not None}
 
 
 def _since(table: PipelineTable, to: int) -> tuple[set[BucketKey], Counter[str]]:

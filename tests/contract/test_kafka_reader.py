@@ -15,14 +15,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.servers.secured import PLAIN_PASSWORD, PLAIN_USER, Authority, SecuredBroker, broker
 from writer.config.kafka_client import Security as Configured
-from writer.core.offsets import OffsetRange, TopicPartition
+from writer.core.offsets import LogMark, OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.connection import addresses
 from writer.kafka_reader.errors import AccessDenied, LostRecords, TopicGone, Unavailable
-from writer.kafka_reader.fetch import PartitionQuestion
+from writer.kafka_reader.log_marks import LogMarks
 from writer.kafka_reader.reader import RangeEvidence, RangeReader, ReadLimits
 from writer.kafka_reader.record_batches import MissingReason
+from writer.kafka_reader.requests.fetch import PartitionQuestion
 from writer.kafka_reader.security import Security
 
 pytestmark = pytest.mark.slow
@@ -334,3 +335,20 @@ def test_plain_logs_in_and_a_wrong_password_is_refused_without_being_shown(own: 
     with pytest.raises(AccessDenied, match=r"refuses the login.*check kafka.security") as refused:
         reads("another")
     assert "another" not in str(refused.value)
+
+
+def test_what_a_log_is_known_by_is_asked_over_tls_and_a_login(own: Own) -> None:
+    created(own.broker.bootstrap, "marked", {})
+    send(own.broker.bootstrap, "marked", mixed(80))
+    settings = Configured.model_validate({
+        "protocol": "sasl_ssl", "mechanism": "scram-sha-512", "user": USER, "password": PASSWORD,
+        "ca_file": str(own.authority.ca), "client_cert_file": str(own.authority.certificate("client").both),
+    }).ours  # fmt: skip
+    source = ("marked", 0)
+    found = dict[str, tuple[LogMark, int]]()
+    for address, security in ((own.broker.bootstrap, Security()), (own.broker.secured, Security(settings))):
+        logs = LogMarks(ClusterAddress(addresses(address), security), ReadLimits())
+        mark = logs.marks_before({source: 80}, {})[source]
+        found[address] = mark, logs.epoch_ends({source: mark.leader_epoch})[source].offset
+    assert found[own.broker.bootstrap] == found[own.broker.secured]
+    assert found[own.broker.bootstrap][1] == 80

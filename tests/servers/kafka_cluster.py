@@ -1,4 +1,4 @@
-"""A cluster of brokers in this process that answers Metadata and Fetch, and misbehaves as a test wants.
+"""A cluster of brokers in this process that answers Metadata, Fetch and OffsetForLeaderEpoch, as a test wants.
 
 What real brokers do is in tests/contract/test_kafka_reader.py; this is for what a single broker never does: leaders
 that move, replicas, throttling, old versions, answers that are cut.
@@ -15,9 +15,21 @@ from uuid import UUID
 from tests.kafka_batches import Raw
 from writer.core.offsets import Source
 from writer.kafka_reader.connection import BrokerAddress
-from writer.kafka_reader.protocol import NO_TAGS, Api, ErrorCode, FieldReader, array, length, text
+from writer.kafka_reader.protocol import (
+    NO_TAGS,
+    Api,
+    ErrorCode,
+    FieldReader,
+    array,
+    length,
+    short_array,
+    short_text,
+    text,
+)
 
-VERSIONS = {Api.FETCH: (4, 17), Api.METADATA: (0, 13), Api.API_VERSIONS: (0, 4)}
+VERSIONS = {
+    Api.FETCH: (4, 17), Api.METADATA: (0, 13), Api.API_VERSIONS: (0, 4), Api.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,7 @@ class Asked:
     bytes_max: int
     rack: str
     version: int
+    last_epoch: int = -1
 
 
 @dataclass
@@ -60,6 +73,7 @@ class Cluster:
     addresses: dict[int, BrokerAddress] = field(default_factory=dict)
     fetches: list[list[Asked]] = field(default_factory=list)
     metadata_requests: int = 0
+    epoch_errors: list[int] = field(default_factory=list)  # that the next questions about epochs are answered with
     down: set[int] = field(default_factory=set)  # these close each connection
 
     def __post_init__(self) -> None:
@@ -96,12 +110,13 @@ class Cluster:
                 request = FieldReader(memoryview(_read(connection, struct.unpack(">i", head)[0])))
                 api, version, number = request.take("hhi")
                 request.short_text()
-                if api != Api.API_VERSIONS:
+                is_old = api == Api.API_VERSIONS or (api == Api.OFFSET_FOR_LEADER_EPOCH and version < 4)
+                if not is_old:
                     request.skip_tags()
                 if node in self.down:
                     return
                 answer = self._answer(node, api, version, request)
-                frame = struct.pack(">i", number) + (b"" if api == Api.API_VERSIONS else NO_TAGS) + answer
+                frame = struct.pack(">i", number) + (b"" if is_old else NO_TAGS) + answer
                 connection.sendall(struct.pack(">i", len(frame)) + frame)
 
     def _answer(self, node: int, api: int, version: int, request: FieldReader) -> bytes:
@@ -110,6 +125,8 @@ class Cluster:
             return struct.pack(">hi", 0, len(known)) + b"".join(known)
         if api == Api.METADATA:
             return self._metadata(version, request)
+        if api == Api.OFFSET_FOR_LEADER_EPOCH:
+            return self._epoch_ends(node, version, request)
         return self.garble(self._fetch(node, version, request))
 
     def _metadata(self, version: int, request: FieldReader) -> bytes:
@@ -135,20 +152,66 @@ class Cluster:
         tail = struct.pack(">i", 0) if version <= 10 else b""
         return struct.pack(">i", 0) + array(brokers) + b"\0" + struct.pack(">i", 1) + array(topics) + tail + NO_TAGS
 
+    def _epoch_ends(self, node: int, version: int, request: FieldReader) -> bytes:
+        if version >= 3:
+            assert request.one("i") == -1, "a consumer asks"
+        is_old, topics = version < 4, []
+        for _ in range(request.one("i")) if is_old else request.count():
+            name = (request.short_text() if is_old else request.text()) or ""
+            partitions = []
+            for _ in range(request.one("i")) if is_old else request.count():
+                partition, leader, epoch = request.take("iii")
+                request.raw(0 if is_old else 1)
+                about = (leader, *self.leaders[name, partition])
+                error = self.epoch_errors.pop(0) if self.epoch_errors else self._fence(node, *about)
+                found = (-1, -1) if error else self.epoch_end((name, partition), epoch)
+                partitions.append(struct.pack(">hiiq", error, partition, *found) + (b"" if is_old else NO_TAGS))
+            request.raw(0 if is_old else 1)
+            topics.append(
+                short_text(name) + short_array(partitions) if is_old else text(name) + array(partitions) + NO_TAGS
+            )
+        return struct.pack(">i", 0) + (short_array(topics) if is_old else array(topics) + NO_TAGS)
+
+    def epoch_end(self, source: Source, epoch: int) -> tuple[int, int]:
+        """Answer as Kafka's LeaderEpochFileCache.endOffsetFor does, from the batches of the log."""
+        log = self.logs[source]
+        starts = dict[int, int]()
+        for one in log:
+            starts.setdefault(one.leader_epoch, one.base)
+        newest = max(starts, default=-1)
+        if epoch == newest:
+            return epoch, log[-1].after
+        later = [known for known in starts if known > epoch]
+        if not later:
+            return -1, -1
+        return max((known for known in starts if known <= epoch), default=epoch), starts[min(later)]
+
+    def _fence(self, node: int, asked: int, leader: int, epoch: int) -> int:
+        if node != leader:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if asked in (-1, epoch):
+            return 0
+        return ErrorCode.FENCED_LEADER_EPOCH if asked < epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+
     def _fetch(self, node: int, version: int, request: FieldReader) -> bytes:
         left = request.take("iiiibii")[3]  # bytes of the answer
-        names, asked = {one: name for name, one in self.topic_ids.items()}, list[tuple[str, UUID, int, int, int, int]]()
+        names, asked = (
+            {one: name for name, one in self.topic_ids.items()},
+            list[tuple[str, UUID, int, int, int, int, int]](),
+        )
         for _ in request.count():
             topic_id = request.uuid() if version >= 13 else UUID(int=0)
             name = names.get(topic_id, "?") if version >= 13 else request.text() or ""
             for _ in request.count():
-                partition, epoch, offset, _, _, bytes_max = request.take("iiqiqi")
+                partition, epoch, offset, last_epoch, _, bytes_max = request.take("iiqiqi")
                 request.skip_tags()
-                asked.append((name, topic_id, partition, epoch, offset, bytes_max))
+                asked.append((name, topic_id, partition, epoch, offset, bytes_max, last_epoch))
             request.skip_tags()
         request.length()  # forgotten topics
         rack = request.text() or ""
-        questions = [Asked(node, name, p, epoch, at, size, rack, version) for name, _, p, epoch, at, size in asked]
+        questions = [
+            Asked(node, name, p, epoch, at, size, rack, version, last) for name, _, p, epoch, at, size, last in asked
+        ]
         self.fetches.append(questions)
         throttled_ms, topics, is_first = 0, [], True
         for question, (name, topic_id, *_) in zip(questions, asked, strict=True):
@@ -156,11 +219,24 @@ class Cluster:
             throttled_ms = max(throttled_ms, given.throttled_ms)
             aborted = array(struct.pack(">qq", *one) + NO_TAGS for one in given.aborted)
             records = given.records if given.records is not None else self._records(question, given, left, is_first)
+            diverging = self._diverging(question)
+            records = b"" if diverging else records
             left, is_first = max(left - len(records), 0), is_first and not records
             head = struct.pack(">ihqqq", question.partition, given.error, 0, 0, given.log_start)
-            about = head + aborted + struct.pack(">i", given.replica) + length(len(records)) + records + NO_TAGS
+            about = head + aborted + struct.pack(">i", given.replica) + length(len(records)) + records
+            about += diverging or NO_TAGS
             topics.append((topic_id.bytes if version >= 13 else text(name)) + array([about]) + NO_TAGS)
         return struct.pack(">ihi", throttled_ms, 0, 0) + array(topics) + NO_TAGS
+
+    def _diverging(self, question: Asked) -> bytes:
+        """Return the tagged field of a partition whose log differs from what was read before (KIP-595)."""
+        log = self.logs.get((question.topic, question.partition), [])
+        if question.last_epoch < 0 or len({one.leader_epoch for one in log}) == 1:
+            return b""
+        epoch, end = self.epoch_end((question.topic, question.partition), question.last_epoch)
+        if epoch == question.last_epoch and end >= question.offset:
+            return b""
+        return b"\1" + b"\0" + bytes([13]) + struct.pack(">iq", epoch, end) + NO_TAGS
 
     def _given(self, question: Asked) -> Given:
         leader, epoch = self.leaders.get((question.topic, question.partition), (-1, -1))

@@ -7,11 +7,11 @@ from uuid import UUID
 import google_crc32c
 import pytest
 
-from writer.kafka_reader import fetch, metadata
 from writer.kafka_reader.connection import BrokerAddress, addresses
 from writer.kafka_reader.errors import AccessDenied, Corrupt, LostRecords
-from writer.kafka_reader.metadata import Leader, Metadata
 from writer.kafka_reader.protocol import FieldReader, length
+from writer.kafka_reader.requests import fetch, metadata
+from writer.kafka_reader.requests.metadata import Leader, Metadata
 from writer.kafka_reader.security import Security
 
 

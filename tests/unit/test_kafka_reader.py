@@ -25,10 +25,10 @@ from writer.kafka_reader.errors import (
     Unavailable,
     UnsupportedBroker,
 )
-from writer.kafka_reader.metadata import Leader
 from writer.kafka_reader.protocol import Api, ErrorCode
 from writer.kafka_reader.reader import RangeReader, ReadLimits
 from writer.kafka_reader.record_batches import MissingReason
+from writer.kafka_reader.requests.metadata import Leader
 
 QUICK = ReadLimits(retry_timeout_s=0.3, fetch_wait_ms=10)
 PATIENT = ReadLimits(retry_timeout_s=10, fetch_wait_ms=10)

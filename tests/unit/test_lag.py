@@ -8,9 +8,11 @@ from itertools import accumulate
 import pytest
 from hypothesis import given, strategies as st
 
+from tests.commits import facts
 from writer.clients.kafka import BrokerUnreachable, Topic as KafkaTopic
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import HeadraceError, TopicMissing
+from writer.kafka_reader.errors import Unavailable
 from writer.status.lag import LagListener, date, lag_sample, lags, undated, waiting_since
 from writer.status.lag_sample import Lag
 from writer.status.model import Logs, Sample
@@ -240,7 +242,7 @@ def progress():
 
 def commit(progress: Progress, end: int) -> None:
     progress.began(0, "look")
-    progress.committed(1, {"ranges": [], "bytes": 0, "event_time_max": None}, {A: end}, [])
+    progress.committed(1, facts(0, end), {A: end}, [])
 
 
 def watching(cluster, progress, **settings) -> LagListener:
@@ -304,6 +306,25 @@ def test_a_topic_that_appears_and_matches_the_pattern_is_noticed(progress):
     assert progress.view().log_moved == ""
 
 
+def test_a_log_that_was_cut_is_noticed_while_nothing_is_read(progress):
+    watch = watching(Cluster(), progress, log_break=lambda: "the log of clicks/0 was cut below what was read of it")
+    until(lambda: progress.view().log_moved)
+    watch.close()
+    assert progress.view().log_moved == "the log of clicks/0 was cut below what was read of it"
+
+
+def test_a_comparison_of_logs_that_fails_holds_up_no_lag(progress, caplog):
+    def fail() -> str:
+        raise Unavailable("no broker says it")
+
+    cluster = Cluster()
+    watch = watching(cluster, progress, log_break=fail)
+    until(lambda: cluster.looks > 3 and "log_comparison_failed" in caplog.text)
+    watch.close()
+    assert progress.view().logs.samples
+    assert progress.view().log_moved == ""
+
+
 def test_a_topic_that_was_created_again_is_noticed_while_nothing_is_read(progress):
     cluster = Cluster()
     watch = watching(cluster, progress)
@@ -336,7 +357,7 @@ def test_a_log_that_ends_before_the_frontier_is_noticed(progress):
     watch = watching(cluster, progress)
     until(lambda: progress.view().log_moved)
     watch.close()
-    assert progress.view().log_moved == "clicks/0 ends at offset 3, before the table's 4"
+    assert progress.view().log_moved == "the log of clicks/0 ends at 3, 1 offset before the table"
 
 
 def test_the_frontier_is_mirrored_after_each_commit_and_at_the_end(progress):

@@ -26,9 +26,9 @@ from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.errors import Unavailable
-from writer.kafka_reader.metadata import Metadata
 from writer.kafka_reader.protocol import ErrorCode
 from writer.kafka_reader.reader import ReadLimits
+from writer.kafka_reader.requests.metadata import Metadata
 
 __all__ = ["plan", "written"]
 QUICK = ReadLimits(retry_timeout_s=0.3, fetch_wait_ms=10)

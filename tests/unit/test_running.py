@@ -219,11 +219,11 @@ def test_a_query_of_a_log_that_moved_is_told_to_end(starts: Callable[..., Pipeli
     r.query, r.pipeline = Idle(), Obedient()  # type: ignore[assignment]
     assert not r.look(stopping=False)
     assert r.query.isActive
-    r.progress.moved("clicks/0 ends at offset 3, before the table's 4")
+    r.progress.moved("the log of clicks/0 ends at 3, 1 offset before the table")
     assert not r.look(stopping=False)
     assert not r.query.isActive
     assert not r.look(stopping=False)
-    assert r.progress.view().error == "clicks/0 ends at offset 3, before the table's 4"
+    assert r.progress.view().error == "the log of clicks/0 ends at 3, 1 offset before the table"
 
 
 class Batch(Query):
@@ -311,7 +311,7 @@ def test_a_pipeline_whose_next_batch_began_before_its_query_ended_starts_again(
 ) -> None:
     batch = Batch(error=Draining("asked to stop"))
     r = carrying(starts, batch, None)
-    r.progress.moved("clicks/0 ends at offset 3, before the table's 4")
+    r.progress.moved("the log of clicks/0 ends at 3, 1 offset before the table")
     assert not r.look(stopping=False)
     assert ended(r) is None
     assert r.progress.view().restarts == 1

@@ -1,6 +1,6 @@
 """Which offsets a table has of those that another table has; partitions are matched by the ids of their topics."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from writer.audit.audit import Audit, audit
@@ -13,11 +13,14 @@ from writer.table.factory import existing_table
 
 @dataclass(frozen=True)
 class Coverage:
-    """A table's account, and what became of the offsets of its partitions, by topic id and number of the partition."""
+    """A table's account, and what became of the offsets of its partitions.
+
+    By topic id, how many later incarnations have the same id (of a log that was cut), and number of the partition.
+    """
 
     location: str
     audit: Audit
-    lines: Mapping[tuple[str, int], PartitionSummary]
+    lines: Mapping[tuple[str, int, int], PartitionSummary]
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,15 @@ def coverage(config: Config, name: str) -> Coverage:
     found, table = audit(config, name, since=None, deep=False), existing_table(name, config)
     ids = table.snapshot().incarnations()
     lines = {
-        (ids[line.part.topic][line.part.incarnation - 1], line.part.partition): line
-        for line in found.reconciliation.lines
-        if line.part.topic in ids
+        _key(line.part, ids[line.part.topic]): line for line in found.reconciliation.lines if line.part.topic in ids
     }
     return Coverage(table.location, found, lines)
+
+
+def _key(part: TopicPartition, ids: Sequence[str]) -> tuple[str, int, int]:
+    """Return by what a partition is matched with one of another table. `ids`: of the topic's incarnations."""
+    id_ = ids[part.incarnation - 1]
+    return id_, ids[part.incarnation :].count(id_), part.partition
 
 
 def pairs(first: Coverage, second: Coverage) -> list[PartitionPair]:

@@ -8,7 +8,16 @@ from writer.batch.task_report import EXITS, RAW
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition, joined, without
 from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, together
-from writer.table.ledger.segment import Answer, CommittedRange, LedgerSegment, Removal, RewoundRange, begun, filtered_in
+from writer.table.ledger.segment import (
+    Answer,
+    CommittedRange,
+    CutRange,
+    LedgerSegment,
+    Removal,
+    RewoundRange,
+    begun,
+    filtered_in,
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,7 @@ class Reconciliation:
     unplaced: int = 0  # rows without an offset, which backfills brought by event time
     answers: tuple[Answer, ...] = ()  # to what other clients did
     filtered: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # left out by specs, by spec and rule
+    cuts: tuple[CutRange, ...] = ()  # rows of records that Kafka lost when it cut a log
 
     @property
     def accepted(self) -> Answer | None:
@@ -113,14 +123,21 @@ def state(
             Problem(f"a replay or a reprocess speaks of a part that no start began: {moved}", p)
             for p, moved in moves.items()
         ]
-    removals = tuple(removal for one in segments for removal in one.removals)
-    adopted = sum(one.adopted or 0 for one in segments)
-    unplaced = sum(one.unplaced for one in gap_records.values())
     filtered = filtered_in(segments)
     if since < 0:  # later on, fills and replays are of gaps and batches before
         problems += _uneven(filtered, sum(line.outcomes.get("filtered", 0) for line in lines))
     return Reconciliation(
-        since + 1, version, tuple(lines), removals, tuple(problems), adopted, gap_records, unplaced, answers, filtered
+        since + 1,
+        version,
+        tuple(lines),
+        tuple(removal for one in segments for removal in one.removals),
+        tuple(problems),
+        adopted=sum(one.adopted or 0 for one in segments),
+        gap_records=gap_records,
+        unplaced=sum(one.unplaced for one in gap_records.values()),
+        answers=answers,
+        filtered=filtered,
+        cuts=tuple(cut for one in segments for cut in one.cuts),
     )
 
 

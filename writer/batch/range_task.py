@@ -13,11 +13,19 @@ from writer.batch.task_report import RangeRead, ReadFailure, Report
 from writer.core.offsets import OffsetRange
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice
-from writer.kafka_reader.errors import AccessDenied, LostRecords, OldRecordFormat, TopicGone, UnsupportedBroker
-from writer.kafka_reader.metadata import Metadata
+from writer.kafka_reader.errors import (
+    AccessDenied,
+    LogDiverged,
+    LostRecords,
+    OldRecordFormat,
+    TopicGone,
+    UnsupportedBroker,
+)
 from writer.kafka_reader.reader import RangeEvidence, RangeReader, ReadLimits
+from writer.kafka_reader.requests.metadata import Metadata
 
-_FINAL = (LostRecords, TopicGone, AccessDenied, OldRecordFormat, UnsupportedBroker)  # another try does not help
+# Another try does not help.
+_FINAL = (LostRecords, LogDiverged, TopicGone, AccessDenied, OldRecordFormat, UnsupportedBroker)
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan, reading: ReadPlan) ->
     with reading.cluster.opened(reading.leaders) as cluster:
         reader = RangeReader(
             cluster, reading.shares[number], reading.columns, topic_ids=reading.topic_ids, limits=reading.limits,
-            rack=reading.cluster.rack,
+            rack=reading.cluster.rack, with_before=True,
         )  # fmt: skip
         clock = _Clock()
 
@@ -78,5 +86,5 @@ def _read(evidence: RangeEvidence) -> RangeRead:
     part, missing = evidence.range.part, {reason.name.lower(): count for reason, count in evidence.missing.items()}
     return RangeRead(
         part.topic, part.partition, evidence.range.start, evidence.range.end, evidence.records,
-        {reason: count for reason, count in missing.items() if count},
+        {reason: count for reason, count in missing.items() if count}, evidence.before, evidence.last,
     )  # fmt: skip

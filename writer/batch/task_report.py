@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from writer.batch.lateness import Lateness
 from writer.core.files import StagedFile
-from writer.core.offsets import Source, Span, joined
+from writer.core.offsets import LogMark, Source, Span, joined
 
 # What a record that was read may become. `filtered` came with specs.
 EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined", "filtered")
@@ -99,6 +99,14 @@ class RangeRead:
     end: int
     records: int
     missing: dict[str, int]  # offsets without a record, by reason: control, aborted, compacted
+    before: LogMark | None = None  # of the log, before the range
+    last: LogMark | None = None  # of the log, at the end of the range
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> "RangeRead":
+        """Read what a report has of it."""
+        marks = {name: LogMark(*raw[name]) for name in ("before", "last") if raw[name] is not None}
+        return cls(**{**raw, **marks})
 
 
 @dataclass(frozen=True)
@@ -143,6 +151,7 @@ class Report:
     filtered_newest: int | None = None  # newest believable event time of them, in microseconds since 1970
     tasks: int = 0  # whose reports were added up; the driver counts
     ranges: int = 0  # pieces in which the batch was read; the driver counts
+    marks: dict[Source, LogMark] = field(default_factory=dict)  # of the logs where it ends; the driver finds them
     slots: int = 0  # tasks that could run at once, mean of begin and end; the driver counts
 
     @property
@@ -183,7 +192,7 @@ class Report:
         files = {name: [file_to_json(file) for file in getattr(self, name)] for name in _FILES}
         others = {
             "late": self.late.to_json(), "counts": [[*source, vars(counts)] for source, counts in self.counts.items()],
-            **{name: [vars(one) for one in getattr(self, name)] for name in _ROWS},
+            **{name: [vars(one) for one in getattr(self, name)] for name in (*_ROWS, "ranges_read")},
             **{name: sorted(getattr(self, name)) for name in _SETS},
         }  # fmt: skip
         targets = {name: target.to_dict() for name, target in self.targets.items()}
@@ -203,13 +212,14 @@ class Report:
         """Read what `to_dict` wrote."""
         files = {name: [file_from_json(file) for file in raw[name]] for name in _FILES}
         counts = {(topic, partition): _counts(counts) for topic, partition, counts in raw["counts"]}
-        rows = {name: [kind(**one) for one in raw[name]] for name, kind in _ROWS.items()}
+        rows = {name: [made(**one) for one in raw[name]] for name, made in _ROWS.items()}
         targets = {name: cls.from_dict(target) for name, target in raw["targets"].items()}
-        others = {"late": Lateness.from_json(raw["late"]), "targets": targets, **rows}
+        ranges = [RangeRead.from_dict(one) for one in raw["ranges_read"]]
+        others = {"late": Lateness.from_json(raw["late"]), "targets": targets, **rows, "ranges_read": ranges}
         return cls(**{**raw, **files, **others, "counts": counts, **{name: set(raw[name]) for name in _SETS}})
 
 
-_ROWS = {"failed_records": FailedRecords, "ranges_read": RangeRead, "read_failures": ReadFailure}
+_ROWS = {"failed_records": FailedRecords, "read_failures": ReadFailure}
 
 
 def _counts(raw: dict[str, Any]) -> Counts:

@@ -54,6 +54,14 @@ def topic_recreated(pipeline: str, topic: str, before: str, found: str, at: date
     return Event("topic_recreated", "critical", pipeline, text, at, {"topic": topic, "before": before, "id": found})
 
 
+def log_cut(pipeline: str, cut: Mapping[str, Any], at: datetime) -> Event:
+    """Notify of a log that Kafka cut below what was read of it; `cut`: as the table's log has it."""
+    where = f"{cut['topic']}/{cut['partition']}"
+    lost = f"the table has rows of records at offsets [{cut['start']:,}, {cut['end']:,}) that it no longer holds"
+    text = f"Kafka cut the log of {where}: {lost}. It is read on from there as incarnation {cut['successor']}."
+    return Event("log_cut", "critical", pipeline, text, at, dict(cut))
+
+
 def topic_gone(pipeline: str, topic: str, unread: int, at: datetime) -> Event:
     """Notify of a topic that was read by a pattern and does not exist any more; `unread`: offsets seen, not read."""
     left = f"{unread:,} of its offsets were not read" if unread else "all that was seen of it had been read"

@@ -141,7 +141,7 @@ def batch(
     seen: Mapping[TopicPartition, int], closed: tuple[datetime | None, Mapping[int, datetime]],
     facts: Mapping[str, Any], meanings: Mapping[str, int] | None = None,
 ) -> Batch:  # fmt: skip
-    """Assemble the commit. Asserts that every offset the tasks saw lies in a range.
+    """Assemble the commit, with the marks of the logs that the report has. Asserts that offsets lie in the ranges.
 
     `side`: of `side_files`. `seen`: what the table knows of its parts. `closed`: how far buckets were closed when rows
     were judged: of the table, and of those of a route by number. `meanings`: of the schema ids that records have.
@@ -179,9 +179,10 @@ def batch(
     }
     found = {r.part: report.counts.get((r.part.topic, r.part.partition), Counts()).seen for r in committing}
     moved = risen(seen, {part: at for part, at in found.items() if at is not None})
+    marks = {part: mark for source, mark in report.marks.items() if (part := by_source[source].part)}
     return Batch(
-        uuid4().hex, epoch, committing, report.files, side, about, settled, moved, *closed, meanings or {}
-    )  # fmt: skip
+        uuid4().hex, epoch, committing, report.files, side, about, settled, moved, *closed, meanings or {}, marks
+    )
 
 
 def row_files(report: Report) -> list[StagedFile]:

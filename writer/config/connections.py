@@ -333,7 +333,7 @@ class Autoscaler(Strict):
 
 
 Kind = Literal[
-    "records_missed", "missing_offsets", "gap_opened", "topic_recreated", "topic_gone", "topics_beyond_max",
+    "records_missed", "missing_offsets", "gap_opened", "topic_recreated", "log_cut", "topic_gone", "topics_beyond_max",
     "targets_beyond_max", "target_refused", "target_behind",
     "offsets_rebuilt", "skipped_to_latest",
     "pipeline_halted", "lease_lost",

@@ -59,7 +59,8 @@ class Pipeline(Strict):
     )
     on_data_loss: Literal["record", "stop"] = Field(
         "record",
-        description="Kafka no longer holds offsets that the table does not have: record them as a gap, or stop",
+        description="Kafka lost records. Those that the table does not have: record them as a gap, or stop; those that "
+        "it has, where a log was cut: record them and go on as a further incarnation, or stop",
     )
     table: Table
     route: RouteSection | None = Field(

@@ -1,8 +1,12 @@
-"""Value types for offsets: a topic partition with its incarnation, ranges of offsets, files of a bucket."""
+"""Value types for offsets: a topic partition with its incarnation, ranges of offsets, the mark of a log."""
 
+import hashlib
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+_SHAPE_BITS, _CONTENT_BITS = 31, 32  # of a mark's fingerprint
 
 
 @dataclass(frozen=True, order=True)
@@ -67,3 +71,50 @@ def without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
         if start < end:
             out.append((start, end))
     return out
+
+
+class LogMark(NamedTuple):
+    """What a log is known by: the batch that holds the last record before an offset.
+
+    The epoch of the leader that appended it does not do alone: a volume that was restored repeats its epochs.
+    The upper 31 bits of the fingerprint are of what compaction keeps of a batch, its shape: first and last offset,
+    producer, first sequence number. The lower 32 bits are of the newest timestamp and the checksum of its records.
+    """
+
+    leader_epoch: int
+    fingerprint: int
+    is_compacted: bool = False  # compaction took records out of it, or wrote it anew: its checksum says nothing
+
+    def continues(self, known: "LogMark") -> bool:
+        """Return whether this batch, as the log has it now, is the one that is known from before."""
+        if self.leader_epoch != known.leader_epoch or self.shape != known.shape:
+            return False
+        return self.is_compacted or known.is_compacted or self.fingerprint == known.fingerprint
+
+    @property
+    def shape(self) -> int:
+        """The part of the fingerprint that compaction leaves as it is."""
+        return self.fingerprint >> _CONTENT_BITS
+
+
+def mark_of_header(
+    *,
+    leader_epoch: int,
+    offsets: Span,
+    producer: tuple[int, int, int],
+    newest_ms: int,
+    checksum: int,
+    is_compacted: bool,
+) -> LogMark:
+    """Make a mark of the header of a record batch.
+
+    `offsets`: the first and the last; `producer`: id, epoch and first sequence number, -1 each where there is none.
+    """
+    shape = _bits(struct.pack(">qqqqq", *offsets, *producer), _SHAPE_BITS)
+    content = _bits(struct.pack(">qq", newest_ms, checksum), _CONTENT_BITS)
+    return LogMark(leader_epoch, shape << _CONTENT_BITS | content, is_compacted)
+
+
+def _bits(data: bytes, count: int) -> int:
+    """Return the first bits of the SHA-256 of some bytes."""
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> (64 - count)

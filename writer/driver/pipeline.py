@@ -32,6 +32,7 @@ from writer.driver.commit_report import CommitReport, rounded
 from writer.driver.pipeline_start import check_rules, make_tables, probe_places, record_gap, run_of, set_rules, why_anew
 from writer.driver.tasks import BatchDecision, Tasks, reader_of
 from writer.offsets import start_decision, start_offsets
+from writer.offsets.log_check import LogWatch, log_check
 from writer.offsets.run_record import RunRecorder
 from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Offsets, Resume
 from writer.scaling.spark_settings import records_per_range
@@ -89,12 +90,13 @@ class PipelineRun:
         )  # fmt: skip
         self._targets = Targets(name, config, self._tables, self._schemas) if is_routed else None
         self._busy = threading.Lock()
+        self._log_check = log_check(name, config.kafka, lambda: self._table.entries(-1))
         self._late = None if self.config.late_table is None else self._tables.side(self.config.late_table)
         tables = [self._table, *([self._late] if self._late else [])]
         turn = None if queue is None else partial(queue.turn, name, stopping=self._draining)
         self._tasks = Tasks(
             self.config, tables, self._schemas, self._found, self.progress, self._s3,
-            reader_of(config.kafka, self.config, lambda: self.topic_ids),
+            reader_of(config.kafka, self.config, lambda: self.topic_ids, self._log_check.logs),
             (lambda: 1) if queue is None else queue.__len__, turn, self._targets,
         )  # fmt: skip
         self._throttle = Throttle(self._table.store, name, self.config.commit, self.progress.limited)
@@ -134,14 +136,19 @@ class PipelineRun:
         snapshot = self._table.snapshot()
         self._schemas.follow(snapshot.columns())
         check_rules(self.name, self.config, self._schemas, snapshot)
-        now = self._standing = start_offsets.find(self.config, self.cluster, topics, snapshot, self._draining.wait)
+        now = self._standing = start_offsets.find(
+            self.config, self.cluster, topics, snapshot, self._draining.wait, self._log_check
+        )
         recent = self._table.recent(10)
         self._find_wire(recent)
         decision = self._checkpoints.choose(
             now.offsets, why_anew(self._standing, snapshot, asked=new_run), snapshot.closed
         )
         closed = decision.run - 1 if isinstance(decision, NewRun) else 0
-        self.epoch = self._table.begin(now.fresh, now.incarnations, closed, lease)
+        self.epoch = self._table.begin(now.fresh, now.incarnations, closed, lease, now.cuts)
+        for cut in now.cuts:
+            self._notifier.send(notifications.log_cut(self.name, cut.to_dict(), datetime.now(UTC)))
+            logging.warning("log_cut", pipeline=self.name, **cut.to_dict())
         self._specs = set_rules(self._table, self.epoch, self.config, self._schemas)
         if self._targets is not None:
             self._targets.begin(self.epoch)
@@ -167,6 +174,7 @@ class PipelineRun:
             epoch=self.epoch, run=run, frontier=now.offsets, limits=self._endings.limits.facts(), recent=recent,
             buckets=self._table.buckets(), gaps=begun.gaps, gap_offsets_closed=begun.gap_offsets_closed,
             gap=None if gap is None else entry_facts(gap), incarnations=now.numbers,
+            log_cuts=begun.orphans(),
         )  # fmt: skip
         logging.event(
             "pipeline_started", pipeline=self.name, epoch=self.epoch, run=run, offsets=sum(now.offsets.values())
@@ -244,6 +252,10 @@ class PipelineRun:
             return start_offsets.moved(self.cluster, self._topics, self.topic_ids, at)
         return ""
 
+    def log_watch(self) -> LogWatch:
+        """Return what compares the logs of this start with the table while it runs."""
+        return LogWatch(self._log_check, self.cluster, self._table.snapshot, self.topic_ids, self.numbers)
+
     def process(self, frame: Any, batch_id: int) -> None:
         """Carry one micro-batch from Kafka into the table. Called by Spark; what it raises ends the query."""
         try:
@@ -283,7 +295,8 @@ class PipelineRun:
         fault_points.point("before_stage", self.name)
         starts = {source: begin for source, (begin, _) in waiting.items()}
         times = snapshot.closed_until, snapshot.closed_targets, all_seen(snapshot, parts.values())
-        frozen = BatchDecision(now, self.epoch, starts, self._standing.numbers, *times)
+        marks = {source: mark for source, part in parts.items() if (mark := snapshot.mark(part)) is not None}
+        frozen = BatchDecision(now, self.epoch, starts, self._standing.numbers, *times, marks)
         held = {} if self._lease is None else {"lease": self._lease}
         started = now.isoformat()
         about = {"run": self._run_id, "batch": batch_id, "started": started, **held, **why, **self._throttle.facts()}

@@ -18,9 +18,10 @@ from writer.commit.targets import Targets, routed
 from writer.commit.task_plan import build_task_plan
 from writer.config.connections import Kafka
 from writer.config.pipeline import Pipeline
-from writer.core.offsets import OffsetRange, Source
+from writer.core.offsets import LogMark, OffsetRange, Source
 from writer.driver.readers.native_reader import NativeReader
 from writer.driver.readers.spark_reader import SparkReader
+from writer.offsets.log_check import LogQuestions
 from writer.scaling.spark_executors import slots
 from writer.schemas.format_detection import DetectedFormat
 from writer.schemas.tracker import Schemas
@@ -42,6 +43,7 @@ class BatchDecision:
     closed_until: datetime | None  # buckets that end by then are closed
     closed_targets: Mapping[int, datetime] = field(default_factory=dict)  # the same for tables of a route, by number
     seen: datetime | None = None  # how far the event times of all partitions have come, by the table's log
+    marks: Mapping[Source, LogMark] = field(default_factory=dict)  # what the logs are known by where the table ends
 
 
 def usable_slots(slots: int, pipelines: int) -> int:
@@ -59,21 +61,31 @@ class Reader(Protocol):
     cost_by_partition: bool  # each partition costs a task the same, however few its records are
 
     def tasks_of(
-        self, frame: Any, committing: Sequence[OffsetRange], count: int, *, headers: bool, raw: bool
+        self,
+        frame: Any,
+        committing: Sequence[OffsetRange],
+        count: int,
+        marks: Mapping[Source, LogMark],
+        *,
+        headers: bool,
+        raw: bool,
     ) -> Callable[[TaskPlan], Report]:
         """Prepare the tasks of a batch. Returns what runs them by a plan, adds their reports up and checks the sum.
 
-        `frame`: the batch as Spark's source has it. `count`: of tasks. `headers`: the tasks need them.
-        `raw`: they need all that a record has.
+        `frame`: the batch as Spark's source has it. `count`: of tasks. `marks`: what the logs are known by where the
+        table ends; what runs the tasks raises LogMoved where they do not continue there. `headers`: the tasks need
+        them. `raw`: they need all that a record has.
         """
 
 
-def reader_of(kafka: Kafka, settings: Pipeline, topic_ids: Callable[[], Mapping[str, str]]) -> Reader:
+def reader_of(
+    kafka: Kafka, settings: Pipeline, topic_ids: Callable[[], Mapping[str, str]], logs: LogQuestions
+) -> Reader:
     """Return the reader that the configuration names. `topic_ids`: of the incarnations that are read, by topic."""
     records, with_topic = settings.arrow_batch_records, settings.topics.only is None
     if kafka.reader == "native":
         return NativeReader(kafka, records, topic_ids, with_topic=with_topic)
-    return SparkReader(records, with_topic=with_topic)
+    return SparkReader(records, logs, topic_ids, with_topic=with_topic)
 
 
 Turn = Callable[[int, Callable[[], object]], AbstractContextManager[Callable[[float], None]]]
@@ -124,7 +136,7 @@ class Tasks:
         usable = usable_slots(before, self._pipelines())
         count = task_count(expected * self.bytes_per_row, size, usable, partitions=partitions, behind=behind)
         raw = self._settings.raw_place is not None
-        tasks = self._reader.tasks_of(frame, committing, count, headers=self._reads_headers, raw=raw)
+        tasks = self._reader.tasks_of(frame, committing, count, frozen.marks, headers=self._reads_headers, raw=raw)
         while True:
             with self._turn(before, partial(self._progress.entered, "queue")) as took:
                 self._progress.entered("tasks")

@@ -8,12 +8,13 @@ from typing import Self
 from uuid import UUID
 
 from writer.core.offsets import Source
-from writer.kafka_reader import fetch, metadata
 from writer.kafka_reader.connection import BrokerAddress, Connection
 from writer.kafka_reader.errors import BrokerClosed, Unavailable
-from writer.kafka_reader.fetch import FetchAnswer, PartitionQuestion
-from writer.kafka_reader.metadata import NO_ID, Leader, Metadata
 from writer.kafka_reader.protocol import Api
+from writer.kafka_reader.requests import epoch_ends, fetch, metadata
+from writer.kafka_reader.requests.epoch_ends import EpochEnd, EpochQuestion
+from writer.kafka_reader.requests.fetch import FetchAnswer, PartitionQuestion
+from writer.kafka_reader.requests.metadata import NO_ID, Leader, Metadata
 from writer.kafka_reader.security import Security
 
 
@@ -89,19 +90,18 @@ class Cluster:
 
     def fetch(
         self, node: int, questions: Sequence[PartitionQuestion], topic_ids: Mapping[str, UUID], *,
-        wait_ms: int, bytes_max: int, rack: str,
+        wait_ms: int, bytes_max: int, rack: str, committed: bool = True,
     ) -> FetchAnswer:  # fmt: skip
         """Ask a broker for records. Raises OSError, UnsupportedBroker, Corrupt."""
-        if (address := self._known.brokers.get(node)) is None:
-            raise BrokerClosed(f"the cluster does not say where broker {node} is")
+        address = self._broker(node)
         try:
             connection = self._connection(address)
             version = connection.version(Api.FETCH)
             if any(topic_ids.get(one.topic, NO_ID) == NO_ID for one in questions):
                 version = min(version, fetch.BY_ID - 1)  # a cluster without topic ids
             body = fetch.request_body(
-                questions, version, topic_ids, wait_ms=wait_ms, bytes_max=bytes_max, rack=rack
-            )  # fmt: skip
+                questions, version, topic_ids, wait_ms=wait_ms, bytes_max=bytes_max, rack=rack, committed=committed
+            )
             found = fetch.answer(connection.call(Api.FETCH, version, body), version, topic_ids)
         except OSError:
             self._drop(address)
@@ -109,6 +109,24 @@ class Cluster:
         if found.throttled_ms > 0:
             self._quiet_until_s[node] = time.monotonic() + found.throttled_ms / 1000
         return found
+
+    def epoch_ends(self, node: int, questions: Sequence[EpochQuestion]) -> dict[Source, EpochEnd]:
+        """Ask a broker where epochs of leaders end in its logs. Raises OSError, UnsupportedBroker, Corrupt."""
+        address = self._broker(node)
+        try:
+            connection = self._connection(address)
+            version = connection.version(Api.OFFSET_FOR_LEADER_EPOCH)
+            body = epoch_ends.request_body(questions, version)
+            return epoch_ends.answer(connection.call(Api.OFFSET_FOR_LEADER_EPOCH, version, body), version)
+        except OSError:
+            self._drop(address)
+            raise
+
+    def _broker(self, node: int) -> BrokerAddress:
+        """Return where a broker is. Raises BrokerClosed."""
+        if (address := self._known.brokers.get(node)) is None:
+            raise BrokerClosed(f"the cluster does not say where broker {node} is")
+        return address
 
     def close(self) -> None:
         """Close all connections."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from writer.kafka_reader.errors import SPARK_READER, AccessDenied, BrokerClosed, UnsupportedBroker
 from writer.kafka_reader.protocol import (
-    FLEXIBLE,
     VERSIONS,
     Api,
     ErrorCode,
     FieldReader,
     error_name,
+    is_flexible,
     request,
     short_text,
 )
@@ -93,7 +93,7 @@ class Connection:
         answer = FieldReader(self._buffer[:size])
         if answer.one("i") != number:
             raise BrokerClosed(f"{self._address} answers another request")
-        if api in FLEXIBLE:
+        if is_flexible(api, version):
             answer.skip_tags()
         return answer
 

@@ -13,6 +13,7 @@ Every message names topic, partition and offset where there are any. An error su
 """
 
 from writer.core.errors import HeadraceError
+from writer.core.offsets import Source
 
 SPARK_READER = "set `kafka.reader: spark`"  # the way out, where this reader cannot read a log
 
@@ -40,6 +41,17 @@ class TopicGone(ReadFailed):
 
 class LostRecords(ReadFailed):
     """The log does not hold the offsets of the range: retention took them, or the log was truncated."""
+
+    @property
+    def source(self) -> Source:
+        """Topic and partition of the range."""
+        assert self.topic is not None
+        assert self.partition is not None
+        return self.topic, self.partition
+
+
+class LogDiverged(ReadFailed):
+    """The log has other records, or none, where records were read before: it was cut."""
 
 
 class Corrupt(ReadFailed):

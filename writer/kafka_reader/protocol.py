@@ -21,16 +21,18 @@ class Api(IntEnum):
     METADATA = 3
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
+    OFFSET_FOR_LEADER_EPOCH = 23
     SASL_AUTHENTICATE = 36
 
 
 # Lowest and highest version of each that is spoken here. Fetch 13 asks by topic id (KIP-516, Kafka 3.1), 12 by name
-# (Kafka 2.7). Logins and API_VERSIONS stay at versions that each broker since Kafka 1.0 knows.
+# (Kafka 2.7). OFFSET_FOR_LEADER_EPOCH says the leader's epoch from version 2 on (Kafka 2.1). Logins
+# and API_VERSIONS stay at versions that each broker since Kafka 1.0 knows.
 VERSIONS = {
     Api.FETCH: (12, 13), Api.METADATA: (9, 12), Api.SASL_HANDSHAKE: (1, 1), Api.SASL_AUTHENTICATE: (1, 1),
-    Api.API_VERSIONS: (0, 0),
+    Api.API_VERSIONS: (0, 0), Api.OFFSET_FOR_LEADER_EPOCH: (2, 4),
 }  # fmt: skip
-FLEXIBLE = frozenset({Api.FETCH, Api.METADATA})  # in the versions above
+_FLEXIBLE_FROM = {Api.FETCH: 12, Api.METADATA: 9, Api.OFFSET_FOR_LEADER_EPOCH: 4}  # versions
 NO_TAGS = b"\0"
 
 
@@ -120,15 +122,25 @@ class FieldReader:
     def _text(self, size: int) -> str | None:
         return None if size < 0 else self.raw(size).tobytes().decode(errors="replace")
 
+    def short_count(self) -> range:
+        """Read the count of an array, of the versions that are not flexible, as a range; null is empty."""
+        return range(max(self.one("i"), 0))
+
     def uuid(self) -> UUID:
         """Read a topic id."""
         return UUID(bytes=self.raw(16).tobytes())
 
-    def skip_tags(self) -> None:
-        """Skip tagged fields: none of them is needed."""
+    def tags(self) -> dict[int, memoryview]:
+        """Read tagged fields, by their numbers."""
+        found = dict[int, memoryview]()
         for _ in range(self.length() + 1):
-            self.length()
-            self.raw(self.length() + 1)
+            number = self.length() + 1
+            found[number] = self.raw(self.length() + 1)
+        return found
+
+    def skip_tags(self) -> None:
+        """Skip tagged fields."""
+        self.tags()
 
     def skip_numbers(self) -> None:
         """Skip an array of 32-bit numbers."""
@@ -168,8 +180,19 @@ def array(items: Iterable[bytes]) -> bytes:
     return length(len(listed)) + b"".join(listed)
 
 
+def short_array(items: Iterable[bytes]) -> bytes:
+    """Write an array of the versions that are not flexible."""
+    listed = list(items)
+    return struct.pack(">i", len(listed)) + b"".join(listed)
+
+
+def is_flexible(api: Api, version: int) -> bool:
+    """Return whether a version of a request has compact lengths and tagged fields (KIP-482)."""
+    return version >= _FLEXIBLE_FROM.get(api, version + 1)
+
+
 def request(api: Api, version: int, correlation: int, client: str, body: bytes) -> bytes:
     """Write a request with its frame."""
-    tags = NO_TAGS if api in FLEXIBLE else b""
+    tags = NO_TAGS if is_flexible(api, version) else b""
     content = struct.pack(">hhi", api, version, correlation) + short_text(client) + tags + body
     return struct.pack(">i", len(content)) + content

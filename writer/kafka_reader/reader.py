@@ -8,16 +8,24 @@ from uuid import UUID
 import pyarrow as pa
 
 from writer.core.backoff import Backoff
-from writer.core.offsets import OffsetRange, Source
+from writer.core.offsets import LogMark, OffsetRange, Source
 from writer.kafka_reader import record_batches
 from writer.kafka_reader.cluster import Cluster
 from writer.kafka_reader.columns import ColumnChoice, columns
-from writer.kafka_reader.errors import AccessDenied, Corrupt, LostRecords, ReadFailed, TopicGone, Unavailable
-from writer.kafka_reader.fetch import PartitionAnswer, PartitionQuestion
-from writer.kafka_reader.metadata import is_gone
+from writer.kafka_reader.errors import (
+    AccessDenied,
+    Corrupt,
+    LogDiverged,
+    LostRecords,
+    ReadFailed,
+    TopicGone,
+    Unavailable,
+)
 from writer.kafka_reader.protocol import ErrorCode, error_name
 from writer.kafka_reader.record_batches import Missing, MissingReason
 from writer.kafka_reader.record_buffer import BATCH_BYTES_MAX, RecordBuffer
+from writer.kafka_reader.requests.fetch import PartitionAnswer, PartitionQuestion
+from writer.kafka_reader.requests.metadata import is_gone
 
 _NO_RIGHTS = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 _RETRIES = Backoff(first_s=0.05, max_s=2.0, jitter=0.2)
@@ -52,6 +60,8 @@ class RangeEvidence:
     by_topic_id: bool = True  # all records were asked for by the topic's id: they are of this incarnation
     records: int = 0
     missing: dict[MissingReason, int] = field(default_factory=lambda: dict.fromkeys(MissingReason, 0))
+    before: LogMark | None = None  # of the batch that holds the offset before the range, where it was asked for
+    last: LogMark | None = None  # of the batch that holds the last offset of the range; None: no batch does
 
     @property
     def is_complete(self) -> bool:
@@ -62,8 +72,10 @@ class RangeEvidence:
 class _Position:
     """How far a range has been read."""
 
-    def __init__(self, of: OffsetRange) -> None:
+    def __init__(self, of: OffsetRange, *, asks_before: bool) -> None:
         self.range, self.offset = of, of.start
+        self.asks_before = asks_before and of.start > 0  # the batch before the range is still to be looked at
+        self.last_epoch = -1  # of the leader that appended what was read last; -1: nothing was read
         self.source: Source = (of.part.topic, of.part.partition)
         self.evidence = RangeEvidence(of)
         self.replica: int | None = None  # broker that the leader named to be asked instead of itself
@@ -75,9 +87,14 @@ class _Position:
         return self.range.end - self.offset
 
     @property
-    def state(self) -> tuple[int, int | None, int]:
+    def state(self) -> tuple[int, int | None, int, bool]:
         """What the next question depends on: another one may be asked at once."""
-        return self.offset, self.replica, self.whole_bytes
+        return self.offset, self.replica, self.whole_bytes, self.asks_before
+
+    @property
+    def offset_to_ask(self) -> int:
+        """From which offset records are asked for."""
+        return self.offset - int(self.asks_before)
 
     def at(self) -> tuple[str, int, int]:
         """Topic, partition and offset, for an error."""
@@ -97,14 +114,19 @@ class RangeReader:
     def __init__(
         self, cluster: Cluster, ranges: Sequence[OffsetRange], choice: ColumnChoice | None = None, *,
         topic_ids: Mapping[str, UUID] | None = None, limits: ReadLimits | None = None, rack: str = "",
+        with_before: bool = False, committed: bool = True,
     ) -> None:  # fmt: skip
         """`topic_ids`: of the incarnations that the ranges are of. Without them, of those that are there now.
 
-        `rack`: where this task runs, so that a replica near to it may be read. Raises ValueError for two ranges of one
-        partition.
+        `rack`: where this task runs, so that a replica near to it may be read. `with_before`: the evidence names the
+        batch before each range, too. `committed`: of transactions, only what is committed is read. Raises ValueError
+        for two ranges of one partition.
         """
-        self._cluster, self._choice, self._limits = cluster, choice or ColumnChoice(), limits or ReadLimits()
-        self._positions = [_Position(one) for one in ranges]
+        self._cluster = cluster
+        self._choice = choice or ColumnChoice()
+        self._limits = limits or ReadLimits()
+        self._committed = committed
+        self._positions = [_Position(one, asks_before=with_before) for one in ranges]
         self._evidence = {position.source: position.evidence for position in self._positions}
         if len(self._evidence) < len(self._positions):
             raise ValueError("a reader takes one range of each partition")
@@ -177,13 +199,21 @@ class RangeReader:
         asked = _next_questions(positions, self._bytes / self._offsets, self._limits.fetch_bytes)
         limits = self._limits
         questions = [
-            PartitionQuestion(*position.source, self._epoch(position), position.offset, bytes_max)
+            PartitionQuestion(
+                *position.source, self._epoch(position), position.offset_to_ask, bytes_max, position.last_epoch
+            )
             for position, bytes_max in asked
         ]
         self._silent_since_s += self._cluster.pause(node)
         try:
             found = self._cluster.fetch(
-                node, questions, self._ids, wait_ms=limits.fetch_wait_ms, bytes_max=limits.fetch_bytes, rack=self._rack
+                node,
+                questions,
+                self._ids,
+                wait_ms=limits.fetch_wait_ms,
+                bytes_max=limits.fetch_bytes,
+                rack=self._rack,
+                committed=self._committed,
             )
         except OSError as error:
             self._is_stale = True
@@ -200,12 +230,23 @@ class RangeReader:
                 yield position, answer
 
     def _taken(self, node: int, position: _Position, answer: PartitionAnswer) -> Iterator[pa.RecordBatch]:
-        """Take what an answer has of a range. Yields rows when enough have come. Raises LostRecords, Corrupt."""
+        """Take what an answer has of a range. Yields rows when enough have come.
+
+        Raises LostRecords, LogDiverged, Corrupt.
+        """
         if answer.error:
             self._refused(node, position, answer)
             return
+        if answer.diverges_at is not None:
+            raise LogDiverged(
+                f"{position}: the log was cut at offset {answer.diverges_at}, and what was read from there on is no "
+                "longer in it.", *position.at(),
+            )  # fmt: skip
         if answer.preferred_replica >= 0:
             position.replica = answer.preferred_replica
+        if position.asks_before and record_batches.whole_batch_bytes(answer.records):
+            position.evidence.before = record_batches.mark_at(answer.records, position.offset - 1)
+            position.asks_before = False
         before = position.offset
         for found in record_batches.cut(answer, position.source, position.offset, position.range.end):
             after = min(found.after, position.range.end)
@@ -214,10 +255,13 @@ class RangeReader:
             else:
                 self._buffer.add(found, position.range)
             position.offset = after
+            position.last_epoch = max(position.last_epoch, found.leader_epoch)
             if self._buffer.count >= self._limits.rows or self._buffer.size >= self._limits.buffer_bytes:
                 yield self._flush()
         if position.offset > before:
             position.failure, position.whole_bytes = None, 0
+            if not position.left:
+                position.evidence.last = record_batches.mark_at(answer.records, position.range.end - 1)
             self._bytes += len(answer.records)
             self._offsets += position.offset - before
         else:
@@ -240,6 +284,10 @@ class RangeReader:
         """Act on a broker's error about a partition. Raises LostRecords, AccessDenied."""
         if position.replica == node:
             self._leave_replica(position)
+        elif answer.error == ErrorCode.OFFSET_OUT_OF_RANGE and position.asks_before:
+            # Retention may have taken the record before the range, and no other.
+            position.asks_before = False
+            return
         elif answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             begins = f" and begins at {answer.log_start}" if answer.log_start > position.offset else ""
             raise LostRecords(

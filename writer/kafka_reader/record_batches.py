@@ -12,13 +12,14 @@ from typing import NamedTuple
 import google_crc32c
 import numpy as np
 
+from writer.core.offsets import LogMark, mark_of_header
 from writer.kafka_reader.errors import SPARK_READER, Corrupt, OldRecordFormat
-from writer.kafka_reader.fetch import PartitionAnswer
+from writer.kafka_reader.requests.fetch import PartitionAnswer
 
 _HEAD = struct.Struct(">qiibIhiqqqhii")
 _BEFORE_LENGTH, _BEFORE_CHECKED = 12, 21  # bytes before what the length counts, before what the checksum covers
 _FORMAT, _FORMAT_AT = 2, 16  # what is read here; where each format says which it is
-_CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
+_CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 
 
 class MissingReason(IntEnum):
@@ -34,6 +35,7 @@ class Missing(NamedTuple):
 
     after: int
     reason: MissingReason
+    leader_epoch: int = -1  # of the batch that ends there; -1: no batch does
 
 
 class Batch(NamedTuple):
@@ -46,6 +48,7 @@ class Batch(NamedTuple):
     record_count: int
     codec: int
     body: memoryview
+    leader_epoch: int = -1  # of the leader that appended it
 
 
 def cut(answer: PartitionAnswer, place: tuple[str, int], start: int, end: int) -> Iterator[Batch | Missing]:
@@ -63,7 +66,7 @@ def cut(answer: PartitionAnswer, place: tuple[str, int], start: int, end: int) -
         if at + _HEAD.size > len(data):
             return
         head = _HEAD.unpack_from(data, at)
-        (base, size, _, _, crc, attributes, last, first_ms, max_ms, producer, _, _, count) = head
+        (base, size, epoch, _, crc, attributes, last, first_ms, max_ms, producer, _, _, count) = head
         if base >= end:  # all offsets up to the end are missing
             yield Missing(end, MissingReason.COMPACTED)
             return
@@ -84,15 +87,47 @@ def cut(answer: PartitionAnswer, place: tuple[str, int], start: int, end: int) -
         position = after
         if attributes & _CONTROL:
             aborted.end(producer, after)
-            yield Missing(after, MissingReason.CONTROL)
+            yield Missing(after, MissingReason.CONTROL, epoch)
         elif attributes & _TRANSACTIONAL and aborted.has(producer, after):
-            yield Missing(after, MissingReason.ABORTED)
+            yield Missing(after, MissingReason.ABORTED, epoch)
         elif count == 0:
-            yield Missing(after, MissingReason.COMPACTED)
+            yield Missing(after, MissingReason.COMPACTED, epoch)
         else:
             append_time = bool(attributes & _LOG_APPEND_TIME)
             time_ms, body = max_ms if append_time else first_ms, data[whole + _HEAD.size : at]
-            yield Batch(base, after, time_ms, append_time, count, attributes & _CODEC, body)
+            yield Batch(base, after, time_ms, append_time, count, attributes & _CODEC, body, epoch)
+
+
+def whole_batch_bytes(records: memoryview) -> int:
+    """Return how long the first batch is, where all of it is there; 0 otherwise."""
+    if len(records) < _HEAD.size:
+        return 0
+    size = _BEFORE_LENGTH + int(struct.unpack_from(">i", records, 8)[0])
+    return size if _HEAD.size <= size <= len(records) else 0
+
+
+def mark_at(records: memoryview, offset: int) -> LogMark | None:
+    """Return the mark of the batch that holds an offset, whatever is in it; None where no whole batch does.
+
+    A batch that compaction wrote anew has fewer records than offsets, or a time at which its tombstones go. The
+    checksum is not verified here: `cut` does.
+    """
+    while size := whole_batch_bytes(records):
+        head = _HEAD.unpack_from(records)
+        (base, _, epoch, form, crc, attributes, last, _, max_ms, producer_id, producer_epoch, sequence, count) = head
+        if form != _FORMAT or base > offset:
+            return None
+        if offset <= base + last:
+            return mark_of_header(
+                leader_epoch=epoch,
+                offsets=(base, base + last),
+                producer=(producer_id, producer_epoch, sequence),
+                newest_ms=max_ms,
+                checksum=crc,
+                is_compacted=count != last + 1 or bool(attributes & _DELETE_HORIZON),
+            )
+        records = records[size:]
+    return None
 
 
 class _AbortedProducers:

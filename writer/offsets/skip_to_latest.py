@@ -4,9 +4,10 @@ The ends are asked for once. The entry moves the frontier to them and carries th
 that is still up is fenced by it. What begins afterwards begins at the frontier, as any start does. `decide` is pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Literal, assert_never
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import LogChanged
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.core.text import listed
+from writer.offsets.log_check import log_check
 from writer.offsets.start_decision import LogRange, Refuse, numbers_of
 from writer.offsets.start_offsets import gap_hints
 from writer.table.factory import main_table
@@ -56,16 +58,23 @@ def decide(
     held: Mapping[TopicPartition, LogRange],
     asker: Asker,
     changed: Sequence[str] = (),
+    cut: Collection[TopicPartition] = (),
 ) -> Skip | NothingToSkip | Refuse:
     """Choose what is skipped: of each part, all from its frontier to the end of its log.
 
     `held`: what Kafka holds of it, up to where committed records can be read. `changed`: topics whose id is not the one
-    that the table knows. While Kafka holds a frontier, its records can still be read, and only a person may skip them.
+    that the table knows. `cut`: parts whose log is not the one that the table was filled from. While Kafka holds a
+    frontier, its records can still be read, and only a person may skip them.
     """
     if changed:
         return Refuse(
             f"{', '.join(changed)}: deleted and created again since the table saw it. Nothing of it can be skipped: a "
             "start reads the new log from its beginning."
+        )
+    if cut:
+        return Refuse(
+            f"Kafka's log was cut below what the table has of {_listed(sorted(cut))}, and is another one now. Start "
+            "the pipeline: it goes on where the log was cut, as on_data_loss says. Then skip."
         )
     beyond = [part for part, at in frontier.items() if at > held[part].end]
     if beyond:
@@ -98,7 +107,8 @@ def look(config: Config, pipeline: str, cluster: Cluster, asker: Asker) -> SkipP
     sources = {(part.topic, part.partition): part for part in frontier}
     ends, earliest = cluster.readable(sources), cluster.earliest(sources)  # the ends first, and once
     held = {part: LogRange(earliest[source], ends[source]) for source, part in sources.items()}
-    decision = decide(frontier, held, asker, changed)
+    check = log_check(pipeline, config.kafka, partial(table.entries, -1))
+    decision = decide(frontier, held, asker, changed, check.diverging(snapshot, held, ids))
     there = sum(r.end - max(r.start, held[r.part].earliest) for r in _ranges(decision) if r.end > held[r.part].earliest)
     return SkipPreview(snapshot, decision, there, ids)
 

@@ -4,12 +4,13 @@ Pure: facts in, decision out. `writer/offsets/start_offsets.py` asks for the fac
 decision out.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.core.text import listed
+from writer.core.text import listed, plural
+from writer.table.log.operations import LogCut
 
 _SHOWN = 3  # partitions that a sentence names
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: what a broker without topic ids (before 2.8) answers
@@ -75,6 +76,49 @@ def decide(
     return Gap(lost, {part: max(at, held[part].earliest) for part, at in frontier.items()})
 
 
+def refusal(
+    cuts: Sequence[LogCut], unknown: Collection[TopicPartition], on_data_loss: Literal["record", "stop"]
+) -> str | None:
+    """Return why logs that were cut are not read on; None where they are. `unknown`: where, nothing says of these."""
+    why = "Kafka's log was cut and grew again (an unclean leader election, or a volume that was restored)"
+    if unknown:
+        what = _listed([part.name for part in sorted(unknown)])
+        return (
+            f"{why}, and nothing in the table's log says where: {what}. Restore the log, or say with `headrace topic "
+            "adopt --offsets topic:partition=offset` where to read on."
+        )
+    if not cuts or on_data_loss == "record":
+        return None
+    what = _listed([f"[{cut.offset}, {cut.frontier}) of {cut.part.name}" for cut in cuts])
+    return (
+        f"{why}: the table has rows of offsets that are no longer what they were, at {what}. Restore the log, or set "
+        "on_data_loss: record to keep these rows and read on from there, as a further incarnation of the topic."
+    )
+
+
+def go_on(
+    ids: Mapping[str, Sequence[str]],
+    now: Mapping[str, str],
+    frontier: Mapping[TopicPartition, int],
+    cuts: Sequence[LogCut],
+) -> tuple[dict[str, list[str]], dict[TopicPartition, int]]:
+    """Let topics with a log that was cut go on as further incarnations. `now`: topic → id.
+
+    Returns the ids of all incarnations, where these topics' ids stand once more, and where the parts of the new ones
+    begin: where the log was cut, or else at the frontier, as the others of the topic go on.
+    """
+    longer = {topic: list(known) for topic, known in ids.items()}
+    for topic in {cut.part.topic for cut in cuts}:
+        longer[topic].append(now[topic])
+    offsets = {cut.part: cut.offset for cut in cuts}
+    begins = {
+        replace(part, incarnation=len(longer[part.topic])): offsets.get(part, offset)
+        for part, offset in frontier.items()
+        if len(longer[part.topic]) > len(ids[part.topic])
+    }
+    return longer, begins
+
+
 def incarnations(known: Mapping[str, Sequence[str]], now: Mapping[str, str]) -> dict[str, list[str]]:
     """Topic → ids of its incarnations, with those that the table has not seen yet. `now`: topic → id."""
     ids = {topic: list(before) for topic, before in known.items()}
@@ -107,7 +151,8 @@ def changed(
             return f"topic {topic!r} was deleted and created again (id {found}, it was {began[topic]})"
     for source, end in ends.items():
         if end < frontier.get(source, 0):
-            return f"{source[0]}/{source[1]} ends at offset {end}, before the table's {frontier[source]}"
+            missing = frontier[source] - end
+            return f"the log of {source[0]}/{source[1]} ends at {end:,}, {plural(missing, 'offset')} before the table"
     return ""
 
 

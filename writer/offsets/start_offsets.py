@@ -11,6 +11,7 @@ from writer.core import logging
 from writer.core.errors import FrontierLost, LogChanged, TopicMissing
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.core.units import instant, shifted
+from writer.offsets.log_check import Diverging, LogCheck
 from writer.offsets.start_decision import (
     Begin,
     Gap,
@@ -18,11 +19,14 @@ from writer.offsets.start_decision import (
     Refuse,
     changed,
     decide,
+    go_on,
     incarnations,
     number,
     reborn,
+    refusal,
     without_id,
 )
+from writer.table.log.operations import LogCut
 from writer.table.log.snapshot import PipelineSnapshot
 
 _LOOKS = 3  # at a log that seems too short: right after a leader has changed it may (KAFKA-7703)
@@ -41,6 +45,7 @@ class StartPosition:
     )  # parts that the table does not know, and where they begin
     offsets: Mapping[Source, int] = field(default_factory=dict)
     lost: Sequence[OffsetRange] = ()  # between the frontier and these offsets
+    cuts: Sequence[LogCut] = ()  # logs that Kafka cut below the frontier, and that go on as further incarnations
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -54,37 +59,35 @@ def find(
     topics: Mapping[str, Topic],
     snapshot: PipelineSnapshot,
     wait: Callable[[float], Any],
+    check: LogCheck | None = None,
 ) -> StartPosition:
-    """Compare the table's frontier with Kafka. `wait` waits some seconds.
+    """Compare the table's frontier with Kafka. `wait` waits some seconds; `check` compares logs, None: they are not.
 
-    Raises LogChanged when the configuration or the log says to stop, BrokerUnreachable.
+    Raises LogChanged when the configuration or the log says to stop, BrokerUnreachable, ReadFailed.
     """
     known, now = snapshot.incarnations(), {topic.name: topic.id for topic in topics.values()}
-    for topic, (before, found) in reborn(known, now).items():
-        if settings.on_topic_recreated == "stop":
-            raise LogChanged(
-                f"topic {topic!r} was deleted and created again (id {found}, the table knows {before}). "
-                "Set on_topic_recreated: start to read it from its beginning. If it is a copy of the same records in "
-                "another cluster, `headrace topic adopt` goes on where the table ends."
-            )
-        logging.warning("topic_recreated", topic=topic, id=found, before=before, incarnation=len(known[topic]) + 1)
-    for topic in without_id(now):
-        logging.warning("topic_without_id", topic=topic, reason="its brokers are older than Kafka 2.8")
+    _check_topics(settings, known, now)
     ids = incarnations(known, now)
-    parts = {
-        (t.name, p): TopicPartition(t.name, number(ids[t.name], t.id), p)
-        for t in topics.values()
-        for p in range(t.partitions)
-    }
+    parts = _parts(topics, ids)
     frontier = {source: snapshot.frontier(part) for source, part in parts.items()}
     _check_frontiers(topics, known, frontier)
     fresh = _initial(settings, cluster, [s for s, at in frontier.items() if at is None], snapshot)
     at = {part: fresh[s] if (known_at := frontier[s]) is None else known_at for s, part in parts.items()}
     for look in range(1, _LOOKS + 1):
-        decision = decide(at, _held(cluster, parts), settings.on_data_loss)
-        if not isinstance(decision, Refuse) or look == _LOOKS:
+        held = _held(cluster, parts)
+        diverging = {} if check is None else check.diverging(snapshot, held, now)
+        decision = decide({part: at[part] for part in at if part not in diverging}, held, settings.on_data_loss)
+        if not (isinstance(decision, Refuse) or diverging) or look == _LOOKS:
             break
         wait(_LOOK_AGAIN_S)
+    cuts: list[LogCut] = []
+    if check is not None and diverging:
+        cuts = _cuts(settings, check, diverging, ids, now)
+        ids, begins = go_on(ids, now, at, cuts)
+        parts = _parts(topics, ids)
+        at = {part: at.get(part, begins.get(part, 0)) for part in parts.values()}
+        fresh |= {source: at[part] for source, part in parts.items() if part in begins}
+        decision = decide(at, _held(cluster, parts), settings.on_data_loss)
     match decision:
         case Begin(offsets):
             lost: Sequence[OffsetRange] = ()
@@ -95,7 +98,52 @@ def find(
         case _:
             assert_never(decision)
     begin = {source: offsets[part] for source, part in parts.items()}
-    return StartPosition(now, ids, parts, {parts[s]: o for s, o in fresh.items()}, begin, lost)
+    return StartPosition(now, ids, parts, {parts[s]: o for s, o in fresh.items()}, begin, lost, cuts)
+
+
+def _check_topics(settings: Pipeline, known: Mapping[str, Sequence[str]], now: Mapping[str, str]) -> None:
+    """Warn of topics that were created again, or have no id. Raises LogChanged where the configuration says to stop."""
+    for topic, (before, found) in reborn(known, now).items():
+        if settings.on_topic_recreated == "stop":
+            raise LogChanged(
+                f"topic {topic!r} was deleted and created again (id {found}, the table knows {before}). "
+                "Set on_topic_recreated: start to read it from its beginning. If it is a copy of the same records in "
+                "another cluster, `headrace topic adopt` goes on where the table ends."
+            )
+        logging.warning("topic_recreated", topic=topic, id=found, before=before, incarnation=len(known[topic]) + 1)
+    for topic in without_id(now):
+        logging.warning("topic_without_id", topic=topic, reason="its brokers are older than Kafka 2.8")
+
+
+def _parts(topics: Mapping[str, Topic], ids: Mapping[str, Sequence[str]]) -> dict[Source, TopicPartition]:
+    """Return the parts that are read. `ids`: of the incarnations of each topic."""
+    return {
+        (topic.name, partition): TopicPartition(topic.name, number(ids[topic.name], topic.id), partition)
+        for topic in topics.values()
+        for partition in range(topic.partitions)
+    }
+
+
+def _cuts(
+    settings: Pipeline,
+    check: LogCheck,
+    diverging: Diverging,
+    ids: Mapping[str, Sequence[str]],
+    topic_ids: Mapping[str, str],
+) -> list[LogCut]:
+    """Find where diverging logs go on. Raises LogChanged where the configuration says to stop, or nothing says it."""
+    points = check.points(diverging, topic_ids)
+    cuts = list[LogCut]()
+    unknown = list[TopicPartition]()
+    for part, (one, _) in sorted(diverging.items()):
+        if (point := points[part]) is None:
+            unknown.append(part)
+        else:
+            successor = len(ids[part.topic]) + 1
+            cuts.append(LogCut(part, successor, point.offset, one.frontier, point.is_proven))
+    if (reason := refusal(cuts, unknown, settings.on_data_loss)) is not None:
+        raise LogChanged(reason)
+    return cuts
 
 
 def moved(cluster: Cluster, names: Sequence[str], ids: Mapping[str, str], at: Mapping[Source, int]) -> str:

@@ -211,6 +211,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         ("scheduling", _scheduling(pipeline.get("scheduling"))),
         ("epoch", _epoch(pipeline)) if pipeline["epoch"] else None,
         ("lag", _lag(pipeline["lag"], pipeline["limits"])),
+        ("log", _log(pipeline)),
         ("flow", _flow(pipeline["rates"])),
         ("batch", _batch(pipeline["batch"])) if pipeline["batch"] else None,
         ("last commit", _last(pipeline)) if pipeline["last_commit"] else None,
@@ -288,6 +289,16 @@ def _lag(lag: Mapping[str, Any], limits: Mapping[str, Any]) -> Text:
             text.append(f"; worst {worst['topic']}/{worst['partition']} with {worst['offsets']:,}", style="dim")
     if (lag["source_age_seconds"] or 0) > SOURCE_OLD_S:
         text.append(f"; Kafka has not answered for {span(lag['source_age_seconds'])}", style="yellow")
+    return text
+
+
+def _log(pipeline: Mapping[str, Any]) -> Text:
+    """Say how the logs are not those that the table was filled from; nothing where they are."""
+    text = Text(pipeline.get("log_moved") or "", style="red")
+    for cut in pipeline.get("log_cuts", ()):
+        where = f"[{cut['start']:,}, {cut['end']:,}) of {cut['topic']}/{cut['partition']}"
+        words = f"Kafka cut a log: rows at {where}, incarnation {cut['incarnation']}, are of records that it lost"
+        text.append(f"{'; ' if text.plain else ''}{words}", style="yellow")
     return text
 
 

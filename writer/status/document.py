@@ -68,6 +68,8 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         "targets": _targets(view, now),
         "held_bytes_max": view.held_bytes_max,
         "names_without_table": dict(view.without_table),
+        "log_moved": view.log_moved or None,
+        "log_cuts": [one.to_dict() for one in view.log_cuts],
         "topics": len(view.incarnations),
         "topic_restarts": view.topic_restarts,
         "hooks": {name: _hook(hook, now) for name, hook in view.hooks.items()},

@@ -14,7 +14,7 @@ from writer.core.errors import HeadraceError
 from writer.core.offsets import Source, TopicPartition
 from writer.hooks.dispatcher import seen
 from writer.hooks.outbox import Health
-from writer.offsets.start_decision import number
+from writer.offsets.start_decision import changed, number
 from writer.sealing.bucket_states import BucketCounts, together
 from writer.sealing.idleness import Listener, frontier_of
 from writer.sealing.sealer import Sealer, sealed_targets
@@ -68,6 +68,8 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
         scheduling=settings.scheduling, targets=targets,
         held_bytes_max=None if settings.route is None else settings.route.held.max_bytes,
     )  # fmt: skip
+    ends = logs.samples[-1].ends if logs.samples else {}
+    blank = replace(blank, log_moved=changed({}, {}, frontier, ends))
     return blank if snapshot is None else _filled(blank, snapshot, entries)
 
 
@@ -187,6 +189,6 @@ def _filled(blank: View, snapshot: PipelineSnapshot, entries: list[Entry]) -> Vi
         commits=tuple(Commit(entry.version, entry.at, entry.facts) for entry in batches[:COMMITS_KEPT]),
         committed_at=newest.at if newest else None,
         event_time_newest=max((t for e in batches if (t := event_time_newest(e.facts))), default=None),
-        gaps=snapshot.gaps,
+        gaps=snapshot.gaps, log_cuts=tuple(snapshot.orphans()),
         gap_last=next((entry.facts for entry in entries if entry.kind == "gap"), None),
     )  # fmt: skip

@@ -146,12 +146,14 @@ class LagListener:
         mirror: str | None = None,
         selection: TopicSelection | None = None,
         on_beyond: Callable[[Sequence[str]], None] = lambda _: None,
+        log_break: Callable[[], str] = lambda: "",
     ) -> None:
         """`topics`: name → the id that the pipeline reads under. `selection`: what it would read at its next start.
 
-        `on_beyond` is called with the topics that it would leave out, for `topics.max`.
+        `on_beyond` is called with the topics that it would leave out, for `topics.max`. `log_break` says why a log is
+        not the one that the table was filled from; empty while they are.
         """
-        self._on_beyond = on_beyond
+        self._on_beyond, self._log_break = on_beyond, log_break
         self._cluster, self._topics, self._selection = cluster, dict(topics), selection
         self._progress = progress
         self._interval_s, self._group = interval.total_seconds(), mirror
@@ -180,6 +182,7 @@ class LagListener:
             if time.monotonic() >= due:
                 if self._attempt("lag_measurement", self._listen):
                     self._attempt("retention", self._ask_retention)  # needs a right that the rest does not
+                    self._attempt("log_comparison", self._compare_logs)
                 due = time.monotonic() + self._interval_s
             self._mirror()
             self._wake.wait(max(0.0, due - time.monotonic()))
@@ -188,6 +191,10 @@ class LagListener:
 
     def _ask_retention(self) -> None:
         self._progress.kept(self._cluster.retention(self._topics))
+
+    def _compare_logs(self) -> None:
+        if why := self._log_break():
+            self._progress.moved(why)
 
     def _listen(self) -> None:
         now = datetime.now(UTC)

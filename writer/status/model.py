@@ -11,7 +11,7 @@ from typing import Any, Literal
 from writer.batch.lateness import Lateness
 from writer.batch.task_report import RAW
 from writer.config.pipeline_sections import Scheduling
-from writer.core.offsets import Source
+from writer.core.offsets import OffsetRange, Source
 from writer.hooks.outbox import Health
 from writer.sealing.bucket_states import BucketCounts, BucketState
 from writer.status.lag_sample import AppendedRecords
@@ -194,6 +194,7 @@ class View:
     topic_restarts: int = 0  # likewise, because topics appeared that match the pattern
     incarnations: Mapping[str, int] = field(default_factory=dict)  # topic → number of the one that is read
     log_moved: str = ""  # why the logs are not those that this start began with
+    log_cuts: tuple[OffsetRange, ...] = ()  # rows of records that Kafka lost when it cut a log
     topics_appeared: str = ""  # which topics another start would read, too
     topics_beyond: tuple[str, ...] = ()  # that match the pattern, beyond `topics.max`: they are not read
     targets: Mapping[str, TargetState] = field(default_factory=dict)  # tables of a route, by name

@@ -13,7 +13,7 @@ from typing import Any
 from writer.avro.schema_plan import RejectedSchema, WriterSchema
 from writer.config.pipeline_sections import Scheduling
 from writer.core.files import BucketKey
-from writer.core.offsets import Source
+from writer.core.offsets import OffsetRange, Source
 from writer.hooks.outbox import Health
 from writer.sealing.bucket_states import BucketCounts, BucketState
 from writer.status.model import (
@@ -69,11 +69,13 @@ class Progress:
         gap_offsets_closed: int | None = None,
         gap: Mapping[str, Any] | None = None,
         incarnations: Mapping[str, int] | None = None,
+        log_cuts: Iterable[OffsetRange] = (),
     ) -> None:
         """The start commit is made. `recent` are the facts of earlier commits, newest first; `gap` those of this start.
 
         `gaps` are those that are open: their number, and the offsets they hold; `gap_offsets_closed`: offsets of gaps
-        that are over. `incarnations`: topic → number of the one that is read.
+        that are over. `incarnations`: topic → number of the one that is read. `log_cuts`: offsets whose rows are of
+        records that Kafka lost when it cut a log.
         """
         earlier = list(recent)
         with self._lock:
@@ -81,7 +83,7 @@ class Progress:
             self._set(
                 epoch=epoch, run=run, frontier=dict(frontier), limits=dict(limits), buckets=len(self._buckets),
                 gaps=gaps, gap_offsets_closed=gap_offsets_closed, log_moved="", topics_appeared="",
-                incarnations=dict(incarnations or {}),
+                incarnations=dict(incarnations or {}), log_cuts=tuple(log_cuts),
                 committed_at=next((assembled(facts) for facts in earlier), None),
                 event_time_newest=max((t for f in earlier if (t := event_time_newest(f))), default=None),
             )  # fmt: skip

@@ -19,7 +19,7 @@ from writer.core.offsets import TopicPartition
 from writer.core.text import plural
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines, version_or_time
 from writer.output.tables import console, emit_whole, ruled, show
-from writer.table.ledger.segment import Answer
+from writer.table.ledger.segment import Answer, CutRange
 
 _WORDS = {
     "rows": "rows", "late": "rows of the late table", "tombstones": "tombstones", "dead_letters": "dead letters",
@@ -84,6 +84,10 @@ def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
         "targets": [_target(target) for target in one.targets],
         "topic_partitions": [_part(line, one, deep=deep) for line in reconciliation.lines],
         "accepted": one.accepted and vars(one.accepted),
+        "log_cuts": [
+            {key: value for key, value in {**vars(cut), **vars(cut.part)}.items() if key != "part"}
+            for cut in reconciliation.cuts
+        ],
         "problems": [
             {"what": p.what, **(vars(p.part) if p.part else {}), "ranges": [list(span) for span in p.spans]}
             for p in one.problems
@@ -141,6 +145,7 @@ def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
         if one.uncounted and not deep
         else "",
         _accepted(one.accepted, deep=deep) if one.accepted else "",
+        *map(_cut, reconciliation.cuts),
         *(
             f"{plural(count, 'record')} {'was' if count == 1 else 'were'} filtered by {rule} of spec {spec}"
             for spec, rules in reconciliation.filtered.items()
@@ -186,6 +191,15 @@ def _accepted(answer: Answer, *, deep: bool) -> str:
     since = "files are read" if deep else "rows are proven"
     return (
         f"{changes}, which was accepted as version {answer.version}: {since} from there on, offsets from the beginning"
+    )
+
+
+def _cut(cut: CutRange) -> str:
+    """Return which rows are of records that Kafka lost when it cut a log."""
+    lost = "Kafka no longer has the records" if cut.is_proven else "Kafka no longer has all of the records"
+    return (
+        f"the log of {name_of(cut.part)} was cut: {lost} at offsets [{cut.start:,}, {cut.end:,}), whose rows are "
+        f"here (version {cut.version}). It goes on as incarnation {cut.successor} from offset {cut.start:,}"
     )
 
 

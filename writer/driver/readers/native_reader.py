@@ -12,12 +12,13 @@ from writer.clients import native_kafka
 from writer.commit import builder, range_shares
 from writer.config.connections import Kafka
 from writer.core.errors import HeadraceError, LogMoved
-from writer.core.offsets import OffsetRange
+from writer.core.offsets import LogMark, OffsetRange, Source
 from writer.kafka_reader.columns import ColumnChoice
-from writer.kafka_reader.errors import LostRecords, TopicGone
-from writer.kafka_reader.metadata import Metadata
+from writer.kafka_reader.errors import LogDiverged, LostRecords, TopicGone
+from writer.kafka_reader.requests.metadata import Metadata
+from writer.offsets.log_continuity import break_in, last_marks
 
-_MOVED = (LostRecords.__name__, TopicGone.__name__)  # a new start finds out what the log is now
+_MOVED = (LostRecords.__name__, LogDiverged.__name__, TopicGone.__name__)  # a new start finds out what the log is now
 
 
 class NativeReader:
@@ -36,7 +37,14 @@ class NativeReader:
         self._topic_ids, self._with_topic = topic_ids, with_topic
 
     def tasks_of(
-        self, frame: Any, committing: Sequence[OffsetRange], count: int, *, headers: bool, raw: bool
+        self,
+        frame: Any,
+        committing: Sequence[OffsetRange],
+        count: int,
+        marks: Mapping[Source, LogMark],
+        *,
+        headers: bool,
+        raw: bool,
     ) -> Callable[[TaskPlan], Report]:
         """Prepare the tasks of a batch. Raises Unavailable, AccessDenied where no broker says who leads."""
         wanted = [r for r in committing if r.start < r.end]
@@ -48,7 +56,7 @@ class NativeReader:
             ColumnChoice(topic=self._with_topic, headers=headers, raw=raw), self._limits, shares,
         )  # fmt: skip
         numbers = frame.sparkSession.range(0, len(shares), 1, len(shares))
-        return partial(_run, numbers, reading, committing)
+        return partial(_run, numbers, reading, committing, marks)
 
 
 def _place(leaders: Metadata, r: OffsetRange) -> tuple[int, str, int]:
@@ -58,12 +66,21 @@ def _place(leaders: Metadata, r: OffsetRange) -> tuple[int, str, int]:
     return -1 if leader is None else leader.node, *source
 
 
-def _run(numbers: Any, reading: ReadPlan, committing: Sequence[OffsetRange], plan: TaskPlan) -> Report:
+def _run(
+    numbers: Any,
+    reading: ReadPlan,
+    committing: Sequence[OffsetRange],
+    marks: Mapping[Source, LogMark],
+    plan: TaskPlan,
+) -> Report:
     carried = numbers.mapInArrow(partial(range_task.run, plan=plan, reading=reading), "report string")
     report = builder.merged(Report.from_json(row.report) for row in carried.collect())
     for failure in report.read_failures:
         raise (LogMoved if failure.kind in _MOVED else HeadraceError)(failure.message)
     if not report.lacks_schemas:
         builder.check_ranges_read(report, committing)
+        if why := break_in(report.ranges_read, marks):
+            raise LogMoved(why)
+        report.marks = last_marks(report.ranges_read)
         report.ranges = len(reading.shares)
     return report

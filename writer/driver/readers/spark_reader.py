@@ -1,7 +1,7 @@
 """Spark's Kafka source as what a batch's tasks read: `kafka.reader: spark`."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -9,8 +9,12 @@ from typing import Any
 from writer.batch import task
 from writer.batch.plan import TaskPlan
 from writer.batch.task_report import Report
+from writer.clients import native_kafka
 from writer.commit import builder
-from writer.core.offsets import OffsetRange
+from writer.core.errors import LogMoved
+from writer.core.offsets import LogMark, OffsetRange, Source
+from writer.kafka_reader.errors import OldRecordFormat, UnsupportedBroker
+from writer.offsets.log_check import LogQuestions
 
 KAFKA_OPTIONS = {
     # Spark asks the broker for both ends of the log at each poll. At Kafka's 500 records a poll that is most of the
@@ -72,28 +76,74 @@ class SparkReader:
 
     cost_by_partition = True
 
-    def __init__(self, records_max: int, *, with_topic: bool) -> None:
-        """`records_max`: of an Arrow batch. `with_topic`: the records are of several topics."""
+    def __init__(
+        self, records_max: int, logs: LogQuestions, topic_ids: Callable[[], Mapping[str, str]], *, with_topic: bool
+    ) -> None:
+        """`records_max`: of an Arrow batch. `with_topic`: the records are of several topics.
+
+        `logs`: is asked what the logs are known by, which Spark's source does not say. `topic_ids`: of the incarnations
+        that the pipeline reads now, as Kafka writes them.
+        """
+        self._logs, self._topic_ids = logs, topic_ids
         self._records_max, self._topic = records_max, ["topic"] if with_topic else []
         self._record_bytes: float | None = None  # mean of the last batch
         self._record_bytes_max = 0.0  # mean of the heaviest Arrow batch since the start
 
     def tasks_of(
-        self, frame: Any, _committing: Sequence[OffsetRange], count: int, *, headers: bool, raw: bool
+        self,
+        frame: Any,
+        committing: Sequence[OffsetRange],
+        count: int,
+        marks: Mapping[Source, LogMark],
+        *,
+        headers: bool,
+        raw: bool,
     ) -> Callable[[TaskPlan], Report]:
-        """Prepare the tasks of a batch. Returns what runs them by a plan, and adds their reports up."""
+        """Prepare the tasks of a batch. Returns what runs them by a plan, and adds their reports up.
+
+        Raises LogMoved where the logs do not continue what `marks` describe, ReadFailed.
+        """
         limits = arrow_limits(self._records_max, self._record_bytes, self._record_bytes_max)
         for setting, value in limits.items():
             frame.sparkSession.conf.set(setting, value)  # the query's own session
         beside = [*(["timestampType"] if raw else []), *(["headers"] if headers or raw else [])]
         records = frame.select(*self._topic, "partition", "offset", "timestamp", "key", "value", *beside)
-        return partial(self._run, records.coalesce(count))
+        starts = {(r.part.topic, r.part.partition): r.start for r in committing}
+        ends = {(r.part.topic, r.part.partition): r.end for r in committing if r.start < r.end}
+        self._check_unchanged({source: starts[source] for source in ends}, marks)
+        return partial(self._run, records.coalesce(count), ends, self._marks_before(ends))
 
-    def _run(self, records: Any, plan: TaskPlan) -> Report:
+    def _marks_before(self, offsets: Mapping[Source, int]) -> Mapping[Source, LogMark]:
+        """Ask what the logs are known by at some offsets; nothing of brokers or logs that are too old to say it."""
+        try:
+            return self._logs.marks_before(offsets, native_kafka.topic_ids(self._topic_ids()))
+        except (UnsupportedBroker, OldRecordFormat):  # each start logs it
+            return {}
+
+    def _check_unchanged(self, offsets: Mapping[Source, int], marks: Mapping[Source, LogMark]) -> set[Source]:
+        """Return the partitions whose logs still have the batches that the marks describe.
+
+        Raises LogMoved where a log has another batch before its offset.
+        """
+        there = self._marks_before({source: offset for source, offset in offsets.items() if source in marks})
+        for source, mark in there.items():
+            if not mark.continues(marks[source]):
+                raise LogMoved(
+                    f"the log of {source[0]}/{source[1]} has other records before offset {offsets[source]} than were "
+                    "read"
+                )
+        return set(there)
+
+    def _run(self, records: Any, ends: Mapping[Source, int], marks: Mapping[Source, LogMark], plan: TaskPlan) -> Report:
         carried = records.mapInArrow(partial(task.run, plan=plan), "report string")
         report = builder.merged(Report.from_json(row.report) for row in carried.collect())
         if report.lacks_schemas:
             return report
+        # Asked before and after the tasks: what they read in between is of the same log.
+        if gone := marks.keys() - self._check_unchanged(ends, marks):
+            topic, partition = min(gone)
+            raise LogMoved(f"the log of {topic}/{partition} lost records while they were read")
+        report.marks = dict(marks)
         scan = _scan(carried)
         builder.check_handed_over(report, _handed_over(scan))
         report.ranges = _pieces(scan)

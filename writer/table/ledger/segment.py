@@ -73,6 +73,18 @@ class RewoundRange:
 
 
 @dataclass(frozen=True)
+class CutRange:
+    """Offsets [start, end) whose rows are of records that Kafka lost when it cut the log of a part."""
+
+    part: TopicPartition
+    version: int
+    start: int
+    end: int
+    successor: int  # number of the incarnation that goes on from `start`
+    is_proven: bool  # exactly these; else some of them may be in Kafka still, and come again
+
+
+@dataclass(frozen=True)
 class Answer:
     """The decision about another client's changes. `accepted`: they stay; else they were undone."""
 
@@ -102,6 +114,7 @@ class LedgerSegment:
     backs: tuple[RewoundRange, ...] = ()  # where rewinds took the frontier back
     answers: tuple[Answer, ...] = ()
     filtered: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # left out by specs, by spec and rule
+    cuts: tuple[CutRange, ...] = ()  # of logs that Kafka cut
 
     @property
     def accepts(self) -> bool:
@@ -166,6 +179,7 @@ def bound(segments: Sequence[LedgerSegment]) -> LedgerSegment:
         gap_records=together(c.gap_records for c in segments),
         backs=tuple(back for c in segments for back in c.backs),
         answers=tuple(answer for c in segments for answer in c.answers), filtered=filtered_in(segments),
+        cuts=tuple(cut for c in segments for cut in c.cuts),
     )  # fmt: skip
 
 
@@ -220,7 +234,9 @@ def _of(version: int, actions: Sequence[Action], pipeline: str, known: Known) ->
     match about.get("kind"):
         case "start" | "adopt":
             starts = int(about["kind"] == "start")
-            return replace(one, starts=starts, begins=_moved(actions, pipeline))
+            found = about.get("cuts", ())
+            cuts = tuple(_cut_from_json({**cut, "version": version}) for cut in found)
+            return replace(one, starts=starts, begins=_moved(actions, pipeline), cuts=cuts)
         case "side":  # dead letters: their main commit has the account, but for how many a rewind took
             return replace(one, removals=_taken(version, about))
         case "batch":
@@ -341,7 +357,16 @@ def to_json(one: LedgerSegment, pipeline: str, table_id: str) -> dict[str, Any]:
                   for back in one.backs],
         "answers": [vars(answer) for answer in one.answers],
         "filtered": one.filtered,
+        **({"cuts": [_cut_to_json(cut) for cut in one.cuts]} if one.cuts else {}),
     }  # fmt: skip
+
+
+def _cut_to_json(cut: CutRange) -> dict[str, Any]:
+    return {key: value for key, value in {**vars(cut), **vars(cut.part)}.items() if key != "part"}
+
+
+def _cut_from_json(raw: Mapping[str, Any]) -> CutRange:
+    return CutRange(part_of(raw), raw["version"], raw["start"], raw["end"], raw["successor"], raw["is_proven"])
 
 
 def from_json(raw: Mapping[str, Any], where: str) -> LedgerSegment:
@@ -369,6 +394,7 @@ def from_json(raw: Mapping[str, Any], where: str) -> LedgerSegment:
             tuple(RewoundRange(part_of(b), b["version"], b["start"], b["end"]) for b in raw["backs"]),
             tuple(Answer(a["version"], tuple(a["changes"]), a["accepted"]) for a in raw["answers"]),
             raw["filtered"],
+            tuple(map(_cut_from_json, raw.get("cuts", ()))),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerUnreadable(

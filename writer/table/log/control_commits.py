@@ -7,6 +7,7 @@ long as was tried.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,14 +18,16 @@ from writer.table.log.appender import Appender, Check, LostRace
 from writer.table.log.entries import entry_facts, ours, touched
 from writer.table.log.foreign_writes import CommitFailed, Overtaken, Resealed, one_line
 from writer.table.log.log import Action
-from writer.table.log.operations import Acceptance, Adoption, Closing, Fill, Gap, Loss, Sealing
+from writer.table.log.operations import Acceptance, Adoption, Closing, Fill, Gap, LogCut, Loss, Sealing
 from writer.table.log.snapshot import (
     INCARNATIONS,
     SUPERSEDED,
     PipelineSnapshot,
-    app_id,
     changes_name,
     closed_name,
+    cut_name,
+    frontier_values,
+    seen_name,
 )
 from writer.table.schema_ids import unrecorded
 
@@ -32,13 +35,19 @@ Ids = Mapping[str, Sequence[str]]  # topic → ids of its incarnations
 
 
 def begin(
-    end: Appender, starts: Mapping[TopicPartition, int], incarnations: Ids, closed: int = 0, lease: int | None = None
+    end: Appender,
+    starts: Mapping[TopicPartition, int],
+    incarnations: Ids,
+    closed: int = 0,
+    lease: int | None = None,
+    cuts: Sequence[LogCut] = (),
 ) -> int:
     """Take the pipeline over: raise the epoch, and set the frontier of new parts, in one entry. Returns the epoch.
 
     A part that has a frontier by then keeps it. Runs up to `closed` are not continued by any later start. Older epochs
-    are fenced from then on. `lease`: epoch of the lease under which this start was ordered. Raises Fenced when a start
-    under a newer lease came before: this one is a straggler.
+    are fenced from then on. `lease`: epoch of the lease under which this start was ordered. `cuts`: logs that go on as
+    further incarnations, whose parts are among the new ones. Raises Fenced when a start under a newer lease came
+    before: this one is a straggler.
     """
 
     def start(snapshot: PipelineSnapshot) -> PipelineSnapshot:
@@ -47,14 +56,49 @@ def begin(
                 f"pipeline {end.pipeline!r} was started under lease {snapshot.lease} of its supervisors, this "
                 f"start was ordered under lease {lease}: another supervisor has taken over. Leave it to that one."
             )
+        _check_cuts(end, snapshot, cuts)
         new = {part: offset for part, offset in starts.items() if snapshot.frontier(part) is None}
         lease_facts = {} if lease is None else {"lease": lease}
-        _take_over(end, snapshot, new, incarnations, closed, {"kind": "start", **lease_facts}, lease)
+        cut_facts = {"cuts": [cut.to_dict() for cut in cuts]} if cuts else {}
+        values = {cut_name(end.pipeline, cut.part): cut.offset for cut in cuts}
+        values |= {} if lease is None else {f"{end.pipeline}/lease": lease}
+        values |= _carried(snapshot, new, cuts)
+        _take_over(end, snapshot, new, incarnations, closed, {"kind": "start", **lease_facts, **cut_facts}, values)
         return snapshot
 
     taken = end.retried(start)
     end.table_id = taken.state.metadata["id"]
     return taken.epoch + 1
+
+
+def _carried(
+    snapshot: PipelineSnapshot, starts: Mapping[TopicPartition, int], cuts: Sequence[LogCut]
+) -> dict[str, int]:
+    """Return the `txn` values that partitions take along whose log was not cut, but that of another of their topic.
+
+    They go on as the same log: what it is known by, and how far its event times have come.
+    """
+    values = dict[str, int]()
+    cut_parts = {cut.part for cut in cuts}
+    numbers = {(cut.part.topic, cut.successor): cut.part.incarnation for cut in cuts}
+    for part, offset in starts.items():
+        old = replace(part, incarnation=numbers.get((part.topic, part.incarnation), 0))
+        if old in cut_parts or snapshot.frontier(old) != offset:
+            continue
+        mark, seen = snapshot.mark(old), snapshot.seen(old)
+        values |= frontier_values(snapshot, {part: offset}, {} if mark is None else {part: mark})
+        values |= {} if seen is None else {seen_name(snapshot.pipeline, part): seen}
+    return values
+
+
+def _check_cuts(end: Appender, snapshot: PipelineSnapshot, cuts: Sequence[LogCut]) -> None:
+    """Raise Fenced where the frontier of a part whose log was cut moved since it was looked at."""
+    for cut in cuts:
+        if snapshot.frontier(cut.part) != cut.frontier:
+            raise Fenced(
+                f"offsets of {cut.part.name} were committed while pipeline {end.pipeline!r} was started: another "
+                "writer runs. Stop one of them."
+            )
 
 
 def adopt(end: Appender, snapshot: PipelineSnapshot, adoption: Adoption) -> int:
@@ -65,7 +109,7 @@ def adopt(end: Appender, snapshot: PipelineSnapshot, adoption: Adoption) -> int:
     assert all(snapshot.frontier(part) is None for part in adoption.starts), "an adoption moves no frontier"
     try:
         about = {"kind": "adopt", **adoption.facts}
-        _take_over(end, snapshot, adoption.starts, adoption.incarnations, adoption.closed, about)
+        _take_over(end, snapshot, adoption.starts, adoption.incarnations, adoption.closed, about, {})
     except LostRace as error:
         raise CommitFailed(
             f"the table at {end.location} was written to meanwhile (version {snapshot.version + 1}); nothing was "
@@ -78,15 +122,33 @@ def adopt(end: Appender, snapshot: PipelineSnapshot, adoption: Adoption) -> int:
 
 
 def _take_over(
-    end: Appender, snapshot: PipelineSnapshot, starts: Mapping[TopicPartition, int], incarnations: Ids, closed: int,
-    about: Mapping[str, Any], lease: int | None = None,
-) -> None:  # fmt: skip
+    end: Appender,
+    snapshot: PipelineSnapshot,
+    starts: Mapping[TopicPartition, int],
+    incarnations: Ids,
+    closed: int,
+    about: Mapping[str, Any],
+    more: Mapping[str, int],
+) -> None:
+    """Write the entry of a start or an adoption. `more`: `txn` values that it alone sets."""
     pipeline, wanted = end.pipeline, {topic: list(ids) for topic, ids in incarnations.items()}
-    values = {app_id(pipeline, part): offset for part, offset in starts.items()}
+    values = {**frontier_values(snapshot, starts, {}), **_forgotten_marks(snapshot, wanted), **more}
     values |= {f"{pipeline}/closed": max(closed, snapshot.closed)} if closed else {}
-    values |= {} if lease is None else {f"{pipeline}/lease": lease}
     properties = {} if snapshot.incarnations() == wanted else {INCARNATIONS: json.dumps(wanted)}
     end.write(snapshot, [], {**values, f"{pipeline}/epoch": snapshot.epoch + 1}, about, properties)
+
+
+def _forgotten_marks(snapshot: PipelineSnapshot, incarnations: Ids) -> dict[str, int]:
+    """Return the `txn` values by which parts lose their marks whose incarnation gets another id: another log's."""
+    known = snapshot.incarnations()
+    values = dict[str, int]()
+    for part, frontier in snapshot.parts().items():
+        number = part.incarnation
+        before = list(known.get(part.topic, ()))[number - 1 : number]
+        after = list(incarnations.get(part.topic, ()))[number - 1 : number]
+        if before != after and snapshot.mark(part) is not None:
+            values |= frontier_values(snapshot, {part: frontier}, {})
+    return values
 
 
 def convert(end: Appender, about: Mapping[str, Any], properties: Mapping[str, str], rules: Sequence[Action]) -> int:
@@ -196,7 +258,7 @@ def record_gap(end: Appender, snapshot: PipelineSnapshot, gap: Gap) -> int:
     def values(newest: PipelineSnapshot) -> dict[str, int]:
         pipeline, sums = end.pipeline, newest.gap_sums
         return {
-            **{app_id(pipeline, r.part): r.end for r in gap.ranges},
+            **frontier_values(newest, {r.part: r.end for r in gap.ranges}, {}),
             f"{pipeline}/epoch": gap.epoch + int(gap.takes_over),
             f"{pipeline}/gaps": sums["gaps"] + 1, f"{pipeline}/gap_offsets": sums["gap_offsets"] + gap.offsets,
         }  # fmt: skip

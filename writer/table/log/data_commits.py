@@ -16,10 +16,10 @@ from writer.table.log.operations import Batch, Replay, Reprocess, Rewind, Rewrit
 from writer.table.log.snapshot import (
     NEVER,
     PipelineSnapshot,
-    app_id,
     changes_name,
     closed_name,
     closed_values,
+    frontier_values,
     seen_name,
 )
 from writer.table.schema_ids import unrecorded
@@ -39,7 +39,7 @@ def commit(end: Appender, snapshot: PipelineSnapshot, batch: Batch) -> int:
 
     def values(newest: PipelineSnapshot) -> dict[str, int]:
         return {
-            **{app_id(end.pipeline, r.part): r.end for r in batch.ranges},
+            **frontier_values(newest, {r.part: r.end for r in batch.ranges}, batch.marks),
             f"{end.pipeline}/epoch": batch.epoch, f"{end.pipeline}/settled": batch.settled,
             **{seen_name(end.pipeline, part): at for part, at in batch.seen.items()},
             **unrecorded(newest.state.transactions, batch.meanings),
@@ -165,8 +165,8 @@ def _swapped(wanted: Rewind) -> tuple[list[BucketFile], list[StagedFile]]:
 def _values(pipeline: str, snapshot: PipelineSnapshot, wanted: Rewind) -> dict[str, int]:
     """Return the `txn` values as they are from then on."""
     frontier = wanted.undo.frontier if wanted.undo else {}
-    values = {app_id(pipeline, part): at for part, at in frontier.items() if snapshot.frontier(part) != at}
-    values |= {app_id(pipeline, r.part): r.start for r in wanted.ranges}
+    moved = {part: offset for part, offset in frontier.items() if snapshot.frontier(part) != offset}
+    values = frontier_values(snapshot, {**moved, **{r.part: r.start for r in wanted.ranges}}, wanted.marks)
     values |= {seen_name(pipeline, part): NEVER if at is None else at for part, at in wanted.seen.items()}
     values |= closed_values(snapshot, wanted.closed_until)
     values |= {

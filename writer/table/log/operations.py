@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.offsets import OffsetRange, Span, TopicPartition
+from writer.core.offsets import LogMark, OffsetRange, Span, TopicPartition
 from writer.table.log.foreign_writes import Change
 
 
@@ -27,6 +27,23 @@ class Batch:
     closed_until: datetime | None = None  # by which its rows were found to be late, or not
     closed_targets: Mapping[int, datetime] = field(default_factory=dict)  # the same for tables of a route, by number
     meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
+    marks: Mapping[TopicPartition, LogMark] = field(default_factory=dict)  # of the logs at the ends of the ranges
+
+
+@dataclass(frozen=True)
+class LogCut:
+    """A log that Kafka cut below the frontier of a part, and that goes on as a further incarnation."""
+
+    part: TopicPartition  # of the old incarnation
+    successor: int  # number of the new incarnation
+    offset: int  # where the new one begins
+    frontier: int  # of the old one: rows from `offset` on are of records that Kafka lost, or that come again
+    is_proven: bool  # nothing below `offset` was lost, and all above; else it is the last offset known to be sound
+
+    def to_dict(self) -> dict[str, Any]:
+        """Describe it as JSON values."""
+        offsets = {"start": self.offset, "end": self.frontier}
+        return {**vars(self.part), **offsets, "successor": self.successor, "is_proven": self.is_proven}
 
 
 @dataclass(frozen=True)
@@ -231,6 +248,7 @@ class Rewind:
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: at
     undo: Undo | None = None
     targets: Sequence[TargetRewind] = ()
+    marks: Mapping[TopicPartition, LogMark] = field(default_factory=dict)  # of the logs, as the earlier version had it
 
     @property
     def rows(self) -> int:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from writer.core.errors import ConfigError
-from writer.core.offsets import TopicPartition
+from writer.core.offsets import LogMark, OffsetRange, TopicPartition
 from writer.core.units import instant, microseconds
 from writer.table.log.log import State
 
@@ -35,6 +35,7 @@ def check_format(transactions: Mapping[str, int], pipeline: str, location: str) 
 
 
 GAP_SUMS = ("gaps", "gap_offsets", "gaps_ended", "gap_offsets_ended")
+NO_MARK = -1  # what stands for no mark of a log where a `txn` had one and lost it
 NEVER = -(2**62)  # what stands for no instant where a `txn` had one and goes back
 # Properties of the table.
 INCARNATIONS, TARGETS, RAW = "headrace.incarnations", "headrace.targets", "headrace.raw"
@@ -114,6 +115,18 @@ class PipelineSnapshot:
                 topic, _, incarnation = rest[0].rpartition("@")
                 found[TopicPartition(topic, int(incarnation), int(rest[1]))] = at
         return found
+
+    def mark(self, part: TopicPartition) -> LogMark | None:
+        """Return what the log is known by before the frontier of this part; None where that is not known."""
+        epoch_name, fingerprint_name = mark_names(self.pipeline, part)
+        fingerprint = self.state.transactions.get(fingerprint_name, NO_MARK)
+        return None if fingerprint == NO_MARK else LogMark(self.state.transactions[epoch_name], fingerprint)
+
+    def orphans(self) -> list[OffsetRange]:
+        """Return the offsets whose rows are of records that Kafka lost when it cut a log, by partition."""
+        parts = sorted(self.parts().items())
+        cuts = ((part, self.state.transactions.get(cut_name(self.pipeline, part)), end) for part, end in parts)
+        return [OffsetRange(part, min(cut, end), end) for part, cut, end in cuts if cut is not None]
 
     @property
     def gaps(self) -> tuple[int, int]:
@@ -203,6 +216,34 @@ def format_name(pipeline: str) -> str:
 def app_id(pipeline: str, part: TopicPartition) -> str:
     """Name of a part's `txn` in the table."""
     return f"{pipeline}/{part.topic}@{part.incarnation}/{part.partition}"
+
+
+def mark_names(pipeline: str, part: TopicPartition) -> tuple[str, str]:
+    """Names of the `txn`s that hold the mark of a part's log: the leader epoch, and the fingerprint."""
+    return f"{app_id(pipeline, part)}/leader_epoch", f"{app_id(pipeline, part)}/fingerprint"
+
+
+def cut_name(pipeline: str, part: TopicPartition) -> str:
+    """Name of the `txn` that holds the offset at which Kafka cut the log of a part: it goes on as another."""
+    return f"{app_id(pipeline, part)}/cut"
+
+
+def frontier_values(
+    snapshot: PipelineSnapshot, offsets: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, LogMark]
+) -> dict[str, int]:
+    """Return the `txn` values that set frontiers, with what the logs are known by there.
+
+    A part without a mark loses the one that it had: that is of another offset.
+    """
+    values = {app_id(snapshot.pipeline, part): offset for part, offset in offsets.items()}
+    for part in offsets:
+        epoch_name, fingerprint_name = mark_names(snapshot.pipeline, part)
+        mark = marks.get(part)
+        if mark is not None:
+            values |= {epoch_name: mark.leader_epoch, fingerprint_name: mark.fingerprint}
+        elif snapshot.mark(part) is not None:
+            values |= {epoch_name: NO_MARK, fingerprint_name: NO_MARK}
+    return values
 
 
 def seen_name(pipeline: str, part: TopicPartition) -> str:

@@ -9,13 +9,14 @@ from uuid import UUID
 
 from writer.core.offsets import Source
 from writer.kafka_reader.errors import Corrupt
-from writer.kafka_reader.metadata import NO_ID
 from writer.kafka_reader.protocol import NO_TAGS, FieldReader, array, text
+from writer.kafka_reader.requests.metadata import NO_ID
 
 BY_ID = 13  # version of the request that names topics by their ids
-_BYTES_MIN, _READ_COMMITTED, _CONSUMER = 1, 1, -1
+_BYTES_MIN, _CONSUMER = 1, -1
 _NO_SESSION = (0, -1)
-_UNKNOWN = -1  # epoch of the last record, start of the log: only followers say them
+_UNKNOWN = -1  # start of the log: only followers say it
+_DIVERGING_EPOCH = 0  # number of the tagged field
 
 
 class PartitionQuestion(NamedTuple):
@@ -26,6 +27,7 @@ class PartitionQuestion(NamedTuple):
     epoch: int  # of the leader, -1 where it is not known; a broker that knows a later one refuses
     offset: int
     bytes_max: int
+    last_epoch: int = -1  # of the batch before the offset (KIP-595); a broker whose log differs there says so; -1: any
 
 
 class PartitionAnswer(NamedTuple):
@@ -37,6 +39,7 @@ class PartitionAnswer(NamedTuple):
     aborted: Sequence[tuple[int, int]]  # producer and first offset of transactions that were aborted
     preferred_replica: int  # broker to ask instead, -1: none
     records: memoryview
+    diverges_at: int | None = None  # the log has other records from there on than those that were read before
 
 
 @dataclass(frozen=True)
@@ -51,22 +54,24 @@ class FetchAnswer:
 
 def request_body(
     questions: Iterable[PartitionQuestion], version: int, topic_ids: Mapping[str, UUID], *,
-    wait_ms: int, bytes_max: int, rack: str,
+    wait_ms: int, bytes_max: int, rack: str, committed: bool = True,
 ) -> bytes:  # fmt: skip
-    """Write a request for committed records, in the order of the questions as far as topics do not mix.
+    """Write a request for records, in the order of the questions as far as topics do not mix.
+
+    `committed`: none of a transaction that is still open, nor what is behind it.
 
     A broker answers as soon as it has a byte, after `wait_ms` otherwise. It gives the first batch of the first
     partition that has one whole, whatever its size; all else within `bytes_max`.
     """
     by_topic = defaultdict[str, list[bytes]](list)
     for one in questions:
-        numbers = (one.partition, one.epoch, one.offset, _UNKNOWN, _UNKNOWN, one.bytes_max)
+        numbers = (one.partition, one.epoch, one.offset, one.last_epoch, _UNKNOWN, one.bytes_max)
         by_topic[one.topic].append(struct.pack(">iiqiqi", *numbers) + NO_TAGS)
     topics = [
         (topic_ids[topic].bytes if version >= BY_ID else text(topic)) + array(partitions) + NO_TAGS
         for topic, partitions in by_topic.items()
     ]
-    head = struct.pack(">iiiibii", _CONSUMER, wait_ms, _BYTES_MIN, bytes_max, _READ_COMMITTED, *_NO_SESSION)
+    head = struct.pack(">iiiibii", _CONSUMER, wait_ms, _BYTES_MIN, bytes_max, int(committed), *_NO_SESSION)
     return head + array(topics) + array([]) + text(rack) + NO_TAGS
 
 
@@ -95,5 +100,6 @@ def _partition(reader: FieldReader) -> tuple[int, PartitionAnswer]:
         reader.skip_tags()
     replica = reader.one("i")
     records = reader.raw(max(reader.length(), 0))
-    reader.skip_tags()
-    return partition, PartitionAnswer(error, high_watermark, log_start, aborted, replica, records)
+    diverging = reader.tags().get(_DIVERGING_EPOCH)
+    diverges_at = None if diverging is None else FieldReader(diverging).take("iq")[1]
+    return partition, PartitionAnswer(error, high_watermark, log_start, aborted, replica, records, diverges_at)

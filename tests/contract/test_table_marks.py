@@ -1,0 +1,123 @@
+"""What every table format promises of the marks of logs: each is of its frontier, whatever moves that."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.contract.tables import P0, P1, batch, begun, stage, table
+from writer.core.errors import Fenced
+from writer.core.files import StagedFile
+from writer.core.offsets import LogMark, OffsetRange, TopicPartition
+from writer.offsets.log_continuity import EarlierEnd, history_of
+from writer.table.gap_records import history
+from writer.table.ledger.segment_store import LedgerStore
+from writer.table.log.operations import Adoption, Gap, LogCut, Rewind
+from writer.table.table import PipelineTable
+
+__all__ = ["stage", "table"]
+FIRST, SECOND = LogMark(3, 2**63 - 1), LogMark(0, 0)
+NEXT = replace(P0, incarnation=2)
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
+
+
+def filled(table: PipelineTable, stage: Callable[[int], StagedFile]) -> int:
+    """Commit 100 and 50 offsets of the first partition. Returns the epoch."""
+    epoch = begun(table)
+    table.commit(table.snapshot(), replace(batch(epoch, 0, 100, stage(100)), marks={P0: FIRST}))
+    table.commit(table.snapshot(), replace(batch(epoch, 100, 150, stage(50)), marks={P0: SECOND}))
+    return epoch
+
+
+def test_a_commit_keeps_what_the_log_is_known_by_and_the_next_one_replaces_it(
+    table: PipelineTable, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = begun(table)
+    assert table.snapshot().mark(P0) is None
+    table.commit(table.snapshot(), replace(batch(epoch, 0, 100, stage(100)), marks={P0: FIRST}))
+    assert (table.snapshot().mark(P0), table.snapshot().mark(P1)) == (FIRST, None)
+    table.commit(table.snapshot(), replace(batch(epoch, 100, 150, stage(50)), marks={P0: SECOND}))
+    assert table.snapshot().mark(P0) == SECOND
+    table.commit(table.snapshot(), batch(epoch, 150, 151, stage(1)))
+    assert table.snapshot().mark(P0) is None, "of another offset"
+    entries = table.entries(-1)
+    assert history_of(entries, "events", P0, 151).ends == (EarlierEnd(150, SECOND), EarlierEnd(100, FIRST))
+    assert history_of(entries, "events", P0, 151).begin == 0
+
+
+def test_marks_outlive_the_entries_that_set_them(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
+    epoch = filled(table, stage)
+    for at in range(12):
+        table.commit(table.snapshot(), batch(epoch, at, at + 1, stage(1), part=P1))
+    table._interval, table._tidied = 1, -1
+    table.tidy()
+    assert table.snapshot().mark(P0) == SECOND
+
+
+def test_a_gap_and_a_skip_lose_the_mark(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
+    epoch = filled(table, stage)
+    table.record_gap(table.snapshot(), Gap(uuid4().hex, epoch, [OffsetRange(P0, 150, 170)], "retention"))
+    assert (table.snapshot().frontier(P0), table.snapshot().mark(P0)) == (170, None)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_rewind_has_the_mark_of_the_earlier_version_or_none(
+    table: PipelineTable, stage: Callable[[int], StagedFile], known: bool
+) -> None:
+    filled(table, stage)
+    snapshot = table.snapshot()
+    facts = {"at": datetime.now(UTC).isoformat()}
+    marks = {P0: FIRST} if known else {}
+    taken = Rewind(uuid4().hex, 2, [OffsetRange(P0, 100, 150)], [], [], {}, facts=facts, marks=marks)
+    table.rewind(snapshot, taken)
+    assert (table.snapshot().frontier(P0), table.snapshot().mark(P0)) == (100, FIRST if known else None)
+
+
+def test_an_adoption_under_another_id_loses_the_marks_of_that_topic(
+    table: PipelineTable, stage: Callable[[int], StagedFile]
+) -> None:
+    filled(table, stage)
+    table.adopt(table.snapshot(), Adoption({"clicks": ["uuid-1"], "other": ["x"]}, {}))
+    assert table.snapshot().mark(P0) == SECOND
+    table.adopt(table.snapshot(), Adoption({"clicks": ["uuid-2"], "other": ["x"]}, {}))
+    assert (table.snapshot().frontier(P0), table.snapshot().mark(P0)) == (150, None)
+
+
+def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_along(
+    table: PipelineTable, stage: Callable[[int], StagedFile]
+) -> None:
+    epoch = filled(table, stage)
+    seen = {P0: 5, P1: 7}
+    table.commit(table.snapshot(), replace(batch(epoch, 0, 10, stage(10), part=P1), marks={P1: FIRST}, seen=seen))
+    cut = LogCut(P0, 2, 120, 150, is_proven=True)
+    other = TopicPartition("clicks", 2, 1)
+    ids = {"clicks": ["uuid-1", "uuid-1"]}
+    stale = replace(cut, frontier=140)
+    with pytest.raises(Fenced, match="another writer runs"):
+        table.begin({NEXT: 120, other: 10}, ids, cuts=[stale])
+    table.begin({NEXT: 120, other: 10}, ids, cuts=[cut])
+    snapshot = table.snapshot()
+    assert snapshot.incarnations() == ids
+    assert snapshot.parts() == {P0: 150, P1: 10, NEXT: 120, other: 10}
+    assert (snapshot.mark(NEXT), snapshot.seen(NEXT)) == (None, None)
+    assert (snapshot.mark(other), snapshot.seen(other)) == (FIRST, 7)
+    assert snapshot.orphans() == [OffsetRange(P0, 120, 150)]
+    _, segments = history(table, "events", table.rows_at)
+    found = [one for segment in segments for one in segment.cuts]
+    assert [(one.part, one.start, one.end, one.successor, one.is_proven) for one in found] == [(P0, 120, 150, 2, True)]
+
+
+def test_a_cut_stands_in_the_ledger(table: PipelineTable) -> None:
+    begun(table, p0=10)
+    table.begin({NEXT: 5}, {"clicks": ["uuid-1", "uuid-1"]}, cuts=[LogCut(P0, 2, 5, 10, is_proven=False)])
+    table._interval, table._tidied = 1, -1
+    table.tidy()
+    pages = LedgerStore(table.store, table.snapshot().state.metadata["id"], "events").pages()
+    assert [one.start for segment in pages for one in segment.cuts] == [5]

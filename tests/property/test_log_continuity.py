@@ -1,0 +1,207 @@
+"""A log that is cut, restored, retained and compacted at random: what a table's marks tell of it is never wrong."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from hypothesis import given, strategies as st
+
+from writer.core.offsets import LogMark, Source, TopicPartition, mark_of_header
+from writer.kafka_reader.requests.epoch_ends import EpochEnd
+from writer.offsets.log_check import CommittedPart, LogCheck
+from writer.offsets.log_continuity import Continues, Diverges
+from writer.offsets.start_decision import LogRange
+from writer.table.log.snapshot import app_id, mark_names
+
+PART = TopicPartition("clicks", 1, 0)
+SOURCE = ("clicks", 0)
+IDS = {"clicks": "AAAAAAAAAAAAAAAAAAAAAQ"}
+
+
+@dataclass(frozen=True)
+class Batch:
+    base: int
+    after: int
+    epoch: int
+    ident: int  # of what its producer sent
+    is_compacted: bool = False
+
+    @property
+    def mark(self) -> LogMark:
+        return mark_of_header(
+            leader_epoch=self.epoch, offsets=(self.base, self.after - 1), producer=(self.ident, 0, 0),
+            newest_ms=self.ident, checksum=self.ident + 10**6 * self.is_compacted, is_compacted=self.is_compacted,
+        )  # fmt: skip
+
+
+@dataclass
+class Volume:
+    """What a broker has of a log, with Kafka's cache of epochs. `lineage`: before retention and compaction."""
+
+    epoch: int = 0
+    lineage: list[Batch] = field(default_factory=list)
+    held: dict[int, Batch] = field(default_factory=dict)  # by base; compaction and retention take from it
+    start: int = 0
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])  # epoch, first offset
+
+    @property
+    def end(self) -> int:
+        return self.lineage[-1].after if self.lineage else 0
+
+    def copy(self) -> "Volume":
+        return Volume(self.epoch, list(self.lineage), dict(self.held), self.start, list(self.epochs))
+
+    def append(self, count: int, ident: int) -> None:
+        batch = Batch(self.end, self.end + count, self.epoch, ident)
+        self.lineage.append(batch)
+        self.held[batch.base] = batch
+
+    def elect(self) -> None:
+        self.epoch += 1
+        self.epochs = [*(one for one in self.epochs if one[1] < self.end), (self.epoch, self.end)]
+
+    def cut(self, batches: int) -> None:
+        """Lose the last batches, as an unclean election does."""
+        self.lineage = self.lineage[: max(0, len(self.lineage) - batches)]
+        self.held = {base: batch for base, batch in self.held.items() if base < self.end}
+        self.start = min(self.start, self.end)
+        self.elect()
+
+    def retain(self, batches: int) -> None:
+        """Lose the oldest batches."""
+        gone = [one for one in self.lineage if one.base >= self.start][:batches]
+        self.start = gone[-1].after if gone else self.start
+        self.held = {base: batch for base, batch in self.held.items() if base >= self.start}
+        older = [one for one in self.epochs if one[1] < self.start]
+        kept = [one for one in self.epochs if one[1] >= self.start]
+        self.epochs = ([(older[-1][0], self.start)] if older and (not kept or kept[0][1] > self.start) else []) + kept
+
+    def compact(self, chosen: int) -> None:
+        """Take records out of a batch, or all of it; never of the last one, which is in the active segment."""
+        bases = sorted(self.held)[:-1]
+        if bases:
+            base = bases[chosen % len(bases)]
+            if chosen % 2:
+                del self.held[base]
+            else:
+                self.held[base] = replace(self.held[base], is_compacted=True)
+
+    def move(self) -> None:
+        """Copy it to another broker, whose cache of epochs is made of the batches that are left."""
+        starts = dict[int, int]()
+        for base in sorted(self.held):
+            starts.setdefault(self.held[base].epoch, base)
+        self.epochs = list(starts.items())
+        self.elect()
+
+    def at(self, offset: int) -> Batch | None:
+        return next((one for one in self.held.values() if one.base <= offset < one.after), None)
+
+    def epoch_end(self, epoch: int) -> EpochEnd:
+        """Answer as Kafka's LeaderEpochFileCache.endOffsetFor does."""
+        if self.epochs and self.epochs[-1][0] == epoch:
+            return EpochEnd(0, epoch, self.end)
+        later = [start for known, start in self.epochs if known > epoch]
+        if not later:
+            return EpochEnd(0, -1, -1)
+        return EpochEnd(0, max((known for known, _ in self.epochs if known <= epoch), default=epoch), min(later))
+
+
+@dataclass
+class Questions:
+    """Asks the volume."""
+
+    volume: Volume
+
+    def leader_epochs(self, _: Mapping[str, UUID]) -> dict[Source, int]:
+        return {SOURCE: self.volume.epoch}
+
+    def marks_before(self, offsets: Mapping[Source, int], _: Mapping[str, UUID]) -> dict[Source, LogMark]:
+        there = {source: self.volume.at(offset - 1) for source, offset in offsets.items()}
+        return {source: batch.mark for source, batch in there.items() if batch is not None}
+
+    def epoch_ends(self, epochs: Mapping[Source, int]) -> dict[Source, EpochEnd]:
+        return {source: self.volume.epoch_end(epoch) for source, epoch in epochs.items()}
+
+
+def entry(kind: str, frontier: int, mark: LogMark | None) -> list[Any]:
+    values = {app_id("events", PART): frontier}
+    if mark is not None:
+        values |= dict(zip(mark_names("events", PART), mark[:2], strict=True))
+    txns = [{"txn": {"appId": name, "version": value}} for name, value in values.items()]
+    return [{"commitInfo": {"headrace": f'{{"kind": "{kind}"}}'}}, *txns]
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 4)), st.tuples(st.just("append"), st.integers(1, 4)),
+    st.tuples(st.just("elect"), st.just(0)), st.tuples(st.just("cut"), st.integers(1, 6)),
+    st.tuples(st.just("retain"), st.integers(1, 3)), st.tuples(st.just("compact"), st.integers(0, 9)),
+    st.tuples(st.just("move"), st.just(0)), st.tuples(st.just("copy"), st.just(0)),
+    st.tuples(st.just("restore"), st.just(0)),
+)  # fmt: skip
+QUIET = ("append", "elect", "retain", "compact", "move", "copy")
+
+
+@given(
+    st.lists(st.tuples(STEPS, st.booleans()), max_size=25), st.lists(STEPS, max_size=12), st.integers(0, 3),
+    st.booleans(),
+)  # fmt: skip
+def test_a_divergence_is_never_missed_where_a_batch_tells_never_alleged_and_never_placed_too_late(
+    before: list[tuple[tuple[str, int], bool]], after: list[tuple[str, int]], short: int, keeps_history: bool
+) -> None:
+    volume, copy, ident = Volume(), Volume(), 0
+    entries = [entry("start", 0, None)]
+    frontier, mark = 0, None
+    read = list[Batch]()
+
+    def step(kind: str, number: int) -> None:
+        nonlocal volume, copy, ident
+        match kind:
+            case "append":
+                ident += 1
+                volume.append(number, ident)
+            case "copy":
+                copy = volume.copy()
+            case "restore":
+                volume = copy.copy()
+                volume.elect()
+            case "elect" | "move":
+                getattr(volume, kind)()
+            case _:
+                getattr(volume, kind)(number)
+
+    for (kind, number), commits in before:
+        if kind in QUIET:
+            step(kind, number)
+        ends = max(frontier, volume.end - short)
+        if commits and ends > frontier:
+            frontier, batch = ends, volume.at(ends - 1)
+            mark = None if batch is None else batch.mark
+            mark = None if mark is None else LogMark(*mark[:2])
+            entries.append(entry("batch", frontier, mark))
+            read = list(volume.lineage)
+    for kind, number in after:
+        step(kind, number)
+    if mark is None:
+        return
+    common = next(
+        (one.base for one, other in zip(read, volume.lineage, strict=False) if one != other),
+        min(volume.end, read[-1].after),
+    )
+    truth = min(common, frontier)
+    log = list(enumerate(entries if keeps_history else entries[-2:]))
+    check = LogCheck("events", Questions(volume), lambda: log)
+    part = CommittedPart(PART, frontier, mark, LogRange(volume.start, volume.end))
+    judgement = check.judge([part], IDS)[PART]
+    if isinstance(judgement, Diverges):
+        assert truth < frontier, "a false alarm"
+        point = check.points({PART: (part, judgement)}, IDS)[PART]
+        # What retention took of the new log is gone in any case.
+        assert point is None or point.offset <= max(truth, volume.start)
+        assert point is None or not point.is_proven or point.offset == truth
+        assert point is not None or not keeps_history, "the whole history says where"
+    elif isinstance(judgement, Continues):
+        assert truth == frontier, "a divergence is missed"
+    elif part.is_held:
+        assert volume.at(frontier - 1) is None, "a batch that is there tells"

@@ -1,0 +1,236 @@
+"""A start and a running writer whose log is not the one that the table was filled from: against a real table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+from recovery.backfill import kafka_source
+from recovery.backfill.source import SourceFailed
+from recovery.checkpoints.checks import CheckFacts, TopicIds, preflight
+from recovery.checkpoints.facts import _with_logs
+from recovery.escalation.levels import RecoveryLevel
+from tests.opened import delta_table
+from writer.clients.kafka import Topic
+from writer.config.connections import Kafka as KafkaSettings
+from writer.config.pipeline import Pipeline
+from writer.core.errors import LogChanged, LogMoved
+from writer.core.offsets import LogMark, OffsetRange, Source, TopicPartition
+from writer.driver.readers.spark_reader import SparkReader
+from writer.kafka_reader.errors import Unavailable, UnsupportedBroker
+from writer.kafka_reader.requests.epoch_ends import EpochEnd
+from writer.offsets import skip_to_latest, start_offsets
+from writer.offsets.log_check import LogCheck, LogWatch
+from writer.offsets.start_decision import LogRange, Refuse
+from writer.table.log.operations import Batch, LogCut
+from writer.table.table import PipelineTable
+
+ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+P0, P1 = TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1)
+N0, N1 = replace(P0, incarnation=2), replace(P1, incarnation=2)
+OLD, NEW = LogMark(3, 30), LogMark(5, 50)
+
+
+@dataclass
+class Kafka:
+    """One topic of two partitions. `marks`: by offset, of partition 0; partition 1 is as it was."""
+
+    held: list[tuple[int, int]] = field(default_factory=lambda: [(0, 1_900), (0, 70)])
+    marks: dict[int, LogMark] = field(default_factory=dict)
+    ends: dict[int, tuple[int, int]] = field(default_factory=lambda: {3: (3, 1_900), 5: (5, 1_900)})
+    epoch: int = 3
+    failure: Exception | None = None
+    questions: int = 0
+
+    def topics(self, _names: Sequence[str] = ()) -> dict[str, Topic]:
+        return {"clicks": Topic("clicks", ID, len(self.held))}
+
+    def earliest(self, sources: Any) -> dict[Source, int]:
+        return {source: self.held[source[1]][0] for source in sources}
+
+    def latest(self, sources: Any) -> dict[Source, int]:
+        return {source: self.held[source[1]][1] for source in sources}
+
+    def leader_epochs(self, topics: Mapping[str, UUID]) -> dict[Source, int]:
+        assert topics == {"clicks": UUID(int=1)}
+        return {("clicks", 0): self.epoch, ("clicks", 1): 3}
+
+    def marks_before(self, offsets: Mapping[Source, int], _: Mapping[str, UUID]) -> dict[Source, LogMark]:
+        found = {source: OLD if source[1] else self.marks.get(at) for source, at in offsets.items()}
+        return {source: mark for source, mark in found.items() if mark is not None}
+
+    def epoch_ends(self, epochs: Mapping[Source, int]) -> dict[Source, EpochEnd]:
+        self.questions += 1
+        if self.failure is not None:
+            raise self.failure
+        return {
+            source: EpochEnd(0, 3, 70) if source[1] else EpochEnd(0, *self.ends[epoch])
+            for source, epoch in epochs.items()
+        }
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> PipelineTable:
+    """A table with commits up to 600, 1,000 and 1,500, and up to 70 of the other partition."""
+    made = delta_table(str(tmp_path / "lake"), "events")
+    made.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
+    epoch = made.begin({P0: 0, P1: 0}, {"clicks": [ID]})
+    for start, end, mark in ((0, 600, LogMark(3, 6)), (600, 1_000, LogMark(3, 10)), (1_000, 1_500, OLD)):
+        made.commit(made.snapshot(), Batch(f"to {end}", epoch, [OffsetRange(P0, start, end)], marks={P0: mark}))
+    made.commit(made.snapshot(), Batch("other", epoch, [OffsetRange(P1, 0, 70)], marks={P1: OLD}))
+    return made
+
+
+def find(table: PipelineTable, kafka: Kafka, **settings: Any) -> start_offsets.StartPosition:
+    wanted = Pipeline.model_validate(
+        {"topics": ["clicks"], "table": {"location": "/lake"}, "event_time": {"field": "t"}, **settings}
+    )
+    check = LogCheck("events", kafka, lambda: table.entries(-1))
+    return start_offsets.find(wanted, kafka, kafka.topics(), table.snapshot(), lambda _: None, check)  # type: ignore[arg-type]
+
+
+def test_the_same_log_is_read_on(table: PipelineTable) -> None:
+    found = find(table, Kafka(marks={1_500: OLD}))
+    assert (found.cuts, found.lost, found.fresh) == ([], (), {})
+    assert found.offsets == {("clicks", 0): 1_500, ("clicks", 1): 70}
+
+
+def test_a_log_that_was_cut_goes_on_as_an_incarnation_and_the_other_partition_where_it_was(
+    table: PipelineTable,
+) -> None:
+    kafka = Kafka(marks={1_500: NEW, 1_000: LogMark(3, 10), 600: LogMark(3, 6)}, ends={3: (3, 1_200)})
+    found = find(table, kafka)
+    assert found.cuts == [LogCut(P0, 2, 1_200, 1_500, is_proven=True)]
+    assert found.incarnations == {"clicks": [ID, ID]}
+    assert found.numbers == {"clicks": 2}
+    assert found.fresh == {N0: 1_200, N1: 70}
+    assert found.offsets == {("clicks", 0): 1_200, ("clicks", 1): 70}
+    table.begin(found.fresh, found.incarnations, cuts=found.cuts)
+    again = find(table, Kafka())
+    assert (again.cuts, again.offsets) == ([], found.offsets)
+
+
+def test_a_restored_volume_goes_on_behind_the_last_commit_that_it_still_has(table: PipelineTable) -> None:
+    kafka = Kafka(marks={1_500: LogMark(3, 99), 1_000: LogMark(3, 98), 600: LogMark(3, 6)})
+    assert find(table, kafka).cuts == [LogCut(P0, 2, 600, 1_500, is_proven=False)]
+    nothing = Kafka(marks={1_500: LogMark(3, 99)})
+    assert find(table, nothing).cuts == [LogCut(P0, 2, 0, 1_500, is_proven=False)]
+
+
+def test_a_log_that_ends_before_the_table_is_read_on_where_it_was_cut(table: PipelineTable) -> None:
+    kafka = Kafka(held=[(0, 1_200), (0, 70)], marks={1_000: LogMark(3, 10)}, ends={3: (3, 1_200)})
+    assert find(table, kafka).cuts == [LogCut(P0, 2, 1_200, 1_500, is_proven=True)]
+
+
+def test_on_data_loss_stop_refuses_with_the_range_and_the_mend(table: PipelineTable) -> None:
+    kafka = Kafka(marks={1_500: NEW, 1_000: LogMark(3, 10)}, ends={3: (3, 1_200)})
+    with pytest.raises(LogChanged, match=r"cut and grew.*\[1200, 1500\) of clicks/0.*on_data_loss: record"):
+        find(table, kafka, on_data_loss="stop")
+
+
+def test_where_nothing_says_where_a_person_has_to(table: PipelineTable) -> None:
+    wanted = LogCheck("events", Kafka(marks={1_500: NEW}), lambda: table.entries(3))
+    diverging = Pipeline.model_validate(
+        {"topics": ["clicks"], "table": {"location": "/lake"}, "event_time": {"field": "t"}}
+    )
+    kafka = Kafka(marks={1_500: NEW})
+    with pytest.raises(LogChanged, match=r"nothing in the table's log says where: clicks/0.*topic adopt --offsets"):
+        start_offsets.find(diverging, kafka, kafka.topics(), table.snapshot(), lambda _: None, wanted)  # type: ignore[arg-type]
+
+
+def test_retention_behind_a_cut_is_a_gap_of_the_new_incarnation_only_from_where_it_began(table: PipelineTable) -> None:
+    kafka = Kafka(held=[(1_700, 1_900), (0, 70)], ends={3: (3, 1_200)})
+    found = find(table, kafka)
+    assert found.cuts == [LogCut(P0, 2, 1_200, 1_500, is_proven=False)]
+    assert found.lost == [OffsetRange(N0, 1_200, 1_700)]
+
+
+def test_brokers_that_are_too_old_to_say_anything_are_read_as_before(
+    table: PipelineTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = find(table, Kafka(failure=UnsupportedBroker("too old")))
+    assert (found.cuts, found.offsets["clicks", 0]) == ([], 1_500)
+    assert "log_not_compared" in caplog.text
+
+
+def test_a_start_that_nobody_answers_fails(table: PipelineTable) -> None:
+    with pytest.raises(Unavailable, match="silent"):
+        find(table, Kafka(failure=Unavailable("silent")))
+
+
+def test_a_running_writer_compares_when_a_leader_changed_and_not_before(table: PipelineTable) -> None:
+    kafka = Kafka(marks={1_500: OLD})
+    check = LogCheck("events", kafka, lambda: table.entries(-1))
+    watch = LogWatch(check, kafka, table.snapshot, {"clicks": ID}, {"clicks": 1})  # type: ignore[arg-type]
+    assert [watch.broken(), watch.broken()] == ["", ""]
+    assert kafka.questions == 0
+    kafka.epoch = 4
+    assert [watch.broken(), watch.broken()] == ["", ""]
+    assert kafka.questions == 1, "a clean change of leaders is looked at once"
+    kafka.epoch, kafka.ends = 5, {3: (3, 1_200)}
+    assert watch.broken() == "the log of clicks/0 was cut below what was read of it"
+    assert watch.broken() == "the log of clicks/0 was cut below what was read of it"
+
+
+@pytest.mark.parametrize(("stops", "level", "words"), [
+    (False, RecoveryLevel.RESTART, "a start goes on as a further incarnation"),
+    (True, None, "set on_data_loss: record"),
+])  # fmt: skip
+def test_doctor_says_what_a_start_would_do(
+    table: PipelineTable, stops: bool, level: RecoveryLevel | None, words: str
+) -> None:
+    frontier = {("clicks", 0): 1_500, ("clicks", 1): 70}
+    held = {("clicks", 0): LogRange(0, 1_900), ("clicks", 1): LogRange(0, 70)}
+    facts = CheckFacts(None, frontier, {"clicks": TopicIds(ID, ID)}, held, stops_at_loss=stops)
+
+    def checks(kafka: Kafka) -> dict[str, Any]:
+        check = LogCheck("events", kafka, lambda: table.entries(-1))
+        return {one.name: one for one in preflight(_with_logs(facts, table.snapshot(), check))}
+
+    assert checks(Kafka(marks={1_500: OLD}))["log"].message == "Kafka holds what comes next"
+    found = checks(Kafka(marks={1_500: NEW}, ends={3: (3, 1_200)}))["log"]
+    assert (found.ok, found.level) == (False, level)
+    assert "clicks/0" in found.message
+    assert words in found.message
+    assert "not known (silent)" in checks(Kafka(failure=Unavailable("silent")))["log"].message
+    table.begin({N0: 1_200, N1: 70}, {"clicks": [ID, ID]}, cuts=[LogCut(P0, 2, 1_200, 1_500, is_proven=True)])
+    assert "[1200, 1500) of clicks/0, incarnation 1" in checks(Kafka())["rows"].message
+
+
+def test_spark_s_source_is_asked_about_before_and_after_its_tasks() -> None:
+    kafka = Kafka(marks={1_000: NEW, 1_500: OLD})
+    reader = SparkReader(100, kafka, lambda: {"clicks": ID}, with_topic=False)
+    ends = {("clicks", 0): 1_500}
+    marks = reader._marks_before(ends)
+    assert marks == {("clicks", 0): OLD}
+    assert reader._check_unchanged(ends, marks) == {("clicks", 0)}
+    with pytest.raises(LogMoved, match="the log of clicks/0 has other records before offset 1000 than were read"):
+        reader._check_unchanged({("clicks", 0): 1_000}, {("clicks", 0): OLD})
+    kafka.marks = {}
+    assert reader._check_unchanged(ends, marks) == set(), "the log lost them"
+
+
+def test_nothing_is_skipped_in_a_log_that_was_cut() -> None:
+    held = {P0: LogRange(0, 1_900)}
+    refused = skip_to_latest.decide({P0: 1_500}, held, "person", cut=[P0])
+    assert isinstance(refused, Refuse)
+    assert "cut below what the table has of clicks/0" in refused.reason
+    assert isinstance(skip_to_latest.decide({P0: 1_500}, held, "person"), skip_to_latest.Skip)
+
+
+def test_a_gap_is_not_filled_from_a_log_that_was_cut() -> None:
+    asked = list[Mapping[TopicPartition, LogRange]]()
+
+    def cut(log_ranges: Mapping[TopicPartition, LogRange], _: Mapping[str, str]) -> list[TopicPartition]:
+        asked.append(log_ranges)
+        return [P0]
+
+    source = kafka_source.Topic(KafkaSettings(bootstrap_servers="localhost:1"), headers=False, ids={}, cut=cut)
+    source._cluster = Kafka()  # type: ignore[assignment]
+    with pytest.raises(SourceFailed, match=r"cut below what the table has of clicks/0.*a mirror or an archive"):
+        source._check_logs({("clicks", 0): P0})
+    assert asked == [{P0: LogRange(0, 1_900)}]

@@ -1,0 +1,170 @@
+"""Decides whether Kafka's log still is the one that the table was filled from, and where it ceased to be.
+
+A log that was cut, by an unclean election of a leader or a volume that was restored, and grew again has other records
+at the same offsets, under the same topic id. What tells: the batch before the committed offset is another one, or the
+leader says that its epoch ends before. Pure; `writer/offsets/log_check.py` asks.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+
+from writer.batch.task_report import RangeRead
+from writer.core.offsets import LogMark, Source, TopicPartition
+from writer.kafka_reader.requests.epoch_ends import EpochEnd
+from writer.table.log.entries import parse_commit_info
+from writer.table.log.log import Action
+from writer.table.log.snapshot import NO_MARK, app_id, mark_names
+
+
+@dataclass(frozen=True)
+class Continues:
+    """The log is the one that was read."""
+
+
+@dataclass(frozen=True)
+class Unproven:
+    """There is nothing by which the log could be compared. The reason is a phrase."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Diverges:
+    """The log is another one from some offset on."""
+
+    below: int  # the offset lies at or below this one
+    epoch_end: int | None = None  # where the epoch of the last record ends in the log, if that is known
+
+
+def judge(
+    frontier: int, earliest: int, mark: LogMark | None, mark_now: LogMark | None, end: EpochEnd | None
+) -> Continues | Unproven | Diverges:
+    """Compare what a log was known by at the frontier with what it is known by now.
+
+    `earliest`: first offset that the log holds. `mark`: as the table has it; `mark_now`: of the batch that holds the
+    offset before the frontier now, None where no batch does. `end`: of the mark's epoch, as the leader says; None where
+    nobody was asked.
+
+    An epoch that the leader does not know, but that ends behind the frontier by what it does know, was compacted away
+    as a whole before the leader copied the log: that is no divergence. An epoch that is newer than all of the leader's
+    is one.
+    """
+    if mark is None:
+        return Unproven("the table does not say what the log was known by")
+    if end is not None and end.epoch < 0:
+        return Diverges(frontier)
+    if end is not None and end.offset < frontier:
+        return Diverges(end.offset, end.offset if end.epoch == mark.leader_epoch else None)
+    if mark_now is not None:
+        return Continues() if mark_now.continues(mark) else Diverges(frontier - 1)
+    if frontier - 1 < earliest:
+        return Unproven("Kafka no longer holds the record before the frontier")
+    return Unproven("compaction removed the record before the frontier")
+
+
+@dataclass(frozen=True)
+class EarlierEnd:
+    """Where an earlier commit of a part ended, and what the log was known by there."""
+
+    offset: int
+    mark: LogMark
+
+
+@dataclass(frozen=True)
+class PartHistory:
+    """What the table's log still says of a part, newest first."""
+
+    ends: Sequence[EarlierEnd] = ()
+    begin: int | None = None  # where the part began; None: that entry is gone
+
+
+def history_of(
+    entries: Sequence[tuple[int, Sequence[Action]]], pipeline: str, part: TopicPartition, frontier: int
+) -> PartHistory:
+    """Read from a log's entries, oldest first, where commits of a part ended below its frontier.
+
+    What a rewind took back is passed over: offsets fall from entry to entry.
+    """
+    ends, below = list[EarlierEnd](), frontier
+    begin: int | None = None
+    for kind, offset, mark in _frontiers(entries, pipeline, part):
+        if kind in ("start", "adopt", "take"):
+            begin = offset
+        if offset < below and mark is not None:
+            ends.append(EarlierEnd(offset, mark))
+            below = offset
+    return PartHistory(tuple(ends), begin)
+
+
+def _frontiers(
+    entries: Sequence[tuple[int, Sequence[Action]]], pipeline: str, part: TopicPartition
+) -> Iterator[tuple[str, int, LogMark | None]]:
+    """Yield the kind of each entry that sets the frontier of a part, the frontier and the mark, newest first."""
+    name = app_id(pipeline, part)
+    epoch_name, fingerprint_name = mark_names(pipeline, part)
+    for _, actions in reversed(entries):
+        values = {action["txn"]["appId"]: action["txn"]["version"] for action in actions if action.get("txn")}
+        if name in values:
+            fingerprint = values.get(fingerprint_name, NO_MARK)
+            mark = None if fingerprint == NO_MARK else LogMark(values[epoch_name], fingerprint)
+            yield parse_commit_info(actions)[1].get("kind", ""), values[name], mark
+
+
+@dataclass(frozen=True)
+class DivergencePoint:
+    """The offset from which on a log is another one than the table was filled from."""
+
+    offset: int
+    is_proven: bool  # exactly this one; else the last that is known to lie before it
+
+
+def divergence_point(
+    diverges: Diverges, history: PartHistory, sound: EarlierEnd | None, earliest: int, end: int, mark: LogMark
+) -> DivergencePoint | None:
+    """Choose where a diverged log is read on; None where the table's log does not reach back far enough to say.
+
+    `sound`: the newest earlier commit before whose end the log has the same batch; None: there is none. `earliest` and
+    `end`: what the log holds. `mark`: of the last commit.
+
+    Records of one epoch come from one leader. So where an earlier commit of the epoch of the last one is sound, the
+    log is the same up to where it says that this epoch ends. Else it is known to be the same up to the earlier commit
+    only; without one, from where the part began.
+    """
+    if sound is not None and diverges.epoch_end is not None and sound.mark.leader_epoch == mark.leader_epoch:
+        return DivergencePoint(min(diverges.epoch_end, end), is_proven=diverges.epoch_end <= end)
+    if sound is not None:
+        return DivergencePoint(min(sound.offset, end), is_proven=False)
+    if history.begin is not None and history.begin <= earliest:
+        return DivergencePoint(min(earliest, end, diverges.below), is_proven=False)
+    return None
+
+
+def candidates(history: PartHistory, diverges: Diverges, earliest: int) -> list[EarlierEnd]:
+    """Return the earlier commits that a divergent log may be the same before, newest first."""
+    return [end for end in history.ends if earliest < end.offset <= diverges.below]
+
+
+def break_in(ranges: Sequence[RangeRead], marks: Mapping[Source, LogMark]) -> str:
+    """Return where ranges that tasks read do not continue each other, or the table; empty where they do.
+
+    `marks`: of the logs where the table ends, of the partitions that have one. Ranges that several tasks read must be
+    of one log, too: it may have been cut in between.
+    """
+    place = attrgetter("topic", "partition")
+    for source, group in groupby(sorted(ranges, key=attrgetter("topic", "partition", "start")), place):
+        before = marks.get(source)
+        for one in group:
+            if before is not None and one.before is not None and not one.before.continues(before):
+                return f"the log of {source[0]}/{source[1]} has other records before offset {one.start} than were read"
+            before = one.last
+    return ""
+
+
+def last_marks(ranges: Sequence[RangeRead]) -> dict[Source, LogMark]:
+    """Return what the logs are known by at the ends of the ranges, of each partition at the last one."""
+    last = dict[Source, LogMark | None]()
+    for one in sorted(ranges, key=attrgetter("start")):
+        last[one.topic, one.partition] = one.last
+    return {source: mark for source, mark in last.items() if mark is not None}
