@@ -34,8 +34,8 @@ from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice
-from writer.kafka_reader.metadata import Metadata
 from writer.kafka_reader.reader import ReadLimits
+from writer.kafka_reader.requests.metadata import Metadata
 
 SCHEMA_ID, FORGED = 7, 777
 SCHEMA = avro_record("Event", ("at", MILLIS), ("n", "long"), ("content", "bytes"))
