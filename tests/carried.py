@@ -17,6 +17,7 @@ from writer.batch.task_report import Report
 from writer.clients.kafka_sample import RECORDS
 from writer.commit import builder
 from writer.commit.closed_buckets import all_seen
+from writer.commit.privacy import record_privacy
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core.offsets import TopicPartition
@@ -122,7 +123,7 @@ class Driver:
                 "key_wire": self._walk.key_wire and self._walk.key_wire.facts(),
                 **builder.spec_facts(report, self.specs),
             },
-            meanings=self._walk.schemas.meant(report),
+            meanings=self._walk.schemas.meant(report), privacy=self._walk.schemas.privacy_version,
         )  # fmt: skip
         version = self.table.commit(snapshot, planned)
         if die == "after_commit":
@@ -145,4 +146,5 @@ class Driver:
             if not report.lacks_schemas:
                 return report
             walk.schemas.learn_from(report)
+            record_privacy(self.table, walk.schemas, self.epoch)
             self.table.grow(list(walk.schemas.columns()))

@@ -1,6 +1,7 @@
 """Checks of `validate` on Kafka, the registry and a sample of the records, for one pipeline."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -22,6 +23,7 @@ from writer.output.tables import short_type
 from writer.preflight.engine_checks import readers
 from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.preflight.sample_checks import SAMPLED, sampled, sampled_route
+from writer.privacy.path_policies import RecordPolicies
 from writer.schemas.registry import RegistryUnreachable, SchemaSource, subjects
 from writer.schemas.tracker import Schemas
 from writer.table.factory import main_table
@@ -93,7 +95,19 @@ def _walk(name: str, config: Config, schemas: SchemaSource, topics: Sequence[str
     try:
         return opened(name, config, schemas, topics=topics, before_route=is_routed)
     except (ConfigError, CommitFailed):  # its own check says so; the schemas can be judged without it
-        return opened(name, config, schemas, topics=topics, with_table=False, before_route=is_routed)
+        recorded = recorded_paths(name, config)
+        return opened(
+            name, config, schemas, topics=topics, with_table=False, before_route=is_routed, recorded=recorded
+        )  # fmt: skip
+
+
+def recorded_paths(name: str, config: Config) -> RecordPolicies:
+    """Return what the log of a pipeline's table has as protected; nothing where it cannot be read."""
+    with suppress(ConfigError, CommitFailed):
+        table = main_table(name, config)
+        if table.exists():
+            return table.snapshot().protected_paths
+    return {}
 
 
 def _no_sample(topics: Sequence[Finding], reach: ReachableSystems, walk: LocalPipeline | None, records: int) -> str:
@@ -180,7 +194,7 @@ def _keys(keys: Schemas | None, subjects: str) -> Iterator[Finding]:
 def _privacy(name: str, config: Config, schemas: Schemas) -> Iterator[Finding]:
     """Say whether the privacy policies fit the schemas and the keys the table's log, and which fields they protect."""
     settings, table = config.pipelines[name], main_table(name, config)
-    if settings.privacy is None:
+    if schemas.plan.privacy is None:
         return
     try:
         check_privacy(name, settings, schemas.plan, None if schemas.keys is None else schemas.keys.plan)

@@ -78,7 +78,8 @@ def check(name: str, config: Config) -> None:
 def shadow_of(first: Config, other: Config, name: str, location: str) -> Config:
     """Return the configuration of a pipeline's shadow. `other`: what it is written by.
 
-    Raises ConfigError where it would not be apart from what the first configuration has.
+    What the first table's log has as protected, the shadow protects from its first record on.
+    Raises ConfigError where it would not be apart from what the first configuration has, CommitFailed.
     """
     first.one_table(name)
     try:
@@ -99,7 +100,8 @@ def shadow_of(first: Config, other: Config, name: str, location: str) -> Config:
             in_catalog = names.full(names.find(place) or names.shadow)
     made = other.at_shadow(name, place, in_catalog)
     check_apart(first, made)
-    return made
+    table = main_table(name, first)
+    return made.after_protecting(name, table.snapshot().protected_paths) if table.exists() else made
 
 
 def check_apart(config: Config, shadow: Config) -> None:

@@ -29,6 +29,7 @@ from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
+from writer.privacy.path_policies import overlaid
 from writer.table.factory import existing_table, main_table, table_names
 from writer.table.locations import shadow_of
 from writer.table.log.foreign_writes import reading
@@ -83,7 +84,14 @@ class Switch:
             fault_points.point("after_renames")
             self.made = self._called(self.made, self._names.main)
             self.new = main_table(self.name, self.made)
+        self._keep_protected()
         self.new.revive(facts)
+
+    def _keep_protected(self) -> None:
+        """Enter in the log of the new table what that of the old one has as protected. Raises PrivacyChanged."""
+        snapshot = self.new.snapshot()
+        before, known = self.old.snapshot().protected_paths, snapshot.protected_paths
+        self.new.protect_paths(None, overlaid(before, known), snapshot.privacy)
 
     def changes(self, written: Config) -> dict[str, str]:
         """Return what is to be changed in the file by which the shadow is written: key → value."""

@@ -21,7 +21,14 @@ from writer.storage.base import NotExclusive
 from writer.storage.disk_space import TABLE, naming_full_disk
 from writer.table.log.entries import CommittedEntry, ours, parse_commit_info, parse_committed, unanswered
 from writer.table.log.file_lists import shortened
-from writer.table.log.foreign_writes import CommitFailed, check_foreign, check_writable, one_line, reading
+from writer.table.log.foreign_writes import (
+    CommitFailed,
+    PrivacyChanged,
+    check_foreign,
+    check_writable,
+    one_line,
+    reading,
+)
 from writer.table.log.log import Action, State
 from writer.table.log.snapshot import TARGETS, PipelineSnapshot, check_format
 from writer.table.log.table_format import Format
@@ -54,6 +61,19 @@ class Swap:
 
 
 _NOTHING = Swap(())
+
+
+def check_privacy(end: "Appender", snapshot: PipelineSnapshot, version: int | None) -> None:
+    """Raise PrivacyChanged where a version of the table has newer privacy entries than those by which rows were made.
+
+    `version`: of these entries; None where no rows were made of records. A version of the table from before them is
+    passed: the entry of the rows cannot follow it.
+    """
+    if version is not None and snapshot.privacy > version:
+        raise PrivacyChanged(
+            f"the log of the table at {end.location} has privacy version {snapshot.privacy} by now, rows were made by "
+            f"version {version}: they are made anew"
+        )
 
 
 class Appender:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
+from writer.privacy.path_policies import PathPolicies, from_json
 from writer.table.log.log import State
 
 # Kinds of entries by the format that brought them.
@@ -56,6 +57,7 @@ NEVER = -(2**62)  # what stands for no instant where a `txn` had one and goes ba
 # Properties of the table.
 INCARNATIONS, TARGETS, RAW = "headrace.incarnations", "headrace.targets", "headrace.raw"
 SUPERSEDED = "headrace.superseded_by"
+PROTECTED_PATHS = "headrace.protected_paths"
 
 
 class TargetRecord(NamedTuple):
@@ -190,6 +192,11 @@ class PipelineSnapshot:
     def raw_places(self) -> list[str]:
         """Locations of the raw tables that records of the pipeline were ever kept in, oldest first."""
         return list(json.loads(self.state.configuration.get(RAW, "[]")))
+
+    @property
+    def protected_paths(self) -> dict[str, PathPolicies]:
+        """Which paths of records schemas have said are to be protected, and which of them a person released."""
+        return from_json(json.loads(self.state.configuration.get(PROTECTED_PATHS, "{}")))
 
     @property
     def superseded_by(self) -> str:
