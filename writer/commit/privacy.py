@@ -1,6 +1,7 @@
 """Opens the keys of a pipeline's privacy, and checks its policies against the schemas and the log."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,10 +16,13 @@ from writer.core.errors import ConfigError
 from writer.core.text import listed
 from writer.privacy.field_decryption import kms_of, secret_of
 from writer.privacy.keyring import PURPOSES, KeyringPlace, KeySource, read_keyring
-from writer.privacy.path_policies import RecordPolicies, overlaid, shown_path
-from writer.privacy.policy import PrivacyError, UnknownTag, fingerprint
+from writer.privacy.path_policies import RecordPolicies, effective, is_any_protected, overlaid, shown_path
+from writer.privacy.policy import CLEAR, PrivacyError, UnknownTag, fingerprint
 from writer.privacy.protected_schema import Privacy, check_paths, paths_of
+from writer.privacy.record_sealing import RecordScreen
 from writer.schemas.tracker import KEY_RECORD, Schemas
+from writer.table.factory import main_table
+from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
@@ -123,6 +127,35 @@ def _recorded_paths(privacy: Privacy) -> Iterator[str]:
         for path in paths:
             for length in range(1, len(path) + 1):
                 yield ".".join(path[:length])
+
+
+def recorded_paths(name: str, config: Config) -> RecordPolicies:
+    """Return what the log of a pipeline's table has as protected; nothing where there is none, or it cannot be read."""
+    with suppress(ConfigError, CommitFailed):
+        table = main_table(name, config)
+        if table.exists():
+            return protected_paths(name, config, table.snapshot())
+    return config.protected_before(name)
+
+
+def record_screen(name: str, config: Config) -> RecordScreen:
+    """Return what a screen shows of a pipeline's records: nothing where it has policies, or its table's log has."""
+    has_policies = config.pipelines[name].privacy is not None
+    return RecordScreen(has_policies or is_any_protected(recorded_paths(name, config)))
+
+
+def hidden_columns(name: str, config: Config, columns: Iterable[str]) -> set[str]:
+    """Return which columns of a pipeline's table may hold rows from before they were protected.
+
+    A column that a spec makes is one of them where anything is protected: it may be made of such values.
+    """
+    recorded = recorded_paths(name, config)
+    protected = [path for paths in recorded.values() for path in paths if effective(paths, path) != CLEAR]
+    if not protected:
+        return set()
+    fields = set(columns) if () in protected else {path[0] for path in protected if path}
+    specs = config.pipelines[name].record_specs
+    return fields | {column for column in columns if any(spec.makes(column) for spec in specs)}
 
 
 def columns_without_schema(settings: Pipeline) -> list[str]:

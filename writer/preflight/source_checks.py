@@ -1,7 +1,6 @@
 """Checks of `validate` on Kafka, the registry and a sample of the records, for one pipeline."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -11,7 +10,7 @@ from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
 from writer.commit.event_specs import check_specs, unused
-from writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy, opened_privacy
+from writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy, opened_privacy, recorded_paths
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.topic_selection import TopicSelection
@@ -23,7 +22,6 @@ from writer.output.tables import short_type
 from writer.preflight.engine_checks import readers
 from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.preflight.sample_checks import SAMPLED, sampled, sampled_route
-from writer.privacy.path_policies import RecordPolicies
 from writer.schemas.registry import RegistryUnreachable, SchemaSource, subjects
 from writer.schemas.tracker import Schemas
 from writer.table.factory import main_table
@@ -99,15 +97,6 @@ def _walk(name: str, config: Config, schemas: SchemaSource, topics: Sequence[str
         return opened(
             name, config, schemas, topics=topics, with_table=False, before_route=is_routed, recorded=recorded
         )  # fmt: skip
-
-
-def recorded_paths(name: str, config: Config) -> RecordPolicies:
-    """Return what the log of a pipeline's table has as protected; nothing where it cannot be read."""
-    with suppress(ConfigError, CommitFailed):
-        table = main_table(name, config)
-        if table.exists():
-            return table.snapshot().protected_paths
-    return {}
 
 
 def _no_sample(topics: Sequence[Finding], reach: ReachableSystems, walk: LocalPipeline | None, records: int) -> str:

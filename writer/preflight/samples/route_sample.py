@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow as pa
 
 from writer.avro.schema_plan import SchemaPlan
-from writer.batch.route import NoTarget, Route
+from writer.batch.route import NoTarget, Route, Share
 from writer.commit.target_table import admitted
 from writer.commit.targets import record_names
 from writer.config.pipeline import Pipeline
@@ -16,6 +16,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, opened, record_places
 from writer.privacy.path_policies import RecordPolicies
+from writer.privacy.record_sealing import RecordScreen
 from writer.schemas.registry import SchemaSource
 from writer.schemas.subjects import full_name
 from writer.schemas.tracker import Admission
@@ -61,12 +62,18 @@ def split(walk: LocalPipeline, batch: pa.RecordBatch) -> RouteSplit:
     """Split records of a pipeline that was opened `before_route`. Raises RegistryUnreachable, UnclearWire."""
     name, config, sample = walk.name, walk.config, walk.decoded(batch)
     route = _route(config.pipelines[name], record_names(walk.plan))
+    screen = RecordScreen(walk.plan.privacy is not None and route.by == "header")
+
+    def reason(share: Share, at: int) -> str:
+        shown = share.name(at)
+        return route.reason(screen.text(shown) if shown else shown)
+
     found, unrouted = dict[str, list[pa.Table]](), Sample()
     for group in sample.groups:
         for share in route.shares(group.schema_id, group.records, group.rows):
             records = group.records if share.mask is None else group.where(share.mask)
             if isinstance(share.target, NoTarget):
-                unrouted.refuse(records, group.schema_id, lambda at, share=share: route.reason(share.name(at)))  # type: ignore[misc]
+                unrouted.refuse(records, group.schema_id, partial(reason, share))
             else:
                 found.setdefault(share.target, []).append(records.select(batch.schema.names))
     recorded = {} if walk.plan.privacy is None else walk.plan.privacy.recorded
