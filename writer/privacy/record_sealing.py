@@ -95,7 +95,8 @@ class RecordScreen:
     @staticmethod
     def _without_quotes(records: pa.Table) -> pa.Table:
         values = contiguous(records.column("value"))
-        is_clear = pc.and_(values.is_valid(), pc.invert(pc.starts_with(values, _SEALED).fill_null(value=True)))
+        is_sealed = pc.coalesce(pc.starts_with(values, _SEALED), pa.scalar(value=True))  # null: without its bytes
+        is_clear = pc.invert(is_sealed)
         decodes = pc.equal(records.column("outcome"), "dead_letter")
         reasons = [
             RecordSealing.reason(why) if may_quote else why

@@ -38,6 +38,7 @@ from writer.preflight.samples.preview_text import (
 )
 from writer.preflight.samples.route_sample import TargetPart, opened_part, split
 from writer.preflight.samples.staged_sample import show_staged
+from writer.privacy.record_sealing import RecordScreen
 from writer.schemas import saved_sample
 from writer.schemas.format_detection import RECORDS_MAX
 from writer.schemas.registry import SchemaSource, source
@@ -162,7 +163,8 @@ def _described(
 ) -> list[Record]:
     describe = decoded if at == "decoded" else partial(assigned, now=now)
     records = raw(batch, config.pipelines[name].wire.fixed) if walk is None else describe(walk, batch)
-    return record_screen(name, config).described(records)
+    screen = record_screen(name, config) if walk is None else RecordScreen(walk.plan.privacy is not None)
+    return screen.described(records)
 
 
 @dataclass
