@@ -9,13 +9,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, settings, strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.canaries import STEM, files, forms
 from tests.carried import Driver, log
 from tests.contract.test_privacy import ring_at
-from tests.examples import share
 from tests.looking import NOW, TIME, Schemas, value
 from writer.core.errors import ConfigError
 from writer.privacy.path_policies import RELEASED, PathPolicy
@@ -163,6 +162,6 @@ class ProtectedLake(RuleBasedStateMachine):
 
 TestProtectedLake = ProtectedLake.TestCase
 TestProtectedLake.settings = settings(
-    phases=(Phase.generate,), max_examples=40, stateful_step_count=12, deadline=None,
+    max_examples=share(6), stateful_step_count=12, deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip
