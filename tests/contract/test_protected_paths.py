@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from recovery.backfill import source_factory
@@ -20,6 +21,7 @@ from tests.skipped import Silent, skipped
 from writer.cli.start.privacy import privacy
 from writer.cli.table.convert import run_convert
 from writer.cli.table.promote import Request, Switch
+from writer.cli.table.shadow import shadow_writer
 from writer.commit.privacy import record_privacy
 from writer.core.errors import ConfigError
 from writer.maintenance.dead_letters import Selection
@@ -29,7 +31,6 @@ from writer.output.tables import console
 from writer.preflight import source_checks
 from writer.privacy.path_policies import PathPolicy
 from writer.privacy.policy import Action
-from writer.table.locations import shadow_of
 from writer.table.log.foreign_writes import PrivacyChanged
 
 FORMATS = pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
@@ -219,7 +220,7 @@ def test_a_backfill_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> Non
 def test_a_shadow_begins_from_what_the_first_table_has_and_a_promote_keeps_it(tmp_path: Path) -> None:
     driver = taught(tmp_path)
     place = str(tmp_path / "elsewhere" / "v2")
-    config = shadow_of(driver.config, driver.config, "clicks", place)
+    config = shadow_writer(driver.config, driver.config, "clicks", place, {"clicks": {0: 0}})
     shadow = Driver(tmp_path, whole=config, schemas=Schemas({2: NEW}, [2]))
     shadow.start()
     shadow.carry([log({0: note(0), 1: note(1)})], {0: 2})
@@ -252,6 +253,22 @@ def test_a_preview_shows_no_value_of_a_path_that_the_log_has(tmp_path: Path) -> 
     sample = walk.decoded(log({1: note(1)}))
     (group,) = sample.groups
     assert group.rows["note"].to_pylist() == [hashed(tmp_path, f"{SECRET}1")]
+
+
+def test_a_property_that_another_client_took_out_is_missed(tmp_path: Path) -> None:
+    """Else the next start would go on as if no schema had ever said anything."""
+    driver = taught(tmp_path)
+    DeltaTable(driver.lake).alter.set_table_properties({"headrace.protected_paths": "{}"})
+    with pytest.raises(ConfigError, match=r"headrace\.protected_paths of the table .* is not as headrace wrote it"):
+        again(tmp_path)
+
+
+def test_a_path_of_the_configuration_whose_schema_is_gone_is_none_that_no_schema_has(tmp_path: Path) -> None:
+    policies = {"fields": {"note": "hash"}}
+    started(tmp_path, Schemas({1: BARE}, [1]), policies, limits=LENIENT)
+    other = {**EVENT, "name": "Other"}
+    fields = [one for one in other["fields"] if one["name"] != "note"]
+    again(tmp_path, privacy=policies, schemas=Schemas({2: {**other, "fields": fields}}, [2]))
 
 
 # --- what a start refuses, and a person releases ----------------------------------------------------------------------

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.canaries import STEM, files, forms
 from tests.carried import Driver, log
 from tests.contract.test_privacy import ring_at
+from tests.examples import share
 from tests.looking import NOW, TIME, Schemas, value
 from writer.core.errors import ConfigError
 from writer.privacy.path_policies import RELEASED, PathPolicy

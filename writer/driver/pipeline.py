@@ -18,7 +18,7 @@ from writer.commit.batch_limits import BatchEndings
 from writer.commit.closed_buckets import all_seen
 from writer.commit.failed_records_limit import check as check_failed_records
 from writer.commit.missing_offsets import RecordsMissed, check as check_without_records, questions
-from writer.commit.privacy import opened_privacy, protected_paths
+from writer.commit.privacy import opened_privacy, protected_paths, recorded_paths
 from writer.commit.targets import Targets
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
@@ -114,6 +114,7 @@ class PipelineRun:
         self._topics = topic_choice.topics_of_start(
             self.config.topics, self.cluster, self._table, self.progress, self._notifier.send
         )
+        self._schemas.remember(recorded_paths(self.name, self._whole), 0)
         self._schemas.begin(self._topics)
         check_rules(self.name, self.config, self._schemas)
         probe_places(self.name, self._whole)

@@ -78,8 +78,7 @@ def check(name: str, config: Config) -> None:
 def shadow_of(first: Config, other: Config, name: str, location: str) -> Config:
     """Return the configuration of a pipeline's shadow. `other`: what it is written by.
 
-    What the first table's log has as protected, the shadow protects from its first record on.
-    Raises ConfigError where it would not be apart from what the first configuration has, CommitFailed.
+    Raises ConfigError where it would not be apart from what the first configuration has.
     """
     first.one_table(name)
     try:
@@ -100,8 +99,7 @@ def shadow_of(first: Config, other: Config, name: str, location: str) -> Config:
             in_catalog = names.full(names.find(place) or names.shadow)
     made = other.at_shadow(name, place, in_catalog)
     check_apart(first, made)
-    table = main_table(name, first)
-    return made.after_protecting(name, table.snapshot().protected_paths) if table.exists() else made
+    return made
 
 
 def check_apart(config: Config, shadow: Config) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from writer.core import fault_points
 from writer.privacy.path_policies import RecordPolicies, difference, overlaid, to_json
+from writer.privacy.policy import fingerprint as path_fingerprint
 from writer.table.log.appender import Appender, check_privacy
 from writer.table.log.snapshot import (
     INCARNATIONS,
@@ -202,6 +203,7 @@ def _write_privacy(
     facts = {"kind": "privacy", "privacy_version": version, **about}
     if new and "released" not in about:
         facts["protected"] = to_json(new)
-    whole = overlaid(snapshot.protected_paths, new)
-    end.write(snapshot, [], values, facts, {PROTECTED_PATHS: json.dumps(to_json(whole))} if new else None)
+    whole = to_json(overlaid(snapshot.protected_paths, new))
+    values[f"{end.pipeline}/protected_paths"] = path_fingerprint(whole)
+    end.write(snapshot, [], values, facts, {PROTECTED_PATHS: json.dumps(whole)} if new else None)
     return version

@@ -11,6 +11,7 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
 from writer.privacy.path_policies import PathPolicies, from_json
+from writer.privacy.policy import fingerprint
 from writer.table.log.log import State
 
 # Kinds of entries by the format that brought them.
@@ -109,6 +110,7 @@ class PipelineSnapshot:
 
     privacy = _Value("privacy")  # version of the privacy policies and their keys; 0: there were never any
     privacy_fingerprint = _Value("privacy_fingerprint")  # of the policies of that version; 0: it has none
+    paths_fingerprint = _Value("protected_paths")  # of the property that has the protected paths; 0: there are none
     hash_key = _Value("hash_key")  # fingerprint of the key that values are hashed with; 0: none ever was
     encryption_key = _Value("encryption_key")  # likewise, of the one that values are encrypted with
 
@@ -195,8 +197,18 @@ class PipelineSnapshot:
 
     @property
     def protected_paths(self) -> dict[str, PathPolicies]:
-        """Which paths of records schemas have said are to be protected, and which of them a person released."""
-        return from_json(json.loads(self.state.configuration.get(PROTECTED_PATHS, "{}")))
+        """Which paths of records schemas have said are to be protected, and which of them a person released.
+
+        Raises ConfigError where another client changed the property.
+        """
+        paths = json.loads(self.state.configuration.get(PROTECTED_PATHS, "{}"))
+        if fingerprint(paths) != self.paths_fingerprint:
+            raise ConfigError(
+                f"the property {PROTECTED_PATHS} of the table of pipeline {self.pipeline!r} is not as headrace wrote "
+                "it: another client took it out, or went back to an older version. Without it fields would be in the "
+                "clear. Set it again as the table's history has it (docs/PRIVACY.md)."
+            )
+        return from_json(paths)
 
     @property
     def superseded_by(self) -> str:
