@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from recovery.backfill import source_factory
@@ -31,6 +30,7 @@ from writer.output.tables import console
 from writer.preflight import source_checks
 from writer.privacy.path_policies import PathPolicy
 from writer.privacy.policy import Action
+from writer.table.log.entries import redescribed
 from writer.table.log.foreign_writes import PrivacyChanged
 
 FORMATS = pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
@@ -258,7 +258,9 @@ def test_a_preview_shows_no_value_of_a_path_that_the_log_has(tmp_path: Path) -> 
 def test_a_property_that_another_client_took_out_is_missed(tmp_path: Path) -> None:
     """Else the next start would go on as if no schema had ever said anything."""
     driver = taught(tmp_path)
-    DeltaTable(driver.lake).alter.set_table_properties({"headrace.protected_paths": "{}"})
+    snapshot = driver.table.snapshot()
+    actions = redescribed("SET TBLPROPERTIES", {}, snapshot.state.metadata, {}, configuration={})
+    driver.table.put(snapshot, actions)
     with pytest.raises(ConfigError, match=r"headrace\.protected_paths of the table .* is not as headrace wrote it"):
         again(tmp_path)
 
