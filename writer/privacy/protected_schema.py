@@ -396,10 +396,13 @@ class _Walk:
             found = self._type(schema, place, paths, action, named=named)
         return _empty(self._plain(schema)) if found is None else found
 
-    def _learned(self, paths: Paths, said: list[tuple[Action, str]]) -> list[Action]:
+    def _learned(self, paths: Paths, of_schema: list[tuple[Action, str]]) -> list[Action]:
         """Return what is said of a field, here and in other schemas, and remember it by all its names."""
         alike = self._alike(paths)
-        words = [*(PathPolicy(*word) for word in said), *(self.words[path] for path in alike if path in self.words)]
+        words = [
+            *(PathPolicy(*word) for word in of_schema),
+            *(self.words[path] for path in alike if path in self.words),
+        ]
         if not words:
             return []
         self.words |= dict.fromkeys(alike, strictest_policy(words, self._policies))

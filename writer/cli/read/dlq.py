@@ -142,8 +142,8 @@ def _print(out: Console, row: Mapping[str, Any], decoded: Mapping[str, Any] | No
     where = f"{row['_topic']}/{row['_partition']} offset {row['_offset']}"
     out.print(Text.assemble((where, "bold"), f"  {text.instant(row['_kafka_time'])}, {key}{schema}"), soft_wrap=True)
     hanging(out, f"  {row['outcome']}: ", row["error"], "yellow")
-    value = row["value"]
-    if not values or value is None:
+    value = row["value"] if values else None
+    if value is None:
         return
     for at in range(0, min(len(value), 8 * _DUMP), _DUMP):
         piece = value[at : at + _DUMP]
