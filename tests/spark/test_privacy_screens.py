@@ -66,7 +66,7 @@ COMMANDS: dict[str, list[Call]] = {
     "privacy list": calls(*LOOKS),
     "privacy release": calls("--path *", "--path * --json"),
     "gaps list": calls("--all", "--all --json"),
-    "gaps open": calls("--reason test --to earliest"),
+    "gaps open": calls("--reason test"),
     "doctor": calls(*LOOKS),
     "supervisor explain": calls(*LOOKS),
     "autoscaler explain": calls(*LOOKS),
@@ -221,10 +221,10 @@ def settled(site: Site, topic: MakeTopic) -> None:
     for name, (source, policy) in PIPELINES.items():
         site.pipeline(name, [topics[source]], privacy=policies(source, policy), **settings)
     site.pipeline("clear", [topics["tag"]], **settings)
-    source = KeySource(KeyringPlace(str(site.root / "keys.json")))
-    write_keyring(source, Keyring().with_new("hash").with_new("encrypt"))
+    ring = KeySource(KeyringPlace(str(site.root / "keys.json")))
+    write_keyring(ring, Keyring().with_new("hash").with_new("encrypt"))
     site.overrides = {
-        "keys": {"file": source.place.file}, "http": {"port": 0, "expose_records": True, "token": TOKEN},
+        "keys": {"file": ring.place.file}, "http": {"port": 0, "expose_records": True, "token": TOKEN},
     }  # fmt: skip
 
 
