@@ -18,6 +18,7 @@ from writer.clients.kafka_sample import RECORDS
 from writer.commit import builder
 from writer.commit.batch_limits import limits
 from writer.commit.closed_buckets import all_seen
+from writer.commit.privacy import record_privacy
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core.offsets import TopicPartition
@@ -140,6 +141,7 @@ class Driver:
             closed=(snapshot.closed_until, {}),
             facts=facts,
             meanings=self._walk.schemas.meant(report),
+            privacy=self._walk.schemas.privacy_version,
         )
         version = self.table.commit(snapshot, planned)
         if die == "after_commit":
@@ -162,4 +164,5 @@ class Driver:
             if not report.lacks_schemas:
                 return report
             walk.schemas.learn_from(report)
+            record_privacy(self.table, walk.schemas, self.epoch)
             self.table.grow(list(walk.schemas.columns()))

@@ -14,12 +14,11 @@ from typer.testing import CliRunner
 from tests.carried import Driver, configured, log
 from tests.looking import EVENT, NOW, event
 from writer.cli.main import app
-from writer.cli.table.shadow import offsets_of
+from writer.cli.table.shadow import offsets_of, shadow_writer
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.offsets import TopicPartition
-from writer.table.locations import shadow_of
 
 FORMS = ["delta", "parquet", "iceberg"]
 HOUR = timedelta(hours=1)
@@ -64,8 +63,8 @@ class Lake:
 
     def config_of(self, begin: str = "start") -> Config:
         """The configuration of the shadow."""
-        made = shadow_of(load(self.file), load(self.other), "clicks", self.place)
-        return made.beginning("clicks", offsets_of(load(self.file), "clicks", begin))
+        offsets = offsets_of(load(self.file), "clicks", begin)
+        return shadow_writer(load(self.file), load(self.other), "clicks", self.place, offsets)
 
     def shadow(self, begin: str = "start") -> Driver:
         """Start the shadow's writer."""

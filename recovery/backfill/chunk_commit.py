@@ -177,6 +177,7 @@ class BackfilledTable:
         fill = Fill(
             uuid4().hex, gap_record.id, snapshot.changes(gap_record.id), chunk.offsets, left, chunk.last or left == 0,
             report.files, self.walk.side_files(report), facts, self.walk.schemas.meant(report),
+            self.walk.schemas.privacy_version,
         )  # fmt: skip
         return self.table.fill(snapshot, fill), fill
 

@@ -28,6 +28,7 @@ from writer.batch.plan import TaskPlan
 from writer.batch.task_report import EXITS, Report
 from writer.commit import builder
 from writer.commit.failed_records_limit import check as check_failed_records
+from writer.commit.privacy import record_privacy
 from writer.core import fault_points
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketKey, StagedFile
@@ -167,6 +168,7 @@ class BucketSwap:
         self, snapshot: PipelineSnapshot, held: BucketRows, made: ReprocessOutput, report: Report, began: datetime
     ) -> int:
         table = self.table
+        record_privacy(self._filling.table, self._filling.walk.schemas, None)
         table.grow(list(self._filling.walk.schemas.columns()))  # before any file has them
         counted, goes = partial(count, table.store, places=made.found), partial(at_places, places=made.found)
         with leaving(
@@ -196,7 +198,7 @@ class BucketSwap:
         }  # fmt: skip
         planned = Reprocess(
             uuid4().hex, left.removed, left.rest, report.files, changes, walk.side_files(report), facts,
-            walk.schemas.meant(report),
+            walk.schemas.meant(report), walk.schemas.privacy_version,
         )  # fmt: skip
         return self.table.reprocess(snapshot, planned)
 

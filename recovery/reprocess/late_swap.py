@@ -24,6 +24,7 @@ from writer.batch.task_report import Report
 from writer.core.files import StagedFile
 from writer.core.offsets import TopicPartition
 from writer.storage.base import Store
+from writer.table.log.appender import check_privacy
 from writer.table.log.operations import Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.row_removal import PLACE, RemovalResult
@@ -60,6 +61,8 @@ class LateSwap(BucketSwap):
         swap = Rewrite(
             uuid4().hex, left.removed, [*left.rest, *report.files], None, {**facts, "rows": made.read}, changes=True
         )
+        main = self._filling.table
+        check_privacy(main, main.snapshot(), self._filling.walk.schemas.privacy_version)
         version = self.table.rewrite(snapshot, swap)
         self._filling.tables.discard((), self._filling.walk.side_files(replace(report, files=[])))
         return version

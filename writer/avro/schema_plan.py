@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pyarrow as pa
 
@@ -18,8 +18,9 @@ from writer.avro.decode import is_native
 from writer.avro.resolution import Reader, ResolvedSchema, Widening, resolve
 from writer.privacy.column_protection import Protection
 from writer.privacy.field_decryption import Decryption
+from writer.privacy.path_policies import RecordPolicies
 from writer.privacy.policy import PrivacyError
-from writer.privacy.protected_schema import Privacy
+from writer.privacy.protected_schema import Privacy, record_names
 from writer.specs.avro_schema import avro_schema
 from writer.specs.spec import Spec, SpecError, spec_of
 from writer.specs.step import Step, compiled
@@ -144,7 +145,7 @@ class SchemaPlan:
         found = list(texts)
         known = (*self.known_texts, *(text for text in found if text not in self.known_texts))
         privacy = self.privacy.learned(parsed(found))
-        if privacy != self.privacy:  # a schema from before may have an alias of what is protected now
+        if privacy.tagged != self.privacy.tagged:  # a schema from before may have an alias of what is protected now
             privacy = privacy.learned(parsed(known))
         return replace(self, privacy=privacy, known_texts=known)
 
@@ -162,19 +163,33 @@ class SchemaPlan:
             return plan.reject(schema_id, f"schema id {schema_id}: {error}")
         return admit(plan, schema_id, text, protection)
 
+    def remembering(self, recorded: RecordPolicies, extend: "Extend") -> "SchemaPlan":
+        """Return the plan with what the table's log has of protected paths, its schemas admitted anew."""
+        if self.privacy is None:
+            return self
+        privacy = self.privacy.remembering(recorded).learned(parsed(self.known_texts))
+        return self._readmitted(replace(self, privacy=privacy), extend)
+
+    def recording(self, recorded: RecordPolicies) -> "SchemaPlan":
+        """Return the plan once the table's log has these protected paths."""
+        return self if self.privacy is None else replace(self, privacy=self.privacy.recording(recorded))
+
     def _learned_anew(self, text: str, admit: "Admit") -> "SchemaPlan":
         """Return `learned`, with the schemas admitted anew of a record of which more is to be protected than before."""
-        plan = self.learned([text])
+        return self._readmitted(self.learned([text]), partial(SchemaPlan.extended_by, admit=admit))
+
+    def _readmitted(self, plan: "SchemaPlan", extend: "Extend") -> "SchemaPlan":
+        """Return a plan with the schemas admitted anew of records of which other paths are protected than here."""
         assert self.privacy is not None
         assert plan.privacy is not None
-        for name, words in plan.privacy.tagged.items():
-            if self.privacy.tagged.get(name) == words:
-                continue
-            known = {n: one for n, one in self.texts() if _name_of(one) == name}
-            shaped = {other: one for other, one in plan.shaped.items() if other != name}
-            plan = replace(plan.without(known), shaped=shaped)
-            for schema_id, one in known.items():
-                plan = plan.extended_by(schema_id, one, admit)
+        words = plan.privacy.tagged.items()
+        changed = {name for name, paths in words if self.privacy.tagged.get(name) != paths}
+        known = {schema_id: text for schema_id, text in self.texts() if not changed.isdisjoint(_names_of(text))}
+        of_records = {str(schema.parse(text).root["name"]) for text in known.values()}
+        shaped = {name: record for name, record in plan.shaped.items() if name not in of_records}
+        plan = replace(plan.without(known), shaped=shaped)
+        for schema_id, text in known.items():
+            plan = extend(plan, schema_id, text)
         return plan
 
     @property
@@ -271,6 +286,7 @@ class SchemaPlan:
 
 
 Admit = Callable[[SchemaPlan, int, str, Protection | None], SchemaPlan]
+Extend = Callable[[SchemaPlan, int, str], SchemaPlan]
 
 
 def parsed(texts: Iterable[str]) -> Iterator[schema.Record]:
@@ -280,8 +296,8 @@ def parsed(texts: Iterable[str]) -> Iterator[schema.Record]:
             yield schema.parse(text)
 
 
-def _name_of(text: str) -> str:
-    return str(schema.parse(text).root["name"])
+def _names_of(text: str) -> list[str]:
+    return record_names(schema.parse(text))
 
 
 @lru_cache(maxsize=1024)

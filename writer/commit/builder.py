@@ -139,12 +139,13 @@ def unread(report: Report, committing: Iterable[OffsetRange]) -> list[MissingOff
 def batch(
     report: Report, committing: list[OffsetRange], *, epoch: int, settled: int, side: Mapping[str, list[StagedFile]],
     seen: Mapping[TopicPartition, int], closed: tuple[datetime | None, Mapping[int, datetime]],
-    facts: Mapping[str, Any], meanings: Mapping[str, int] | None = None,
+    facts: Mapping[str, Any], meanings: Mapping[str, int] | None = None, privacy: int | None = None,
 ) -> Batch:  # fmt: skip
     """Assemble the commit, with the marks of the logs that the report has. Asserts that offsets lie in the ranges.
 
     `side`: of `side_files`. `seen`: what the table knows of its parts. `closed`: how far buckets were closed when rows
     were judged: of the table, and of those of a route by number. `meanings`: of the schema ids that records have.
+    `privacy`: version of the log's privacy entries by which rows were made.
     """
     by_source = {(r.part.topic, r.part.partition): r for r in committing}
     for source, counts in report.counts.items():
@@ -181,7 +182,18 @@ def batch(
     moved = risen(seen, {part: at for part, at in found.items() if at is not None})
     marks = {part: mark for source, mark in report.marks.items() if (part := by_source[source].part)}
     return Batch(
-        uuid4().hex, epoch, committing, report.files, side, about, settled, moved, *closed, meanings or {}, marks
+        uuid4().hex,
+        epoch,
+        committing,
+        report.files,
+        side,
+        about,
+        settled,
+        moved,
+        *closed,
+        meanings=meanings or {},
+        marks=marks,
+        privacy=privacy,
     )
 
 

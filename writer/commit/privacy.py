@@ -1,5 +1,7 @@
 """Opens the keys of a pipeline's privacy, and checks its policies against the schemas and the log."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,12 +11,22 @@ from writer.batch.record_columns import RecordColumns
 from writer.commit.event_specs import settings_of
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
+from writer.core import logging
 from writer.core.errors import ConfigError
+from writer.core.text import listed
 from writer.privacy.field_decryption import kms_of, secret_of
 from writer.privacy.keyring import PURPOSES, KeyringPlace, KeySource, read_keyring
-from writer.privacy.policy import PrivacyError, UnknownTag, fingerprint
+from writer.privacy.path_policies import RecordPolicies, effective, is_any_protected, overlaid, shown_path
+from writer.privacy.policy import CLEAR, PrivacyError, UnknownTag, fingerprint
 from writer.privacy.protected_schema import Privacy, check_paths, paths_of
+from writer.privacy.record_sealing import RecordScreen
+from writer.schemas.tracker import KEY_RECORD, Schemas
+from writer.table.factory import main_table
+from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.table import PipelineTable
+
+_PATHS_SHOWN = 6
 
 
 class RecordedPrivacy(NamedTuple):
@@ -56,7 +68,7 @@ def opened_privacy(name: str, config: Config) -> Privacy | None:
                 "`headrace keys rotate` makes one"
             )
     keks = {kek: one.source for kek, one in settings.privacy.decrypt.items()}
-    return Privacy(policies, keys, settings.uses, keks=keks)
+    return Privacy(policies, keys, settings.uses, keks=keks).with_columns(columns_without_schema(settings))
 
 
 def primary_keys(source: KeySource) -> KeySource:
@@ -73,8 +85,10 @@ def check_privacy(pipeline: str, settings: Pipeline, plan: SchemaPlan, keys: Sch
     privacy = plan.privacy
     if privacy is None:
         return
+    check_recorded(pipeline, settings, plan, keys)
     _check_keks(pipeline, privacy, plan, keys)
-    known, texts = set(settings.record_columns.names), (*plan.known_texts, *(keys.known_texts if keys else ()))
+    known = {*settings.record_columns.names, *_recorded_paths(privacy)}
+    texts = (*plan.known_texts, *(keys.known_texts if keys else ()))
     for record in parsed(texts):
         known |= paths_of(record)
         of_table = settings_of(settings, record.root["name"])
@@ -89,6 +103,72 @@ def check_privacy(pipeline: str, settings: Pipeline, plan: SchemaPlan, keys: Sch
             check_paths(privacy.policies, known)
         except PrivacyError as error:
             raise ConfigError(f"pipelines.{pipeline}.{error}") from error
+
+
+def check_recorded(pipeline: str, settings: Pipeline, plan: SchemaPlan, keys: SchemaPlan | None) -> None:
+    """Raise ConfigError where a path would be in the clear that the table's log has as protected.
+
+    `keys`: plan of Avro keys, whose schemas say what is to be protected of these.
+    """
+    if plan.privacy is None:
+        return
+    words = plan.privacy.tagged if keys is None or keys.privacy is None else keys.privacy.tagged
+    of_keys = {record: paths for record, paths in words.items() if record == KEY_RECORD}
+    privacy = replace(plan.privacy, tagged={**plan.privacy.tagged, **of_keys})
+    try:
+        privacy.check_recorded(columns_without_schema(settings))
+    except PrivacyError as error:
+        raise ConfigError(f"pipelines.{pipeline}.privacy: {error}") from error
+
+
+def _recorded_paths(privacy: Privacy) -> Iterator[str]:
+    """Yield the paths that the table's log has, dotted: the schemas that had them may be gone."""
+    for paths in privacy.recorded.values():
+        for path in paths:
+            for length in range(1, len(path) + 1):
+                yield ".".join(path[:length])
+
+
+def recorded_paths(name: str, config: Config) -> RecordPolicies:
+    """Return what the log of a pipeline's table has as protected; nothing where there is none, or it cannot be read."""
+    with suppress(ConfigError, CommitFailed):
+        table = main_table(name, config)
+        if table.exists():
+            return protected_paths(name, config, table.snapshot())
+    return config.protected_before(name)
+
+
+def record_screen(name: str, config: Config) -> RecordScreen:
+    """Return what a screen shows of a pipeline's records: nothing where it has policies, or its table's log has."""
+    has_policies = config.pipelines[name].privacy is not None
+    return RecordScreen(has_policies or is_any_protected(recorded_paths(name, config)))
+
+
+def hidden_columns(name: str, config: Config, columns: Iterable[str]) -> set[str]:
+    """Return which columns of a pipeline's table may hold rows from before they were protected.
+
+    A column that a spec makes is one of them where anything is protected: it may be made of such values.
+    """
+    recorded = recorded_paths(name, config)
+    protected = [path for paths in recorded.values() for path in paths if effective(paths, path) != CLEAR]
+    if not protected:
+        return set()
+    fields = set(columns) if () in protected else {path[0] for path in protected if path}
+    specs = config.pipelines[name].record_specs
+    return fields | {column for column in columns if any(spec.makes(column) for spec in specs)}
+
+
+def columns_without_schema(settings: Pipeline) -> list[str]:
+    """Return the columns of keys and headers that a pipeline's tables have, but those of Avro keys."""
+    targets = settings.route.targets.values() if settings.route else ()
+    sections = [settings.columns, *(target.columns for target in targets if target.columns is not None)]
+    columns = [section.record_columns for section in sections]
+    return [name for one in columns for name in one.names if name != one.avro_key]
+
+
+def protected_paths(name: str, config: Config, snapshot: PipelineSnapshot) -> RecordPolicies:
+    """Return what a table's log has of protected paths; of a shadow, also what the first table's log has."""
+    return overlaid(config.protected_before(name), snapshot.protected_paths)
 
 
 def _check_keks(pipeline: str, privacy: Privacy, *plans: SchemaPlan | None) -> None:
@@ -109,9 +189,30 @@ def check_uses(privacy: Privacy | None, text: str, settings: Pipeline) -> None:
         replace(privacy, uses=settings.uses).protection(schema.parse(text), settings.record_specs)
 
 
+def record_privacy(table: PipelineTable, schemas: Schemas, epoch: int | None) -> None:
+    """Enter in a table's log what schemas said is to be protected and it does not have yet.
+
+    `epoch`: of the start that asks; None: a command does. Raises Fenced, CommitFailed, PrivacyChanged.
+    """
+    if news := schemas.privacy_news:
+        version = table.protect_paths(epoch, news, schemas.privacy_version)
+        schemas.note_recorded(news, version)
+        logging.event("paths_protected", pipeline=table.pipeline, version=version, paths=shown_paths(news))
+
+
 def protected_columns(columns: RecordColumns, privacy: Privacy | None) -> RecordColumns:
     """Return columns of keys and headers with the keys that protect them."""
     return columns if privacy is None else replace(columns, key_source=privacy.keys)
+
+
+def shown_paths(paths: RecordPolicies) -> str:
+    """Return a few of some paths, with their records and policies, as a phrase."""
+    shown = [
+        f"{record or 'columns'}: {shown_path(path)} ({policy.action})"
+        for record, of_record in paths.items()
+        for path, policy in of_record.items()
+    ]
+    return listed(shown, _PATHS_SHOWN)
 
 
 def check_hash_key(pipeline: str, privacy: Privacy | None, recorded: RecordedPrivacy) -> None:

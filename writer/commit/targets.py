@@ -23,7 +23,7 @@ from writer.core import logging
 from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import BucketKey, StagedFile
 from writer.core.units import show_duration, show_size
-from writer.privacy.record_sealing import HIDDEN
+from writer.privacy.record_sealing import RecordScreen
 from writer.schemas.subjects import full_name
 from writer.schemas.tracker import ASK_AGAIN, Schemas
 from writer.storage.nesting import Parts
@@ -245,9 +245,13 @@ class Targets:
         rule = self.section.rule_of(name) if name else None
         record = None if rule is None else self._record(rule, name)
         is_full = record is not None and self._is_full
-        hides = bool(name) and self.section.by_key[0] == "header" and self._schemas.plan.privacy is not None
-        shown = HIDDEN.decode() if hides else name
-        why = self.route().reason(shown) if rule is None or record is None else self._obstacle(rule, record)
+        shown = self._shown(name) if name else name
+        if rule is None or record is None:
+            why = self.route().reason(shown)
+        else:
+            why = self._obstacle(rule, record)
+            # The reason may name a place, which is called as the header's value is.
+            why = "its place, or its name in the catalog, is another table's" if why and shown != name else why
         if self.section.unrouted == "stop" and (why or is_full):
             reason = why or f"route.max_targets is {self.section.max_targets}"
             raise LimitReached(
@@ -322,16 +326,24 @@ class Targets:
         return ""
 
     def _note_beyond(self, names: Sequence[str]) -> None:
-        if names and not self.beyond:
+        shown = [self._shown(name) for name in names]
+        if shown and not self.beyond:
             reason = f"route.max_targets is {self.section.max_targets}"
             logging.warning(
-                "targets_beyond_max", pipeline=self._pipeline, names=len(names), first=names[0], reason=reason
+                "targets_beyond_max", pipeline=self._pipeline, names=len(shown), first=shown[0], reason=reason
             )
-        self.beyond.update(names[: NAMES_MAX - len(self.beyond)])
+        self.beyond.update(shown[: NAMES_MAX - len(self.beyond)])
 
     def _refuse(self, name: str, why: str) -> None:
-        self._made[name], self.refused[name] = None, why
-        logging.warning("target_refused", pipeline=self._pipeline, name=name, reason=why)
+        shown = self._shown(name)
+        self._made[name] = None
+        self.refused[shown] = why
+        logging.warning("target_refused", pipeline=self._pipeline, name=shown, reason=why)
+
+    def _shown(self, name: str) -> str:
+        """Return a name that gets no table as it may be said: where there is privacy, not that of a header."""
+        hides = self.section.by_key[0] == "header" and self._schemas.plan.privacy is not None
+        return RecordScreen(hides).text(name)
 
     def _open(self, rule: str, number: int) -> None:
         """Open a table, which is made if the log does not know one. Raises ConfigError when it is another's."""

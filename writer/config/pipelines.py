@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from writer.config.base import Strict, did_you_mean, with_defaults
 from writer.config.connections import (
@@ -38,6 +38,7 @@ from writer.config.table_sections import (
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError
 from writer.core.units import Duration
+from writer.privacy.path_policies import RecordPolicies
 from writer.storage.nesting import Parts, lies_inside, parts
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
@@ -45,6 +46,9 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 
 class Config(Strict):
     """The whole file."""
+
+    # By pipeline: what the log of the table has as protected in whose place this one is filled. No key of the file.
+    _protected_before: dict[str, RecordPolicies] = PrivateAttr(default_factory=dict)
 
     kafka: Kafka
     registry: Registry
@@ -234,6 +238,16 @@ class Config(Strict):
         """Return the configuration where a new pipeline begins at these offsets, by topic and partition."""
         begun = self.pipelines[name].model_copy(update={"start": {"offsets": offsets}})
         return self.model_copy(update={"pipelines": {**self.pipelines, name: begun}})
+
+    def after_protecting(self, name: str, paths: RecordPolicies) -> "Config":
+        """Return the configuration where a new table of a pipeline protects what another one's log has as protected."""
+        made = self.model_copy()
+        made._protected_before = {**self._protected_before, name: paths}  # noqa: SLF001 - of this class
+        return made
+
+    def protected_before(self, name: str) -> RecordPolicies:
+        """Return what the log of another table of a pipeline has as protected, beside that of its own."""
+        return self._protected_before.get(name, {})
 
     def at_target(self, name: str, target: str | None) -> "Config":
         """Return the configuration where a pipeline has the table of a target in place of its own. Raises ConfigError.

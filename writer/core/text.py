@@ -8,6 +8,7 @@ from writer.core.units import show_duration, show_size
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _TENTHS_BELOW_S = 10
+_PATHS_NAMED = 6
 
 
 def span(seconds: float) -> str:
@@ -140,6 +141,11 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
         case "specs":
             names = ", ".join(facts["specs"])
             return f"event specs of {names} became version {facts['specs_version']}: batches from here on go by it"
+        case "privacy" if "released" in facts:
+            named = paths(facts["released"])
+            return f"{facts['by']} released {named}: its values may be in the clear from here on"
+        case "privacy" if "policies" not in facts and "keys" not in facts:
+            return f"schemas said that {paths(facts['protected'])} is to be protected: rows from here on go by it"
         case "privacy" if "policies" not in facts:
             return f"the hash key became {facts['keys']['hash']['id']}: hashes of later rows equal none of those before"
         case "privacy" if not facts["policies"]:
@@ -152,6 +158,16 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
         case "client":
             return f"another client ran {facts['operation']}; `headrace audit` says whether it changed rows"
     return f"it is a {kind}, which this version of headrace does not know"
+
+
+def paths(protected: Mapping[str, Sequence[Any]]) -> str:
+    """Name paths of records, as an entry has them; a few of them."""
+    named = [
+        f"{'.'.join(path) or 'all'} of {record or 'the columns of keys and headers'}"
+        for record, of_record in protected.items()
+        for path, _, _ in of_record
+    ]
+    return listed(named, _PATHS_NAMED)
 
 
 def ranges(found: Sequence[Mapping[str, Any]], most: int) -> str:

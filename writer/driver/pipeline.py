@@ -18,7 +18,7 @@ from writer.commit.batch_limits import BatchEndings
 from writer.commit.closed_buckets import all_seen
 from writer.commit.failed_records_limit import check as check_failed_records
 from writer.commit.missing_offsets import RecordsMissed, check as check_without_records, questions
-from writer.commit.privacy import opened_privacy
+from writer.commit.privacy import opened_privacy, protected_paths, recorded_paths
 from writer.commit.targets import Targets
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
@@ -45,7 +45,7 @@ from writer.status.progress import Progress
 from writer.status.rate_limit import Throttle
 from writer.table.factory import all_tables
 from writer.table.log.entries import entry_facts
-from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed
+from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed, PrivacyChanged
 from writer.table.log.operations import Batch
 from writer.table.log.snapshot import PipelineSnapshot
 
@@ -116,6 +116,7 @@ class PipelineRun:
         self._topics = topic_choice.topics_of_start(
             self.config.topics, self.cluster, self._table, self.progress, self._notifier.send
         )
+        self._schemas.remember(recorded_paths(self.name, self._whole), 0)
         self._schemas.begin(self._topics)
         check_rules(self.name, self.config, self._schemas)
         probe_places(self.name, self._whole)
@@ -134,6 +135,7 @@ class PipelineRun:
         topics = self.cluster.topics(self._topics)  # again: one may be another since Spark began to start
         make_tables(self.config, self._tables, self._schemas.columns(), self._bucket_columns)
         snapshot = self._table.snapshot()
+        self._schemas.remember(protected_paths(self.name, self._whole, snapshot), snapshot.privacy)
         self._schemas.follow(snapshot.columns())
         check_rules(self.name, self.config, self._schemas, snapshot)
         now = self._standing = start_offsets.find(
@@ -339,11 +341,18 @@ class PipelineRun:
                 report, committing, epoch=self.epoch, settled=self._tables.settled,
                 side=self._side_files(report), seen=seen, facts=facts,
                 closed=(frozen.closed_until, frozen.closed_targets),
-                meanings=self._schemas.confirm(report, time.monotonic()),
+                meanings=self._schemas.confirm(report, time.monotonic()), privacy=self._schemas.privacy_version,
             )  # fmt: skip
             builder.check_age(frozen.now, datetime.now(UTC), self.config.table.orphan_retention)
             try:  # on what was read first: all that happened since is looked at
                 return self._table.commit(snapshot, planned), planned
+            except PrivacyChanged as error:
+                snapshot = self._table.snapshot()
+                self._schemas.remember(snapshot.protected_paths, snapshot.privacy)
+                logging.event("batch_protected_anew", pipeline=self.name, batch=about["batch"], reason=str(error))
+                self._discard(report)
+                report = None
+                self.progress.entered("tasks")
             except ClosedMeanwhile:
                 snapshot = self._table.snapshot()
                 self._tables.apply_side_files()

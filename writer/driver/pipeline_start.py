@@ -24,7 +24,6 @@ from writer.offsets.spark_checkpoint import NewRun, Resume
 from writer.offsets.start_offsets import StartPosition
 from writer.privacy.keyring import KeyringPlace as KeyPlace, KeySource
 from writer.privacy.policy import fingerprint as policies_fingerprint
-from writer.privacy.protected_schema import Privacy
 from writer.schemas.tracker import Schemas
 from writer.specs.spec import fingerprint, to_json
 from writer.storage.locations import store_at
@@ -106,7 +105,7 @@ def check_rules(name: str, settings: Pipeline, schemas: Schemas, snapshot: Pipel
 
 def set_rules(table: PipelineTable, epoch: int, settings: Pipeline, schemas: Schemas) -> int:
     """Enter privacy policies and event specs in the table's log, where they changed. Returns the specs' version."""
-    enter_privacy(table, epoch, settings, schemas.plan.privacy)
+    enter_privacy(table, epoch, settings, schemas)
     return enter_specs(table, epoch, settings, schemas.plan)
 
 
@@ -126,14 +125,21 @@ def enter_specs(table: PipelineTable, epoch: int, settings: Pipeline, plan: Sche
     return version
 
 
-def enter_privacy(table: PipelineTable, epoch: int, settings: Pipeline, privacy: Privacy | None) -> None:
-    """Enter the privacy policies and their keys in the table's log, where they changed. Raises Fenced."""
+def enter_privacy(table: PipelineTable, epoch: int, settings: Pipeline, schemas: Schemas) -> None:
+    """Enter the privacy policies, their keys and the paths that they protect in the table's log. Raises Fenced.
+
+    What the log has by then, also by a command, the schemas begin from.
+    """
     before = table.snapshot().privacy
     policies = {} if settings.privacy is None else settings.privacy.policies.to_json()
     if not policies and not before:
         return
+    privacy = schemas.plan.privacy
     keys = KeySource(KeyPlace()) if privacy is None else privacy.keys
-    version = table.set_privacy(epoch, policies, keys.ids, policies_fingerprint(policies), keys.numbers)
+    of_policies = policies_fingerprint(policies)
+    version = table.set_privacy(epoch, policies, keys.ids, of_policies, keys.numbers, schemas.privacy_news)
+    snapshot = table.snapshot()
+    schemas.remember(snapshot.protected_paths, snapshot.privacy)
     if version != before:
         ids = ", ".join(key.id for key in keys.keys.values())
         logging.event("privacy_changed", pipeline=table.pipeline, version=version, keys=ids or "none")

@@ -14,6 +14,7 @@ from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.commit.batch_limits import task_count
 from writer.commit.closed_buckets import closes, newly_closed
+from writer.commit.privacy import record_privacy
 from writer.commit.targets import Targets, routed
 from writer.commit.task_plan import build_task_plan
 from writer.config.connections import Kafka
@@ -27,6 +28,7 @@ from writer.schemas.format_detection import DetectedFormat
 from writer.schemas.tracker import Schemas
 from writer.status.progress import Progress
 from writer.storage.base import S3Settings
+from writer.table.log.foreign_writes import PrivacyChanged
 from writer.table.table import PipelineTable
 
 _BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
@@ -165,11 +167,21 @@ class Tasks:
         return len(newly_closed(report.files, self._bucketer, before.closed_until, after.closed_until))
 
     def grow(self, epoch: int) -> None:
-        """Give the tables the columns that rows have by now, before any file has them. Raises Fenced, CommitFailed."""
+        """Give the tables the columns that rows have by now, before any file has them. Raises Fenced, CommitFailed.
+
+        And enter in the log what schemas said is to be protected, before rows are.
+        """
+        table, *late = self._tables
+        while True:
+            try:
+                record_privacy(table, self._schemas, epoch)
+                break
+            except PrivacyChanged:
+                snapshot = table.snapshot()
+                self._schemas.remember(snapshot.protected_paths, snapshot.privacy)
         if self._targets is not None:
             self._targets.grow()
             return
-        table, *late = self._tables
         table.grow(list(self._schemas.columns()), epoch)
         for one in late:
             one.grow(list(self._schemas.columns()))

@@ -22,13 +22,14 @@ from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.commit.closed_buckets import closes
 from writer.commit.event_specs import check_version
-from writer.commit.privacy import RecordedPrivacy, check_policies, opened_privacy
+from writer.commit.privacy import RecordedPrivacy, check_policies, check_recorded, opened_privacy, record_privacy
 from writer.commit.targets import Targets, routed
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
+from writer.privacy.path_policies import RecordPolicies, overlaid
 from writer.schemas.format_detection import judge, unit_of, wire_of
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import IdMeanings
@@ -168,7 +169,11 @@ class LocalPipeline:
         return replace(plan, time_rule=believing(plan.time_rule, older), targets=targets) if older else plan
 
     def grow(self, table: PipelineTable) -> None:
-        """Give the table, or those of the route, the columns that staged rows have. Raises CommitFailed."""
+        """Give the table, or those of the route, the columns that staged rows have. Raises CommitFailed.
+
+        And enter in the log what schemas said is to be protected. `table`: the pipeline's own.
+        """
+        record_privacy(table, self.schemas, None)
         if self.targets is not None:
             self.targets.grow(is_staged=True)
         else:
@@ -264,7 +269,7 @@ class LocalPipeline:
 def opened(
     name: str, config: Config, schemas: SchemaSource, *, topics: Sequence[str] | None = None, with_table: bool = True,
     checked: bool = True, tables: Tables | None = None, before_route: bool = False, forgives: bool = False,
-    admission: Admission | None = None,
+    admission: Admission | None = None, recorded: RecordPolicies | None = None,
 ) -> LocalPipeline:  # fmt: skip
     """Open a pipeline: its table's columns, if there is a table, and the registered schemas on top.
 
@@ -273,6 +278,7 @@ def opened(
     `before_route`: records are only decoded, as a route has them before it splits them.
     `forgives`: event specs leave no record out, and what fails on one gives null.
     `admission`: of schemas to one table of a route; by default, all fill the table.
+    `recorded`: what the log of the pipeline has as protected, where the table is not the pipeline's own.
     Unless `checked` is off, schema ids must mean what they meant when the table's rows were read: else SchemaChanged.
     Raises ConfigError for a table that is not the pipeline's, CommitFailed for one that cannot be read,
     RegistryUnreachable.
@@ -284,6 +290,8 @@ def opened(
     unit, wire, key = str(pipeline.event_time.unit), pipeline.wire.fixed, pipeline.columns.avro_key
     specs, privacy = 0, opened_privacy(name, config)
     key_wire = None if key is None else key.wire.fixed
+    version = 0
+    recorded = recorded or config.protected_before(name)
     meanings = IdMeanings(name, config.registry, table.transactions if with_table and checked else dict[str, int])
     if with_table and table.exists():
         table.check_identity(buckets, "" if is_routed else layout(pipeline.bucket))
@@ -291,7 +299,8 @@ def opened(
         columns, seen = snapshot.columns(), snapshot.incarnations()
         unit, wire = unit_of(unit, recent), wire or wire_of(recent)
         key_wire = key_wire or wire_of(recent, "key")
-        specs = snapshot.specs
+        specs, version = snapshot.specs, snapshot.privacy
+        recorded = overlaid(recorded, snapshot.protected_paths)
         if tables is not None:
             check_version(name, pipeline, snapshot.specs_fingerprint)
             check_policies(name, pipeline, privacy, RecordedPrivacy.of(snapshot))
@@ -303,7 +312,10 @@ def opened(
         admission=admission, privacy=privacy,
     )  # fmt: skip
     known.read_topics(pipeline.topics.among(seen) if topics is None else topics)
+    known.remember(recorded, version)
     known.follow(columns)
+    if tables is not None:
+        check_recorded(name, pipeline, known.plan, None if known.keys is None else known.keys.plan)
     targets = None if tables is None or not is_routed else Targets(name, config, tables, known)
     if targets is not None:
         targets.begin(None)

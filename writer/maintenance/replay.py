@@ -31,7 +31,7 @@ from writer.maintenance.local_pipeline import LocalPipeline, Piece, opened
 from writer.privacy.protected_schema import Privacy
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
-from writer.table.log.foreign_writes import Overtaken
+from writer.table.log.foreign_writes import Overtaken, PrivacyChanged
 from writer.table.log.operations import Replay
 
 DEAD_LETTERS_AT_ONCE = 50_000  # of one commit, which names their offsets
@@ -73,9 +73,7 @@ class Replaying:
         self._older = older
         done = ReplayResult()
         tried: dict[TopicPartition, list[Span]] = {}
-        walk = self._walk = opened(self._name, self._config, self._source, tables=self._tables)
-        self._privacy = walk.plan.privacy
-        walk.assume_wires()
+        walk = self._opened()
         tries = 0
         while True:
             generation = self._settled()
@@ -85,13 +83,22 @@ class Replaying:
                     return done
                 self._replay(walk, dead_letters, generation, now, done)
                 tries = 0
-            except Overtaken:
+            except Overtaken as error:
                 tries += 1
                 if tries == _TRIES:
                     raise
+                if isinstance(error, PrivacyChanged):
+                    walk = self._opened()
                 continue
             for part, spans in places(dead_letters).items():
                 tried[part] = joined([*tried.get(part, []), *spans])
+
+    def _opened(self) -> LocalPipeline:
+        """Open the pipeline, with what its table's log has of privacy by now."""
+        walk = self._walk = opened(self._name, self._config, self._source, tables=self._tables)
+        self._privacy = walk.plan.privacy
+        walk.assume_wires()
+        return walk
 
     def _settled(self) -> int:
         """Apply side files. Returns the number of replays that the dead-letter table has seen then.
@@ -182,6 +189,7 @@ class Replaying:
         planned = Replay(
             uuid4().hex, generation, report.files, walk.side_files(report),
             {self._settings.dead_letters: places(dead_letters)}, facts, walk.schemas.meant(report),
+            walk.schemas.privacy_version,
         )  # fmt: skip
         return self._main.replay(self._main.snapshot(), planned)
 

@@ -21,6 +21,7 @@ from writer.output.tables import legible, short_type
 from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.preflight.host_checks import scratch
 from writer.preflight.samples.route_sample import RouteSplit, opened_part, split
+from writer.privacy.record_sealing import RecordScreen
 from writer.schemas.format_detection import MixedWire, UnclearWire
 from writer.schemas.registry import SchemaSource
 from writer.sealing.manifest import bucket_path
@@ -47,7 +48,7 @@ def sampled(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> Iterat
     registered = set(walk.plan.schemas)
     sample = walk.decoded(batch)
     bare = [dead_letter.value for dead_letter in sample.dead_letters if dead_letter.schema_id is None]
-    yield _wire(bare, wire, len(values), batch.num_rows - len(values))
+    yield _wire(bare, wire, len(values), batch.num_rows - len(values), _screen(walk))
     if len(bare) == len(values):
         yield from (skipped(check, "no value has a header") for check in SAMPLED[1:])
         return
@@ -75,7 +76,7 @@ def _settled(walk: LocalPipeline, batch: pa.RecordBatch, values: pa.Array) -> Wi
     except UnclearWire as error:
         message, _, fix = str(error).partition(". ")
         shown = values if walk.wire is None else batch.column("key").drop_null()
-        one = "" if isinstance(error, MixedWire) else f"; one is {_guess(shown[0].as_py())}"
+        one = "" if isinstance(error, MixedWire) else f"; one is {_guess(shown[0].as_py(), _screen(walk))}"
         return wrong("wire", message + one, fix)
 
 
@@ -90,7 +91,7 @@ def sampled_route(
         return
     found = split(walk, batch)
     bare = [one.value for one in found.undecoded if one.schema_id is None]
-    yield _wire(bare, wire, len(values), batch.num_rows - len(values))
+    yield _wire(bare, wire, len(values), batch.num_rows - len(values), _screen(walk))
     broken = _reasons(found.undecoded)
     if broken:
         yield _decode(len(values) - len(found.undecoded), broken, set())
@@ -122,23 +123,27 @@ def _routing(section: RouteSection, found: RouteSplit) -> Finding:
     return good("route", message)
 
 
-def _wire(bare: list[bytes], wire: Wire, values: int, tombstones: int) -> Finding:
+def _screen(walk: LocalPipeline) -> RecordScreen:
+    return RecordScreen(walk.plan.privacy is not None)
+
+
+def _wire(bare: list[bytes], wire: Wire, values: int, tombstones: int, screen: RecordScreen) -> Finding:
     empty = f"; {plural(tombstones, 'tombstone')} besides" if tombstones else ""
     if not bare:
         return good("wire", f"{values:,} of {values:,} values have a {wire.words}{empty}")
-    message = f"{len(bare):,} of {values:,} values have no {wire.words}; one is {_guess(bare[0])}{empty}"
+    message = f"{len(bare):,} of {values:,} values have no {wire.words}; one is {_guess(bare[0], screen)}{empty}"
     if len(bare) == values:
         return wrong("wire", message, "Set `wire` to the format that the producers write (docs/TYPES.md).")
     return doubtful("wire", message, "They become dead letters. `headrace preview --at raw` shows them.")
 
 
-def _guess(value: bytes) -> str:
+def _guess(value: bytes, screen: RecordScreen) -> str:
     """Name the format that a value without a header seems to have."""
     name = next((name for head, name in _FORMATS.items() if value.startswith(head)), "")
     shown = legible(value)
     cut = _GUESSED_BYTES * (2 if shown.startswith("0x") else 1)
     head = shown[:cut] + ("…" if len(shown) > cut else "")
-    return f"{name}{head}" if value else "empty"
+    return f"{name}{screen.text(head)}" if value else "empty"
 
 
 def _reasons(dead_letters: Sequence[DeadLetter]) -> Counter[str]:

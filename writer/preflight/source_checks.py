@@ -10,7 +10,7 @@ from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
 from writer.commit.event_specs import check_specs, unused
-from writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy, opened_privacy
+from writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy, opened_privacy, recorded_paths
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.topic_selection import TopicSelection
@@ -93,7 +93,10 @@ def _walk(name: str, config: Config, schemas: SchemaSource, topics: Sequence[str
     try:
         return opened(name, config, schemas, topics=topics, before_route=is_routed)
     except (ConfigError, CommitFailed):  # its own check says so; the schemas can be judged without it
-        return opened(name, config, schemas, topics=topics, with_table=False, before_route=is_routed)
+        recorded = recorded_paths(name, config)
+        return opened(
+            name, config, schemas, topics=topics, with_table=False, before_route=is_routed, recorded=recorded
+        )  # fmt: skip
 
 
 def _no_sample(topics: Sequence[Finding], reach: ReachableSystems, walk: LocalPipeline | None, records: int) -> str:
@@ -180,7 +183,7 @@ def _keys(keys: Schemas | None, subjects: str) -> Iterator[Finding]:
 def _privacy(name: str, config: Config, schemas: Schemas) -> Iterator[Finding]:
     """Say whether the privacy policies fit the schemas and the keys the table's log, and which fields they protect."""
     settings, table = config.pipelines[name], main_table(name, config)
-    if settings.privacy is None:
+    if schemas.plan.privacy is None:
         return
     try:
         check_privacy(name, settings, schemas.plan, None if schemas.keys is None else schemas.keys.plan)

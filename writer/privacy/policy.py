@@ -20,6 +20,10 @@ class UnknownTag(PrivacyError):
     """A tag for which there is no policy."""
 
 
+class Unprotects(PrivacyError):
+    """A path that would be in the clear, and that the table's log has as protected."""
+
+
 class ProtectedUse(PrivacyError):
     """A column that is protected, and that a table needs as it was: its event time, or what it is put in order by."""
 
@@ -47,6 +51,11 @@ class Action:
         """As a configuration has it."""
         return {"mask": self.keep} if self.kind == "mask" else self.kind
 
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Where it stands among others: the strictest is the least."""
+        return KINDS.index(self.kind), self.keep
+
     def __str__(self) -> str:
         return f"mask: {self.keep}" if self.kind == "mask" else self.kind
 
@@ -56,7 +65,7 @@ CLEAR = Action("clear")
 
 def strictest(actions: Iterable[Action]) -> Action:
     """Return the one that leaves least of a value; `clear` where there is none."""
-    return min(actions, key=lambda one: (KINDS.index(one.kind), one.keep), default=CLEAR)
+    return min(actions, key=lambda action: action.rank, default=CLEAR)
 
 
 @dataclass(frozen=True)
@@ -80,27 +89,31 @@ class Policies:
             action.kind == kind for _, action in (*self.tags, *self.fields)
         )
 
-    def of_words(self, part: Mapping[str, Any], at: str) -> list[Action]:
-        """Return what the attributes of a field or a type say. Raises UnknownTag."""
-        found, tags = list[Action](), dict(self.tags)
+    def of_words(self, part: Mapping[str, Any], path: str) -> list[tuple[Action, str]]:
+        """Return what the attributes of a field or a type say, each with its source, such as `tag PII`.
+
+        Raises UnknownTag. `path`: of the field, for the message.
+        """
+        words = list[tuple[Action, str]]()
+        tags = dict(self.tags)
         listed = part.get(CONFLUENT_TAGS)
         for tag in listed if isinstance(listed, list) else [] if listed is None else [listed]:
             if not isinstance(tag, str) or tag not in tags:
-                raise UnknownTag(_unknown(at, str(tag)))
-            found.append(tags[tag])
+                raise UnknownTag(_unknown(path, str(tag)))
+            words.append((tags[tag], f"tag {tag}"))
         for attribute in self.attributes:
             if part.get(attribute) in (None, False):
                 continue
             setting = part[attribute]
             tag = attribute if setting is True else setting
             if isinstance(tag, str) and tag in tags:
-                found.append(tags[tag])
+                words.append((tags[tag], f"tag {tag}"))
                 continue
             try:
-                found.append(Action.of(setting))
+                words.append((Action.of(setting), f"attribute {attribute}"))
             except ValueError:
-                raise UnknownTag(_unknown(at, str(tag))) from None
-        return found
+                raise UnknownTag(_unknown(path, str(tag))) from None
+        return words
 
     def to_json(self) -> dict[str, Any]:
         """Write them as a configuration has them, without what is empty."""

@@ -6,7 +6,7 @@ default, which would stand in the clear.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -14,11 +14,30 @@ from bucketers.arrow import fix
 from writer.privacy.column_protection import Place, Protection, check_keys
 from writer.privacy.field_decryption import Decryption
 from writer.privacy.keyring import KeySource, WrapSource
-from writer.privacy.policy import CLEAR, Action, Policies, PrivacyError, ProtectedUse, strictest
+from writer.privacy.path_policies import (
+    COLUMNS,
+    COLUMNS_NAME,
+    PATHS_MAX,
+    Path,
+    PathPolicies,
+    PathPolicy,
+    RecordPolicies,
+    by_path,
+    count_paths,
+    difference,
+    effective,
+    find_unprotected,
+    joined,
+    of_today,
+    overlaid,
+    shown_path,
+    shown_record,
+    strictest_policy,
+)
+from writer.privacy.policy import CLEAR, Action, Policies, PrivacyError, ProtectedUse, Unprotects, strictest
 from writer.privacy.record_sealing import RecordSealing
 from writer.specs.spec import Spec, spec_of
 
-Path = tuple[str, ...]  # names of fields, as a configuration joins them by dots
 Paths = frozenset[Path]  # those of one field, by its names and aliases, and by names of branches around it
 _DROP = Action("drop")
 
@@ -60,30 +79,75 @@ class Privacy:
     policies: Policies
     keys: KeySource
     uses: tuple[ColumnUse, ...] = ()
-    tagged: Mapping[str, Mapping[Path, Action]] = field(default_factory=dict)  # by the full name of the record
+    tagged: RecordPolicies = field(default_factory=dict)  # what schemas said, those of before included
     keks: Mapping[str, WrapSource] = field(default_factory=dict)  # key encryption keys of producers, by name
     decryptions: Mapping[int, Decryption] = field(default_factory=dict)  # by schema id, where producers encrypt fields
+    recorded: RecordPolicies = field(default_factory=dict)  # what the table's log has of `tagged`
 
     @property
     def sealing(self) -> RecordSealing:
         """How records are kept that do not become rows, and raw ones."""
         return RecordSealing(None if self.policies.redacts else self.keys)
 
+    @property
+    def news(self) -> RecordPolicies:
+        """What the table's log is to have before rows are protected by it."""
+        return difference(self.tagged, self.recorded)
+
+    def remembering(self, recorded: RecordPolicies) -> "Privacy":
+        """Return it with what the table's log has, as if the schemas that said so were still there."""
+        tagged = dict(self.tagged)
+        for record, paths in of_today(recorded, self.policies).items():
+            tagged[record] = joined([tagged.get(record, {}), paths], self.policies)
+        return replace(self, tagged=tagged, recorded=overlaid(self.recorded, recorded))
+
+    def recording(self, recorded: RecordPolicies) -> "Privacy":
+        """Return it once the table's log has these paths."""
+        return replace(self, recorded=overlaid(self.recorded, recorded))
+
+    def with_columns(self, columns: Iterable[str]) -> "Privacy":
+        """Return it with the policies of columns of keys and headers, which no schema has."""
+        paths = {(name,): self.policies.by_path.get((name,)) for name in columns}
+        named: PathPolicies = {path: by_path(action, path) for path, action in paths.items() if action is not None}
+        return replace(self, tagged=overlaid(self.tagged, {COLUMNS: named})) if named else self
+
+    def check_recorded(self, columns: Collection[str] = ()) -> None:
+        """Raise Unprotects where a path would be in the clear that the table's log has as protected.
+
+        `columns`: of keys and headers that the table has today.
+        """
+        for one in find_unprotected(self.recorded, self.policies, self.tagged):
+            if one.record != COLUMNS or one.path[0] in columns:
+                command = (
+                    f"headrace privacy release --record {one.record or COLUMNS_NAME} --path {shown_path(one.path)!r}"
+                )
+                raise Unprotects(
+                    f"{one} would be in the clear: the table's log has it as protected, and no policy of today says "
+                    f"so. Put the policy back; or `{command}`."
+                )
+
     def learned(self, records: Iterable[Record]) -> "Privacy":
         """Return it with the words of these schemas. One that cannot be protected says nothing."""
-        found, listed, before = self, list(records), None
-        while found != before:  # an alias may lead from one schema's words to a field of another
-            before = found
-            for record in listed:
+        privacy = self
+        known = list(records)
+        before: Privacy | None = None
+        while privacy != before:  # an alias may lead from one schema's words to a field of another
+            before = privacy
+            for record in known:
                 try:
-                    found = found._with(record)
+                    privacy = privacy._with(record)
                 except PrivacyError:
                     continue
-        return found
+        return privacy
 
     def protection(self, record: Record, specs: Sequence[Spec] = ()) -> Protection | None:
         """Return what is protected of a schema; None: nothing. Raises PrivacyError."""
         walk = self._walked(record)
+        if count_paths({**self.tagged, **dict.fromkeys(record_names(record), walk.words)}) > PATHS_MAX:
+            raise PrivacyError(
+                f"record {walk.name} has fields to protect, and the table's log has {PATHS_MAX:,} protected paths, "
+                "which is the most; give another pipeline its topic"
+            )
         for use in self.uses:
             for path in [use.path] if not use.behind_specs else _sources(use.path, walk, specs):
                 if not use.allows(action := walk.action_of(path)):
@@ -99,15 +163,35 @@ class Privacy:
         return [walk.action_of(path) for path in _sources(column, walk, specs)]
 
     def _with(self, record: Record) -> "Privacy":
-        found, name = self._walked(record).words, record.root["name"]
-        if self.tagged.get(name, {}) == found:
+        """Return it with the words of one schema. Raises PrivacyError, also where there are too many paths."""
+        words = self._walked(record).words
+        if all(self.tagged.get(name, {}) == words for name in record_names(record)):
             return self
-        return replace(self, tagged={**self.tagged, name: found})
+        tagged = {**self.tagged, **dict.fromkeys(record_names(record), words)}
+        if count_paths(tagged) > PATHS_MAX:
+            raise PrivacyError(f"there are more than {PATHS_MAX} paths")
+        return replace(self, tagged=tagged)
 
     def _walked(self, record: Record) -> "_Walk":
-        walk = _Walk(record, self.policies, dict(self.tagged.get(record.root["name"], {})))
+        names = record_names(record)
+        words = joined((self.tagged.get(name, {}) for name in names), self.policies)
+        recorded = joined((self.recorded.get(name, {}) for name in names), self.policies)
+        walk = _Walk(record, self.policies, words, recorded)
         walk.start()
         return walk
+
+
+def record_names(record: Record) -> list[str]:
+    """Return the full names of a record: its own, and its aliases, which former schemas may have it under."""
+    return full_names(record.root)
+
+
+def full_names(named: Mapping[str, Any]) -> list[str]:
+    """Return the full names of a named type: its own, and its aliases, which are of its namespace if they name none."""
+    name = str(named["name"])
+    namespace, _, _ = name.rpartition(".")
+    aliases = [str(alias) for alias in named.get("aliases", ())]
+    return [name, *(alias if "." in alias or not namespace else f"{namespace}.{alias}" for alias in aliases)]
 
 
 def _sources(column: Path, walk: "_Walk", specs: Sequence[Spec]) -> list[Path]:
@@ -127,7 +211,7 @@ def conflict(use: ColumnUse, action: Action) -> str:
 
 def paths_of(record: Record) -> set[str]:
     """Return the dotted paths of all fields of a record."""
-    walk = _Walk(record, None, {})
+    walk = _Walk(record, None, {}, {})
     walk.start()
     return {".".join(path) for path in walk.paths if not _names_branch(path)}
 
@@ -139,14 +223,22 @@ def check_paths(policies: Policies, known: set[str]) -> None:
             raise PrivacyError(f"privacy.fields: no known schema has {path!r}; {fix(path, known)}")
 
 
+_Says = Callable[[Mapping[str, Any], str], list[tuple[Action, str]]]
+
+
 class _Walk:
     """One way through a schema."""
 
-    def __init__(self, record: Record, policies: Policies | None, words: dict[Path, Action]) -> None:
-        """`policies`: None to look at the fields alone, whatever their tags."""
+    def __init__(
+        self, record: Record, policies: Policies | None, words: dict[Path, PathPolicy], recorded: PathPolicies
+    ) -> None:
+        """`policies`: None to look at the fields alone, whatever their tags. `recorded`: what the table's log has."""
         self._record, self._policies, self.name = record, policies or Policies(), str(record.root["name"])
-        self._says: Callable[[Mapping[str, Any], str], list[Action]] = policies.of_words if policies else self._silent
-        self.words = words  # what tags say, by path; grows
+        self._says: _Says = policies.of_words if policies else self._silent
+        self._recorded = recorded
+        self.words = words  # what is said of paths; grows
+        # Branches of unions in other schemas, of which, or of whose insides, something is said.
+        self._branches = {path[: n + 1] for path in words for n, step in enumerate(path) if step.startswith("<")}
         self.places = dict[Place, Action]()
         self.actions = dict[Path, Action]()  # what becomes of each path that is protected
         self.paths = set[Path]()
@@ -173,9 +265,11 @@ class _Walk:
 
     def _type(self, schema: Any, place: Place, paths: Paths, above: Action, *, named: bool = False) -> Any | None:
         """Return the type that is left; None: nothing. `above`: policy of what is around it; `named`: by its path."""
-        if branches := _branches(paths, self._plain(schema)) & self.words.keys():  # of a union in another schema
+        # In another schema the type may be a branch of a union, where something is protected.
+        if branches := _branches(paths, self._plain(schema)) & self._branches:
             paths |= branches
-            above = above if named else strictest([above, *(self.words[path] for path in branches)])
+            actions = [self.words[path].action for path in branches if path in self.words]
+            above = above if named else strictest([above, *actions])
         action, says = above, self._silent if named else self._says
         while True:
             if isinstance(schema, str) and schema in self._record.named:
@@ -235,12 +329,31 @@ class _Walk:
 
     def _decided(self, paths: Paths, above: Action, part: Mapping[str, Any]) -> tuple[Action, bool]:
         """Return the policy of a field, or of a branch of a union, and whether its path has it."""
-        named = [self._policies.by_path[path] for path in paths if path in self._policies.by_path]
-        if named:
-            branches = [path for path in paths if _names_branch(path)]
-            self.words |= {path: strictest([*named, self.words.get(path, CLEAR)]) for path in branches}
-            return strictest(named), True
-        return strictest([above, *self._learned(paths, self._says(part, _shown(paths)))]), False
+        named = [path for path in paths if path in self._policies.by_path]
+        if not named:
+            return strictest([above, *self._learned(paths, self._says(part, _shown(paths)))]), False
+        words = [by_path(self._policies.by_path[path], path) for path in named]
+        word = strictest_policy(words, self._policies)
+        if word.action == CLEAR:
+            self._check_clear(paths, word)
+        for path in self._alike(paths):
+            known = self.words.get(path)
+            if word.action != CLEAR:
+                self.words[path] = strictest_policy([word, known or word], self._policies)
+            elif known is None or _names_branch(path):
+                self.words[path] = known or word
+        return word.action, True
+
+    def _check_clear(self, paths: Paths, word: PathPolicy) -> None:
+        """Raise Unprotects where the table's log has a path as protected that the configuration has as clear."""
+        protected = [path for path in sorted(paths) if effective(self._recorded, path) != CLEAR]
+        if protected:
+            path = protected[0]
+            raise Unprotects(
+                f"{shown_path(path)!r} of {shown_record(self.name)} would be in the clear by {word.source}: the "
+                f"table's log has it as protected ({effective(self._recorded, path)}). Take the path out of "
+                f"privacy.fields; or `headrace privacy release --record {self.name} --path {shown_path(path)!r}`."
+            )
 
     def _union(self, schema: list[Any], place: Place, paths: Paths, action: Action, *, named: bool) -> Any | None:
         branches = [(self._plain(one), one) for one in schema]
@@ -263,7 +376,6 @@ class _Walk:
             step = f"member{number}"
             number += 1
             by_name = _branches(paths, plain)
-            self.words |= {path: self.words.get(path, CLEAR) for path in by_name}
             positions = frozenset((*path, step) for path in paths)
             self._positions |= positions
             left.append(self._member(one, (*place, step), positions | by_name, action))
@@ -284,13 +396,21 @@ class _Walk:
             found = self._type(schema, place, paths, action, named=named)
         return _empty(self._plain(schema)) if found is None else found
 
-    def _learned(self, paths: Paths, actions: list[Action]) -> list[Action]:
-        """Return what tags say of a field, here and in other schemas, and remember it by all its names."""
-        alike = [path for path in paths if self._positions.isdisjoint(path[: n + 1] for n in range(len(path)))]
-        found = [*actions, *(self.words[path] for path in alike if path in self.words)]
-        if found:
-            self.words |= dict.fromkeys(alike, strictest(found))
-        return found
+    def _learned(self, paths: Paths, of_schema: list[tuple[Action, str]]) -> list[Action]:
+        """Return what is said of a field, here and in other schemas, and remember it by all its names."""
+        alike = self._alike(paths)
+        words = [
+            *(PathPolicy(*word) for word in of_schema),
+            *(self.words[path] for path in alike if path in self.words),
+        ]
+        if not words:
+            return []
+        self.words |= dict.fromkeys(alike, strictest_policy(words, self._policies))
+        return [word.action for word in words]
+
+    def _alike(self, paths: Paths) -> list[Path]:
+        """Return the paths that mean the same in another schema: none goes by the position of a branch."""
+        return [path for path in paths if self._positions.isdisjoint(path[: n + 1] for n in range(len(path)))]
 
     def _protect(self, place: Place, paths: Paths, action: Action) -> None:
         self.places[place] = action
@@ -312,7 +432,7 @@ class _Walk:
         return self._record.named.get(schema, schema) if isinstance(schema, str) else schema
 
     @staticmethod
-    def _silent(*_: Any) -> list[Action]:
+    def _silent(*_: Any) -> list[tuple[Action, str]]:
         return []
 
 
@@ -321,9 +441,12 @@ def _is_complex(schema: Any) -> bool:
 
 
 def _branches(paths: Paths, plain: Any) -> Paths:
-    """Return the paths of a branch by its name, which it has in each schema, at whatever position."""
-    name = plain if isinstance(plain, str) else "" if isinstance(plain, list) else plain.get("name", plain["type"])
-    return frozenset((*path, f"<{name}>") for path in paths)
+    """Return the paths of a branch by its names, which it has in each schema, at whatever position."""
+    if isinstance(plain, dict):
+        names = full_names(plain) if "name" in plain else [plain["type"]]
+    else:
+        names = [plain if isinstance(plain, str) else ""]
+    return frozenset((*path, f"<{name}>") for path in paths for name in names)
 
 
 def _names_branch(path: Path) -> bool:

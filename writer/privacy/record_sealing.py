@@ -61,15 +61,50 @@ def keys_of(records: pa.RecordBatch) -> set[str]:
     return {found for each in texts for text in each if (found := key_id_of(text.decode(errors="replace")))}
 
 
-def hidden(records: pa.Table) -> pa.Table:
-    """Return records to be shown: that there are bytes, and none of them."""
-    return _changed(records, lambda values: pc.if_else(values.is_valid(), HIDDEN, pa.scalar(None, values.type)))
+@dataclass(frozen=True)
+class RecordScreen:
+    """What a screen shows of records as Kafka has them: each such value passes through it."""
 
+    hides: bool  # the pipeline has privacy: that there are bytes, and none of them
 
-def described(records: list[dict[str, Any]], privacy: object | None) -> list[dict[str, Any]]:
-    """Return what a screen says of records; where there is privacy, without their `key` and `value_hex`."""
-    shown = {} if privacy is None else {"key": HIDDEN.decode(), "value_hex": HIDDEN}
-    return [{name: shown.get(name, one) if one is not None else None for name, one in r.items()} for r in records]
+    def text(self, value: str) -> str:
+        """Return a text that is of a record: of its bytes, or a header's."""
+        return HIDDEN.decode() if self.hides else value
+
+    def table(self, records: pa.Table) -> pa.Table:
+        """Return records, of a dead letter or a raw table. Why a record has no row is left out if it may quote it."""
+        if not self.hides:
+            return records
+        if {"value", "error"} <= set(records.column_names):
+            records = self._without_quotes(records)
+        return _changed(records, lambda values: pc.if_else(values.is_valid(), HIDDEN, pa.scalar(None, values.type)))
+
+    def reasons(self, records: pa.Table) -> list[str]:
+        """Return why records have no row: those that were kept before there was privacy may be quoted there."""
+        shown = self._without_quotes(records) if self.hides else records
+        return list(shown.column("error").to_pylist())  # cold: dead letters only
+
+    def described(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return what is said of records, such as their `key` and `value_hex`."""
+        shown = {"key": HIDDEN.decode(), "value_hex": HIDDEN} if self.hides else {}
+        return [
+            {name: shown.get(name, value) if value is not None else None for name, value in record.items()}
+            for record in records
+        ]
+
+    @staticmethod
+    def _without_quotes(records: pa.Table) -> pa.Table:
+        values = contiguous(records.column("value"))
+        is_sealed = pc.coalesce(pc.starts_with(values, _SEALED), pa.scalar(value=True))  # null: without its bytes
+        is_clear = pc.invert(is_sealed)
+        decodes = pc.equal(records.column("outcome"), "dead_letter")
+        reasons = [
+            RecordSealing.reason(why) if may_quote else why
+            for why, may_quote in zip(
+                records.column("error").to_pylist(), pc.and_(is_clear, decodes).to_pylist(), strict=True
+            )
+        ]
+        return records.set_column(records.schema.get_field_index("error"), "error", pa.array(reasons, pa.string()))
 
 
 def _holds_sealed(records: pa.RecordBatch, name: str) -> bool:

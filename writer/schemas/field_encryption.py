@@ -21,8 +21,9 @@ from writer.avro.wire_format import is_guid
 from writer.core.errors import ConfigError
 from writer.privacy.column_protection import Place
 from writer.privacy.field_decryption import ALGORITHMS, DataKey, Decryption, EncryptedFields, Kek
+from writer.privacy.path_policies import Path
 from writer.privacy.policy import CONFLUENT_TAGS, Policies, PrivacyError
-from writer.privacy.protected_schema import Path, Privacy
+from writer.privacy.protected_schema import Privacy
 from writer.schemas.registry import ConfluentRegistry, is_absence
 
 _ENCRYPT, _PAYLOAD = "ENCRYPT", "ENCRYPT_PAYLOAD"

@@ -21,6 +21,9 @@ from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError, Draining
 from writer.privacy.field_decryption import Decryption
+from writer.privacy.keyring import KeyringPlace, KeySource
+from writer.privacy.path_policies import RecordPolicies, is_any_protected
+from writer.privacy.policy import Policies
 from writer.privacy.protected_schema import Privacy
 from writer.schemas.field_encryption import decryption_of
 from writer.schemas.registry import (
@@ -38,7 +41,7 @@ ASK_AGAIN = timedelta(minutes=5)  # before a refused schema is requested again: 
 _BACKOFF = Backoff(1, 30)  # between two questions to a registry that does not answer
 _NO_GRACE = timedelta(0)
 _T = TypeVar("_T")
-_KEY_RECORD = "headrace_key"  # name of the record around a key's schema; no name of the schema is inside a namespace
+KEY_RECORD = "headrace_key"  # name of the record around a key's schema; no name of the schema is inside a namespace
 
 
 def _knows(source: SchemaSource, topics: Iterable[str], wire: Wire, schema_id: int) -> bool:
@@ -110,6 +113,7 @@ class Schemas:
         )  # fmt: skip
         if privacy is not None:
             self._record_columns = replace(record_columns, key_source=privacy.keys)
+        self.privacy_version = 0  # of the table's log, whose protected paths these begin from
         self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
         if record_columns.avro_key is not None:
             self.keys = _KeySchemas(
@@ -132,6 +136,32 @@ class Schemas:
             self._log_admission(schema_id)
         if self.keys is not None:
             self.keys.begin(self._topics)
+
+    def remember(self, recorded: RecordPolicies, version: int) -> None:
+        """Take what the table's log has of protected paths, as if the schemas that said so were still there.
+
+        `version`: of the log's privacy entries. A pipeline without policies, whose start is refused, has no keys: its
+        schemas with protected fields are rejected.
+        """
+        self.privacy_version = version
+        if self.plan.privacy is None and is_any_protected(recorded):
+            self.plan = replace(self.plan, privacy=Privacy(Policies(redacts=True), KeySource(KeyringPlace())))
+        self.plan = self.plan.remembering(recorded, self._admission.extended)
+        if self.keys is not None:
+            self.keys.remember(recorded, version)
+
+    def note_recorded(self, recorded: RecordPolicies, version: int) -> None:
+        """Note that the table's log has these protected paths, by the version of an entry of this process."""
+        self.privacy_version = version
+        self.plan = self.plan.recording(recorded)
+        if self.keys is not None:
+            self.keys.note_recorded(recorded, version)
+
+    @property
+    def privacy_news(self) -> RecordPolicies:
+        """What the table's log is to have of protected paths before rows are protected by it."""
+        news = {} if self.plan.privacy is None else self.plan.privacy.news
+        return news if self.keys is None else {**news, **self.keys.privacy_news}
 
     def follow(self, table: pa.Schema) -> None:
         """Let the columns that the table already has decide, and admit the schemas again on top of them."""
@@ -391,4 +421,4 @@ class _Wrapped:
             fields = [{"name": self.field, "type": json.loads(text)}]
         except ValueError:
             return text  # no Avro, such as Protobuf: rejected as it is
-        return json.dumps({"type": "record", "name": _KEY_RECORD, "fields": fields})
+        return json.dumps({"type": "record", "name": KEY_RECORD, "fields": fields})

@@ -156,6 +156,7 @@ class PipelineTable(Appender):
     note_incarnations = settings_commits.note_incarnations
     set_specs, convert_targets = settings_commits.set_specs, settings_commits.convert_targets
     set_privacy, set_hash_key = settings_commits.set_privacy, settings_commits.set_hash_key
+    protect_paths, release_paths = settings_commits.protect_paths, settings_commits.release_paths
     supersede, revive = control_commits.supersede, control_commits.revive
     accept, accept_schema_ids = control_commits.accept, schema_ids.accept
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from writer.avro.wire_format import CONFLUENT
+from writer.commit.privacy import record_screen
 from writer.config.pipelines import Config
 from writer.core import text
 from writer.core.errors import SchemaChanged
@@ -25,7 +26,6 @@ from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, options_of, time_of
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import Column, TextTable, console, emit, emit_whole, hanging, legible, plain, visible
-from writer.privacy.record_sealing import hidden
 from writer.schemas.registry import RegistryUnreachable, SchemaSource, source
 from writer.table.factory import side_table
 
@@ -57,8 +57,11 @@ def kinds(name: str, config: Config, selection: Selection) -> list[Kind]:
     """Group the chosen dead letters, most first. Raises HeadraceError when there is no dead-letter table."""
     found: dict[tuple[str, str, int | None, str], Kind] = {}
     columns = ["_topic", "_partition", "_offset", "_kafka_time", "schema_id", "outcome", "error"]
-    for batch in _dead_letters(name, config, selection, columns):
-        for row in batch.to_pylist():  # cold: dead letters only
+    screen = record_screen(name, config)
+    for batch in _dead_letters(name, config, selection, [*columns, *(["value"] if screen.hides else [])]):
+        reasons = screen.reasons(pa.Table.from_batches([batch]))
+        for row, reason in zip(batch.select(columns).to_pylist(), reasons, strict=True):  # cold: dead letters only
+            row["error"] = reason
             offset, at = row["_offset"], row["_kafka_time"]
             key = (row["outcome"], row["_topic"], row["schema_id"], _NUMBERS.sub("#", row["error"]))
             if len(found) >= _KINDS_MAX and key not in found:
@@ -139,9 +142,9 @@ def _print(out: Console, row: Mapping[str, Any], decoded: Mapping[str, Any] | No
     where = f"{row['_topic']}/{row['_partition']} offset {row['_offset']}"
     out.print(Text.assemble((where, "bold"), f"  {text.instant(row['_kafka_time'])}, {key}{schema}"), soft_wrap=True)
     hanging(out, f"  {row['outcome']}: ", row["error"], "yellow")
-    if not values:
+    value = row["value"] if values else None
+    if value is None:
         return
-    value = row["value"]
     for at in range(0, min(len(value), 8 * _DUMP), _DUMP):
         piece = value[at : at + _DUMP]
         out.print(Text(f"  {at:04x}  {piece.hex(' '):<{3 * _DUMP}} {visible(piece)}", "dim"), soft_wrap=True)
@@ -219,10 +222,10 @@ def show(
     Exit codes: 0 shown, 1 the table is not there or cannot be read, 2 configuration.
     """
     (settings, name), out = opened(config, pipeline), console()
-    rows = _first(name, settings, chosen, dead_letters, values=values)
+    screen = record_screen(name, settings)
+    rows = _first(name, settings, chosen, dead_letters, values=values or screen.hides)
     decoded = _decoded(name, settings, source(settings.registry), rows, out) if values and rows.num_rows else {}
-    if settings.pipelines[name].privacy is not None and rows.num_rows:
-        rows = hidden(rows)
+    rows = screen.table(rows) if rows.num_rows else rows
     for row in rows.to_pylist():  # cold: at most --limit rows
         place = (row["_topic"], row["_partition"], row["_offset"])
         about = {name.lstrip("_"): value for name, value in row.items() if name not in ("value", "headers")}

@@ -1,6 +1,7 @@
 """`headrace diff`: compares two tables that were written of the same offsets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,10 +10,12 @@ from rich.console import Console
 
 from writer.audit.comparison import Comparison, Difference, PartitionPair, compare
 from writer.audit.coverage import Coverage, coverage, pairs
+from writer.commit.privacy import hidden_columns
 from writer.core.errors import ConfigError
 from writer.core.text import plural
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
 from writer.output.tables import Column, TextTable, cell, console, emit_whole, numbers, plain, sentence
+from writer.privacy.record_sealing import RecordScreen
 from writer.table.factory import existing_table
 from writer.table.locations import shadow_of
 from writer.table.log.foreign_writes import reading
@@ -28,6 +31,20 @@ def in_common(first: Coverage, second: Coverage) -> list[PartitionPair]:
             "positions"
         )
     return found
+
+
+def without_protected(one: Difference, columns: Collection[str]) -> Difference:
+    """Return a difference to be shown: of protected columns that there is a value. A row from before may have it."""
+    screen = RecordScreen(hides=True)
+
+    def shown(row: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        if row is None:
+            return None
+        return {
+            name: screen.text("") if name in columns and value is not None else value for name, value in row.items()
+        }
+
+    return replace(one, first=shown(one.first), second=shown(one.second))
 
 
 def document(found: Comparison, compared: Sequence[PartitionPair]) -> dict[str, Any]:
@@ -116,6 +133,9 @@ def diff(
     with reading(" or ".join(places)):
         tables = [existing_table(name, settings).rows(), existing_table(second, others).rows()]
         found = compare(tables[0], tables[1], compared, samples)
+    columns = [*tables[0].schema.names, *tables[1].schema.names]
+    hidden = hidden_columns(name, settings, columns) | hidden_columns(second, others, columns)
+    found.samples = [without_protected(one, hidden) for one in found.samples]
     if as_json:
         emit_whole(document(found, compared))
     else:

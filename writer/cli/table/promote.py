@@ -29,9 +29,11 @@ from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
 from writer.output.confirmation import DryRun, Yes, confirmed
 from writer.output.tables import console
+from writer.privacy.path_policies import RecordPolicies, difference, overlaid
 from writer.table.factory import existing_table, main_table, table_names
 from writer.table.locations import shadow_of
 from writer.table.log.foreign_writes import reading
+from writer.table.log.snapshot import PipelineSnapshot
 
 _NAMED = 5  # partitions in a sentence
 _DELETES = ("delete", "DELETE")  # why rows went, in an audit: by headrace, by another client
@@ -73,10 +75,12 @@ class Switch:
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
         is_named = self._names is None or self._names.is_switched(self.places[1])
-        return self.is_begun and is_named and not self.new.snapshot().superseded_by
+        heir = self.new.snapshot()
+        return self.is_begun and is_named and not heir.superseded_by and not self._lacking(heir)
 
     def carry_out(self, frontier: Mapping[TopicPartition, int], facts: Mapping[str, Any]) -> None:
         """End the log of the first table at what was checked, then switch names. Raises CommitFailed, ForeignChange."""
+        protected = self.old.snapshot().protected_paths  # before names change
         self.old.supersede(frontier, self.places[1], facts)
         fault_points.point("after_supersede")
         if self._names:
@@ -85,6 +89,13 @@ class Switch:
             self.made = self._called(self.made, self._names.main)
             self.new = main_table(self.name, self.made)
         self.new.revive(facts)
+        heir = self.new.snapshot()
+        self.new.protect_paths(None, overlaid(protected, heir.protected_paths), heir.privacy)
+
+    def _lacking(self, heir: PipelineSnapshot) -> RecordPolicies:
+        """Return what the log of the first table has of protected paths, and that of its heir has not."""
+        known = heir.protected_paths
+        return difference(overlaid(self.old.snapshot().protected_paths, known), known)
 
     def changes(self, written: Config) -> dict[str, str]:
         """Return what is to be changed in the file by which the shadow is written: key → value."""

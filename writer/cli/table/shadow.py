@@ -24,6 +24,7 @@ from writer.output.tables import Column, TextTable, console, emit_whole, numbers
 from writer.table.factory import existing_table, main_table
 from writer.table.locations import shadow_of
 
+StartOffsets = Mapping[str, Mapping[int, int]]  # by topic and partition
 OtherFile = Annotated[
     Path | None,
     typer.Option("--with", help="Configuration of the shadow. Default: the same file, where the image is another."),
@@ -54,6 +55,15 @@ def offsets_of(config: Config, name: str, begin: str) -> dict[str, dict[int, int
         if part.incarnation == newest[part.topic]:
             found.setdefault(part.topic, {})[part.partition] = offset
     return found
+
+
+def shadow_writer(first: Config, other: Config, name: str, location: str, offsets: StartOffsets) -> Config:
+    """Return the configuration by which a shadow is written from offsets on.
+
+    What the first table's log has as protected, it protects from its first record on. Raises ConfigError, CommitFailed.
+    """
+    made = shadow_of(first, other, name, location).beginning(name, offsets)
+    return made.after_protecting(name, existing_table(name, first).snapshot().protected_paths)
 
 
 def _revive(first: Config, made: Config, name: str) -> None:
@@ -118,7 +128,7 @@ def shadow(
     reload = threading.Event()
 
     def read(file: Path) -> Config:
-        return shadow_of(first, load(file), name, location).beginning(name, offsets)
+        return shadow_writer(first, load(file), name, location, offsets)
 
     file = ReloadableConfig(path, [name], reload, read=read)
     logging.set_up()

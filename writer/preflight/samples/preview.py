@@ -16,6 +16,7 @@ import bucketers
 from writer.avro.wire_format import Wire, each, recognised
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
+from writer.commit.privacy import record_screen
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import Source, Span
@@ -37,7 +38,7 @@ from writer.preflight.samples.preview_text import (
 )
 from writer.preflight.samples.route_sample import TargetPart, opened_part, split
 from writer.preflight.samples.staged_sample import show_staged
-from writer.privacy.record_sealing import described
+from writer.privacy.record_sealing import RecordScreen
 from writer.schemas import saved_sample
 from writer.schemas.format_detection import RECORDS_MAX
 from writer.schemas.registry import SchemaSource, source
@@ -59,7 +60,7 @@ def preview(
         raise ConfigError("--at staged shows finished files, which --follow never has; leave one of them out")
     if follow and save is not None:
         raise ConfigError("--save writes a sample that has an end, which --follow never has; leave one of them out")
-    if save is not None and config.pipelines[name].privacy is not None:
+    if save is not None and record_screen(name, config).hides:
         raise ConfigError(
             f"--save writes records as Kafka has them, and pipeline {name!r} protects fields of them (privacy). Write "
             "records for tests by hand (docs/TESTING.md)."
@@ -160,8 +161,10 @@ def _asked(config: Config, name: str) -> tuple[Cluster, list[str]]:
 def _described(
     config: Config, name: str, at: Step, batch: pa.RecordBatch, walk: LocalPipeline | None, now: datetime
 ) -> list[Record]:
-    of, by = config.pipelines[name], decoded if at == "decoded" else partial(assigned, now=now)
-    return described(raw(batch, of.wire.fixed) if walk is None else by(walk, batch), of.privacy)
+    describe = decoded if at == "decoded" else partial(assigned, now=now)
+    records = raw(batch, config.pipelines[name].wire.fixed) if walk is None else describe(walk, batch)
+    screen = record_screen(name, config) if walk is None else RecordScreen(walk.plan.privacy is not None)
+    return screen.described(records)
 
 
 @dataclass

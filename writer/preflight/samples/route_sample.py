@@ -8,13 +8,15 @@ from functools import partial
 import pyarrow as pa
 
 from writer.avro.schema_plan import SchemaPlan
-from writer.batch.route import NoTarget, Route
+from writer.batch.route import NoTarget, Route, Share
 from writer.commit.target_table import admitted
 from writer.commit.targets import record_names
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, opened, record_places
+from writer.privacy.path_policies import RecordPolicies
+from writer.privacy.record_sealing import RecordScreen
 from writer.schemas.registry import SchemaSource
 from writer.schemas.subjects import full_name
 from writer.schemas.tracker import Admission
@@ -28,6 +30,7 @@ class TargetPart:
     target: str
     config: Config
     records: pa.RecordBatch
+    recorded: RecordPolicies  # what the log of the pipeline has as protected
     registered: Callable[[str], bool]  # which schemas of the topics fill the table before a record brings them
 
 
@@ -59,16 +62,23 @@ def split(walk: LocalPipeline, batch: pa.RecordBatch) -> RouteSplit:
     """Split records of a pipeline that was opened `before_route`. Raises RegistryUnreachable, UnclearWire."""
     name, config, sample = walk.name, walk.config, walk.decoded(batch)
     route = _route(config.pipelines[name], record_names(walk.plan))
+    screen = RecordScreen(walk.plan.privacy is not None and route.by == "header")
+
+    def reason(share: Share, at: int) -> str:
+        shown = share.name(at)
+        return route.reason(screen.text(shown) if shown else shown)
+
     found, unrouted = dict[str, list[pa.Table]](), Sample()
     for group in sample.groups:
         for share in route.shares(group.schema_id, group.records, group.rows):
             records = group.part(share.mask).records
             if isinstance(share.target, NoTarget):
-                unrouted.refuse(records, group.schema_id, lambda at, share=share: route.reason(share.name(at)))  # type: ignore[misc]
+                unrouted.refuse(records, group.schema_id, partial(reason, share))
             else:
                 found.setdefault(share.target, []).append(records.select(batch.schema.names))
+    recorded = {} if walk.plan.privacy is None else walk.plan.privacy.recorded
     parts = [
-        TargetPart(target, config.at_target(name, target), _batch(tables), partial(_goes_to, route, target))
+        TargetPart(target, config.at_target(name, target), _batch(tables), recorded, partial(_goes_to, route, target))
         for target, tables in sorted(found.items(), key=lambda one: (-sum(t.num_rows for t in one[1]), one[0]))
     ]
     return RouteSplit(parts, sample.dead_letters, unrouted.dead_letters)
@@ -84,11 +94,16 @@ def opened_part(name: str, part: TargetPart, schemas: SchemaSource, *, with_tabl
     topics = sorted({topic for topic, _, _ in record_places(pa.Table.from_batches([part.records]))})
     if with_table:
         with suppress(ConfigError, CommitFailed):  # its own check says so
-            return opened(name, part.config, schemas, topics=topics, admission=Admission(part.registered))
+            admission = Admission(part.registered)
+            return opened(
+                name, part.config, schemas, topics=topics, admission=admission, recorded=part.recorded
+            )  # fmt: skip
     settings = part.config.pipelines[name]
     extended = partial(admitted, settings, str(settings.event_time.unit)) if not with_table else SchemaPlan.extend
     admission = Admission(part.registered, extended)
-    return opened(name, part.config, schemas, topics=topics, with_table=False, admission=admission)
+    return opened(
+        name, part.config, schemas, topics=topics, with_table=False, admission=admission, recorded=part.recorded
+    )  # fmt: skip
 
 
 def _route(settings: Pipeline, records: Mapping[int, str]) -> Route:

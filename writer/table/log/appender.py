@@ -28,7 +28,14 @@ from writer.table.log.entries import (
     unanswered,
 )
 from writer.table.log.file_lists import shortened
-from writer.table.log.foreign_writes import CommitFailed, check_foreign, check_writable, one_line, reading
+from writer.table.log.foreign_writes import (
+    CommitFailed,
+    PrivacyChanged,
+    check_foreign,
+    check_writable,
+    one_line,
+    reading,
+)
 from writer.table.log.log import Action, State
 from writer.table.log.snapshot import FORMAT, TARGETS, PipelineSnapshot, check_format, format_name
 from writer.table.log.table_format import Format
@@ -61,6 +68,19 @@ class Swap:
 
 
 _NOTHING = Swap(())
+
+
+def check_privacy(end: "Appender", snapshot: PipelineSnapshot, version: int | None) -> None:
+    """Raise PrivacyChanged where a version of the table has newer privacy entries than those by which rows were made.
+
+    `version`: of these entries; None where no rows were made of records. A version of the table from before them is
+    passed: the entry of the rows cannot follow it.
+    """
+    if version is not None and snapshot.privacy > version:
+        raise PrivacyChanged(
+            f"the log of the table at {end.location} has privacy version {snapshot.privacy} by now, rows were made by "
+            f"version {version}: they are made anew"
+        )
 
 
 class Appender:

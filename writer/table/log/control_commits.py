@@ -14,7 +14,7 @@ from typing import Any
 from writer.core.errors import Fenced
 from writer.core.offsets import TopicPartition
 from writer.core.units import microseconds
-from writer.table.log.appender import Appender, Check, LostRace
+from writer.table.log.appender import Appender, Check, LostRace, check_privacy
 from writer.table.log.entries import entry_facts, ours, touched
 from writer.table.log.foreign_writes import CommitFailed, Overtaken, Resealed, one_line
 from writer.table.log.log import Action
@@ -270,7 +270,7 @@ def record_gap(end: Appender, snapshot: PipelineSnapshot, gap: Gap) -> int:
 def fill(end: Appender, snapshot: PipelineSnapshot, fill: Fill) -> int:
     """Add records of a gap, and settle their offsets. It needs no epoch.
 
-    Raises Overtaken when the gap record changed since it was looked at.
+    Raises Overtaken when the gap record changed since it was looked at, PrivacyChanged.
     """
     offsets = fill.offsets + (fill.left if fill.done else 0)
     values, check = _changing(end, fill, offsets, ended=fill.done)
@@ -290,6 +290,8 @@ def _changing(
     pipeline = end.pipeline
 
     def check(newest: PipelineSnapshot) -> None:
+        if isinstance(change, Fill):
+            check_privacy(end, newest, change.privacy)
         if newest.changes(change.gap) != change.generation:
             raise Overtaken(f"gap {change.gap} of pipeline {pipeline!r} changed meanwhile: look again what is open")
 

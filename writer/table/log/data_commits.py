@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from writer.core.files import BucketFile, StagedFile
 from writer.core.units import microseconds
-from writer.table.log.appender import Appender, Check, Swap
+from writer.table.log.appender import Appender, Check, Swap, check_privacy
 from writer.table.log.entries import entry_facts, removed
 from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed, FilesGone, Overtaken
 from writer.table.log.operations import Batch, Replay, Reprocess, Rewind, Rewrite
@@ -26,10 +26,14 @@ from writer.table.schema_ids import unrecorded
 
 
 def commit(end: Appender, snapshot: PipelineSnapshot, batch: Batch) -> int:
-    """Add the files and move the frontier, atomically; then readers see the files. Raises Fenced, ClosedMeanwhile."""
+    """Add the files and move the frontier, atomically; then readers see the files.
+
+    Raises Fenced, ClosedMeanwhile, PrivacyChanged.
+    """
 
     def on_time(newest: PipelineSnapshot) -> None:
         end.check_owner(newest, batch.epoch, batch.ranges)
+        check_privacy(end, newest, batch.privacy)
         if newest.closed_until != batch.closed_until:
             raise ClosedMeanwhile(
                 f"buckets are closed until {newest.closed_until} by now, rows were judged by {batch.closed_until}"
@@ -51,10 +55,11 @@ def commit(end: Appender, snapshot: PipelineSnapshot, batch: Batch) -> int:
 def replay(end: Appender, snapshot: PipelineSnapshot, replay: Replay) -> int:
     """Add the rows of dead letters, and list the dead letters to remove. It needs no epoch.
 
-    Raises Overtaken when the dead letters may have been replayed meanwhile, or the table was rewound.
+    Raises Overtaken when the dead letters may have been replayed meanwhile, or the table was rewound; PrivacyChanged.
     """
 
     def check(newest: PipelineSnapshot) -> None:
+        check_privacy(end, newest, replay.privacy)
         if newest.replays != replay.generation:
             raise Overtaken(
                 f"another replay of pipeline {end.pipeline!r} was committed meanwhile; its dead letters are read again"
@@ -93,16 +98,20 @@ def rewrite(end: Appender, snapshot: PipelineSnapshot, rewrite: Rewrite) -> int:
 def reprocess(end: Appender, snapshot: PipelineSnapshot, wanted: Reprocess) -> int:
     """Swap rows of a bucket for what their records are by now. It needs no epoch. `snapshot`: where files were listed.
 
-    Raises FilesGone when one of those that it removes is not there any more.
+    Raises FilesGone when one of those that it removes is not there any more, PrivacyChanged.
     """
     columns, now = snapshot.state.metadata["partitionColumns"], datetime.now(UTC)
+    there = _still_there(end, snapshot, wanted.removed)
+
+    def check(newest: PipelineSnapshot) -> None:
+        check_privacy(end, newest, wanted.privacy)
+        there(newest)
 
     def values(newest: PipelineSnapshot) -> dict[str, int]:
         return unrecorded(newest.state.transactions, wanted.meanings)
 
     return end.append(
-        snapshot, [*wanted.files, *wanted.rest], values, entry_facts(wanted),
-        _still_there(end, snapshot, wanted.removed),
+        snapshot, [*wanted.files, *wanted.rest], values, entry_facts(wanted), check,
         Swap([removed(file, columns, now) for file in wanted.removed]), moment="reprocess",
     )  # fmt: skip
 

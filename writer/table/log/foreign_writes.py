@@ -35,6 +35,10 @@ class Overtaken(HeadraceError):
     """Another process replayed dead letters, changed a gap or rewound the table since it was read."""
 
 
+class PrivacyChanged(Overtaken):
+    """Other paths are to be protected than those by which rows were made: make them anew."""
+
+
 class FilesGone(HeadraceError):
     """A file that was to be removed is not there any more: another process rewrote or removed it meanwhile."""
 

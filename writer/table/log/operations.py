@@ -28,6 +28,7 @@ class Batch:
     closed_targets: Mapping[int, datetime] = field(default_factory=dict)  # the same for tables of a route, by number
     meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
     marks: Mapping[TopicPartition, LogMark] = field(default_factory=dict)  # of the logs at the ends of the ranges
+    privacy: int | None = None  # version of the privacy entries by which rows were made; None: rows of no record
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Fill:
     side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # table location → files
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: account of each part, rows, by, source, at
     meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
+    privacy: int | None = None  # version of the privacy entries by which rows were made; None: rows of no record
 
     def __post_init__(self) -> None:
         if self.offsets < 0 or self.left < 0:
@@ -117,6 +119,7 @@ class Replay:
     withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]  # table location → offsets whose dead letters go
     facts: Mapping[str, Any]
     meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
+    privacy: int | None = None  # version of the privacy entries by which rows were made; None: rows of no record
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,7 @@ class Reprocess:
     side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # dead letters that were rows
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: moves of each part, at, by, source
     meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
+    privacy: int | None = None  # version of the privacy entries by which rows were made; None: rows of no record
 
     def __post_init__(self) -> None:
         if not self.removed:

@@ -5,10 +5,21 @@ They raise as `control_commits` says.
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from writer.table.log.appender import Appender
-from writer.table.log.snapshot import INCARNATIONS, RAW, PipelineSnapshot, TargetRecord, recorded
+from writer.core import fault_points
+from writer.privacy.path_policies import RecordPolicies, difference, overlaid, to_json
+from writer.privacy.policy import fingerprint as path_fingerprint
+from writer.table.log.appender import Appender, check_privacy
+from writer.table.log.snapshot import (
+    INCARNATIONS,
+    PROTECTED_PATHS,
+    RAW,
+    PipelineSnapshot,
+    TargetRecord,
+    recorded,
+)
 
 Ids = Mapping[str, Sequence[str]]  # topic → ids of its incarnations
 
@@ -103,18 +114,51 @@ def set_specs(end: Appender, epoch: int, specs: Mapping[str, Any], fingerprint: 
 
 def set_privacy(
     end: Appender, epoch: int, policies: Mapping[str, Any], keys: Mapping[str, Any], fingerprint: int,
-    numbers: Mapping[str, int],
+    numbers: Mapping[str, int], paths: RecordPolicies,
 ) -> int:  # fmt: skip
     """Enter privacy policies and keys where they are others than the log's. Returns their version. Raises Fenced.
 
     `keys`: their ids and fingerprints; `numbers`: the fingerprints of these, by purpose; the log's stay where one is
-    not there. `fingerprint`: of the policies, 0 for none. `epoch`: of the start that asks.
+    not there. `fingerprint`: of the policies, 0 for none. `paths`: that schemas say are to be protected, beside those
+    of the log. `epoch`: of the start that asks.
     """
 
     def change(snapshot: PipelineSnapshot) -> int:
         end.check_owner(snapshot, epoch)
         about = {"epoch": epoch, "policies": policies, "keys": keys}
-        return _write_privacy(end, snapshot, about, fingerprint, numbers)
+        return _write_privacy(end, snapshot, about, fingerprint, numbers, paths)
+
+    return end.retried(change)
+
+
+def protect_paths(end: Appender, epoch: int | None, paths: RecordPolicies, version: int) -> int:
+    """Enter paths that schemas say are to be protected, before rows are. Returns the version that the log has then.
+
+    `version`: that it is to have before. `epoch`: of the start that asks; None: a command does.
+    Raises Fenced, PrivacyChanged where the log has another version.
+    """
+
+    def change(snapshot: PipelineSnapshot) -> int:
+        if epoch is not None:
+            end.check_owner(snapshot, epoch)
+        check_privacy(end, snapshot, version)
+        return _write_privacy(end, snapshot, {"epoch": epoch}, snapshot.privacy_fingerprint, {}, paths)
+
+    fault_points.point("before_protect")
+    entered = end.retried(change)
+    fault_points.point("after_protect")
+    return entered
+
+
+def release_paths(end: Appender, paths: RecordPolicies, facts: Mapping[str, Any]) -> int:
+    """Enter that a person released paths while no writer runs. Returns the version. Raises CommitFailed.
+
+    `facts`: who did it, when and why.
+    """
+
+    def change(snapshot: PipelineSnapshot) -> int:
+        about = {"epoch": None, "released": to_json(paths), **facts}
+        return _write_privacy(end, snapshot, about, snapshot.privacy_fingerprint, {}, paths)
 
     return end.retried(change)
 
@@ -132,17 +176,24 @@ def set_hash_key(end: Appender, keys: Mapping[str, Any], numbers: Mapping[str, i
 
 
 def _write_privacy(
-    end: Appender, snapshot: PipelineSnapshot, about: Mapping[str, Any], fingerprint: int, numbers: Mapping[str, int]
-) -> int:
+    end: Appender, snapshot: PipelineSnapshot, about: Mapping[str, Any], fingerprint: int, numbers: Mapping[str, int],
+    paths: RecordPolicies = MappingProxyType({}),
+) -> int:  # fmt: skip
     hash_key = numbers.get("hash", snapshot.hash_key)
     encryption_key = numbers.get("encrypt", snapshot.encryption_key)
     known = snapshot.privacy_fingerprint, snapshot.hash_key, snapshot.encryption_key
-    if known == (fingerprint, hash_key, encryption_key):
+    new = difference(paths, snapshot.protected_paths)
+    if known == (fingerprint, hash_key, encryption_key) and not new:
         return snapshot.privacy
     version = snapshot.privacy + 1
     values = {
         f"{end.pipeline}/privacy": version, f"{end.pipeline}/privacy_fingerprint": fingerprint,
         f"{end.pipeline}/hash_key": hash_key, f"{end.pipeline}/encryption_key": encryption_key,
     }  # fmt: skip
-    end.write(snapshot, [], values, {"kind": "privacy", "privacy_version": version, **about})
+    facts = {"kind": "privacy", "privacy_version": version, **about}
+    if new and "released" not in about:
+        facts["protected"] = to_json(new)
+    whole = to_json(overlaid(snapshot.protected_paths, new))
+    values[f"{end.pipeline}/protected_paths"] = path_fingerprint(whole)
+    end.write(snapshot, [], values, facts, {PROTECTED_PATHS: json.dumps(whole)} if new else None)
     return version

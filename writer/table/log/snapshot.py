@@ -10,6 +10,8 @@ import pyarrow as pa
 from writer.core.errors import ConfigError
 from writer.core.offsets import LogMark, OffsetRange, TopicPartition
 from writer.core.units import instant, microseconds
+from writer.privacy.path_policies import PathPolicies, from_json
+from writer.privacy.policy import fingerprint
 from writer.table.log.log import State
 
 FORMAT = 1  # of the logs that headrace writes and reads
@@ -40,6 +42,7 @@ NEVER = -(2**62)  # what stands for no instant where a `txn` had one and goes ba
 # Properties of the table.
 INCARNATIONS, TARGETS, RAW = "headrace.incarnations", "headrace.targets", "headrace.raw"
 SUPERSEDED = "headrace.superseded_by"
+PROTECTED_PATHS = "headrace.protected_paths"
 
 
 class TargetRecord(NamedTuple):
@@ -91,6 +94,7 @@ class PipelineSnapshot:
 
     privacy = _Value("privacy")  # version of the privacy policies and their keys; 0: there were never any
     privacy_fingerprint = _Value("privacy_fingerprint")  # of the policies of that version; 0: it has none
+    paths_fingerprint = _Value("protected_paths")  # of the property that has the protected paths; 0: there are none
     hash_key = _Value("hash_key")  # fingerprint of the key that values are hashed with; 0: none ever was
     encryption_key = _Value("encryption_key")  # likewise, of the one that values are encrypted with
 
@@ -186,6 +190,21 @@ class PipelineSnapshot:
     def raw_places(self) -> list[str]:
         """Locations of the raw tables that records of the pipeline were ever kept in, oldest first."""
         return list(json.loads(self.state.configuration.get(RAW, "[]")))
+
+    @property
+    def protected_paths(self) -> dict[str, PathPolicies]:
+        """Which paths of records schemas have said are to be protected, and which of them a person released.
+
+        Raises ConfigError where another client changed the property.
+        """
+        paths = json.loads(self.state.configuration.get(PROTECTED_PATHS, "{}"))
+        if fingerprint(paths) != self.paths_fingerprint:
+            raise ConfigError(
+                f"the property {PROTECTED_PATHS} of the table of pipeline {self.pipeline!r} is not as headrace wrote "
+                "it: another client took it out, or went back to an older version. Without it fields would be in the "
+                "clear. Set it again as the table's history has it (docs/PRIVACY.md)."
+            )
+        return from_json(paths)
 
     @property
     def superseded_by(self) -> str:

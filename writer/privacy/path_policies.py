@@ -1,0 +1,175 @@
+"""Which paths of which records are protected, and by which words: of the schemas so far, and of a table's log.
+
+Pure. A schema may be gone tomorrow, with the tag that it alone has. So a table's log keeps what schemas said, and a
+start takes it as if they were still there.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from writer.privacy.policy import CLEAR, Action, Policies, strictest
+
+Path = tuple[str, ...]  # names of fields, as a configuration joins them by dots
+PATHS_MAX = 10_000  # of all records of a pipeline, in its table's log
+COLUMNS = ""  # in place of the name of a record: columns of keys and headers
+COLUMNS_NAME = "columns"  # how a person calls these
+RELEASED = "released"
+_PATH = "path"
+
+
+@dataclass(frozen=True)
+class PathPolicy:
+    """What becomes of the values of a path, and what says so."""
+
+    action: Action
+    source: str  # `tag PII`, `attribute pii`, `path user.email`; or that a person released it
+
+    @property
+    def is_override(self) -> bool:
+        """Whether it counts in place of what is said of the records around."""
+        return self.source == RELEASED or self.source.partition(" ")[0] == _PATH
+
+    def today(self, policies: Policies) -> "PathPolicy | None":
+        """Return what its source says by the policies of today; None where it protected and does not any more."""
+        kind, _, name = self.source.partition(" ")
+        match kind:
+            case "tag":
+                action = dict(policies.tags).get(name, CLEAR)
+            case "attribute":
+                action = self.action if name in policies.attributes else CLEAR
+            case "path":
+                action = policies.by_path.get(tuple(name.split(".")), CLEAR)
+            case _:
+                action = CLEAR
+        if action == CLEAR:
+            return self if self.action == CLEAR else None
+        return PathPolicy(action, self.source)
+
+
+PathPolicies = Mapping[Path, PathPolicy]  # of one record
+RecordPolicies = Mapping[str, PathPolicies]  # by the full name of the record, and by its aliases
+
+
+@dataclass(frozen=True)
+class Unprotected:
+    """A path that the table's log has as protected, and that nothing of today protects."""
+
+    record: str
+    path: Path
+    policy: PathPolicy  # that of the log
+
+    def __str__(self) -> str:
+        """Return it as a phrase."""
+        policy = f"{self.policy.action}, by {self.policy.source}"
+        return f"{shown_path(self.path)!r} of {shown_record(self.record)} ({policy})"
+
+
+def by_path(action: Action, path: Path) -> PathPolicy:
+    """Return the policy that the configuration has of a path."""
+    return PathPolicy(action, f"{_PATH} {'.'.join(path)}")
+
+
+def strictest_policy(words: Iterable[PathPolicy], policies: Policies) -> PathPolicy:
+    """Return the one of several that counts: the strictest of those whose source has a policy, else of all.
+
+    The order of the words does not matter. Raises ValueError where there is none.
+    """
+
+    def rank(word: PathPolicy) -> tuple[bool, bool, tuple[int, int], str]:
+        return word.action == CLEAR, word.today(policies) is None, word.action.rank, word.source
+
+    return min(words, key=rank)
+
+
+def effective(policies: PathPolicies, path: Path) -> Action:
+    """Return what becomes of a path: what is said of it, and of what is around it."""
+    action = CLEAR
+    for length in range(len(path) + 1):
+        if (policy := policies.get(path[:length])) is not None:
+            action = policy.action if policy.is_override else strictest([action, policy.action])
+    return action
+
+
+def joined(parts: Iterable[PathPolicies], policies: Policies) -> dict[Path, PathPolicy]:
+    """Return the policies of one record that is known by several names: of each path, the strictest."""
+    whole = dict[Path, PathPolicy]()
+    for part in parts:
+        for path, word in part.items():
+            whole[path] = strictest_policy([whole.get(path, word), word], policies)
+    return whole
+
+
+def overlaid(policies: RecordPolicies, changed: RecordPolicies) -> dict[str, PathPolicies]:
+    """Return policies with what changed of them."""
+    records = {**policies, **{record: {**policies.get(record, {}), **changed[record]} for record in changed}}
+    return {record: paths for record, paths in records.items() if paths}
+
+
+def difference(policies: RecordPolicies, recorded: RecordPolicies) -> dict[str, PathPolicies]:
+    """Return what is not recorded yet, or otherwise."""
+    found = {
+        record: {path: policy for path, policy in paths.items() if recorded.get(record, {}).get(path) != policy}
+        for record, paths in policies.items()
+    }
+    return {record: paths for record, paths in found.items() if paths}
+
+
+def count_paths(policies: RecordPolicies) -> int:
+    """Return how many paths there are, of all records."""
+    return sum(map(len, policies.values()))
+
+
+def is_any_protected(policies: RecordPolicies) -> bool:
+    """Return whether values of some path get a policy other than clear."""
+    return any(policy.action != CLEAR for paths in policies.values() for policy in paths.values())
+
+
+def of_today(recorded: RecordPolicies, policies: Policies) -> dict[str, PathPolicies]:
+    """Return what the log has, by the policies of today. What these say nothing of stays protected as it was."""
+    return {
+        record: {path: policy.today(policies) or policy for path, policy in paths.items()}
+        for record, paths in recorded.items()
+    }
+
+
+def find_unprotected(recorded: RecordPolicies, policies: Policies, words: RecordPolicies) -> Iterator[Unprotected]:
+    """Yield the paths of the log that would be in the clear.
+
+    `words`: what the log and the schemas of today say, as `of_today` has it. What it says by a source that has no
+    policy any more does not count.
+    """
+    for record, paths in recorded.items():
+        current = {
+            path: word for path, word in words.get(record, {}).items() if word.action == CLEAR or word.today(policies)
+        }
+        of_paths = {path: by_path(action, path) for path, action in policies.by_path.items()}
+        for path, policy in paths.items():
+            if policy.action != CLEAR and effective({**current, **of_paths}, path) == CLEAR:
+                yield Unprotected(record, path, policy)
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as a person writes it."""
+    return ".".join(path) or "the record itself"
+
+
+def shown_record(record: str) -> str:
+    """Return the record of a path as a sentence names it."""
+    return f"record {record}" if record != COLUMNS else "the columns of keys and headers"
+
+
+def to_json(policies: RecordPolicies) -> dict[str, list[Any]]:
+    """Write policies as a log has them."""
+    return {
+        record: [[list(path), policy.action.setting, policy.source] for path, policy in sorted(paths.items())]
+        for record, paths in sorted(policies.items())
+    }
+
+
+def from_json(written: Mapping[str, list[Any]]) -> dict[str, PathPolicies]:
+    """Read policies as a log has them."""
+    return {
+        record: {tuple(path): PathPolicy(Action.of(setting), source) for path, setting, source in paths}
+        for record, paths in written.items()
+    }
