@@ -71,9 +71,8 @@ class Reader(Protocol):
 def reader_of(kafka: Kafka, settings: Pipeline, topic_ids: Callable[[], Mapping[str, str]]) -> Reader:
     """Return the reader that the configuration names. `topic_ids`: of the incarnations that are read, by topic."""
     records, with_topic = settings.arrow_batch_records, settings.topics.only is None
-    if kafka.reader == "native":
-        return NativeReader(kafka, records, topic_ids, with_topic=with_topic)
-    return SparkReader(records, with_topic=with_topic)
+    natively = partial(NativeReader, kafka, records, topic_ids, with_topic=with_topic)
+    return natively() if kafka.reader == "native" else SparkReader(records, natively, with_topic=with_topic)
 
 
 Turn = Callable[[int, Callable[[], object]], AbstractContextManager[Callable[[float], None]]]

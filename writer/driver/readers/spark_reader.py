@@ -10,7 +10,10 @@ from writer.batch import task
 from writer.batch.plan import TaskPlan
 from writer.batch.task_report import Report
 from writer.commit import builder
+from writer.core import logging
 from writer.core.offsets import OffsetRange
+from writer.driver.readers.native_reader import NativeReader
+from writer.driver.restart_policy import causes, java_trace
 
 KAFKA_OPTIONS = {
     # Spark asks the broker for both ends of the log at each poll. At Kafka's 500 records a poll that is most of the
@@ -23,6 +26,8 @@ KAFKA_OPTIONS = {
 _PATIENCE_MIN = timedelta(seconds=30)  # Kafka's own request.timeout.ms: what is shorter would fail a slow broker
 _OUTAGE = timedelta(minutes=3)  # three questions of 60 s: Spark's and Kafka's own values, where the driver asks
 _BATCH_BYTES = 16 * 2**20  # larger ones leave the processor's caches: decoding slows down
+_OVERFLOW = "ArithmeticException: long overflow"
+_ROW_OF_RECORD = "KafkaRecordToRowConverter"  # of Spark: makes a row of a record
 _UNMEASURED = 2**31 - 1  # the one value that makes Spark leave out the measuring
 
 
@@ -72,14 +77,19 @@ class SparkReader:
 
     cost_by_partition = True
 
-    def __init__(self, records_max: int, *, with_topic: bool) -> None:
-        """`records_max`: of an Arrow batch. `with_topic`: the records are of several topics."""
-        self._records_max, self._topic = records_max, ["topic"] if with_topic else []
+    def __init__(self, records_max: int, beyond_spark: Callable[[], NativeReader], *, with_topic: bool) -> None:
+        """`records_max`: of an Arrow batch. `with_topic`: the records are of several topics.
+
+        `beyond_spark` makes what reads batches with a timestamp that Spark's source cannot hand over.
+        """
+        self._records_max = records_max
+        self._topic = ["topic"] if with_topic else []
+        self._beyond_spark = beyond_spark
         self._record_bytes: float | None = None  # mean of the last batch
         self._record_bytes_max = 0.0  # mean of the heaviest Arrow batch since the start
 
     def tasks_of(
-        self, frame: Any, _committing: Sequence[OffsetRange], count: int, *, headers: bool, raw: bool
+        self, frame: Any, committing: Sequence[OffsetRange], count: int, *, headers: bool, raw: bool
     ) -> Callable[[TaskPlan], Report]:
         """Prepare the tasks of a batch. Returns what runs them by a plan, and adds their reports up."""
         limits = arrow_limits(self._records_max, self._record_bytes, self._record_bytes_max)
@@ -87,10 +97,27 @@ class SparkReader:
             frame.sparkSession.conf.set(setting, value)  # the query's own session
         beside = [*(["timestampType"] if raw else []), *(["headers"] if headers or raw else [])]
         records = frame.select(*self._topic, "partition", "offset", "timestamp", "key", "value", *beside)
-        return partial(self._run, records.coalesce(count))
+        by_spark = partial(self._run, records.coalesce(count))
+        natively: Callable[[TaskPlan], Report] | None = None
+
+        def run(plan: TaskPlan) -> Report:
+            nonlocal natively
+            if natively is not None:
+                return natively(plan)
+            try:
+                return by_spark(plan)
+            except Exception as error:
+                if not _is_beyond_spark(error):
+                    raise
+            # Spark's source counts microseconds, and fails its task where these are beyond int64.
+            logging.warning("batch_read_natively", reason="Spark's source cannot count a Kafka timestamp of it")
+            natively = self._beyond_spark().tasks_of(frame, committing, count, headers=headers, raw=raw)
+            return natively(plan)
+
+        return run
 
     def _run(self, records: Any, plan: TaskPlan) -> Report:
-        carried = records.mapInArrow(partial(task.run, plan=plan), "report string")
+        carried = records.mapInArrow(partial(task.run_spark_rows, plan=plan), "report string")
         report = builder.merged(Report.from_json(row.report) for row in carried.collect())
         if report.lacks_schemas:
             return report
@@ -101,6 +128,12 @@ class SparkReader:
         self._record_bytes = report.value_bytes / read if read else self._record_bytes
         self._record_bytes_max = max(self._record_bytes_max, report.record_bytes_max)
         return report
+
+
+def _is_beyond_spark(error: Exception) -> bool:
+    """Return whether Spark's source failed over a timestamp that it cannot count in microseconds."""
+    text = causes(error)
+    return _OVERFLOW in text and _ROW_OF_RECORD in f"{text}\n{java_trace(error)}"
 
 
 def _handed_over(scan: Any) -> int:
