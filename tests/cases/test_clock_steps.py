@@ -19,7 +19,7 @@ from tests.commits import LIMITS, NOON, account
 from tests.reloading import EndlessPipeline, Query
 from tests.scaling import NOW, POLICY, batches, facts, pipeline
 from writer.config.pipeline_sections import Commit
-from writer.core.clock_steps import ClockComparison
+from writer.driver.clock_steps import ClockComparison
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
 from writer.hooks.outbox import OutboxEntry
 from writer.status.document import document

@@ -133,7 +133,11 @@ def _root(
 
 
 def main() -> None:
-    """Run the command; an expected failure is one sentence and its exit code."""
+    """Run the command; an expected failure is one sentence and its exit code.
+
+    No process that it starts, Spark's workers included, imports what lies in the working directory.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         for old in retired.VARIABLES.keys() & os.environ.keys():
             raise ConfigError(f"the environment variable {old} is now {retired.VARIABLES[old]}. Rename it.")

@@ -12,9 +12,9 @@ from typing import Any
 from writer.clients.kafka import BrokerUnreachable
 from writer.config.loader import ConfigChanges
 from writer.core import logging
-from writer.core.clock_steps import ClockComparison
 from writer.core.errors import DiskFull, Draining, ExitCode, Fenced, HeadraceError, LogMoved, TopicMissing, exit_code
 from writer.driver import restart_policy
+from writer.driver.clock_steps import ClockComparison
 from writer.driver.pipeline import PipelineRun
 from writer.driver.restart_policy import sentence
 from writer.status.model import View
