@@ -126,18 +126,35 @@ progress = Progress("clicks")
 link.report(progress.view(), failure)
 sys.exit(int(exit_code(failure)))
 """
+# The preflight asks Kafka, which is not there: it is left out.
 SUPERVISE = """
 import subprocess, sys, threading
 from pathlib import Path
-from recovery.supervisor.main import supervise
-from writer.config.loader import ReloadableConfig
+from recovery.lease.factory import leases_of
+from recovery.lease.holder import LeaseHolder
+from recovery.supervisor.driver_process import place
+from recovery.supervisor.pipeline_state import SupervisedPipeline
+from recovery.supervisor.recovery_actions import actions
+from recovery.supervisor.settings import store
+from recovery.supervisor.supervisor import Supervisor
+from writer.clients import notifications
+from writer.config.loader import load
 from writer.core import logging
 
 logging.set_up()
 seconds, settings, program, disk = float(sys.argv[1]), *map(Path, sys.argv[2:])
+config = load(settings)
 threading.Timer(seconds, subprocess.run, [["mend"]]).start()
-code = supervise(ReloadableConfig(settings, None, threading.Event()), [sys.executable, str(program), str(disk)])
-print("exit code", code)
+held = LeaseHolder({"clicks": leases_of(config, "clicks", store(config, "clicks"))}, "this one")
+with place() as folder:
+    supervisor = Supervisor(
+        config, {"clicks": SupervisedPipeline("clicks")}, lambda: [sys.executable, str(program), str(disk)],
+        folder=folder, held=held, notifier=notifications.opened(config.notifications), actions=actions(config),
+        stop=threading.Event(), before=lambda *_: None,
+    )
+    code = supervisor.run()
+held.close()
+print("exit code", int(code))
 """
 
 
