@@ -17,6 +17,8 @@ _MICROSECONDS = {"day": 86_400_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
 # The years 1 to 9999, which the table's timestamp and datetime hold.
 _FIRST_US, _END_US = -62_135_596_800_000_000, 253_402_300_800_000_000
 
+_NO_KAFKA_TIME = pa.scalar(-1_000, pa.timestamp("us", "UTC"))
+
 # ISO 8601 in its extended form, with exactly the dates that exist: Arrow's cast raises for a single bad one.
 _LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _DATE = (
@@ -118,6 +120,20 @@ def _from_text(values: pa.StringArray) -> pa.TimestampArray:
     completion = pc.if_else(pc.equal(pc.utf8_length(exact), 10), "T00:00Z", pc.if_else(without_zone, "Z", ""))
     times = pc.binary_join_element_wise(exact, completion, "").cast(pa.timestamp("us", "UTC"))
     return within_years(times)
+
+
+def kafka_times(numbers: pa.Int64Array, unit: str = "ms") -> pa.TimestampArray:
+    """Return timestamps of Kafka records as instants. `numbers`: since 1970, of `unit`; any int64.
+
+    Null where Kafka has none, which it writes as -1 ms, and outside the years 1 to 9999.
+    """
+    bounds = pc.min_max(numbers).as_py()
+    scale = _MICROSECONDS.get(unit)
+    # Nearly every batch is this way.
+    if scale is not None and bounds["min"] is not None and bounds["min"] >= 0 and bounds["max"] < _END_US // scale:
+        return pc.multiply(numbers, scale).cast(pa.timestamp("us", "UTC"))
+    times = _instants(numbers, unit)
+    return pc.if_else(pc.equal(times, _NO_KAFKA_TIME), None, times)
 
 
 def within_years(times: pa.TimestampArray) -> pa.TimestampArray:

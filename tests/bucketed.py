@@ -38,6 +38,9 @@ class SilentTopics:
     def sources(self, _: Any) -> list[tuple[str, int]]:
         return list(self.ends)
 
+    def earliest(self, _: Any) -> dict[tuple[str, int], int]:
+        return self.ends
+
     def latest(self, _: Any) -> dict[tuple[str, int], int]:
         return self.ends
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
+    # What tests start imports the repository, and nothing of the folder that it happens to run in.
+    os.environ["PYTHONSAFEPATH"] = "1"
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
     # Started in the background of a script, all of this ignores SIGINT, and so would the commands that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # How long an example takes says more of the machine than of the code; what hangs ends by pytest's timeout.

@@ -90,7 +90,7 @@ def say(*words: str, code: int = 0, **environment: str) -> str:
 def run_killed(code: str, *arguments: str, point: str) -> None:
     """Run Python code that dies at a fault point."""
     root = Path(__file__).parents[1]
-    env = {**os.environ, "HEADRACE_FAULT": point, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
+    env = {**os.environ, "HEADRACE_FAULT": point, "PYTHONPATH": str(root)}
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], env=env, cwd=root, capture_output=True, text=True, timeout=400,
         check=False,

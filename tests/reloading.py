@@ -173,9 +173,7 @@ class SimulatedDriver:
         return found
 
     def look(self) -> DriverHealth:
-        healths = {
-            name: PipelineHealth(progress.view().state, 1.0, 1, 1, 0, 1.0) for name, progress in self.board.items()
-        }
+        healths = {name: PipelineHealth(progress.view().state, 1.0, 1, 1, 0) for name, progress in self.board.items()}
         return DriverHealth(60.0, 0.1, healths if self.code is None else {})
 
     def reload(self) -> None:

@@ -11,7 +11,17 @@ from typing import assert_never
 
 from autoscaler.decision.capacity import Growth, Load, Rate, capacity, least, need, ranges_max, rate, used, window_s
 from autoscaler.decision.facts import Executors, Facts, Pipeline
-from autoscaler.decision.history import DesiredDecrease, Memory, Scaling, observe, regrets, settled_at, start_s, yield_
+from autoscaler.decision.history import (
+    DesiredDecrease,
+    Memory,
+    Scaling,
+    observe,
+    regrets,
+    settled_at,
+    start_s,
+    without_future,
+    yield_,
+)
 from autoscaler.decision.policy import Policy
 from autoscaler.decision.symptoms import Symptom, blinding, limited, pressing, redirecting, stuck, unseen
 
@@ -102,7 +112,7 @@ Decision = Hold | Stay | Blocked | Wait | ScaleUp | ScaleDown
 
 def tick(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> tuple[Decision, Memory]:
     """Observe, decide, remember: one step of the loop."""
-    memory = observe(policy, memory, facts, now)
+    memory = observe(policy, without_future(policy, memory, now), facts, now)
     decision = decide(policy, memory, facts, now)
     return decision, remember(policy, memory, decision, now)
 

@@ -67,6 +67,25 @@ class Memory:
     shape: dict[str, int] = field(default_factory=dict)  # partitions by pipeline, and slots of an executor
 
 
+def without_future(policy: Policy, memory: Memory, now: datetime) -> Memory:
+    """Return what is remembered, none of it from the future: the wall clock may have stepped back since."""
+    block = memory.block
+    if block is not None:
+        block = replace(block, until=min(block.until, now + timedelta(seconds=policy.block_s)))
+    return replace(
+        memory,
+        scalings=tuple(_bounded(one, now) for one in memory.scalings),
+        fewer=tuple(replace(one, at=min(one.at, now)) for one in memory.fewer),
+        block=block,
+        failed_at=None if memory.failed_at is None else min(memory.failed_at, now),
+    )
+
+
+def _bounded(change: Scaling, now: datetime) -> Scaling:
+    there_at = None if change.there_at is None else min(change.there_at, now)
+    return replace(change, at=min(change.at, now), there_at=there_at)
+
+
 def start_s(policy: Policy, memory: Memory) -> float:
     """Seconds that executors take to come: the longest of the last that were seen."""
     seen = [

@@ -4,6 +4,7 @@ Whoever does not answer makes facts missing or old. Nothing here raises for it, 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -55,6 +56,11 @@ class FactsCollector:
             if status is None:
                 continue
             lag = self._lags.get(name, LagSample())
+            if lag.at is not None and lag.at > now:
+                # The wall clock stepped back since: from here on it grows old.
+                lag = self._lags[name] = replace(lag, at=now)
+            if datetime.fromisoformat(status["at"]) > now:
+                status = self._last_status[name] = {**status, "at": iso(now)}
             frontiers = self._frontiers[name] = status_parser.moved(
                 self._frontiers.get(name, {}), status["commits"], lag
             )

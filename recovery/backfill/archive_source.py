@@ -12,9 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bucketers.arrow import contiguous
+from bucketers.timestamps import kafka_times
 from recovery.backfill.archive_files import File, files, partitions
 from recovery.backfill.chunk_commit import BackfilledTable
-from recovery.backfill.source import NO_TIME_MS, Chunk, Source, SourceFailed, in_full
+from recovery.backfill.source import Chunk, Source, SourceFailed, in_full
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import HEADERS
 from writer.batch.bucketing import TimeRule, times_of
@@ -200,10 +202,7 @@ class ArchiveByOffset:
 def _named(rows: pa.Table, part: TopicPartition, roles: Mapping[str, str]) -> pa.Table:
     """Return rows with the columns of a record in front of their own."""
     count = rows.num_rows
-    no_time = pa.scalar(NO_TIME_MS, pa.timestamp("ms", "UTC")).cast(_TIMES)
-    times = (
-        pc.fill_null(_instants(rows.column(roles["time"])), no_time) if "time" in roles else pa.repeat(no_time, count)
-    )
+    times = _instants(contiguous(rows.column(roles["time"]))) if "time" in roles else pa.nulls(count, _TIMES)
     empty = pa.repeat(pa.scalar(b"", pa.binary()), count)
     made = {
         "topic": pa.repeat(part.topic, count), "partition": pa.repeat(pa.scalar(part.partition, pa.int32()), count),
@@ -295,10 +294,11 @@ class ArchiveByEventTime:
             yield Piece(nothing, kept)
 
 
-def _instants(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def _instants(values: pa.Array) -> pa.Array:
     """Read broker times: timestamps of any unit, or milliseconds since 1970 as Kafka has them."""
     if pa.types.is_integer(values.type):
-        return values.cast(pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(_TIMES)
-    if pa.types.is_timestamp(values.type) and values.type.tz is None:
-        return pc.assume_timezone(values.cast(pa.timestamp("us")), "UTC")
-    return values.cast(_TIMES)
+        return kafka_times(values.cast(pa.int64()))
+    if pa.types.is_timestamp(values.type):
+        # Without a zone it is UTC; with one, the number counts in UTC as well.
+        return kafka_times(values.cast(pa.int64()), values.type.unit)
+    return kafka_times(values.cast(_TIMES).cast(pa.int64()), "us")

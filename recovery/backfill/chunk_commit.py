@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recovery.backfill.dedupe_rows import Unplaced
 from recovery.backfill.source import Chunk
@@ -201,5 +202,5 @@ def _still_open(gap_record: GapRecord, chunk: Chunk) -> None:
 
 def _age(first: Piece | None, now: datetime) -> timedelta:
     """Return how long ago the broker had the first records."""
-    times = [] if first is None else [t for t in first.records.column("timestamp").to_pylist() if t is not None]
-    return age_of(min(times, default=None), now)
+    times = None if first is None else first.records.column("timestamp")
+    return age_of(None if times is None or times.null_count else pc.min(times).as_py(), now)

@@ -7,10 +7,11 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import KafkaError, Message, TopicPartition as Where
 
-from recovery.backfill.source import NO_TIME_MS, SourceFailed
+from recovery.backfill.source import SourceFailed
 from writer.avro.wire_format import HEADERS
 from writer.clients import native_kafka
 from writer.clients.kafka import BrokerUnreachable, consumer
+from writer.clients.kafka_sample import times_of
 from writer.config.connections import Kafka
 from writer.core.offsets import OffsetRange, Source, Span, TopicPartition
 from writer.kafka_reader.columns import ColumnChoice
@@ -113,12 +114,11 @@ def _lost(where: str, offset: int | None) -> str:
 
 def _batch(topic: str, partition: int, messages: list[Message], choice: ColumnChoice) -> pa.RecordBatch:
     count = len(messages)
-    times = [ms if kind else NO_TIME_MS for kind, ms in (m.timestamp() for m in messages)]
     columns: dict[str, Any] = {
         "topic": pa.repeat(topic, count),
         "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
         "offset": pa.array([m.offset() for m in messages], pa.int64()),
-        "timestamp": pa.array(times, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+        "timestamp": times_of(messages),
         "key": pa.array([m.key() for m in messages], pa.binary()),
         "value": pa.array([m.value() for m in messages], pa.binary()),
     }

@@ -151,7 +151,8 @@ class Topic:
             for start in {s.start, s.end - 1}:
                 there = {s.source: (start + s.shift, start + s.shift + 1)}
                 for batch in fetched(self._kafka, there, headers=False, topic_ids=self._now_ids):
-                    found += [t for t in batch.column("timestamp").to_pylist() if t > datetime(1970, 1, 1, tzinfo=UTC)]
+                    times = batch.column("timestamp").drop_null().to_pylist()
+                    found += [time for time in times if time > datetime(1970, 1, 1, tzinfo=UTC)]
         return found
 
     def _read(self, segments: Sequence[Segment], _: SchemaPlan) -> Iterator[Piece]:

@@ -10,8 +10,6 @@ from writer.core.errors import HeadraceError
 from writer.core.offsets import OffsetRange, Span, TopicPartition
 from writer.maintenance.local_pipeline import Piece
 
-NO_TIME_MS = -1  # what records carry that the broker gave no time, as Spark hands them over
-
 
 class SourceFailed(HeadraceError):
     """The source does not hold what it announced, or its records are not those of the gap. Nothing was committed."""

@@ -148,6 +148,7 @@ Decision = Start | KeepRunning | Halt
 
 def decide(policy: Policy, state: State, event: Event, now: datetime, jitter: float) -> Decision:
     """Choose what is done next. `jitter`, from 0 to 1, draws the delay between half of its length and all of it."""
+    state = _without_future(state, now)
     if isinstance(event, Healthy):
         return KeepRunning("it runs", _healthy(policy, state, now))
     if isinstance(event, Failed) and event.refused is not None:
@@ -161,6 +162,13 @@ def decide(policy: Policy, state: State, event: Event, now: datetime, jitter: fl
     return _escalate(
         policy, state, event, RecoveryLevel.RESTART if verdict.level is None else verdict.level, now, jitter
     )
+
+
+def _without_future(state: State, now: datetime) -> State:
+    """Return what is remembered, none of it from the future: the wall clock may have stepped back since."""
+    attempts = tuple(replace(attempt, at=min(attempt.at, now)) for attempt in state.attempts)
+    healthy_since = None if state.healthy_since is None else min(state.healthy_since, now)
+    return replace(state, attempts=attempts, healthy_since=healthy_since)
 
 
 def used(state: State, level: RecoveryLevel, budget: Budget, now: datetime) -> list[datetime]:

@@ -59,11 +59,10 @@ class PipelineHealth:
     """A pipeline as a driver's `/status` has it."""
 
     state: str
-    since_s: float  # since it was first seen in this state
+    since_s: float  # since it was first seen in this state, with this commit, and with or without waiting records
     run: int | None
     version: int | None  # table version of the newest commit of this start
     waiting: int | None  # offsets that are not committed; None: Kafka has not said it
-    commit_age_s: float | None  # of the newest commit, also of an earlier start
     error: str | None = None
     free_s: float | None = (
         None  # since its rate limit lets the next batch begin; below 0: it does not yet; None: always
@@ -104,7 +103,7 @@ def why_unresponsive(look: DriverHealth, timeouts: Timeouts) -> str:
     for name, after in timeouts.stalled_after.items():
         if (seen := look.pipelines.get(name)) is None:
             continue
-        still_s = min(one for one in (seen.since_s, seen.commit_age_s, seen.free_s) if one is not None)
+        still_s = seen.since_s if seen.free_s is None else min(seen.since_s, seen.free_s)
         if seen.state == "running" and seen.waiting and still_s > after.total_seconds():
             return f"pipeline {name} has {seen.waiting} offsets waiting and committed nothing for {still_s:.0f} s"
     return ""
@@ -115,17 +114,16 @@ def stalled_after(settings: timedelta, delay_max: timedelta) -> timedelta:
     return max(settings, _BATCHES * delay_max)
 
 
-def seen(status: Mapping[str, Any], since_s: float, at: datetime) -> PipelineHealth:
+def seen(status: Mapping[str, Any], at: datetime) -> PipelineHealth:
     """Read a pipeline's part of one `/status`. Old answers of Kafka do not count as waiting records.
 
-    `since_s`: seconds for which it has been in this state, as far as was seen.
+    For how long it has been so, one answer does not tell.
     """
     lag, last, limit = LagSample.from_json(status["lag"]), status["last_commit"], status.get("rate_limit") or {}
     due_s = limit.get("next_batch_in_seconds")
     return PipelineHealth(
-        status["state"], since_s, status["run"], None if last is None else last["version"],
-        lag.offsets if lag.is_fresh(at) else None, status["commit_age_seconds"], status["error"] or None,
-        None if due_s is None else -due_s,
+        status["state"], 0.0, status["run"], None if last is None else last["version"],
+        lag.offsets if lag.is_fresh(at) else None, status["error"] or None, None if due_s is None else -due_s,
     )  # fmt: skip
 
 

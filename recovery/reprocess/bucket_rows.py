@@ -28,7 +28,7 @@ class BucketRows:
     files: Sequence[BucketFile] = ()
     places: Places = field(default_factory=dict)
     unplaced: int = 0  # rows that say no offset: adopted, or backfilled by event time
-    came: datetime | None = None  # when the broker had the first of them
+    came: datetime | None = None  # when the broker had the first of them; None: a row does not say
 
     @property
     def rows(self) -> int:
@@ -44,7 +44,10 @@ def rows_of(
     Raises HeadraceError where an offset is there twice, OSError, CommitFailed.
     """
     files = [file for file in table.bucket_files(snapshot, bucket) if file.path not in besides]
-    found, unplaced, came = Collector(), 0, list[datetime]()
+    found = Collector()
+    unplaced = 0
+    came = list[datetime]()
+    is_dated = True
     for file in files:
         with table_file.opened(table.store, file.path) as source:
             if not {*PLACE} <= {*source.names}:
@@ -53,15 +56,17 @@ def rows_of(
             names = [name for name in (*PLACE, _CAME) if name in source.names]
             for batch in source.iter_batches(_ROWS_AT_ONCE, names):
                 found.add(batch)
-                if _CAME in names and (first := pc.min(batch.column(_CAME)).as_py()) is not None:
-                    came = [min([first, *came])]
+                if _CAME in names:
+                    times = batch.column(_CAME)
+                    is_dated = is_dated and not times.null_count
+                    came = [first for first in (*came, pc.min(times).as_py()) if first is not None]
     places = found.places()
     if (distinct := size(places)) != found.rows:
         raise HeadraceError(
             f"bucket {'/'.join(map(str, bucket))} of the table at {table.location} has {found.rows - distinct} rows "
             "whose offsets are there more than once; `headrace audit --deep` names them. Nothing of it was read again."
         )
-    return BucketRows(bucket, files, places, unplaced + found.unplaced, min(came, default=None))
+    return BucketRows(bucket, files, places, unplaced + found.unplaced, min(came, default=None) if is_dated else None)
 
 
 def chosen(buckets: Collection[BucketKey], wanted: str, bucketer: Bucketer, columns: Sequence[str]) -> list[BucketKey]:

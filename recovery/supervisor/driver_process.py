@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -24,6 +25,23 @@ _DUMP_WITHIN_S = 2.0
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
+class ConditionTimes:
+    """For how long each pipeline has been in its state, with its newest commit, and with or without waiting records."""
+
+    def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
+        """`seconds`: a monotonic clock."""
+        self._seconds = seconds
+        self._since_s: dict[str, tuple[tuple[str, int | None, bool], float]] = {}
+
+    def add_to(self, name: str, health: PipelineHealth) -> PipelineHealth:
+        """Return what was seen of a pipeline, with the seconds for which it has been so."""
+        now_s = self._seconds()
+        condition = health.state, health.version, bool(health.waiting)
+        if name not in self._since_s or self._since_s[name][0] != condition:
+            self._since_s[name] = condition, now_s
+        return replace(health, since_s=now_s - self._since_s[name][1])
+
+
 class Driver:
     """One driver process, and what it reports."""
 
@@ -33,7 +51,7 @@ class Driver:
         folder.prepare(StartInstructions(orders, self._token, os.getpid()))
         self._began_s = time.monotonic()
         self._beat: tuple[float, float] | None = None  # the newest sign of life, and when it was first seen
-        self._states: dict[str, tuple[str, float]] = {}  # pipeline → its state, and when it was first seen in it
+        self._times = ConditionTimes()
         self._process = subprocess.Popen(  # noqa: S603 - what the person who runs the supervisor wrote
             command, start_new_session=True, stdin=subprocess.DEVNULL, env={**os.environ, VARIABLE: str(folder.path)}
         )
@@ -105,12 +123,6 @@ class Driver:
             before, found = found, self._folder.threads()
         return found
 
-    def _since_s(self, pipeline: str, state: str) -> float:
-        now_s = time.monotonic()
-        if self._states.get(pipeline, ("", 0.0))[0] != state:
-            self._states[pipeline] = state, now_s
-        return now_s - self._states[pipeline][1]
-
     def _status(self) -> dict[str, PipelineHealth]:
         _, url = self._folder.driver()
         if url is None:
@@ -118,7 +130,7 @@ class Driver:
         status = status_at(url, self._folder.certificate(), timeout_s=_ANSWER_WITHIN_S) or {}
         try:
             at, pipelines = datetime.fromisoformat(status["at"]), status["pipelines"]
-            return {name: seen(one, self._since_s(name, one["state"]), at) for name, one in pipelines.items()}
+            return {name: self._times.add_to(name, seen(one, at)) for name, one in pipelines.items()}
         except (ValueError, LookupError, TypeError, AttributeError):
             return {}
 

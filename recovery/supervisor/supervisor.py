@@ -176,7 +176,14 @@ class Supervisor:
             for p in self.supervised_pipelines.values()
         }
         self._draining_s, self._unresponsive, self._reported, self._own = None, "", False, None
-        self._driver = Driver(self._folder, self._command(), orders)
+        try:
+            self._driver = Driver(self._folder, self._command(), orders)
+        except OSError as error:
+            # The orders could not be written, or the process not be made: the disk or the machine has no room now.
+            logging.warning("driver_not_started", error=str(error), again_in_seconds=_LEASE_S)
+            for supervised in ready:
+                supervised.due_s = time.monotonic() + _LEASE_S
+            return
         logging.event("driver_started", pid=self._driver.pid, pipelines=",".join(p.name for p in ready))
         for supervised in ready:
             self._began(supervised)

@@ -131,13 +131,18 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(
 
 
 def test_the_driver_looks_now_and_then(driver: Driver) -> None:
-    step = PeriodicRetention("clicks", [Retention(driver.table, HOURS, 2 * HOUR)])
+    clock = [0.0]
+    step = PeriodicRetention("clicks", [Retention(driver.table, HOURS, 2 * HOUR)], lambda: clock[0])
     step(None, NOW)
     assert hours(driver) == ["2026-11-20T10", "2026-11-20T11", "2026-11-20T12"]
+    clock[0] = 3600.0
     step(None, NOW + HOUR)
     assert hours(driver) == ["2026-11-20T11", "2026-11-20T12"]
-    step(None, NOW + HOUR + retention.EVERY / 2)
     version = driver.table.snapshot().version
+    clock[0] += retention.EVERY.total_seconds() / 2
+    step(None, NOW + 5 * HOUR)
+    assert driver.table.snapshot().version == version, "that wall clock stepped ahead"
+    clock[0] += retention.EVERY.total_seconds() / 2
     step(None, NOW + 5 * HOUR)
     assert (driver.table.snapshot().version, hours(driver)) == (version + 1, [])
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import example, given, strategies as st
 
-from writer.commit.rate_limit import BatchUse, RateLimit, next_begin, records_max, wait_s
+from writer.commit.rate_limit import BatchUse, RateLimit, records_max, wait_s
 from writer.config.pipeline_sections import Scheduling
 from writer.driver.batch_queue import FairOrder
 
@@ -33,16 +33,6 @@ def test_what_is_committed_is_at_most_the_limit_and_one_batch(records_per_s, byt
             allowed = passed_s + limit.seconds(records, size)
             for rate, which in ((records_per_s, 0), (bytes_per_s, 1)):
                 assert rate is None or sum(one[which] for one in done[first:end]) <= rate * allowed * (1 + 1e-6) + 1e-3
-
-
-@given(RATES, RATES, st.integers(0, 10**6), st.integers(0, 10**8))
-def test_the_next_begin_that_is_shown_is_the_one_that_is_kept(records_per_s, bytes_per_s, records, size):
-    limit, last = RateLimit(records_per_s, bytes_per_s), BatchUse(BEGAN, records, size)
-    begin = next_begin(limit, last)
-    left = wait_s(limit, last, 0.0)
-    assert (begin is None) == (not limit)
-    assert begin is None or abs((begin - BEGAN).total_seconds() - left) <= 1e-5
-    assert wait_s(limit, last, left) == 0
 
 
 @given(RATES, st.integers(1, 10**7), st.floats(1, 3_600), st.one_of(st.none(), st.floats(1, 1e5)))

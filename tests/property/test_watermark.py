@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given, strategies as st
 
 from writer.config.pipeline_sections import Seal
@@ -188,30 +189,80 @@ def test_an_instant_is_its_microseconds(us):
 
 
 class Broker:
-    """One partition: where its log ends, and whether its newest record is young."""
+    """One partition: where its log ends, and the timestamps (ms) of its records."""
 
-    def __init__(self) -> None:
-        self.end, self.young = 10, False
+    def __init__(self, *stamps_ms: int) -> None:
+        self.stamps_ms = list(stamps_ms)
+
+    @property
+    def ends(self):
+        return {("t", 0): len(self.stamps_ms)}
 
     def sources(self, _):
         return [("t", 0)]
 
+    def earliest(self, _):
+        return {("t", 0): 0}
+
     def latest(self, _):
-        return {("t", 0): self.end}
+        return self.ends
 
     def found(self, wanted):
-        return dict.fromkeys(wanted, (9, 1) if self.young else (-1, -1))
+        return {source: self._first(instant) for source, instant in wanted.items()}
+
+    def _first(self, instant_ms):
+        return next(((n, at) for n, at in enumerate(self.stamps_ms) if at >= instant_ms), (-1, -1))
 
 
-def test_a_partition_whose_end_moved_is_not_quiet_even_if_its_records_look_old() -> None:
-    """A producer may write any time into its records; that the log grew, it cannot hide."""
-    broker = Broker()
-    listener, frontier = Listener(broker, ["t"]), {("t", 0): 10}
-    assert listener.look(10 * MINUTE, NOON).idle(frontier) == {("t", 0)}
-    broker.young = True
-    assert listener.look(10 * MINUTE, NOON).idle(frontier) == set()
-    broker.young, broker.end = False, 11
-    assert listener.look(10 * MINUTE, NOON + MINUTE).idle({("t", 0): 11}) == set()
-    assert listener.look(10 * MINUTE, NOON + 10 * MINUTE).idle({("t", 0): 11}) == set()
-    assert listener.look(10 * MINUTE, NOON + 11 * MINUTE).idle({("t", 0): 11}) == {("t", 0)}
-    assert listener.look(10 * MINUTE, NOON + 11 * MINUTE).idle({("t", 0): 10}) == set()  # one record waits
+def ms(at: datetime) -> int:
+    return int(at.timestamp() * 1000)
+
+
+LONG_AGO, OF_2099, SECONDS, NONE = ms(NOON - HOUR), 4_070_908_800_000, int(NOON.timestamp()), -1
+
+
+@pytest.mark.parametrize(
+    ("stamps_ms", "first_look_is_idle"),
+    [
+        ((), True),
+        ((LONG_AGO,), True),
+        ((LONG_AGO, ms(NOON - MINUTE)), False),
+        ((OF_2099,), False),
+        ((LONG_AGO, OF_2099, LONG_AGO), False),
+        ((SECONDS, SECONDS), False),
+        ((NONE,), False),
+        ((2**63 - 1, -(2**63)), False),
+    ],
+)
+def test_a_partition_whose_end_has_not_moved_for_the_timeout_is_idle_whatever_its_timestamps(
+    stamps_ms: tuple[int, ...], first_look_is_idle: bool
+) -> None:
+    broker, clock = Broker(*stamps_ms), [1_000.0]
+    listener = Listener(broker, ["t"], seconds=lambda: clock[0])
+
+    def idle() -> bool:
+        return bool(listener.look(10 * MINUTE, NOON).idle(broker.ends))
+
+    assert idle() == first_look_is_idle
+    clock[0] += 599
+    assert idle() == first_look_is_idle
+    clock[0] += 1
+    assert idle()
+    broker.stamps_ms.append(LONG_AGO)
+    assert not idle(), "its end moved, though the record looks old"
+    clock[0] += 599
+    assert not idle()
+    clock[0] += 1
+    assert idle()
+    assert not listener.look(10 * MINUTE, NOON).idle({("t", 0): len(stamps_ms)}), "one record waits"
+
+
+@given(st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=8))
+def test_a_step_of_the_wall_clock_makes_no_partition_idle_and_none_busy(steps: list[int]) -> None:
+    broker, clock = Broker(ms(NOON)), [0.0]
+    listener = Listener(broker, ["t"], seconds=lambda: clock[0])
+    for step in [0, *steps]:
+        assert not listener.look(10 * MINUTE, NOON + timedelta(seconds=step)).idle(broker.ends)
+        clock[0] += 60
+    clock[0] = 600.0
+    assert listener.look(10 * MINUTE, NOON + timedelta(seconds=steps[0])).idle(broker.ends)

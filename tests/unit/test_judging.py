@@ -19,7 +19,7 @@ from writer.status.lag_sample import Lag, LagSample
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 RETRY_TIMEOUT = Timeouts(timedelta(minutes=10), timedelta(minutes=2), {"clicks": timedelta(minutes=30)})
-RUNNING = PipelineHealth("running", since_s=5_000.0, run=1, version=7, waiting=10, commit_age_s=3.0)
+RUNNING = PipelineHealth("running", since_s=3.0, run=1, version=7, waiting=10)
 
 
 def found(level: RecoveryLevel | None, *, halt: bool = False) -> Verdict:
@@ -59,7 +59,7 @@ def test_the_catalogue_is_asked_by_default() -> None:
 
 def test_a_driver_whose_main_thread_is_silent_hangs_and_one_that_starts_has_longer() -> None:
     def look(silent_s: float | None, state: str = "running", age_s: float = 5_000.0) -> str:
-        one = PipelineHealth(state, age_s, 1, 7, 0, 1.0)
+        one = PipelineHealth(state, age_s, 1, 7, 0)
         return why_unresponsive(DriverHealth(age_s, silent_s, {"clicks": one} if state else {}), RETRY_TIMEOUT)
 
     assert look(119.0) == ""
@@ -74,15 +74,15 @@ def test_a_driver_whose_main_thread_is_silent_hangs_and_one_that_starts_has_long
     ("one", "hangs"),
     [
         (RUNNING, False),
-        (PipelineHealth("running", 5_000.0, 1, 7, 10, 1_801.0), True),
-        (PipelineHealth("running", 1_000.0, 1, None, 10, 90_000.0), False),  # it has just begun with an old table
-        (PipelineHealth("running", 5_000.0, 1, 7, 0, 90_000.0), False),  # nothing waits
-        (PipelineHealth("running", 5_000.0, 1, 7, None, 90_000.0), False),  # Kafka has not said
-        (PipelineHealth("paused", 5_000.0, 1, 7, 10, 90_000.0), False),
-        (PipelineHealth("running", 1_801.0, 1, None, 10, None), True),
-        (PipelineHealth("running", 5_000.0, 1, 7, 10, 3_000.0, free_s=-600.0), False),  # its rate limit holds the batch
-        (PipelineHealth("running", 5_000.0, 1, 7, 10, 3_000.0, free_s=60.0), False),  # which has begun a minute ago
-        (PipelineHealth("running", 5_000.0, 1, 7, 10, 3_000.0, free_s=1_801.0), True),
+        (PipelineHealth("running", 1_801.0, 1, 7, 10), True),
+        (PipelineHealth("running", 1_000.0, 1, None, 10), False),  # it has just begun with an old table
+        (PipelineHealth("running", 90_000.0, 1, 7, 0), False),  # nothing waits
+        (PipelineHealth("running", 90_000.0, 1, 7, None), False),  # Kafka has not said
+        (PipelineHealth("paused", 90_000.0, 1, 7, 10), False),
+        (PipelineHealth("running", 1_801.0, 1, None, 10), True),
+        (PipelineHealth("running", 3_000.0, 1, 7, 10, free_s=-600.0), False),  # its rate limit holds the batch
+        (PipelineHealth("running", 3_000.0, 1, 7, 10, free_s=60.0), False),  # which has begun a minute ago
+        (PipelineHealth("running", 3_000.0, 1, 7, 10, free_s=1_801.0), True),
     ],
 )
 def test_a_driver_that_commits_nothing_while_records_wait_hangs(one: PipelineHealth, hangs: bool) -> None:
@@ -99,9 +99,9 @@ def test_a_long_delay_of_commits_is_no_stall() -> None:
 def test_what_kafka_said_three_intervals_ago_is_not_waiting(age_s: float, waiting: int | None) -> None:
     lag = LagSample(NOON - timedelta(seconds=age_s), partitions=(Lag("clicks", 0, 12, 3.0, 0, None),))
     told = {
-        "state": "running", "run": 2, "last_commit": {"version": 4}, "commit_age_seconds": 1.5, "error": "",
+        "state": "running", "run": 2, "last_commit": {"version": 4}, "error": "",
         "lag": lag.to_json(NOON),
     }  # fmt: skip
-    assert seen(told, 9.0, NOON) == PipelineHealth("running", 9.0, 2, 4, waiting, 1.5)
-    assert seen({**told, "rate_limit": {"next_batch_in_seconds": -4.0}}, 9.0, NOON).free_s == 4.0
-    assert not seen({**told, "last_commit": None, "lag": LagSample().to_json(NOON)}, 9.0, NOON).well
+    assert seen(told, NOON) == PipelineHealth("running", 0.0, 2, 4, waiting)
+    assert seen({**told, "rate_limit": {"next_batch_in_seconds": -4.0}}, NOON).free_s == 4.0
+    assert not seen({**told, "last_commit": None, "lag": LagSample().to_json(NOON)}, NOON).well

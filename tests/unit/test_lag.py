@@ -13,7 +13,7 @@ from writer.clients.kafka import BrokerUnreachable, Topic as KafkaTopic
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import HeadraceError, TopicMissing
 from writer.kafka_reader.errors import Unavailable
-from writer.status.lag import LagListener, date, lag_sample, lags, undated, waiting_since
+from writer.status.lag import LagListener, date, history, lag_sample, lags, settle, undated, waiting_since
 from writer.status.lag_sample import Lag
 from writer.status.model import Logs, Sample
 from writer.status.progress import Progress
@@ -171,10 +171,35 @@ def test_all_partitions_are_asked_about_at_once():
     assert topic.asked <= 12
 
 
-def test_a_record_of_this_second_or_of_the_future_has_no_age():
+def test_a_record_of_this_second_has_no_age():
     now_ms = int(NOON.timestamp() * 1000)
     assert date(Topic([now_ms - 10]).found, {A: 0}, NOON)[A] >= at(-1.1)
-    assert date(Topic([now_ms + 5_000]).found, {A: 0}, NOON)[A] == at(5)
+
+
+OF_2099, MICROSECONDS, SECONDS = 4_070_908_800_000, 1_795_000_000_000_000, 1_795_000_000
+
+
+@pytest.mark.parametrize("odd", [OF_2099, MICROSECONDS, SECONDS, -1, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("hours", [1, 50])
+def test_a_record_of_an_odd_timestamp_dates_none_behind_it_wrongly(odd, hours):
+    """Of 1970 and before, the one behind is the newest; of the future, all behind it are hidden."""
+    hour_ago = int((NOON - timedelta(hours=hours)).timestamp() * 1000)
+    found = date(Topic([odd, hour_ago]).found, {A: 1}, NOON)
+    assert found == {} if odd > hour_ago else (NOON - found[A]).total_seconds() == pytest.approx(3600 * hours, rel=0.05)
+    assert date(Topic([odd, odd]).found, {A: 1}, NOON) == {}, "none of its own either"
+
+
+def test_what_no_timestamp_dates_waits_since_the_first_sample_at_the_latest():
+    class Odd(Cluster):
+        def found(self, instants_ms):
+            return dict.fromkeys(instants_ms, (0, OF_2099))
+
+    known = logs(100, 200)
+    settled = settle(Odd(), known, {A: 40}, at(60))
+    assert settled == {A: (40, NOON)}
+    assert waiting_since(logs(100, 200, dated=settled), A, 40) == NOON
+    grown = history(Odd(), Sample(NOON, {A: 100}))
+    assert [sample.ends for sample in grown] == [{A: 100}] * 3, "no burst that there never was"
 
 
 def test_a_record_without_a_timestamp_is_left_out():
@@ -210,15 +235,12 @@ class Cluster:
     def latest(self, sources):
         return {source: self.ends[source] for source in sources}
 
-    def at(self, when, sources):
-        self.dates.append(when)
-        return dict.fromkeys(sources, 1)
-
     def retention(self, topics):
         return dict.fromkeys(topics, timedelta(days=7))
 
     def found(self, instants_ms):
-        return {source: (0, instant) for source, instant in instants_ms.items()}
+        self.dates += instants_ms.values()
+        return {source: (1, instant) for source, instant in instants_ms.items()}
 
     def mirror(self, group, frontier):
         if self.refuses:
@@ -273,7 +295,8 @@ def test_the_watch_asks_once_how_the_logs_grew_before(progress):
         (timedelta(minutes=1), 0),
         (timedelta(0), 9),
     ]
-    assert len(cluster.dates) == 3
+    before = [logs.samples[0].at - ago for ago in (timedelta(minutes=10), timedelta(minutes=2), timedelta(minutes=1))]
+    assert cluster.dates[:3] == [int(at.timestamp() * 1000) for at in before]
     assert logs.interval == timedelta(seconds=0.01)
 
 

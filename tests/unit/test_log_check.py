@@ -20,6 +20,7 @@ from writer.config.connections import Kafka as KafkaSettings
 from writer.config.pipeline import Pipeline
 from writer.core.errors import LogChanged, LogMoved
 from writer.core.offsets import LogMark, OffsetRange, Source, TopicPartition
+from writer.driver.readers.native_reader import NativeReader
 from writer.driver.readers.spark_reader import SparkReader
 from writer.kafka_reader.errors import Unavailable, UnsupportedBroker
 from writer.kafka_reader.requests.epoch_ends import EpochEnd
@@ -201,9 +202,13 @@ def test_doctor_says_what_a_start_would_do(
     assert "[1200, 1500) of clicks/0, incarnation 1" in checks(Kafka())["rows"].message
 
 
+def not_read_natively() -> NativeReader:
+    raise AssertionError("Spark's source reads these records")
+
+
 def test_spark_s_source_is_asked_about_before_and_after_its_tasks() -> None:
     kafka = Kafka(marks={1_000: NEW, 1_500: OLD})
-    reader = SparkReader(100, kafka, lambda: {"clicks": ID}, with_topic=False)
+    reader = SparkReader(100, kafka, lambda: {"clicks": ID}, not_read_natively, with_topic=False)
     ends = {("clicks", 0): 1_500}
     marks = reader._marks_before(ends)
     assert marks == {("clicks", 0): OLD}

@@ -162,7 +162,7 @@ def test_a_failure_that_comes_again_counts_as_one_that_was_not_cured() -> None:
         at += timedelta(seconds=5)
     assert dict(supervised.results) == {("killed", "L1", "failed"): 1}
     supervised.began()
-    before = PipelineHealth("running", 5.0, 1, 7, 3, 1.0)
+    before = PipelineHealth("running", 5.0, 1, 7, 3)
     supervised.version = 7
     assert not supervised.since_failure(before).well, "that commit is older than the failure"
     assert supervised.since_failure(replace(before, version=8)).well

@@ -52,7 +52,7 @@ def test_a_drain_may_take_longer_than_many_looks(make: Make) -> None:
 
 def test_a_pipeline_that_the_file_in_force_lacks_is_not_judged(make: Make) -> None:
     limits: Timeouts = timeouts(make({"clicks": 1}).file.config)
-    still = PipelineHealth("running", 1e6, 1, 1, 5, 1e6)
+    still = PipelineHealth("running", 1e6, 1, 1, 5)
     assert why_unresponsive(DriverHealth(60.0, 0.1, {"views": still}), limits) == ""
     assert "pipeline clicks has 5 offsets" in why_unresponsive(DriverHealth(60.0, 0.1, {"clicks": still}), limits)
 

@@ -30,6 +30,8 @@ class LateTier(NamedTuple):
     to: LatePolicy
 
 
+Window = tuple[datetime, datetime]  # the first and the last time that is believed
+_INT64_MIN = -(2**63)
 LATE = "late: "  # before the reason of a dead letter that was only late
 # Upper bounds in seconds of the histograms: about a factor of four each, from a second to twelve days.
 BOUNDS_S = (1, 4, 15, 60, 240, 900, 3_600, 14_400, 57_600, 259_200, 1_036_800)
@@ -142,32 +144,39 @@ def policy(tiers: Sequence[LateTier], past: timedelta) -> LatePolicy:
     return next(tier.to for tier in tiers if tier.within is None or past <= tier.within)
 
 
-def follow(rows: pa.Table, event_time: pa.Array, now: datetime, lateness: Lateness) -> dict[Source, int]:
+def follow(
+    rows: pa.Table, event_time: pa.Array, window: Window, now: datetime, lateness: Lateness
+) -> dict[Source, int]:
     """Return how far rows show that their sources have come, in microseconds since 1970, and count how late they are.
 
-    That is the newest event time, each bounded by the broker's time of the record, all by `now`.
+    That is the newest event time, each bounded by the broker's time of the record, all by `now`. `window`: first and
+    last time that is believed.
     """
-    event_us, kafka_us = _micros(event_time), _kafka_micros(rows.column("_kafka_time"), event_time)
+    event_us = _micros(event_time)
+    kafka_us = _kafka_micros(rows.column("_kafka_time"), event_us, window)
     if len(event_us) == 0:
         return {}
     lateness.see(kafka_us - event_us)
     return _reached(rows.column("_topic"), rows.column("_partition"), np.minimum(event_us, kafka_us), now)
 
 
-def reached(records: pa.Table, event_time: pa.Array, now: datetime) -> dict[Source, int]:
+def reached(records: pa.Table, event_time: pa.Array, window: Window, now: datetime) -> dict[Source, int]:
     """Return the same of records that become no rows, and count nothing."""
     if len(event_time) == 0:
         return {}
-    kafka_us = _kafka_micros(records.column("timestamp"), event_time)
-    newest = np.minimum(_micros(event_time), kafka_us)
+    event_us = _micros(event_time)
+    newest = np.minimum(event_us, _kafka_micros(records.column("timestamp"), event_us, window))
     return _reached(records.column("topic"), records.column("partition"), newest, now)
 
 
-def _kafka_micros(times: pa.ChunkedArray, event_time: pa.Array) -> Any:
-    """Return the broker's times; where a producer older than Kafka 0.10 wrote none, those of the events."""
-    kafka_us = _micros(contiguous(times))
-    if len(kafka_us) and kafka_us.min() < 0:
-        return np.where(kafka_us < 0, _micros(event_time), kafka_us)
+def _kafka_micros(times: pa.ChunkedArray, event_us: Any, window: Window) -> Any:
+    """Return the broker's times; those of the events where there is none, or it is not believed, as one in seconds."""
+    first_us, last_us = (microseconds(bound) for bound in window)
+    # What is null lies before any window.
+    numbers = pc.fill_null(contiguous(times).cast(pa.int64()), _INT64_MIN)
+    kafka_us = numbers.to_numpy(zero_copy_only=False)
+    if len(kafka_us) and (kafka_us.min() < first_us or kafka_us.max() > last_us):
+        return np.where((kafka_us < first_us) | (kafka_us > last_us), event_us, kafka_us)
     return kafka_us
 
 

@@ -190,7 +190,9 @@ class RecordSteps:
             self.counts[row["topic"], row["partition"]].filtered += row["count_all"]  # one turn a partition
         good = believable(times := times.filter(out), plan.time_rule, plan.now)
         latest = pc.max(times.filter(good)).cast(pa.int64()).as_py()
-        for source, newest in reached(records.filter(good), times.filter(good), plan.now).items():
+        for source, newest in reached(
+            records.filter(good), times.filter(good), plan.time_rule.window(plan.now), plan.now
+        ).items():
             counts = self.counts[source]
             counts.seen = newest if counts.seen is None else max(counts.seen, newest)
         self.report.add_filtered({spec: {rule: records.num_rows}}, latest)

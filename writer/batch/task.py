@@ -19,6 +19,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bucketers.timestamps import kafka_times
 from writer.avro import schema
 from writer.batch.bucketing import BucketAssignment
 from writer.batch.dead_letters import DeadLetterFile, incarnation_column
@@ -36,6 +37,9 @@ from writer.privacy.record_sealing import HIDDEN
 from writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
 
 _T = TypeVar("_T")
+# The beginning of 1900. What is earlier Spark moves by days or minutes, to the calendar and the zones of its day
+# (`RebaseDateTime.rebaseJulianToGregorianMicros`).
+_SPARK_TIMES_FROM_US = -2_208_988_800_000_000
 
 
 def run(
@@ -58,6 +62,21 @@ def run(
         # A thread spins in native code for ever: let this process go, Spark makes another.
         if task.unresponsive:
             threading.Timer(1.0, os._exit, args=[0]).start()
+
+
+def run_spark_rows(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.RecordBatch]:
+    """Run a task on the rows of Spark's Kafka source, as `run` does."""
+    return run(map(_with_kafka_times, batches), plan)
+
+
+def _with_kafka_times(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Read the timestamps that Spark hands over: null for none, and for what Spark may have moved."""
+    numbers = batch.column("timestamp").cast(pa.int64())
+    least = pc.min(numbers).as_py()
+    if least is not None and least < _SPARK_TIMES_FROM_US:
+        numbers = pc.if_else(pc.less(numbers, _SPARK_TIMES_FROM_US), None, numbers)
+    times = kafka_times(numbers, "us")
+    return batch.set_column(batch.schema.get_field_index("timestamp"), "timestamp", times)
 
 
 class Task:
@@ -259,12 +278,17 @@ class TableRows:
         assigned = group.assigned
         with self.steps.clock("stage"):
             rows = _with_provenance(assigned.rows, group.records, plan)
-            for source, newest in follow(rows, assigned.event_time, plan.now, self.steps.report.late).items():
+            for source, newest in self._follow(rows, assigned).items():
                 counts = self.steps.counts[source]
                 counts.seen = newest if counts.seen is None else max(counts.seen, newest)
             if (found := late(assigned.buckets, plan.closed_until, plan.watermark, plan.late)) is not None:
                 rows, assigned = self._set_aside(found, rows, assigned, group)
             self._stage.add(rows, assigned.event_time, assigned.buckets)
+
+    def _follow(self, rows: pa.Table, assigned: BucketAssignment) -> dict[Source, int]:
+        now = self._plan.now
+        window = self._plan.time_rule.window(now)
+        return follow(rows, assigned.event_time, window, now, self.steps.report.late)
 
     def _set_aside(
         self, found: Late, rows: pa.Table, assigned: BucketAssignment, group: Group

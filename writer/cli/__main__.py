@@ -1,5 +1,11 @@
 """`python -m writer.cli` is the `headrace` command."""
 
+import sys
+
+if not sys.flags.safe_path:
+    # With -m Python puts the working directory first, whose files may have the names of modules.
+    del sys.path[0]
+
 from writer.cli.main import main
 
 if __name__ == "__main__":

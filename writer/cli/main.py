@@ -4,6 +4,7 @@ The module of a command is imported when the command is called: `headrace status
 `headrace --help` and the completion of a name load none.
 """
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -124,7 +125,11 @@ def _root(
 
 
 def main() -> None:
-    """Run the command; an expected failure is one sentence and its exit code."""
+    """Run the command; an expected failure is one sentence and its exit code.
+
+    No process that it starts, Spark's workers included, imports what lies in the working directory.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         app()
     except HeadraceError as error:

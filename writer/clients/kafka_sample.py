@@ -2,13 +2,14 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
+from bucketers.timestamps import kafka_times
 from writer.avro.wire_format import HEADERS
 from writer.clients.kafka import BrokerUnreachable, Cluster, consumer
 from writer.config.connections import Kafka
@@ -157,14 +158,22 @@ def _at_end(message: Message, kafka: Kafka) -> bool:
 
 def _batch(messages: list[Message]) -> pa.RecordBatch:
     messages.sort(key=lambda m: (m.topic(), m.partition(), m.offset()))
-    times = [milliseconds * 1000 if kind else None for kind, milliseconds in (m.timestamp() for m in messages)]
-    columns = [
-        [m.topic() for m in messages], [m.partition() for m in messages], [m.offset() for m in messages],
-        times, [m.key() for m in messages], [m.value() for m in messages], [_headers(m) for m in messages],
-    ]  # fmt: skip
-    return pa.record_batch(
-        [pa.array(values, field.type) for values, field in zip(columns, RECORDS, strict=True)], schema=RECORDS
-    )
+    columns: dict[str, Any] = {
+        "topic": [m.topic() for m in messages],
+        "partition": [m.partition() for m in messages],
+        "offset": [m.offset() for m in messages],
+        "timestamp": times_of(messages),
+        "key": [m.key() for m in messages],
+        "value": [m.value() for m in messages],
+        "headers": [_headers(m) for m in messages],
+    }
+    return pa.record_batch([pa.array(columns[field.name], field.type) for field in RECORDS], schema=RECORDS)
+
+
+def times_of(messages: Iterable[Message]) -> pa.TimestampArray:
+    """Return the Kafka timestamps of messages; null for none, and for one that is no instant."""
+    kinds_and_numbers = (message.timestamp() for message in messages)
+    return kafka_times(pa.array([ms if kind else None for kind, ms in kinds_and_numbers], pa.int64()))
 
 
 def _headers(message: Message) -> list[dict[str, Any]] | None:

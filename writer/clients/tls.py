@@ -3,7 +3,7 @@
 import ssl
 from pathlib import Path
 
-from writer.core.errors import ConfigError
+from writer.core.errors import file_error
 
 
 def served(certificate: Path, key: Path) -> ssl.SSLContext:
@@ -14,9 +14,10 @@ def served(certificate: Path, key: Path) -> ssl.SSLContext:
         context.load_cert_chain(certificate, key, password=_no_password)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
-        raise ConfigError(
+        raise file_error(
             f"http.certificate {certificate} and http.key {key} cannot be served ({why}). Give PEM files of a "
-            "certificate and its private key, without a password."
+            "certificate and its private key, without a password.",
+            error,
         ) from error
     return context
 

@@ -51,13 +51,6 @@ def spent(facts: Mapping[str, Any]) -> BatchUse:
     return BatchUse(datetime.fromisoformat(facts["started"]), records, facts["value_bytes"])
 
 
-def next_begin(limit: RateLimit, last: BatchUse | None) -> datetime | None:
-    """Return when the batch after `last` may begin; None: at once."""
-    if last is None or not limit:
-        return None
-    return last.began + timedelta(seconds=limit.seconds(last.records, last.value_bytes))
-
-
 def wait_s(limit: RateLimit, last: BatchUse | None, since_s: float) -> float:
     """Return for how many seconds the next batch has to wait. `since_s`: seconds since `last` began."""
     return 0.0 if last is None else max(0.0, limit.seconds(last.records, last.value_bytes) - since_s)

@@ -25,7 +25,7 @@ from writer.config.pipeline_sections import Place
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.config_location import MISSING
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, file_error
 from writer.core.text import iso
 
 VARIABLE = "HEADRACE_CONFIG_OVERLAY"
@@ -168,7 +168,7 @@ def mapping(path: Path, needs: str, fix: str) -> dict[str, Any]:
         finally:
             loader.dispose()
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}. {fix}") from error
+        raise file_error(f"cannot read {path}: {error.strerror}. {fix}", error) from error
     except RecursionError as error:
         raise ConfigError(f"{path} cannot be read: it is nested too deeply") from error
     except (yaml.YAMLError, ValueError) as error:
@@ -220,9 +220,8 @@ def _look_up(kind: str, name: str) -> str:
         return Path(name).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "its name or its text is not UTF-8"
-        raise ConfigError(
-            f"the configuration wants the file {name}: {why}. Create it, or correct the reference."
-        ) from error
+        text = f"the configuration wants the file {name}: {why}. Create it, or correct the reference."
+        raise file_error(text, error) from error
 
 
 @dataclass(frozen=True)

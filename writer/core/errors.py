@@ -7,6 +7,7 @@ HeadraceError            1  crash: restart
 ├── LogChanged           2  Kafka's log is not the one that the table was filled from: a person must say how to go on
 ├── SchemaChanged        2  a schema id means another schema than rows were read by: a person must say how to go on
 ├── DiskFull             1  Spark found no room where the driver writes: make room
+├── FileUnavailable      1  a file could not be read or written, for a reason that may pass
 ├── CheckpointUnusable   3  Spark's checkpoint disagrees with the table: run again with --new-run --yes
 ├── FrontierLost         3  the table does not say how far it has come: it must be put together anew
 ├── Fenced               4  another run owns the pipeline: do not restart this one
@@ -15,6 +16,8 @@ HeadraceError            1  crash: restart
 Every message says what happened, where, and what to do.
 """
 
+import errno
+import os
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import ClassVar, Self
@@ -81,6 +84,31 @@ class SchemaChanged(HeadraceError):
 
 class DiskFull(HeadraceError):
     """Spark found no space on a disk of the driver."""
+
+
+class FileUnavailable(HeadraceError):
+    """A file could not be read or written, for a reason that may pass: the disk is full, read-only, or in error."""
+
+
+# A disk may have room, be mounted to be written, or answer again a moment later; so may a process have files again.
+_PASSING = frozenset({
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EMFILE,
+    errno.ENFILE,
+})  # fmt: skip
+_PASSING_WORDS = tuple(os.strerror(number) for number in sorted(_PASSING))
+
+
+def may_pass(error: OSError) -> bool:
+    """Return whether the same operation on a disk may succeed later. Libraries without a number say the same words."""
+    if error.errno is None:
+        return any(words in str(error) for words in _PASSING_WORDS)
+    return error.errno in _PASSING
+
+
+def file_error(text: str, error: Exception) -> HeadraceError:
+    """Return the error for a file that cannot be used: a ConfigError, unless what is wrong with it may pass."""
+    passes = isinstance(error, OSError) and may_pass(error)
+    return FileUnavailable(text) if passes else ConfigError(text)
 
 
 class CheckpointUnusable(HeadraceError):

@@ -25,8 +25,13 @@ def span(seconds: float) -> str:
     return f"{whole} s"
 
 
-def instant(at: datetime | str) -> str:
-    """Write an instant for a person, to the second: 2026-11-20 05:00:00 UTC. `at`: aware, or its ISO 8601 text."""
+def instant(at: datetime | str | None) -> str:
+    """Write an instant for a person, to the second: 2026-11-20 05:00:00 UTC. `at`: aware, or its ISO 8601 text.
+
+    What has no time, as a record whose timestamp is none, is written `no time`.
+    """
+    if at is None:
+        return "no time"
     at = datetime.fromisoformat(at) if isinstance(at, str) else at
     return f"{at.astimezone(UTC).replace(tzinfo=None).isoformat(' ', 'seconds')} UTC"
 

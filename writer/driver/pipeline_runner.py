@@ -14,6 +14,7 @@ from writer.config.loader import ConfigChanges
 from writer.core import logging
 from writer.core.errors import DiskFull, Draining, ExitCode, Fenced, HeadraceError, LogMoved, TopicMissing, exit_code
 from writer.driver import restart_policy
+from writer.driver.clock_steps import ClockComparison
 from writer.driver.pipeline import PipelineRun
 from writer.driver.restart_policy import sentence
 from writer.status.model import View
@@ -22,6 +23,7 @@ from writer.status.progress import Progress
 from writer.storage import disk_space
 
 _LOOK_S = 0.2  # between two looks at the queries
+_STEP_BACK_S = 10.0  # of the wall clock: as long as a query takes to begin anew
 
 
 class PipelineRunner:
@@ -47,7 +49,7 @@ class PipelineRunner:
         self._new_run = False  # for a start that was held
         self.lease: int | None = None  # epoch of the lease that a supervisor holds
         self.removed = False  # the configuration no longer has it: it drains, and ends for good
-        self._reconfigured = False  # its settings changed: it drains, and begins anew
+        self._renewal = ""  # why it drains, and begins anew; empty: it does not
         self.pipeline: PipelineRun | None = None
         self.query: Any = None
         self.cancel: Callable[[], None] = lambda: None  # fails the Spark jobs of the batch that runs
@@ -66,7 +68,7 @@ class PipelineRunner:
         """Start. An error is stored, because it concerns only this pipeline."""
         self.progress.starting()
         self.pipeline, self.query, self.error, self._due_s = None, None, None, None
-        self._ending, self._cancelled, self._reconfigured, self._stopping_s = None, False, False, None
+        self._ending, self._cancelled, self._renewal, self._stopping_s = None, False, "", None
         try:
             with logging.bound(pipeline=self.progress.pipeline):
                 self._begin(self, new_run)
@@ -92,7 +94,18 @@ class PipelineRunner:
 
     def reconfigure(self) -> None:
         """Let it end after its batch, and begin anew with the settings that are in force then."""
-        self.removed, self._reconfigured = False, True
+        self.removed = False
+        self._renewal = "its configuration changed"
+
+    def step_clock(self, step_s: float) -> None:
+        """Take a step of the wall clock into account, in seconds.
+
+        Spark's trigger and its Kafka source wait until the wall clock has caught up, without an end: a query is let end
+        after its batch, and begun anew. It has to do so only where it would wait for long.
+        """
+        self.progress.clock_stepped(timedelta(seconds=step_s))
+        if self._waits and self.query is not None and step_s <= -_STEP_BACK_S and not self._renewal:
+            self._renewal = f"the wall clock stepped back by {-step_s:.0f} s"
 
     @property
     def due_s(self) -> float | None:
@@ -103,7 +116,7 @@ class PipelineRunner:
         """Attend to it. True once it has ended for good. `begin`: a start that is due may be made now."""
         stopping = stopping or self.removed
         if self.query is not None and self.query.isActive:
-            self._end_query(stopping=stopping or self._reconfigured)
+            self._end_query(stopping=stopping or bool(self._renewal))
             if self.pipeline is not None and not stopping:
                 self.pipeline.catch_up()
             return False
@@ -167,7 +180,7 @@ class PipelineRunner:
             self.error = None
         if self.error is not None or self._report is not None:
             self._judge()  # a supervisor drains it also when another one has taken over
-        if self._reconfigured and not stopping and not isinstance(self.error, Fenced):
+        if self._renewal and not stopping and not isinstance(self.error, Fenced):
             self._plan_anew()
             return False
         if self.error is None:
@@ -183,12 +196,13 @@ class PipelineRunner:
         return True
 
     def _plan_anew(self) -> None:
-        """Plan the start with other settings. They may be the remedy for what it failed with."""
+        """Plan the start. Other settings, or another clock, may be the remedy for what it failed with."""
         self.shown.close()
         after = {} if self.error is None else {"error": sentence(self.error)}
         say = logging.event if self.error is None else logging.warning
-        say("pipeline_restarting", pipeline=self.progress.pipeline, reason="its configuration changed", **after)
-        self._reconfigured, self._due_s = False, time.monotonic()
+        say("pipeline_restarting", pipeline=self.progress.pipeline, reason=self._renewal, **after)
+        self._renewal = ""
+        self._due_s = time.monotonic()
         self.progress.starting()
 
     def _judge(self) -> None:
@@ -260,12 +274,14 @@ class PipelineRunners:
     def __init__(
         self, made: Callable[[str], PipelineRunner], asked: StartRequests,
         left: Callable[[str], None] = lambda _: None, *, supervised: bool = False,
+        clocks: ClockComparison | None = None,
     ) -> None:  # fmt: skip
         """`made` makes the runner of a pipeline; `left` is called with one that was removed, once it has ended.
 
         `asked`: pipelines that are to be started beside the others. `supervised`: a supervisor asks for every start.
         """
         self._made, self._asked, self._left, self._supervised = made, asked, left, supervised
+        self._clocks = clocks or ClockComparison()
         self.all: dict[str, PipelineRunner] = {}
         self._waiting: dict[str, PipelineRunner] = {}
 
@@ -325,6 +341,10 @@ class PipelineRunners:
         A request is taken before the file is read: who asks for a start after a change has sent the signal by then.
         """
         request = self._next_request()
+        if step_s := self._clocks.take_step():
+            logging.warning("clock_stepped", seconds=round(step_s, 1))
+            for runner in self.all.values():
+                runner.step_clock(step_s)
         changes = beat()
         if changes is not None and not stopping:
             self.change(changes)

@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from writer.core import logging
 from writer.core.errors import exit_code
 from writer.driver.restart_policy import causes, sentence
 from writer.status.model import View
@@ -81,6 +82,7 @@ class ChannelFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._beaten_s = float("-inf")
+        self._taken = dict[Path, dict[str, Any]]()  # exit reports that were read, by their files
         self._decided_ns = 0  # when what the supervisor decided was last written
 
     # --- the driver's side ---------------------------------------------------------------------------------------
@@ -105,7 +107,9 @@ class ChannelFolder:
         """Show that the main thread lives; at most once a second."""
         if time.monotonic() - self._beaten_s >= _BEAT_S:
             self._beaten_s = time.monotonic()
-            (self.path / "heartbeat").touch()
+            # A disk that is read-only for a while ends no driver. Of a long while the supervisor hears nothing.
+            with suppress(OSError):
+                (self.path / "heartbeat").touch()
 
     def decided(self) -> dict[str, list[dict[str, Any]]]:
         """Return what the supervisor decided of late, by pipeline and newest first; nothing when that is known."""
@@ -135,16 +139,25 @@ class ChannelFolder:
             commits=0 if view is None else sum(view.totals.commits.values()),
             removed=removed,
         )
-        self._write(f"words/{report.pipeline}" if report.pipeline else _LAST, asdict(report))
+        try:
+            self._write(f"words/{report.pipeline}" if report.pipeline else _LAST, asdict(report))
+        except OSError as failure:
+            # Its exit code says the rest.
+            logging.warning("exit_report_not_written", pipeline=report.pipeline, error=str(failure))
 
     def is_orphaned(self) -> bool:
-        """Return whether the supervisor is gone: its lock is free."""
-        with (self.path / "supervisor.lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
+        """Return whether the supervisor is gone: its lock is free, or its folder is removed.
+
+        A file that is only read can be locked as well: so it works on a disk that is read-only for a while.
+        """
+        try:
+            with (self.path / "supervisor.lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
             return True
+        except OSError:
+            return False
+        return True
 
     # --- the supervisor's side -----------------------------------------------------------------------------------
 
@@ -180,9 +193,12 @@ class ChannelFolder:
         found = {}
         for path in (self.path / _LAST, *sorted((self.path / "words").glob("[!.]*"))):
             document = self._read(str(path.relative_to(self.path)))
-            if document is not None:
+            if document is not None and document != self._taken.get(path):
                 found[document["pipeline"]] = ExitReport(**document)
-                path.unlink()
+                # One that a read-only disk keeps is known, and not taken a second time.
+                self._taken[path] = document
+                with suppress(OSError):
+                    path.unlink()
         return found
 
     def threads(self) -> str:
@@ -200,7 +216,7 @@ class ChannelFolder:
         draft.replace(target)
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             found: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
             return found
         return None

@@ -85,9 +85,10 @@ def reader_of(
 ) -> Reader:
     """Return the reader that the configuration names. `topic_ids`: of the incarnations that are read, by topic."""
     records, with_topic = settings.arrow_batch_records, settings.topics.only is None
+    natively = partial(NativeReader, kafka, records, topic_ids, with_topic=with_topic)
     if kafka.reader == "native":
-        return NativeReader(kafka, records, topic_ids, with_topic=with_topic)
-    return SparkReader(records, logs, topic_ids, with_topic=with_topic)
+        return natively()
+    return SparkReader(records, logs, topic_ids, natively, with_topic=with_topic)
 
 
 Turn = Callable[[int, Callable[[], object]], AbstractContextManager[Callable[[float], None]]]

@@ -42,7 +42,7 @@ class HookDelivery:
         """
         box = self.take_up()
         for pending in box.next():
-            if (pending.due is None or pending.due <= now) and self._may(pending, box):
+            if pending.is_due(now) and self._may(pending, box):
                 box = self._attempt(pending, now)
         self._idle = None if box.pending else box
         self._set_health(box)
@@ -113,7 +113,7 @@ class HookDelivery:
         except (HookFailed, RequestFailed, HeadraceError, OSError) as error:
             return self._failed(pending, now, error)
         if result is None:
-            late = replace(pending, due=now + _NOT_THERE_YET, error="its manifest is not there yet")
+            late = replace(pending.put_off(now, _NOT_THERE_YET), error="its manifest is not there yet")
             return self._changed(lambda box: box.changed(late))
         if isinstance(result, Delivered):
             fault_points.point("hook_delivered")
@@ -122,7 +122,7 @@ class HookDelivery:
             self.health = replace(self.health, delivered=self.health.delivered + 1)
             logging.event("hook_delivered", **self._about(pending), what=result.what)
             return box
-        going = replace(pending, due=now + result.after, state=result.state, error="")
+        going = replace(pending.put_off(now, result.after), state=result.state, error="")
         return self._changed(lambda box: box.changed(going))
 
     def _failed(self, pending: OutboxEntry, now: datetime, error: Exception) -> OutboxContent:

@@ -37,8 +37,17 @@ class OutboxEntry:
     retired: bool = False  # retention took the bucket
     attempts: int = 0  # that failed
     due: datetime | None = None  # not before; None: at once
+    tried: datetime | None = None  # when it was put off until then
     error: str = ""  # of the last attempt
     state: Mapping[str, Any] = field(default_factory=dict)  # the hook's own, of a delivery that is under way
+
+    def is_due(self, now: datetime) -> bool:
+        """Return whether the next attempt may be made: its time came, or the wall clock stepped behind the last one."""
+        return self.due is None or self.due <= now or (self.tried is not None and now < self.tried)
+
+    def put_off(self, now: datetime, by: timedelta) -> "OutboxEntry":
+        """Return the entry after an attempt at `now`, with the next one so much later."""
+        return replace(self, due=now + by, tried=now)
 
     @property
     def id(self) -> tuple[str, int]:
@@ -99,7 +108,8 @@ def failed(
 ) -> OutboxEntry:
     """Return the entry with its next attempt put off: twice as long each time, up to ten minutes, with jitter."""
     pause = timedelta(seconds=_BACKOFF.random_delay_s(pending.attempts))
-    return replace(pending, attempts=pending.attempts + 1, due=now + max(pause, after or pause), error=why, state=state)
+    later = pending.put_off(now, max(pause, after or pause))
+    return replace(later, attempts=pending.attempts + 1, error=why, state=state)
 
 
 class Outbox:
@@ -162,7 +172,7 @@ def _box(content: bytes, where: str) -> OutboxContent:
             OutboxEntry(
                 **{
                     **one, "bucket": tuple(one["bucket"]), "since": datetime.fromisoformat(one["since"]),
-                    "due": from_iso(one["due"]),
+                    "due": from_iso(one["due"]), "tried": from_iso(one.get("tried")),
                 }
             )
             for one in raw.pop("pending")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from bucketers.timestamps import kafka_times
 from writer.avro.wire_format import HEADERS
 from writer.kafka_reader.byte_columns import Bytes, Longs, strings, varint, varints
 from writer.kafka_reader.errors import Corrupt
@@ -23,7 +24,6 @@ _FULL: Mapping[str, pa.DataType] = {
     "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "timestamp": pa.timestamp("us", "UTC"),
     "timestampType": pa.int32(), "key": pa.binary(), "value": pa.binary(), "headers": HEADERS,
 }  # fmt: skip
-_MS_MAX = (2**63 - 1) // 1000  # later than any timestamp in microseconds
 _FEW = 16  # records with more headers than all others: read one by one
 
 
@@ -101,7 +101,7 @@ def _arrays(fields: _Fields, buffer: RecordBuffer, rows: Longs, schema: pa.Schem
         "partition": lambda: _repeated([kept.range.part.partition for kept in buffer.kept], rows, pa.int32()),
         "topic": lambda: _topics(buffer, rows),
         "offset": lambda: pa.array(fields.offset),
-        "timestamp": lambda: pa.array(fields.time_ms * 1000, pa.timestamp("us", "UTC")),
+        "timestamp": lambda: kafka_times(pa.array(fields.time_ms)),
         "timestampType": lambda: _repeated([int(kept.batch.append_time) for kept in buffer.kept], rows, pa.int32()),
         "key": lambda: strings(raw, data, fields.key_at, fields.key_length),
         "value": lambda: strings(raw, data, fields.value_at, fields.value_length),
@@ -131,7 +131,6 @@ def _fields(data: Bytes, buffer: RecordBuffer) -> _Fields:
     _check(buffer, owner, falls | (delta < 0) | (delta >= span), "the offsets of its records do not rise within it")
     times = np.array([batch.time_ms for batch in batches])[owner]
     times = times + np.where(np.array([batch.append_time for batch in batches])[owner], 0, time_delta)
-    _check(buffer, owner, np.abs(times) > _MS_MAX, "a timestamp is beyond what microseconds can hold")
     offset = np.array([batch.base for batch in batches])[owner] + delta
     return _Fields(owner, offset, times, key_at, key_length, value_at, value_length, headers_at, headers, end)
 

@@ -6,9 +6,11 @@ run drops it.
 """
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from math import inf
 from uuid import uuid4
 
 import pyarrow.parquet as pq
@@ -136,13 +138,16 @@ def works(pipeline: str, config: Config) -> list[Retention]:
 class PeriodicRetention:
     """Retention as a step of the driver's rounds: the buckets are listed now and then, for that reads the log."""
 
-    def __init__(self, pipeline: str, works: Sequence[Retention]) -> None:
-        self._pipeline, self._works = pipeline, works
-        self._due = datetime.min.replace(tzinfo=UTC)
+    def __init__(
+        self, pipeline: str, works: Sequence[Retention], seconds: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`seconds`: a monotonic clock."""
+        self._pipeline, self._works, self._seconds = pipeline, works, seconds
+        self._due_s = -inf
 
     def __call__(self, _: object, now: datetime) -> None:
         """Drop what is due. Raises what a commit raises; then it is tried again with the next round."""
-        if now < self._due:
+        if self._seconds() < self._due_s:
             return
         for work in self._works:
             for one in work.run(now):
@@ -150,7 +155,7 @@ class PeriodicRetention:
                     "buckets_retired", pipeline=self._pipeline, table=work.location, version=one.version,
                     buckets=len(one.buckets), rows=one.rows, files=one.files, bytes=one.bytes,
                 )  # fmt: skip
-        self._due = now + EVERY
+        self._due_s = self._seconds() + EVERY.total_seconds()
 
 
 def rows_of(store: Store, file: BucketFile) -> int:

@@ -6,7 +6,7 @@ when the driver puts it there.
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
@@ -31,6 +31,7 @@ from writer.batch.staging.parquet_files import (
     OpenFile,
     leaves,
     unmeasured_in,
+    value_bounds,
 )
 from writer.batch.staging.sorting import Dedupe, RowBits, in_order, needed, repeated
 from writer.core import fault_points
@@ -166,12 +167,18 @@ def _looked_at(store: Store, source: Source, sort_by: Sequence[str]) -> _File:
         metadata = opened.metadata
         names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
         groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
-        times = [g.column(names.index("_kafka_time")).statistics for g in groups] if "_kafka_time" in names else []
-        came = min((t.min for t in times if t is not None and t.has_min_max), default=datetime.min.replace(tzinfo=UTC))
+        at = names.index("_kafka_time") if "_kafka_time" in names else None
+        bounds = None if at is None else _came(group.column(at).statistics for group in groups)
+        came = datetime.min.replace(tzinfo=UTC) if bounds is None else bounds[0]
         wanted = [names.index(name) for name in sort_by if name in names]
         sorted_by = [[c.column_index for c in g.sorting_columns] for g in groups]
         in_order = len(wanted) == len(sort_by) and all(found[: len(wanted)] == wanted for found in sorted_by)
     return _File(source, metadata.num_rows, came, in_order, unmeasured=unmeasured_in(metadata))
+
+
+def _came(groups: Iterable[Any]) -> tuple[Any, Any] | None:
+    """Return the bounds of the times in the row groups that have one."""
+    return value_bounds(group for group in groups if group is not None and group.has_min_max)
 
 
 def _marked(

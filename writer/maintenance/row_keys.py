@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bucketers.arrow import column
+from writer.batch.staging.parquet_files import value_bounds
 from writer.core.errors import ConfigError
 from writer.privacy.hashing import hashed
 
@@ -169,13 +170,12 @@ def _may_hold(group: Any, index: int | None, values: Sequence[Any]) -> bool:
     """Return whether a row group may hold one of the values, which are in order. False where it lacks the column."""
     if index is None:
         return False
-    statistics = group.column(index).statistics
-    if statistics is None or not statistics.has_min_max:
+    bounds = value_bounds([group.column(index).statistics])
+    if bounds is None:
         return True
-    if statistics.min != statistics.min or statistics.max != statistics.max:
-        return True
+    least, greatest = bounds
     try:
-        at = bisect_left(values, statistics.min)
-        return at < len(values) and bool(values[at] <= statistics.max)
+        at = bisect_left(values, least)
+        return at < len(values) and bool(values[at] <= greatest)
     except TypeError:  # statistics of another type than the column's, in a file from before it was widened
         return True

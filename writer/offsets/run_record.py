@@ -7,6 +7,7 @@ it is missing, less is known.
 """
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -103,7 +104,7 @@ class RunRecorder:
         self._pipeline, self._checkpoints, self._policy = pipeline, checkpoints, policy
         self._run_record: RunRecord | None = None
         self._query_id: str | None = None  # of this start: Spark has read it, and goes on with it
-        self._copied: datetime | None = None
+        self._copied_s: float | None = None  # by the monotonic clock
 
     def begin(self, run: int, reason: str | None, offsets: Offsets) -> None:
         """Record that a run began. `reason`: None for a run that is continued."""
@@ -134,10 +135,11 @@ class RunRecorder:
         """Make a copy when one is due, and let go of those beyond the policy."""
         policy = self._policy
         if not policy.checkpoint_backups or (
-            self._copied is not None and now - self._copied < policy.checkpoint_backups_interval
+            self._copied_s is not None
+            and time.monotonic() - self._copied_s < policy.checkpoint_backups_interval.total_seconds()
         ):
             return
-        self._copied = now
+        self._copied_s = time.monotonic()
         store = self._checkpoints.store
         checkpoint_backups.back_up(store, run, batch, now)
         for copy in checkpoint_backups.beyond(

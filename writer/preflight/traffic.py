@@ -59,8 +59,10 @@ def pace(cluster: Cluster, topics: list[str], newest: datetime, now: datetime) -
     """Ask the broker which offsets it had when, over the last hour that had any. `newest`: the last record's time."""
     sources = cluster.sources(topics)
     end = now if now - newest < _QUIET else newest + timedelta(milliseconds=1)
-    first = [at for offset, at in cluster.found(dict.fromkeys(sources, 0)).values() if offset >= 0]
-    start = max(end - _WINDOW, datetime.fromtimestamp(min(first) / 1000, UTC)) if first else end - _WINDOW
+    end_ms = int(end.timestamp() * 1000)
+    stamps = (stamp for offset, stamp in cluster.found(dict.fromkeys(sources, 0)).values() if offset >= 0)
+    first_ms = min((stamp for stamp in stamps if stamp <= end_ms), default=0)
+    start = max(end - _WINDOW, datetime.fromtimestamp(first_ms / 1000, UTC))
     marks = [start + (end - start) * part / _SLICES for part in range(_SLICES)]
     counts = [*(sum(cluster.at(mark, sources).values()) for mark in marks), sum(cluster.latest(sources).values())]
     slice_s = max((end - start).total_seconds() / _SLICES, 1e-3)

@@ -23,7 +23,7 @@ from typing import Literal, NoReturn, Protocol
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, file_error
 from writer.privacy.encryption import KEY_BYTES
 
 Purpose = Literal["hash", "encrypt"]
@@ -88,9 +88,8 @@ class KeyringPlace:
             return Path(self.file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise ConfigError(
-                f"cannot read {what} from {self}: {why}. {fix}; driver and executors need it at the same place."
-            ) from error
+            text = f"cannot read {what} from {self}: {why}. {fix}; driver and executors need it at the same place."
+            raise file_error(text, error) from error
 
 
 @dataclass(frozen=True)

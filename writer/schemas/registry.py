@@ -17,7 +17,7 @@ from writer.avro.schema import UnsupportedSchema, fingerprint
 from writer.avro.wire_format import Ids, is_guid, show_id
 from writer.clients.http import RequestFailed, ask, login as login_header
 from writer.config.connections import Registry
-from writer.core.errors import ConfigError, HeadraceError
+from writer.core.errors import ConfigError, HeadraceError, file_error
 from writer.privacy.field_decryption import DataKey
 from writer.schemas.registry_answers import AVRO, SHOWN, inlined, listed, names_absence, whole, without_user
 from writer.schemas.subjects import DEFAULT_GROUP, Subjects, fits, in_apicurio, oldest_first
@@ -84,9 +84,8 @@ class Login:
         try:
             return ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
         except OSError as error:  # ssl.SSLError is one
-            raise ConfigError(
-                f"registry.ca_file {self.ca} cannot be read ({error}). Give a PEM file of certificates."
-            ) from error
+            text = f"registry.ca_file {self.ca} cannot be read ({error}). Give a PEM file of certificates."
+            raise file_error(text, error) from error
 
 
 class ConfluentRegistry:
@@ -311,7 +310,7 @@ class SchemaFiles:
         try:
             self._texts = {schema_id: path.read_text(encoding="utf-8") for schema_id, path in files.items()}
         except OSError as error:
-            raise ConfigError(f"{self._section}: cannot read {error.filename}: {error.strerror}") from error
+            raise file_error(f"{self._section}: cannot read {error.filename}: {error.strerror}", error) from error
 
     def of_keys(self) -> "SchemaFiles":
         """Return the files of the schemas of keys. Raises ConfigError."""

@@ -1,8 +1,14 @@
-"""Which partitions are idle: Kafka is asked, so that a silent one does not hold the watermark back, nor seem to."""
+"""Which partitions are idle: Kafka is asked, so that a silent one does not hold the watermark back, nor seem to.
 
-from collections.abc import Mapping, Sequence
+A partition is idle when the end of its log has not moved for `idle_timeout`, by the monotonic clock of this process.
+Timestamps of records, which producers may set as they like, count at the first look alone: they shorten the wait.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Protocol
 
 from writer.config.pipeline_sections import Seal
@@ -11,7 +17,9 @@ from writer.core.units import shifted
 from writer.sealing.sealer import BucketSnapshot
 from writer.sealing.watermark import KafkaEnds, Watermark
 
-_ASKED_EVERY = timedelta(seconds=30)  # where the answer is only shown
+_ASKED_EVERY_S = 30.0  # where the answer is only shown
+# A timestamp of 1970 is no date: so look seconds that a producer takes for milliseconds.
+_FIRST_DATE_MS = int(datetime(1971, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 class ClusterQuestions(Protocol):
@@ -20,7 +28,10 @@ class ClusterQuestions(Protocol):
     def sources(self, topics: Sequence[str]) -> list[Source]:
         """Every partition that there is now."""
 
-    def latest(self, sources: Sequence[Source]) -> Mapping[Source, int]:
+    def earliest(self, sources: Collection[Source]) -> Mapping[Source, int]:
+        """First offset still there, by partition."""
+
+    def latest(self, sources: Collection[Source]) -> Mapping[Source, int]:
         """End of the log, by partition."""
 
     def found(self, instants_ms: Mapping[Source, int]) -> Mapping[Source, tuple[int, int]]:
@@ -34,34 +45,58 @@ class Listener:
     cluster: ClusterQuestions
     topics: Sequence[str]
     young_s: float = 0.0  # an answer counts for so long, where several tables ask one after the other
+    seconds: Callable[[], float] = time.monotonic
     _ends: dict[Source, int] = field(default_factory=dict)
-    _moved: dict[Source, datetime] = field(default_factory=dict)
-    _last: KafkaEnds | None = None
+    _moved_s: dict[Source, float] = field(default_factory=dict)
+    _last: tuple[float, KafkaEnds] | None = None
 
     def recent(self, idle_timeout: timedelta, now: datetime) -> KafkaEnds:
         """Return the last answer if it is young, or ask again. Raises BrokerUnreachable."""
-        if self._last is not None and now - self._last.at < _ASKED_EVERY:
-            return self._last
-        return self.look(idle_timeout, now)
+        return self._younger_than(_ASKED_EVERY_S) or self.look(idle_timeout, now)
 
     def look(self, idle_timeout: timedelta, now: datetime) -> KafkaEnds:
         """Ask. Raises BrokerUnreachable.
 
         The end of a log, not of what can be read: records of an open transaction are still to come.
         """
-        if self._last is not None and now - self._last.at < timedelta(seconds=self.young_s):
-            return self._last
+        if (last := self._younger_than(self.young_s)) is not None:
+            return last
         sources = self.cluster.sources(self.topics)
-        since = now - idle_timeout
-        young = self.cluster.found(dict.fromkeys(sources, int(since.timestamp() * 1000)))
-        ends = dict(self.cluster.latest(sources))  # after the other question: what came in between counts
+        silent = self._silent([source for source in sources if source not in self._ends], now - idle_timeout)
+        # After the other questions: what came in between counts.
+        ends = dict(self.cluster.latest(sources))
+        now_s = self.seconds()
         for source, end in ends.items():
-            if source in self._ends and self._ends[source] != end:
-                self._moved[source] = now
+            if source not in self._ends:
+                self._moved_s[source] = -inf if silent.get(source) == end else now_s
+            elif self._ends[source] != end:
+                self._moved_s[source] = now_s
         self._ends = ends
-        quiet = {s for s in sources if young[s][0] < 0 and (s not in self._moved or self._moved[s] <= since)}
-        self._last = KafkaEnds(now, ends, frozenset(quiet))
-        return self._last
+        since_s = now_s - idle_timeout.total_seconds()
+        quiet = frozenset(source for source in ends if self._moved_s[source] <= since_s)
+        found = KafkaEnds(now, ends, quiet)
+        self._last = now_s, found
+        return found
+
+    def _younger_than(self, age_s: float) -> KafkaEnds | None:
+        if self._last is None or self.seconds() - self._last[0] >= age_s:
+            return None
+        return self._last[1]
+
+    def _silent(self, sources: Collection[Source], since: datetime) -> dict[Source, int]:
+        """Return the ends of partitions that are empty, or whose records are all dated before an instant.
+
+        Where a record is dated in the future, or all of them in 1970 or not at all, their dates say nothing.
+        """
+        if not sources:
+            return {}
+        ends, starts = self.cluster.latest(sources), self.cluster.earliest(sources)
+        since_ms = int(since.timestamp() * 1000)
+        young = self.cluster.found(dict.fromkeys(sources, since_ms))
+        old = [source for source in sources if young[source][0] < 0]
+        with_records = [source for source in old if starts[source] < ends[source]]
+        dated = self.cluster.found(dict.fromkeys(with_records, _FIRST_DATE_MS)) if with_records else {}
+        return {source: ends[source] for source in old if source not in dated or dated[source][0] >= 0}
 
 
 def held_back(mark: Watermark, policy: Seal, now: datetime) -> bool:

@@ -37,7 +37,7 @@ class Watermark:
 class KafkaEnds:
     """Kafka's answer at one instant, after a deadline: where the logs end, and which partitions are idle.
 
-    `quiet`: sources without any record in the last `idle_timeout`, by the broker's time, whose end did not move either.
+    `quiet`: sources whose end has not moved for `idle_timeout`.
     """
 
     at: datetime

@@ -59,6 +59,7 @@ def _described(view: View, now: datetime, source: Source) -> dict[str, Any]:
         },
         "schemas": dict(view.schemas),
         "offset_commit_failures": view.offset_commit_failures,
+        "clock_steps": view.clock_steps,
         "gaps": {
             "count": view.gaps[0],
             "offsets": view.gaps[1],

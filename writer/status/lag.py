@@ -25,6 +25,7 @@ from writer.status.rates import RATE_WINDOW
 _HISTORY = (timedelta(minutes=10), timedelta(minutes=2), RATE_WINDOW)  # rates are asked for over these
 _DATING_TOLERANCE = 1.05  # an age is found to 5 %: nine questions, whatever the age
 _DATING_ROUNDS_MAX = 16  # a bound for a log whose answers contradict each other
+_FIRST_DATE_MS = int(datetime(1971, 1, 1, tzinfo=UTC).timestamp() * 1000)
 _CLOSE_WITHIN_S = 5.0
 _SHOWN = 3  # topics that a sentence names
 FirstRecords = Mapping[Source, tuple[int, int]]  # offset and timestamp (ms) of the first record at or after an instant
@@ -93,7 +94,9 @@ def date(
     """Find the newest timestamp among the records up to each offset, by bisection over the age, for all at once.
 
     Kafka answers with the first record at or after an instant, so the answer is monotonic in it, also where timestamps
-    are not. A partition whose records carry no timestamp is left out. `now` bounds the search from above.
+    are not. `now` bounds the search from above. A partition is left out whose records say nothing of their age: they
+    have no timestamp, or one of 1970, as seconds that are taken for milliseconds; or one of them is dated in the
+    future, which hides all that come behind it.
     """
     now_ms = int(now.timestamp() * 1000)
     youngest = dict.fromkeys(offsets, 1_000.0)  # ms of age: no record up to the offset is younger
@@ -108,10 +111,12 @@ def date(
             if offset < 0 or offset > offsets[source]:
                 youngest[source] = middle[source]
                 continue
-            oldest[source] = float(now_ms - stamp)
-            if offset == offsets[source]:
+            is_hidden = stamp > now_ms
+            oldest[source] = float(now_ms if is_hidden else now_ms - stamp)
+            if is_hidden or offset == offsets[source]:
                 open_.discard(source)
-    return {s: now - timedelta(milliseconds=age) for s, age in oldest.items() if age < now_ms}
+    first_date_ms = now_ms - _FIRST_DATE_MS
+    return {s: now - timedelta(milliseconds=age) for s, age in oldest.items() if age <= first_date_ms}
 
 
 def listen(cluster: Cluster, topics: Iterable[str], now: datetime) -> tuple[Sample, Mapping[Source, int]]:
@@ -122,15 +127,31 @@ def listen(cluster: Cluster, topics: Iterable[str], now: datetime) -> tuple[Samp
 
 
 def history(cluster: Cluster, sample: Sample) -> tuple[Sample, ...]:
-    """Ask where the logs ended some minutes before a sample, by the records' timestamps. Raises BrokerUnreachable."""
-    return tuple(Sample(sample.at - ago, cluster.at(sample.at - ago, sample.ends)) for ago in _HISTORY)
+    """Ask where the logs ended some minutes before a sample, by the records' timestamps. Raises BrokerUnreachable.
+
+    A log with a record of the future behind that instant is taken to have ended where it ends now.
+    """
+    return tuple(_earlier(cluster, sample, sample.at - ago) for ago in _HISTORY)
+
+
+def _earlier(cluster: Cluster, sample: Sample, when: datetime) -> Sample:
+    answers = cluster.found(dict.fromkeys(sample.ends, int(when.timestamp() * 1000)))
+    sample_ms = int(sample.at.timestamp() * 1000)
+    ends = dict(sample.ends)
+    ends |= {source: offset for source, (offset, stamp) in answers.items() if offset >= 0 and stamp <= sample_ms}
+    return Sample(when, ends)
 
 
 def settle(cluster: Cluster, logs: Logs, frontier: Mapping[Source, int], now: datetime) -> Dates:
-    """Ask for the dates that the samples do not give. Raises BrokerUnreachable."""
+    """Ask for the dates that the samples do not give. Raises BrokerUnreachable.
+
+    A record whose date the timestamps do not tell was there at the first sample, at the latest.
+    """
     wanted = undated(logs, frontier)
-    found = date(cluster.found, wanted, now) if wanted else {}
-    return {source: (wanted[source], stamp) for source, stamp in found.items()}
+    if not wanted:
+        return {}
+    dates = date(cluster.found, wanted, now)
+    return {source: (offset, dates.get(source, logs.samples[0].at)) for source, offset in wanted.items()}
 
 
 class LagListener:

@@ -159,6 +159,15 @@ class Logs:
         """Add how the logs grew before the first sample."""
         return replace(self, appended=reduce(Logs.with_sample, (*earlier, *self.samples), Logs()).appended)
 
+    def shifted(self, step: timedelta) -> "Logs":
+        """Move what was noted by the wall clock along with it, so that ages stay what they are."""
+        return replace(
+            self,
+            samples=tuple(replace(one, at=one.at + step) for one in self.samples),
+            dated={source: (offset, at + step) for source, (offset, at) in self.dated.items()},
+            appended=tuple(replace(one, at=one.at + step) for one in self.appended),
+        )
+
 
 @dataclass(frozen=True)
 class View:
@@ -185,6 +194,7 @@ class View:
     schemas: Mapping[str, int] = field(default_factory=dict)  # by DECODERS
     buckets: int = 0
     offset_commit_failures: int = 0
+    clock_steps: int = 0  # of the wall clock, since the driver began
     logs: Logs = field(default_factory=Logs)
     gaps: tuple[int, int] = (0, 0)  # that are open, and the offsets they hold
     gap_offsets_closed: int | None = None  # offsets of gaps that are over, in the table's life; None: not read

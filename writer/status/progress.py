@@ -247,6 +247,19 @@ class Progress:
         with self._lock:
             self._set(offset_commit_failures=self._view.offset_commit_failures + 1)
 
+    def clock_stepped(self, step: timedelta) -> None:
+        """Move what was noted by the wall clock along with its step, so that ages stay what they are; count it."""
+        with self._lock:
+            view = self._view
+            committed_at = None if view.committed_at is None else view.committed_at + step
+            batch = view.batch
+            if batch is not None:
+                batch = replace(batch, began=batch.began + step, phase_began=batch.phase_began + step)
+            self._set(
+                since=view.since + step, committed_at=committed_at, batch=batch, logs=view.logs.shifted(step),
+                clock_steps=view.clock_steps + 1,
+            )  # fmt: skip
+
     def hooked(self, hooks: Mapping[str, Health]) -> None:
         """Note how the hooks are doing, all of them."""
         self._note(hooks=hooks)

@@ -9,10 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from writer.commit.rate_limit import NO_LIMIT, BatchUse, RateLimit, next_begin, spent, wait_s
+from writer.commit.rate_limit import NO_LIMIT, BatchUse, RateLimit, spent, wait_s
 from writer.config.pipeline_sections import Commit
 from writer.core import logging
 from writer.core.errors import Draining
@@ -133,7 +133,8 @@ class Throttle:
         self._listener, self._now, self._seconds = listener, now, seconds
         self._lock = threading.Lock()  # the batch's thread and the one that looks at the store
         self._last: BatchUse | None = None
-        self._last_began_s = 0.0  # by the monotonic clock: no jump of the other one makes a batch wait
+        self._last_began_s = 0.0  # by the monotonic clock: no step of the other one makes a batch wait, or lets it go
+        self._began_s: float | None = None  # when the batch of this process may have begun; None: none has yet
         self._state = LimitState(EffectiveLimit(self._configured))
         self._held_s = 0.0  # that the batch which runs has waited
 
@@ -148,6 +149,7 @@ class Throttle:
         `recent`: facts of commits, newest first.
         """
         self._last = None
+        self._began_s = None
         if recent:
             self.committed(recent[0])
         self._note(standing(self._store, self._configured))
@@ -173,6 +175,7 @@ class Throttle:
                 self._set(wait_seconds=self._state.wait_seconds + waited_s)
                 if stopped:
                     raise Draining(f"pipeline {self._pipeline!r} was asked to stop while its rate limit held a batch")
+            self._began_s = self._seconds()
         finally:
             if self._state.holds:
                 self._set(holds=False)
@@ -186,8 +189,12 @@ class Throttle:
 
     def committed(self, facts: Mapping[str, Any]) -> None:
         """Note a batch that is committed: the next one waits for it."""
-        last = self._last = spent(facts)
-        self._last_began_s = self._seconds() - max(0.0, (self._now() - last.began).total_seconds())
+        self._last = spent(facts)
+        if self._began_s is None:
+            # Another process began it: only the wall clock tells when.
+            self._last_began_s = self._seconds() - max(0.0, (self._now() - self._last.began).total_seconds())
+        else:
+            self._last_began_s = self._began_s
         self._set()
 
     def _note(self, found: EffectiveLimit) -> None:
@@ -200,5 +207,11 @@ class Throttle:
     def _set(self, **changes: Any) -> None:
         with self._lock:
             state = replace(self._state, **changes)
-            self._state = replace(state, next_begin=next_begin(state.in_force.limit, self._last))
+            self._state = replace(state, next_begin=self._next_begin(state.in_force.limit))
             self._listener(self._state)
+
+    def _next_begin(self, limit: RateLimit) -> datetime | None:
+        if self._last is None or not limit:
+            return None
+        since_s = self._seconds() - self._last_began_s
+        return self._now() + timedelta(seconds=limit.seconds(self._last.records, self._last.value_bytes) - since_s)

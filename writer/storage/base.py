@@ -1,7 +1,8 @@
 """The protocol of a storage: one contract suite, an adapter for each kind.
 
 StoreError (an OSError)   an operation failed: which, where, what was answered, what to do
-├── Unanswered            it failed in a way that passes, throttled or timed out, for as long as it was tried
+├── Unanswered            it failed in a way that may pass: throttled or timed out for as long as it was tried, or a
+│   │                     disk that is full, read-only or in error
 │   └── OutcomeUnknown    and whether it took effect, only reading can tell
 └── NotExclusive          the store cannot put an object only where none is, in one step
 """
@@ -27,7 +28,7 @@ class StoreError(OSError):
 
 
 class Unanswered(StoreError):
-    """It failed in a way that passes, such as throttling, for as long as it was tried."""
+    """It failed in a way that may pass: throttling, for as long as it was tried, or a full or read-only disk."""
 
 
 class OutcomeUnknown(Unanswered):

@@ -10,7 +10,8 @@ from uuid import uuid4
 from pyarrow import fs
 
 from writer.core import fault_points
-from writer.storage.base import Mark, NotExclusive, OutcomeUnknown, StoredObject, StoreError, always
+from writer.core.errors import may_pass
+from writer.storage.base import Mark, NotExclusive, OutcomeUnknown, StoredObject, StoreError, Unanswered, always
 from writer.storage.disk_space import FULL, free
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # what file systems without them answer
@@ -128,9 +129,8 @@ def _as_store_error(operation: str, path: str) -> Iterator[None]:
     except OSError as error:
         fix = _FIXES.get(error.errno or 0, "Look at the disk or mount below it.")
         message = error.strerror or str(error)
-        raise StoreError(
-            operation, path, f"{message}, {free(path)}" if error.errno in FULL else message, fix
-        ) from error
+        answer = f"{message}, {free(path)}" if error.errno in FULL else message
+        raise (Unanswered if may_pass(error) else StoreError)(operation, path, answer, fix) from error
     if trouble == "after":
         raise OutcomeUnknown(operation, path, "it was asked to lose its answer", "End the trouble.")
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from writer.batch.staging.parquet_files import staged_name
-from writer.core.errors import ConfigError, HeadraceError
+from writer.core.errors import ConfigError, HeadraceError, may_pass
 from writer.core.files import BucketFile, BucketKey, StagedFile
+from writer.storage.base import Unanswered
 from writer.table import schema_ids, takeover
 from writer.table.ledger.segment import LedgerUnreadable
 from writer.table.ledger.segment_store import LedgerStore
@@ -140,7 +141,9 @@ class PipelineTable(Appender):
 
     def _unopened(self, error: OSError) -> HeadraceError:
         text = f"cannot open or create a table at {self.location}: {one_line(error)}"
-        return CommitFailed(text) if getattr(error, "may_pass", False) else ConfigError(text)  # of a catalog
+        # A catalog says itself whether it may answer later.
+        passes = isinstance(error, Unanswered) or getattr(error, "may_pass", False) or may_pass(error)
+        return CommitFailed(text) if passes else ConfigError(text)
 
     # --- entries --------------------------------------------------------------------------------------------------
     # Each returns the version that holds it, and raises ForeignChange where another client did what the ledger does not

@@ -380,4 +380,9 @@ CATALOGUE: tuple[Metric, ...] = (
         "Times that the frontier could not be written to the consumer group of commit_offsets_to_group.",
         plain(lambda r: r.view.offset_commit_failures),
     ),
+    Metric(
+        "headrace_clock_steps_total",
+        "Steps of the wall clock by half a second and more, either way; the log event clock_stepped says how far.",
+        plain(lambda r: r.view.clock_steps),
+    ),
 )

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bucketers.arrow import column, contiguous
+from writer.batch.staging.parquet_files import value_bounds
 from writer.batch.staging.sorting import PLACE, Dedupe, RowBits, query, scratch_file
 
 CAME = "_kafka_time"
@@ -193,10 +194,9 @@ def bounds(metadata: pq.FileMetaData, names: Iterable[str]) -> dict[str, tuple[A
     at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     groups, found = [metadata.row_group(g) for g in range(metadata.num_row_groups)], {}
     for name in names:
-        all_ = [group.column(at[name]).statistics for group in groups] if name in at else []
-        known = bool(all_) and all(s is not None and s.has_min_max and s.min == s.min and s.max == s.max for s in all_)
-        known = known and not (name == CAME and any(s.null_count != 0 for s in all_))
-        found[name] = (min(s.min for s in all_), max(s.max for s in all_)) if known else None
+        statistics = [group.column(at[name]).statistics for group in groups] if name in at else []
+        has_null = name == CAME and any(group is None or group.null_count != 0 for group in statistics)
+        found[name] = None if has_null else value_bounds(statistics)
     return found
 
 

@@ -5,12 +5,13 @@ Names are unique per attempt: the file of a task that was presumed dead is an or
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, lru_cache
 from hashlib import sha256
+from math import isnan
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import uuid4
@@ -40,19 +41,38 @@ def delta_statistics(metadata: pq.FileMetaData) -> str:
     # The last columns are the provenance, which a record is looked up by.
     chosen = flat if len(flat) <= COLUMNS_MAX else flat[: COLUMNS_MAX - 5] + flat[-5:]
     for i in chosen:
-        bounds = [metadata.row_group(g).column(i).statistics for g in range(metadata.num_row_groups)]
-        if any(b is None or not b.has_null_count for b in bounds):
+        groups = [metadata.row_group(g).column(i).statistics for g in range(metadata.num_row_groups)]
+        if any(group is None or not group.has_null_count for group in groups):
             continue
-        nulls[names[i]] = sum(b.null_count for b in bounds)
-        with_values = [b for g, b in enumerate(bounds) if b.null_count < metadata.row_group(g).num_rows]
-        if not with_values or not all(b.has_min_max for b in with_values):
+        nulls[names[i]] = sum(group.null_count for group in groups)
+        bounds = value_bounds(
+            group for g, group in enumerate(groups) if group.null_count < metadata.row_group(g).num_rows
+        )
+        if bounds is None:
             continue
-        smallest, largest = _floor(min(b.min for b in with_values)), _ceiling(max(b.max for b in with_values))
+        smallest, largest = _floor(bounds[0]), _ceiling(bounds[1])
         if smallest is not None and largest is not None:
             low[names[i]], high[names[i]] = smallest, largest
     stats = {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
     # As text, not escaped: delta-rs reads the escapes of U+20000 to U+2FFFF as other, lower characters.
     return json.dumps(stats, separators=(",", ":"), ensure_ascii=False)
+
+
+def value_bounds(groups: Iterable[Any]) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value of a column, by its statistics in each row group.
+
+    None where one is not known, is NaN, or is no value of Python's: instants of other writers may lie beyond its years.
+    """
+    listed = list(groups)
+    if not listed or any(group is None or not group.has_min_max for group in listed):
+        return None
+    try:
+        least = min(group.min for group in listed)
+        greatest = max(group.max for group in listed)
+    except (OverflowError, ValueError, pa.ArrowException):
+        return None
+    has_nan = any(isinstance(group.min, float) and isnan(group.min + group.max) for group in listed)
+    return None if has_nan else (least, greatest)
 
 
 def _floor(value: Any) -> Any:

@@ -53,7 +53,7 @@ class RawRecords:
         """Take records with the columns RAW_COLUMNS."""
         times = contiguous(rows.column("_kafka_time"))
         first, last, now = (pa.scalar(at, times.type) for at in (*self._window, self._now))
-        believed = pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last))
+        believed = pc.fill_null(pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last)), False)
         if not pc.all(believed).as_py():
             times = pc.if_else(believed, times, now)
         self._stage.add(rows, times, self._bucketer.assign(rows, times))

@@ -49,8 +49,14 @@ class Kind:
     records: int
     offset_min: int
     offset_max: int
-    time_min: datetime
-    time_max: datetime
+    time_min: datetime | None  # of those that have one
+    time_max: datetime | None
+
+    def add_time(self, at: datetime | None) -> None:
+        """Widen the times by that of another dead letter; None: it has none."""
+        times = [time for time in (self.time_min, self.time_max, at) if time is not None]
+        self.time_min = min(times, default=None)
+        self.time_max = max(times, default=None)
 
 
 def kinds(name: str, config: Config, selection: Selection) -> list[Kind]:
@@ -72,7 +78,7 @@ def kinds(name: str, config: Config, selection: Selection) -> list[Kind]:
                 continue
             kind.records += 1
             kind.offset_min, kind.offset_max = min(kind.offset_min, offset), max(kind.offset_max, offset)
-            kind.time_min, kind.time_max = min(kind.time_min, at), max(kind.time_max, at)
+            kind.add_time(at)
     return sorted(found.values(), key=lambda kind: -kind.records)
 
 
@@ -186,7 +192,12 @@ def list_(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selection
     settings, name = opened(config, pipeline)
     found = kinds(name, settings, chosen)
     if as_json:
-        emit_whole([{**vars(k), "time_min": iso(k.time_min), "time_max": iso(k.time_max)} for k in found])
+        emit_whole(
+            [
+                {**vars(k), "time_min": k.time_min and iso(k.time_min), "time_max": k.time_max and iso(k.time_max)}
+                for k in found
+            ]
+        )
         return
     _show_kinds(name, found)
 

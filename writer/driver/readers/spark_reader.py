@@ -11,8 +11,11 @@ from writer.batch.plan import TaskPlan
 from writer.batch.task_report import Report
 from writer.clients import native_kafka
 from writer.commit import builder
+from writer.core import logging
 from writer.core.errors import LogMoved
 from writer.core.offsets import LogMark, OffsetRange, Source
+from writer.driver.readers.native_reader import NativeReader
+from writer.driver.restart_policy import causes, java_trace
 from writer.kafka_reader.errors import OldRecordFormat, UnsupportedBroker
 from writer.offsets.log_check import LogQuestions
 
@@ -27,6 +30,8 @@ KAFKA_OPTIONS = {
 _PATIENCE_MIN = timedelta(seconds=30)  # Kafka's own request.timeout.ms: what is shorter would fail a slow broker
 _OUTAGE = timedelta(minutes=3)  # three questions of 60 s: Spark's and Kafka's own values, where the driver asks
 _BATCH_BYTES = 16 * 2**20  # larger ones leave the processor's caches: decoding slows down
+_OVERFLOW = "ArithmeticException: long overflow"
+_ROW_OF_RECORD = "KafkaRecordToRowConverter"  # of Spark: makes a row of a record
 _UNMEASURED = 2**31 - 1  # the one value that makes Spark leave out the measuring
 
 
@@ -77,15 +82,25 @@ class SparkReader:
     cost_by_partition = True
 
     def __init__(
-        self, records_max: int, logs: LogQuestions, topic_ids: Callable[[], Mapping[str, str]], *, with_topic: bool
+        self,
+        records_max: int,
+        logs: LogQuestions,
+        topic_ids: Callable[[], Mapping[str, str]],
+        beyond_spark: Callable[[], NativeReader],
+        *,
+        with_topic: bool,
     ) -> None:
         """`records_max`: of an Arrow batch. `with_topic`: the records are of several topics.
 
         `logs`: is asked what the logs are known by, which Spark's source does not say. `topic_ids`: of the incarnations
-        that the pipeline reads now, as Kafka writes them.
+        that the pipeline reads now, as Kafka writes them. `beyond_spark` makes what reads batches with a timestamp that
+        Spark's source cannot hand over.
         """
-        self._logs, self._topic_ids = logs, topic_ids
-        self._records_max, self._topic = records_max, ["topic"] if with_topic else []
+        self._logs = logs
+        self._topic_ids = topic_ids
+        self._records_max = records_max
+        self._topic = ["topic"] if with_topic else []
+        self._beyond_spark = beyond_spark
         self._record_bytes: float | None = None  # mean of the last batch
         self._record_bytes_max = 0.0  # mean of the heaviest Arrow batch since the start
 
@@ -111,7 +126,24 @@ class SparkReader:
         starts = {(r.part.topic, r.part.partition): r.start for r in committing}
         ends = {(r.part.topic, r.part.partition): r.end for r in committing if r.start < r.end}
         self._check_unchanged({source: starts[source] for source in ends}, marks)
-        return partial(self._run, records.coalesce(count), ends, self._marks_before(ends))
+        by_spark = partial(self._run, records.coalesce(count), ends, self._marks_before(ends))
+        natively: Callable[[TaskPlan], Report] | None = None
+
+        def run(plan: TaskPlan) -> Report:
+            nonlocal natively
+            if natively is not None:
+                return natively(plan)
+            try:
+                return by_spark(plan)
+            except Exception as error:
+                if not _is_beyond_spark(error):
+                    raise
+            # Spark's source counts microseconds, and fails its task where these are beyond int64.
+            logging.warning("batch_read_natively", reason="Spark's source cannot count a Kafka timestamp of it")
+            natively = self._beyond_spark().tasks_of(frame, committing, count, marks, headers=headers, raw=raw)
+            return natively(plan)
+
+        return run
 
     def _marks_before(self, offsets: Mapping[Source, int]) -> Mapping[Source, LogMark]:
         """Ask what the logs are known by at some offsets; nothing of brokers or logs that are too old to say it."""
@@ -135,7 +167,7 @@ class SparkReader:
         return set(there)
 
     def _run(self, records: Any, ends: Mapping[Source, int], marks: Mapping[Source, LogMark], plan: TaskPlan) -> Report:
-        carried = records.mapInArrow(partial(task.run, plan=plan), "report string")
+        carried = records.mapInArrow(partial(task.run_spark_rows, plan=plan), "report string")
         report = builder.merged(Report.from_json(row.report) for row in carried.collect())
         if report.lacks_schemas:
             return report
@@ -151,6 +183,12 @@ class SparkReader:
         self._record_bytes = report.value_bytes / read if read else self._record_bytes
         self._record_bytes_max = max(self._record_bytes_max, report.record_bytes_max)
         return report
+
+
+def _is_beyond_spark(error: Exception) -> bool:
+    """Return whether Spark's source failed over a timestamp that it cannot count in microseconds."""
+    text = causes(error)
+    return _OVERFLOW in text and _ROW_OF_RECORD in f"{text}\n{java_trace(error)}"
 
 
 def _handed_over(scan: Any) -> int:

@@ -5,9 +5,10 @@ fails is said, shown, and tried again later. Nothing lives here only: the next p
 """
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
@@ -49,12 +50,13 @@ class RetriedSteps:
 
     def __init__(
         self, about: Mapping[str, str], steps: Mapping[str, Callable[[datetime], None]], progress: Progress,
-        *, now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *, now: Callable[[], datetime] = lambda: datetime.now(UTC), seconds: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        """`about`: names the table, for the log."""
-        self._about, self._steps, self._progress, self._now = about, steps, progress, now
+        """`about`: names the table, for the log. `seconds`: a monotonic clock."""
+        self._about, self._steps, self._progress = about, steps, progress
+        self._now, self._seconds = now, seconds
         self._trouble: dict[str, str] = {}  # step → why it failed last
-        self._rests: dict[str, tuple[int, datetime]] = {}  # step → failures in a row, and until when it rests
+        self._rests: dict[str, tuple[int, float]] = {}  # step → failures in a row, and until when it rests
 
     @property
     def trouble(self) -> Trouble:
@@ -65,7 +67,7 @@ class RetriedSteps:
         """Run every step that is due. A paused pipeline commits nothing here."""
         paused = self._progress.view().pause is not None
         for name, step in () if paused else self._steps.items():
-            if name not in self._rests or self._rests[name][1] <= self._now():
+            if name not in self._rests or self._rests[name][1] <= self._seconds():
                 self._attempt(name, step)
 
     def _attempt(self, name: str, step: Callable[[datetime], None]) -> None:
@@ -74,10 +76,10 @@ class RetriedSteps:
             step(self._now())
         except Exception as error:  # noqa: BLE001 - the stream must not notice
             words = sentence(error)
-            failures, _ = self._rests.get(name, (0, None))
+            failures, _ = self._rests.get(name, (0, 0.0))
             if self._trouble.get(name) != words:
                 logging.warning("sealing_failed", **about, step=name, error=words)
-            self._rests[name] = (failures + 1, self._now() + timedelta(seconds=_BACKOFF.delay_s(failures)))
+            self._rests[name] = (failures + 1, self._seconds() + _BACKOFF.delay_s(failures))
             self._trouble[name] = words
             return
         self._rests.pop(name, None)
@@ -90,12 +92,12 @@ class Rounds:
 
     def __init__(
         self, sealer: Sealer, steps: Mapping[str, Step], progress: Progress, report: Report | None = None,
-        *, now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *, now: Callable[[], datetime] = lambda: datetime.now(UTC), seconds: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """`report`: shows the buckets; None: as those of a pipeline that has one table."""
         self.sealer, self._now = sealer, now
         bound = {name: partial(step, sealer) for name, step in steps.items()}
-        self._attempts = RetriedSteps(sealer.about, bound, progress, now=now)
+        self._attempts = RetriedSteps(sealer.about, bound, progress, now=now, seconds=seconds)
         self._report = report or reported(progress, sealer)
 
     @property

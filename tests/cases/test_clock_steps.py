@@ -1,0 +1,274 @@
+"""The wall clock steps, forth or back by a second to a day: no wait grows by it, no limit gives way, no age lies."""
+
+import logging
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from autoscaler.decision.decide import ScaleDown, ScaleUp, tick
+from autoscaler.decision.history import Block, DesiredDecrease, Memory, Scaling, without_future
+from recovery.escalation.decide import BUDGETS, Attempt, Failed, Frontier, Healthy, Policy, State, decide
+from recovery.escalation.diagnosis import DriverHealth, Timeouts, seen, why_unresponsive
+from recovery.escalation.error_catalogue import Verdict
+from recovery.escalation.levels import RecoveryLevel
+from recovery.supervisor.driver_process import ConditionTimes
+from tests.commits import LIMITS, NOON, account
+from tests.reloading import EndlessPipeline, Query
+from tests.scaling import NOW, POLICY, batches, facts, pipeline
+from writer.config.pipeline_sections import Commit
+from writer.driver.clock_steps import ClockComparison
+from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
+from writer.hooks.outbox import OutboxEntry
+from writer.status.document import document
+from writer.status.lag_sample import Lag, LagSample
+from writer.status.model import Sample
+from writer.status.progress import Progress
+from writer.status.rate_limit import LimitState, Throttle
+from writer.storage.local import LocalStore
+
+SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
+SIZES = (SECOND, 2 * MINUTE, HOUR, DAY)
+STEPS = [sign * size for size in SIZES for sign in (1, -1)]
+A = ("clicks", 0)
+
+
+class Clocks:
+    """A wall clock and a monotonic one, which a test moves."""
+
+    def __init__(self) -> None:
+        self.monotonic_s = 1_000.0
+        self.wall_s = NOON.timestamp()
+
+    def pass_time(self, seconds: float) -> None:
+        self.monotonic_s += seconds
+        self.wall_s += seconds
+
+    def step(self, by: timedelta) -> None:
+        self.wall_s += by.total_seconds()
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.wall_s, UTC)
+
+    def seconds(self) -> float:
+        return self.monotonic_s
+
+    def comparison(self) -> ClockComparison:
+        return ClockComparison(lambda: self.wall_s, self.seconds)
+
+
+# --- what finds a step --------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.floats(0, 3_600), st.sampled_from([timedelta(0), *STEPS])), max_size=20))
+def test_each_step_is_found_once_and_with_its_size_and_the_passing_of_time_is_none(
+    moments: list[tuple[float, timedelta]],
+) -> None:
+    clocks = Clocks()
+    comparison = clocks.comparison()
+    for passed_s, step in moments:
+        clocks.pass_time(passed_s)
+        clocks.step(step)
+        assert comparison.take_step() == pytest.approx(step.total_seconds(), abs=1e-3)
+        assert comparison.take_step() == 0
+
+
+def test_a_clock_that_is_slewed_never_steps() -> None:
+    clocks = Clocks()
+    comparison = clocks.comparison()
+    for _ in range(10_000):
+        clocks.pass_time(0.2)
+        clocks.wall_s -= 0.2 * 500e-6
+        assert comparison.take_step() == 0
+
+
+# --- the driver ---------------------------------------------------------------------------------------------------
+
+
+class Runners:
+    """The runners of a driver with one pipeline, whose query runs until it is stopped."""
+
+    def __init__(self, *, waits: bool = True) -> None:
+        self.clocks = Clocks()
+        self.progress = Progress("clicks", now=self.clocks.now, seconds=self.clocks.seconds)
+        self.starts = 0
+        made = PipelineRunner(self.progress, self._begin, waits=waits)
+        self.runners = PipelineRunners(lambda _: made, StartRequests(), clocks=self.clocks.comparison())
+        self.runners.add("clicks")
+        self.runners.begin("clicks")
+
+    def _begin(self, runner: PipelineRunner, _new_run: bool) -> None:
+        self.starts += 1
+        runner.pipeline, runner.query = EndlessPipeline(), Query()  # type: ignore[assignment]
+
+    def look(self, times: int = 5) -> None:
+        for _ in range(times):
+            self.runners.attend(lambda: None, stopping=False)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_a_query_begins_anew_after_a_step_back_that_it_would_wait_for(
+    step: timedelta, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = Runners()
+    driver.clocks.step(step)
+    with caplog.at_level(logging.INFO):
+        driver.look()
+    assert driver.starts == 1 + (step <= -2 * MINUTE)
+    view = driver.progress.view()
+    assert (view.state, view.clock_steps) == ("running", 1)
+    said = [record.getMessage() for record in caplog.records if "clock_stepped" in record.getMessage()]
+    assert len(said) == 1
+    assert str(round(step.total_seconds())) in said[0]
+
+
+def test_a_run_that_ends_by_itself_is_not_begun_anew() -> None:
+    driver = Runners(waits=False)
+    driver.clocks.step(-HOUR)
+    driver.look()
+    assert driver.starts == 1
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_ages_and_lag_stay_what_they_are(step: timedelta) -> None:
+    clocks = Clocks()
+    progress = Progress("clicks", now=clocks.now, seconds=clocks.seconds)
+    progress.started(epoch=1, run=1, frontier={A: 4}, limits=LIMITS, buckets=[], recent=[])
+    progress.running()
+    for end in (10, 20):
+        progress.sampled(Sample(clocks.now(), {A: end}), {A: 0})
+        clocks.pass_time(15)
+    progress.dated({A: (4, clocks.now() - HOUR)})
+    progress.began(1, "look")
+    progress.committed(7, {"ranges": [], "bytes": 0, "event_time_max": None}, {A: 4}, [])
+    clocks.pass_time(100)
+
+    def shown() -> dict[str, object]:
+        clicks = document([progress.view()], clocks.now(), source="driver")["pipelines"]["clicks"]
+        return {key: clicks[key] for key in ("commit_age_seconds", "since_seconds")} | {"lag": clicks["lag"]["seconds"]}
+
+    before = shown()
+    clocks.step(step)
+    progress.clock_stepped(step)
+    assert shown() == before
+    assert before["commit_age_seconds"] == 100
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+@pytest.mark.parametrize("moment", ["before the batch", "in the batch", "after the commit"])
+def test_a_rate_limit_holds_and_lets_go_at_its_time(tmp_path: Path, step: timedelta, moment: str) -> None:
+    clocks = Clocks()
+    states = list[LimitState]()
+    throttle = Throttle(
+        LocalStore(str(tmp_path)), "clicks", Commit.model_validate({"max_records_per_second": 100}), states.append,
+        now=clocks.now, seconds=clocks.seconds,
+    )  # fmt: skip
+    throttle.begin([])
+
+    class Stopping(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            clocks.pass_time(timeout or 0)
+            return False
+
+    if moment == "before the batch":
+        clocks.step(step)
+    throttle.hold(Stopping())
+    began_s, started = clocks.monotonic_s, clocks.now()
+    clocks.pass_time(2)
+    if moment == "in the batch":
+        clocks.step(step)
+    throttle.committed({"ranges": [account(0, 1_000)], "started": started.isoformat(), "value_bytes": 0})
+    if moment == "after the commit":
+        clocks.step(step)
+        throttle.look()
+    assert states[-1].next_begin is not None
+    assert (states[-1].next_begin - clocks.now()).total_seconds() == pytest.approx(8), "what is shown"
+    throttle.hold(Stopping())
+    assert clocks.monotonic_s - began_s == pytest.approx(10)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_a_hook_that_was_put_off_is_tried_again_no_later_for_a_step(step: timedelta) -> None:
+    entry = OutboxEntry("k", ("b",), 1, 1, NOON).put_off(NOON, MINUTE)
+    assert not entry.is_due(NOON)
+    assert entry.is_due(NOON + MINUTE)
+    assert entry.is_due(NOON + MINUTE + step) or step == -SECOND
+
+
+# --- the supervisor -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_a_pipeline_that_commits_nothing_is_stalled_after_its_time_whatever_the_clock_says(step: timedelta) -> None:
+    clocks = Clocks()
+    times = ConditionTimes(clocks.seconds)
+    timeouts = Timeouts(10 * MINUTE, 2 * MINUTE, {"clicks": 30 * MINUTE})
+
+    def hangs(version: int, waiting: int = 5) -> bool:
+        lag = LagSample(clocks.now(), partitions=(Lag("clicks", 0, waiting, 3.0, 0, None),))
+        told = {
+            "state": "running", "run": 1, "last_commit": {"version": version}, "error": "",
+            "lag": lag.to_json(clocks.now()),
+        }  # fmt: skip
+        health = times.add_to("clicks", seen(told, clocks.now()))
+        look = DriverHealth(9e9, 0.1, {"clicks": health})
+        return bool(why_unresponsive(look, timeouts))
+
+    assert not hangs(7, waiting=0)
+    clocks.pass_time(5 * 3600)
+    assert not hangs(7), "the records have only just come"
+    clocks.pass_time(900)
+    clocks.step(step)
+    assert not hangs(7)
+    clocks.pass_time(899)
+    assert not hangs(7)
+    clocks.pass_time(2)
+    assert hangs(7)
+    assert not hangs(8)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_budgets_of_recovery_are_new_after_their_time_from_the_step_on(step: timedelta) -> None:
+    policy = Policy(actions=frozenset(RecoveryLevel))
+    level = RecoveryLevel.RESTART
+    budget = BUDGETS[level]
+    attempts = tuple(Attempt(level, NOON, "a row", 1) for _ in range(budget.times_max))
+    after = NOON + step
+    failure = Failed(Verdict("a row", level, halt=False, message="it fails"), Frontier.HELD, 1)
+    used_up = decide(policy, State(attempts=attempts), failure, after, 0.0)
+    later = decide(policy, used_up.state, failure, after + budget.within, 0.0)
+    assert getattr(later, "level", None) == level, "no longer than the budget says"
+    well = decide(policy, State(level=level, healthy_since=NOON), Healthy(), after, 0.0)
+    assert well.state.healthy_since is None or well.state.healthy_since <= after
+    well = decide(policy, well.state, Healthy(), after + policy.healthy_after, 0.0)
+    assert well.state.level is None
+
+
+# --- the autoscaler -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_the_autoscaler_waits_no_longer_for_a_step(step: timedelta) -> None:
+    """The longest of its waits: a block, ups that are to settle, wants for fewer."""
+    memory = Memory(
+        desired=2, scalings=(Scaling(NOW, 1, 2, {}, NOW + MINUTE),), fewer=(DesiredDecrease(NOW, 1),),
+        block=Block(2, NOW + timedelta(seconds=POLICY.block_s), 0.0), failed_at=NOW,
+    )  # fmt: skip
+    now = NOW + MINUTE + step
+    known = without_future(POLICY, memory, now)
+    instants = [*(one.at for one in known.scalings), *(one.at for one in known.fewer), known.failed_at]
+    assert all(at is not None and at <= now for at in instants)
+    assert known.block is not None
+    assert known.block.until <= now + timedelta(seconds=POLICY.block_s)
+    if step > timedelta(0):
+        assert known == memory, "what is past stays as it is"
+    longest = timedelta(seconds=max(POLICY.block_s, POLICY.stable_max_s, POLICY.history_s)) + MINUTE
+
+    def decided(arriving: float, at: datetime) -> object:
+        busy = pipeline(arriving, batches=batches(slots=8, last=at))
+        return tick(POLICY, known, facts(busy, at=at), at)[0]
+
+    assert isinstance(decided(72_000, now + longest), ScaleUp)
+    assert not isinstance(decided(1_000, now), ScaleDown) or step >= HOUR, "a step back takes none away"
