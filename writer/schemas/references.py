@@ -114,6 +114,8 @@ class _NamedTypes:
             return schema
         if schema.get("type") in _NAMED and isinstance(schema.get("name"), str):
             return self._define(schema, space)
+        if isinstance(schema.get("type"), str) and schema["type"] not in _KEYWORDS:
+            return self._full_name_of(schema["type"], space)
         return _change_parts(schema, lambda part: self._qualify(part, space))
 
     def _define(self, schema: Mapping[str, Any], space: str) -> str:
