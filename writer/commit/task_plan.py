@@ -23,8 +23,7 @@ def build_task_plan(
 ) -> TaskPlan:  # fmt: skip
     """Return the plan. `unit`: of the event times. `prefix`: of the names of files. `others`: as TaskPlan has them."""
     sealing = None if schemas.privacy is None else schemas.privacy.sealing
-    if schemas.known_texts:  # a task does not learn
-        schemas = replace(schemas, known_texts=())
+    schemas = replace(schemas, known_texts=(), ranks={})  # a task does not learn
     return TaskPlan(
         now=now, wire=wire, frontier=frontier, incarnations=incarnations, schemas=schemas,
         time_rule=settings.event_time.rule(unit), bucket=settings.bucket, table=settings.table.location,

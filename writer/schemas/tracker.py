@@ -32,6 +32,7 @@ from writer.schemas.registry import (
     of_keys,
 )
 from writer.schemas.schema_id_check import IdMeanings
+from writer.schemas.start_schemas import choose_start_schemas
 from writer.specs.spec import Spec
 
 ASK_AGAIN = timedelta(minutes=5)  # before a refused schema is requested again: as long as the default timeout
@@ -110,6 +111,7 @@ class Schemas:
         )  # fmt: skip
         if privacy is not None:
             self._record_columns = replace(record_columns, key_source=privacy.keys)
+        self._registered_texts: list[tuple[int, str]] | None = None  # as this start has read them
         self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
         if record_columns.avro_key is not None:
             self.keys = _KeySchemas(
@@ -125,8 +127,12 @@ class Schemas:
             self.keys.read_topics(self._topics)
 
     def begin(self, topics: Iterable[str]) -> None:
-        """Admit every schema that is registered for the topics. Raises RegistryUnreachable, SchemaChanged."""
+        """Admit schemas that are registered for the topics, as many as a start needs.
+
+        Raises RegistryUnreachable, SchemaChanged.
+        """
         self._topics = list(topics)
+        self._registered_texts = None
         self.plan = self._registered(self.plan)
         for schema_id in self.plan.schemas:
             self._log_admission(schema_id)
@@ -143,6 +149,7 @@ class Schemas:
     def read_by(self, wire: Wire) -> None:
         """Take the schema ids of the records for those of this format from now on. Raises as `begin` does."""
         self._wire, self._source = wire, self._opened(self._named, self.meanings, wire)
+        self._registered_texts = None
         self.plan = self.plan.decrypting({})  # those were by ids of the former format
         self._anew(self.plan.columns)
 
@@ -163,7 +170,7 @@ class Schemas:
         )  # fmt: skip
 
     def _registered(self, plan: SchemaPlan) -> SchemaPlan:
-        """Extend the plan by every schema that is registered for the topics, oldest first. Raises RegistryUnreachable.
+        """Extend the plan by schemas that are registered for the topics, oldest first. Raises RegistryUnreachable.
 
         Where one schema is that of all values, by that one alone. Raises ConfigError when it does not exist.
         """
@@ -173,10 +180,15 @@ class Schemas:
             except SchemaNotFound as error:
                 setting = "wire" if self._part == "value" else "columns.key.wire"
                 raise ConfigError(f"{setting}.schema_id: {error}. Register the schema, or name another.") from error
-        known = [one for topic in self._topics for one in self._source.known(topic).items()]
-        plan = plan.learned(text for _, text in known)
-        for schema_id, text in known:
-            plan = self._admitted(plan, schema_id, text) if self._admission.registered(text) else plan
+        if self._registered_texts is None:
+            self._registered_texts = [entry for topic in self._topics for entry in self._source.known(topic).items()]
+        registered = self._registered_texts
+        plan = replace(plan, ranks={schema_id: rank for rank, (schema_id, _) in enumerate(registered)})
+        plan = plan.learned(text for _, text in registered)
+        chosen = choose_start_schemas(registered)
+        for schema_id, text in registered:
+            if schema_id in chosen and self._admission.registered(text):
+                plan = self._admitted(plan, schema_id, text)
         return plan
 
     def _admitted(self, plan: SchemaPlan, schema_id: int, text: str) -> SchemaPlan:
