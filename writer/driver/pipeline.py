@@ -85,7 +85,8 @@ class PipelineRun:
             record_columns=self.config.record_columns,
             rules=self.config.column_rules, unknown_id_timeout=self.config.schemas.unknown_id_timeout,
             specs=self.config.record_specs, privacy=opened_privacy(name, config),
-            stopping=self._draining, wire=self._found.wire, key_wire=self._found.key_wire,
+            stopping=self._draining, remembered_at=self._checkpoints.store,
+            wire=self._found.wire, key_wire=self._found.key_wire,
         )  # fmt: skip
         self._targets = Targets(name, config, self._tables, self._schemas) if is_routed else None
         self._busy = threading.Lock()

@@ -13,6 +13,7 @@ from writer.schemas.references import Reference, RegisteredSchema, inline_refere
 from writer.schemas.registry_answers import SHOWN, document_text, names_absence
 from writer.schemas.registry_client import (
     Login,
+    ReferenceNotFound,
     RegistryClient,
     RegistryUnreachable,
     SchemaNotFound,
@@ -90,14 +91,14 @@ class ApicurioRegistry:
         return inline_references(registered, partial(self._referenced, schema_id, parts))
 
     def _referenced(self, schema_id: int, parts: _Parts, reference: Reference) -> RegisteredSchema:
-        """Return what a schema refers to, softly deleted or not. Raises SchemaNotFound."""
+        """Return what a schema refers to, softly deleted or not. Raises ReferenceNotFound."""
         if reference.target not in parts:
             path = f"{_artifact_path(reference.group, reference.subject)}/versions/{quote(reference.version, safe='')}"
             answer = self._asked(path)
             version = None if answer is None else self._read(answer, _version_of, "version")
             registered = None if version is None else self._registered(version)
             if registered is None:
-                raise SchemaNotFound(
+                raise ReferenceNotFound(
                     f"schema with the {self._ids} id {schema_id} refers to {reference}, which is not in the registry "
                     f"at {self._client.url}. Register that version again."
                 )

@@ -20,6 +20,7 @@ from writer.schemas.references import Reference, RegisteredSchema, inline_refere
 from writer.schemas.registry_answers import envelope_text, has_absence_code, listed, without_user
 from writer.schemas.registry_client import (
     Login,
+    ReferenceNotFound,
     RegistryClient,
     RegistryUnreachable,
     SchemaNotFound,
@@ -158,12 +159,12 @@ class ConfluentRegistry:
         return inline_references(self._registered(envelope), partial(self._referenced, schema_id, parts))
 
     def _referenced(self, schema_id: int, parts: _Parts, reference: Reference) -> RegisteredSchema:
-        """Return what a schema refers to: a version stays readable when it is softly deleted. Raises SchemaNotFound."""
+        """Return what a schema refers to, softly deleted or not. Raises ReferenceNotFound."""
         if reference.target not in parts:
             path = f"subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
             envelope = self._get(f"{path}?deleted=true")
             if envelope is None:
-                raise SchemaNotFound(
+                raise ReferenceNotFound(
                     f"schema id {show_id(schema_id)} refers to {reference}, which is not in the registry at "
                     f"{without_user(self._url)}. Register that version again."
                 )

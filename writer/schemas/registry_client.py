@@ -32,7 +32,11 @@ _RESULT = TypeVar("_RESULT")
 
 
 class SchemaNotFound(HeadraceError):
-    """The registry answers, and does not know this schema id, or not a version that the schema refers to."""
+    """The registry answers, and does not know this schema id."""
+
+
+class ReferenceNotFound(SchemaNotFound):
+    """The registry knows the schema id, and not a version that the schema refers to."""
 
 
 class RegistryUnreachable(HeadraceError):
