@@ -35,7 +35,7 @@ from writer.offsets import start_decision, start_offsets
 from writer.offsets.run_record import RunRecorder
 from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Offsets, Resume
 from writer.scaling.spark_settings import records_per_range
-from writer.schemas.format_detection import DetectedFormat, unit_of
+from writer.schemas.format_detection import DetectedFormat, detected_unit
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.tracker import Schemas
@@ -152,7 +152,7 @@ class PipelineRun:
         self._apply_side_files()
         self._tasks.learn(recent)
         self._throttle.begin(recent)
-        self._found.keep_unit(unit_of("auto", recent))
+        self._found.keep_unit(*detected_unit(recent))
         self._tasks.grow(self.epoch)
         run = self._run_id = run_of(self.name, decision, self.epoch)
         self._observed.begin(run, decision.reason if isinstance(decision, NewRun) else None, now.offsets)
@@ -294,7 +294,6 @@ class PipelineRun:
         self.progress.entered("redo")
         fault_points.point("before_redo")
         self._apply_side_files()
-        self._found.keep_unit(planned.facts["time_unit"])
         self._tasks.learn([planned.facts])
         self._report.committed(version, planned, time.monotonic() - began)
         self._throttle.committed(planned.facts)
@@ -318,6 +317,7 @@ class PipelineRun:
                 fault_points.point("after_stage")
                 self._same_topics()
                 self._check_account(report, committing)
+                self._found.keep_unit(report.time_unit, f"batch {about['batch']} of run {self._run_id}")
                 phases = rounded(self.progress.entered("commit"))
             facts = {
                 **about, "tasks": report.tasks, "phases": phases, "former": self._report.former,
