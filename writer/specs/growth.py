@@ -17,7 +17,7 @@ from writer.specs.spec import SpecError
 
 BYTES_MAX = 99_999  # that one call may make of one record, or add to it
 GUARD = "within_bound"
-_SQL_MAX = 100_000  # characters of an expression that is rewritten: each call repeats its arguments
+_SQL_MAX = 20_000  # characters of an expression that is rewritten: each call repeats its arguments
 _SHORT = 8  # characters of a text in an expression that may be put in without a look
 _TOKEN = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[A-Za-z_][A-Za-z0-9_]*|\s+|--[^\n]*|/\*.*?\*/|.""",
