@@ -18,7 +18,9 @@ from writer.specs.functions import ALLOWED
 from writer.specs.growth import BYTES_MAX, GROWING
 
 ANSWER_WITHIN_S = 60
-EXAMPLES = 50_000 if settings.default.max_examples >= 1_000 else 100  # of each test: 100,000 in the long profile
+IS_LONG = settings.default.max_examples >= 1_000
+EXAMPLES = 50_000 if IS_LONG else 100  # of each test: 100,000 in the long profile
+DEPTH = 2 if IS_LONG else 1  # of calls inside calls
 # Kinds of arguments that make sense, by letter: columns of the child, and literals.
 KINDS = {
     "t": ("t", "s['a']", "''", "'word'", "l[1]"), "n": ("n", "i", "0", "-1", "3", "length(t)"), "f": ("f", "n / 3.0"),
@@ -81,8 +83,8 @@ def calls(draw: st.DrawFn, name: str, depth: int) -> str:
     return f"{name}({', '.join(draw(arguments(kind, depth)) for kind in kinds)})"
 
 
-CALLS = st.sampled_from(sorted(ALLOWED)).flatmap(lambda name: calls(name, 1))
-GROWING_CALLS = st.sampled_from(sorted(ALLOWED & GROWING.keys())).flatmap(lambda name: calls(name, 1))
+CALLS = st.sampled_from(sorted(ALLOWED)).flatmap(lambda name: calls(name, DEPTH))
+GROWING_CALLS = st.sampled_from(sorted(ALLOWED & GROWING.keys())).flatmap(lambda name: calls(name, DEPTH))
 
 
 class Child:
