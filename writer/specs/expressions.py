@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from bucketers.arrow import contiguous, fix
 from bucketers.timestamps import within_years
 from writer.specs.functions import ALLOWED
-from writer.specs.growth import GUARD, check_guards, guard_calls, register_guard
+from writer.specs.growth import GUARDS, check_guards, guard_calls, register_guards
 from writer.specs.spec import SpecError
 
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -71,7 +71,7 @@ class Expressions:
         for name, value in _SETTINGS.items():
             config = config.set(name, value)
         self._context, self._columns = SessionContext(config), columns
-        register_guard(self._context)
+        register_guards(self._context)
         frame = self._frame(columns.empty_table())
         self._parsed = [_parsed(frame, columns, *one) for one in given]
         self._used = self._read_by(self._parsed)
@@ -213,7 +213,7 @@ def _parsed(frame: Any, columns: pa.Schema, label: str, sql: str, cast: pa.DataT
     kind = table_type(found)
     if kind is None:
         raise SpecError(f"{label}: it gives {found}, which a table does not hold; cast it")
-    return _Parsed(label, expression, used, kind, grows=GUARD in guarded)
+    return _Parsed(label, expression, used, kind, grows=guarded != sql)
 
 
 def _columns_of(expression: Any, plan: Any, label: str) -> Iterator[str]:
@@ -228,7 +228,7 @@ def _columns_of(expression: Any, plan: Any, label: str) -> Iterator[str]:
         return
     if part == "ScalarFunction":
         name = expression.rex_call_operator()
-        if name not in ALLOWED and name != GUARD:
+        if name not in ALLOWED and name not in GUARDS:
             raise SpecError(f"{label}: {_not_allowed(name)}")
         check_guards(expression, label)
     for operand in expression.rex_call_operands():

@@ -1,8 +1,9 @@
 """Bounds what a function of an expression may make of one record, where its size is none of its arguments' sizes.
 
 `lpad`, `rpad` and `repeat` make as much as a number says; `replace`, `regexp_replace` and `array_to_string` multiply
-texts. Each such call is rewritten so that it asks `within_bound` first, which fails on the record that would exceed
-BYTES_MAX: before the memory is asked for, and only where the call is reached.
+texts. Each such call is rewritten so that it asks a guard first, which fails on the record that would exceed BYTES_MAX:
+before the memory is asked for, and only where the call is reached. A number goes through its guard, so that no constant
+is evaluated where there is no record.
 """
 
 import re
@@ -17,6 +18,8 @@ from writer.specs.spec import SpecError
 
 BYTES_MAX = 99_999  # that one call may make of one record, or add to it
 GUARD = "within_bound"
+COUNT_GUARD = "bounded_count"
+GUARDS = frozenset((GUARD, COUNT_GUARD))
 _SQL_MAX = 20_000  # characters of an expression that is rewritten: each call repeats its arguments
 _SHORT = 8  # characters of a text in an expression that may be put in without a look
 _TOKEN = re.compile(
@@ -34,7 +37,7 @@ class _Growing:
     argument: int
     size: Callable[[Sequence[str]], tuple[str, str]]  # SQL of how many pieces it makes, and of bytes in each
     is_small: Callable[[Sequence[str]], bool]  # whether its arguments, as they are written, make little
-    is_length: bool = False  # the argument is the length of the text; of a negative one it is empty
+    is_count: bool = False  # the argument is a number; a negative one counts as 0
 
 
 def _of_length(arguments: Sequence[str]) -> tuple[str, str]:
@@ -87,9 +90,9 @@ def _puts_short_text(at: int) -> Callable[[Sequence[str]], bool]:
 
 _JOIN = _Growing(1, _of_array_to_string, _puts_short_text(1))
 GROWING: Mapping[str, _Growing] = {
-    "lpad": _Growing(1, _of_length, _has_short_length, is_length=True),
-    "rpad": _Growing(1, _of_length, _has_short_length, is_length=True),
-    "repeat": _Growing(1, _of_repeat, _never),
+    "lpad": _Growing(1, _of_length, _has_short_length, is_count=True),
+    "rpad": _Growing(1, _of_length, _has_short_length, is_count=True),
+    "repeat": _Growing(1, _of_repeat, _never, is_count=True),
     "replace": _Growing(2, _of_replace, _adds_nothing),
     "regexp_replace": _Growing(2, _of_regexp_replace, _puts_short_text(2)),
     "array_to_string": _JOIN, "array_join": _JOIN, "list_to_string": _JOIN, "list_join": _JOIN,
@@ -103,8 +106,8 @@ def guard_calls(sql: str) -> str:
     """
     found = (match[0] for match in _TOKEN.finditer(sql))
     tokens = [" " if token.startswith(("--", "/*")) else token for token in found]
-    if any(token.strip('"').lower() == GUARD for token in tokens):
-        raise SpecError(f"{GUARD} is a function of headrace's own; take it out")
+    if own := GUARDS & {token.strip('"').lower() for token in tokens}:
+        raise SpecError(f"{', '.join(own)} is a function of headrace's own; take it out")
     if not any(token.lower() in GROWING for token in tokens):
         return sql
     guarded = "".join(_guarded(tokens))
@@ -129,10 +132,9 @@ def _guarded(tokens: Sequence[str]) -> list[str]:
         arguments = ["".join(_guarded(argument)) for argument in _arguments(tokens[start + 1 : end])]
         if len(arguments) > growing.argument and not growing.is_small(arguments):
             count, each = growing.size(arguments)
-            guard = f"{GUARD}(CAST({count} AS BIGINT), CAST({each} AS BIGINT))"
-            argument = arguments[growing.argument]
-            value = f"greatest({argument}, 0)" if growing.is_length else argument
-            arguments[growing.argument] = f"CASE WHEN {guard} THEN {value} END"
+            sizes = f"(CAST({count} AS BIGINT), CAST({each} AS BIGINT))"
+            value = f"CASE WHEN {GUARD}{sizes} THEN {arguments[growing.argument]} END"
+            arguments[growing.argument] = f"{COUNT_GUARD}{sizes}" if growing.is_count else value
         out.append(f"{tokens[at]}({', '.join(arguments)})")
         at = end + 1
     return out
@@ -178,8 +180,9 @@ def check_guards(expression: Any, label: str) -> None:
     operands = expression.rex_call_operands()
     if len(operands) <= growing.argument:
         return
-    operand = operands[growing.argument]
-    if operand.variant_name() != "Literal" and not operand.canonical_name().startswith(f"CASE WHEN {GUARD}("):
+    operand = operands[growing.argument].canonical_name()
+    is_guarded = operand.startswith(f"{COUNT_GUARD}(" if growing.is_count else f"CASE WHEN {GUARD}(")
+    if not is_guarded and operands[growing.argument].variant_name() != "Literal":
         raise SpecError(f"{label}: {name} is written in a way that headrace cannot bound; write it as {name}(…)")
 
 
@@ -191,8 +194,16 @@ def _within_bound(counts: pa.Array, sizes: pa.Array) -> pa.Array:
     return pa.repeat(pa.scalar(True), len(counts))
 
 
-def register_guard(context: Any) -> None:
-    """Let the expressions of a session call `within_bound`."""
+def _bounded_count(counts: pa.Array, sizes: pa.Array) -> pa.Array:
+    """Return the counts, a negative one as 0. Raises ValueError as `_within_bound` does."""
+    _within_bound(counts, sizes)
+    return pc.max_element_wise(counts, pa.scalar(0, pa.int64()), skip_nulls=False)
+
+
+def register_guards(context: Any) -> None:
+    """Let the expressions of a session call the guards."""
     from datafusion import udf
 
-    context.register_udf(udf(_within_bound, [pa.int64(), pa.int64()], pa.bool_(), "volatile", GUARD))
+    sizes = [pa.int64(), pa.int64()]
+    context.register_udf(udf(_within_bound, sizes, pa.bool_(), "volatile", GUARD))
+    context.register_udf(udf(_bounded_count, sizes, pa.int64(), "volatile", COUNT_GUARD))
