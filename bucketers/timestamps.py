@@ -5,6 +5,7 @@ Bad data gives null, for the caller to count or replace; a bad configuration rai
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,6 +13,10 @@ from bucketers.arrow import column, floor_divide
 
 UNITS: Final = ("auto", "s", "ms", "us", "ns", "logical")
 
+# Where the numbers of a unit begin: in March 1973. Those of the next begin in the year 5138 of this one.
+_BEGIN = {"s": 10**8, "ms": 10**11, "us": 10**14, "ns": 10**17}
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_INT64 = np.iinfo(np.int64)
 _MICROSECONDS = {"day": 86_400_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
 
 # The years 1 to 9999, which the table's timestamp and datetime hold.
@@ -31,7 +36,9 @@ _ISO = (
 )
 
 
-def event_time(rows: pa.Table, field: str, unit: str) -> tuple[pa.TimestampArray, str]:
+def event_time(
+    rows: pa.Table, field: str, unit: str, window_us: tuple[int, int] | None = None
+) -> tuple[pa.TimestampArray, str]:
     """The event times of `rows` as timestamp('us', 'UTC'), and the unit they were read with.
 
     A time is null where the value is null, unparseable or outside the years 1 to 9999. `field` may step into structs
@@ -39,9 +46,10 @@ def event_time(rows: pa.Table, field: str, unit: str) -> tuple[pa.TimestampArray
 
     - timestamp, date, ISO-8601 text: 'auto' or 'logical', for it says what it is; without a zone it is UTC.
     - integer: 's', 'ms', 'us' or 'ns'; 'auto' decides by magnitude, for this batch alone, and returns what it found
-      ('auto' if no value is there to decide by). Finer than a microsecond is floored.
+      ('auto' if no value shows a unit, such as 0 and -1). Finer than a microsecond is floored.
     - double: 's' or 'auto', rounded to the microsecond, since a double near today is only that exact.
 
+    `window_us`: the times that are believed, in microseconds since 1970, both included; only such a time shows a unit.
     Raises ValueError for an unknown field or unit, or one that does not go with the type.
     """
     if unit not in UNITS:
@@ -54,8 +62,10 @@ def event_time(rows: pa.Table, field: str, unit: str) -> tuple[pa.TimestampArray
         if unit == "logical":
             raise ValueError(f"field {field!r} is a plain {kind} without a logical type; declare s, ms, us or ns")
         numbers = _signed(values)
-        found = _unit_by_magnitude(numbers) if unit == "auto" else unit
-        return _instants(numbers, found), found
+        if unit != "auto":
+            return _instants(numbers, unit), unit
+        shown = _most_frequent_unit(numbers, window_us)
+        return _instants(numbers, shown or _most_frequent_unit(numbers) or "s"), shown or "auto"
     if pa.types.is_float64(kind):
         if unit not in ("auto", "s"):
             raise ValueError(f"field {field!r} is {kind}, read as seconds; declare 's' instead of {unit!r}")
@@ -84,21 +94,26 @@ def _signed(values: pa.Array) -> pa.Int64Array:
     return pc.if_else(pc.less(signed, 0), None, signed) if pa.types.is_uint64(values.type) else signed
 
 
-def _unit_by_magnitude(values: pa.Int64Array) -> str:
-    """The unit that puts the median between March 1973 and November 5138; seconds before that."""
-    median = pc.quantile(values, 0.5, interpolation="lower")[0].as_py()
-    if median is None:
-        return "auto"
-    if abs(median) < 10**11:  # 5138 in seconds, March 1973 in milliseconds
-        return "s"
-    if abs(median) < 10**14:  # 5138 in milliseconds, March 1973 in microseconds
-        return "ms"
-    return "us" if abs(median) < 10**17 else "ns"  # 5138 in microseconds, March 1973 in nanoseconds
+def _most_frequent_unit(values: pa.Int64Array, window_us: tuple[int, int] | None = None) -> str:
+    """Return the unit that most values show by their magnitude; empty where none does.
+
+    A value shows the unit in which it lies between March 1973 and November 5138, and in the window.
+    """
+    numbers = values.drop_null().to_numpy()
+    magnitudes = np.abs(numbers.astype(np.float64))  # the least int64 has no positive counterpart
+    classes = np.digitize(magnitudes, list(_BEGIN.values()))  # 0: of no unit
+    counts: dict[str, int] = {}
+    for number, unit in enumerate(_BEGIN, 1):
+        shows = classes == number
+        if window_us is not None:
+            first, last = (bound * 1_000 // _NANOSECONDS[unit] for bound in window_us)
+            shows &= (numbers >= max(first, _INT64.min)) & (numbers <= min(last, _INT64.max))
+        counts[unit] = int(shows.sum())
+    unit = max(counts, key=counts.__getitem__)
+    return unit if counts[unit] else ""
 
 
 def _instants(values: pa.Int64Array, unit: str) -> pa.TimestampArray:
-    if unit == "auto":  # nothing but nulls
-        return values.cast(pa.timestamp("us", "UTC"))
     if unit == "ns":  # int64 holds the years 1677 to 2262 of them
         return floor_divide(values, 1_000).cast(pa.timestamp("us", "UTC"))
     scale = _MICROSECONDS[unit]

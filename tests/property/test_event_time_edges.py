@@ -215,7 +215,9 @@ def test_a_window_wider_than_the_years_is_all_of_them(tmp_path):
     rule = TimeRule("at", "us", 999_999_999 * DAY, 999_999_999 * DAY)
     _, reasons = carried(tmp_path, "long", [2**63 - 1], {"type": "event_time", "width": HOUR, "zone": "UTC"}, rule,
                          hidden=False)  # fmt: skip
-    assert reasons == ["at is no time in the years 1 to 9999, outside [0001-01-01T00:00:00Z, 9999-12-31T23:59:59Z]"]
+    assert reasons == [
+        "at is no time in the years 1 to 9999 in us, outside [0001-01-01T00:00:00Z, 9999-12-31T23:59:59Z]"
+    ]
 
 
 @unhurried

@@ -237,7 +237,7 @@ def test_a_registry_of_an_unknown_authority_is_not_believed(door: str) -> None:
 def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"registry\.ca_file .*none\.pem cannot be read"):
         ConfluentRegistry("https://registry", login=Login(ca=tmp_path / "none.pem"))
-    assert isinstance(Login().check(), ssl.SSLContext)
+    assert isinstance(Login().trust_context(), ssl.SSLContext)
 
 
 # --- what a producer may write -----------------------------------------------------------------------------------

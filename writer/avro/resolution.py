@@ -132,13 +132,15 @@ class ResolvedSchema:
 
 
 def resolve(
-    record: avro.Record, columns: pa.Schema, reader: Reader, reserved: frozenset[str], *, widen: Widening
-) -> ResolvedSchema:
+    record: avro.Record, columns: pa.Schema, reader: Reader, reserved: frozenset[str], *, widen: Widening,
+    is_newest: bool = True,
+) -> ResolvedSchema:  # fmt: skip
     """Resolve a writer's schema against the columns. Raises UnsupportedSchema with the first thing that does not fit.
 
-    `reserved`: lower-case names that no column may take. `widen`: a column may get a wider type.
+    `reserved`: lower-case names that no column may take. `widen`: a column may get a wider type. `is_newest`: the
+    schema decides over the defaults of columns that are there.
     """
-    work = _Resolution(record, reader, reserved, widen=widen)
+    work = _Resolution(record, reader, reserved, widen=widen, is_newest=is_newest)
     have = {column.name: column.type for column in columns}
     members, mapping = work.members((), "", record.fields, have)
     seams = Seams(work.parts, work.wrapped, work.divided)
@@ -155,8 +157,11 @@ def resolve(
 class _Resolution:
     """One writer schema on its way through the columns. Grows copies of what the reader knows."""
 
-    def __init__(self, record: avro.Record, reader: Reader, reserved: frozenset[str], *, widen: Widening) -> None:
+    def __init__(
+        self, record: avro.Record, reader: Reader, reserved: frozenset[str], *, widen: Widening, is_newest: bool
+    ) -> None:
         self._record, self._reserved, self._widen = record, reserved, widen
+        self._is_newest = is_newest
         self.names, self.branches, self.times = dict(reader.names), dict(reader.branches), dict(reader.times)
         self._unions = {place[:-1] for place in reader.branches}
         self.parts: dict[Place, Mapping[str, str]] = {}
@@ -178,7 +183,8 @@ class _Resolution:
             member, shown = mapping[spec["name"]], _dotted(at, spec["name"])
             kind = self._kind((*place, member), shown, spec["type"], have.get(member))
             members[member] = kind
-            self.declared[*place, member] = (default_of(self._record, spec), kind)
+            if self._is_newest or member not in have:
+                self.declared[*place, member] = (default_of(self._record, spec), kind)
             self.names[*place, spec["name"]] = member
             for alias in spec.get("aliases", []):
                 self.names.setdefault((*place, alias), member)

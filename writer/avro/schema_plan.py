@@ -101,6 +101,7 @@ class SchemaPlan:
     shaped: Mapping[str, ShapedRecord] = field(default_factory=dict)  # by the full name of the record
     privacy: Privacy | None = None
     known_texts: tuple[str, ...] = ()  # of schemas, admitted or not, where there is privacy
+    ranks: Mapping[int, int] = field(default_factory=dict)  # of registered schemas, by their age, the oldest first
 
     def reject(self, schema_id: int, reason: str) -> "SchemaPlan":
         """Park the records of this schema id."""
@@ -225,15 +226,26 @@ class SchemaPlan:
             record = schema.parse(text if protection is None else protection.text)
             if (spec := spec_of(self.specs, name := record.root["name"])) is not None:
                 return self._extend_shaped(name, spec, schema_id, text, protection)
-            found = self._resolved(record)
+            found = self._resolved(record, schema_id)
         except schema.UnsupportedSchema as error:
             return self.reject(schema_id, f"schema id {schema_id}: {error}")
         known = WriterSchema(text, _probed(text), found.mapping, found.seams, protection=protection)
         schemas = {**self.schemas, schema_id: known}
         return replace(self, columns=found.columns, schemas=schemas, reader=found.reader)
 
-    def _resolved(self, record: schema.Record) -> ResolvedSchema:
-        return resolve(record, self.columns, self.reader, self.reserved, widen=self.widen)
+    def _resolved(self, record: schema.Record, schema_id: int | None = None) -> ResolvedSchema:
+        """Resolve a schema against the columns. `schema_id`: None for what a spec makes, which is always the newest."""
+        is_newest = schema_id is None or self._is_newest(schema_id)
+        return resolve(record, self.columns, self.reader, self.reserved, widen=self.widen, is_newest=is_newest)
+
+    def _is_newest(self, schema_id: int) -> bool:
+        """Return whether no admitted schema is newer. One that is not registered for the topics is newer than those."""
+        admitted = (other for other, known in self.schemas.items() if isinstance(known, WriterSchema))
+        newest = max((self._rank(other) for other in admitted), default=0)
+        return self._rank(schema_id) >= newest
+
+    def _rank(self, schema_id: int) -> int:
+        return self.ranks.get(schema_id, len(self.ranks))
 
     def _extend_shaped(
         self, name: str, spec: Spec, schema_id: int, text: str, protection: Protection | None
@@ -243,7 +255,8 @@ class SchemaPlan:
         While no schema gives the spec what it names, all of the record are rejected; once one does, a further one that
         the spec does not fit is rejected alone.
         """
-        before = self.shaped.get(name) or ShapedRecord(spec, SchemaPlan(pa.schema([]), self.reserved, widen=self.widen))
+        columns = SchemaPlan(pa.schema([]), self.reserved, widen=self.widen, ranks=self.ranks)
+        before = self.shaped.get(name) or ShapedRecord(spec, columns)
         grown = before.input.admit(schema_id, text, protection)
         if isinstance(rejected := grown.schemas[schema_id], RejectedSchema):
             return self.reject(schema_id, rejected.reason)

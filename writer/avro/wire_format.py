@@ -8,7 +8,7 @@ serializers; Avro 1.12, "Single-object encoding".
 import struct
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 from uuid import UUID
 
@@ -43,6 +43,7 @@ class Wire:
     ids: Ids = "confluent"
     header: str | None = None  # name of the Kafka header that carries the id
     schema_id: int | None = None  # of every value, where the record does not say
+    origin: str = field(default="", compare=False)  # the setting, or the detection, that made it; for a person
 
     def __post_init__(self) -> None:
         if (self.format == "header") != (self.header is not None):
@@ -113,7 +114,7 @@ class Wire:
 
     def facts(self) -> dict[str, Any]:
         """Write the format as JSON values, without what is not set. `Wire(**facts)` reads it."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        return {key: value for key, value in asdict(self).items() if value is not None and key != "origin"}
 
 
 CONFLUENT = Wire("confluent")
@@ -224,11 +225,14 @@ def keys_as_values(records: pa.Table) -> pa.Table:
 
 def refusals(records: pa.Table, wire: Wire, part: Part = "value") -> list[str]:
     """Return for each record why it has not the format, and what to set if it is meant to have the one that it has."""
-    return [_refusal(wire, recognised(value, headers, part), part) for value, headers in each(records)]
+    return [_refusal(wire, value, recognised(value, headers, part), part) for value, headers in each(records)]
 
 
-def _refusal(wire: Wire, other: tuple[Wire, int] | None, part: Part) -> str:
-    why, setting = f"no {wire.words}", "wire" if part == "value" else "columns.key.wire"
+def _refusal(wire: Wire, value: bytes, other: tuple[Wire, int] | None, part: Part) -> str:
+    setting = "wire" if part == "value" else "columns.key.wire"
+    why = f"no {wire.words}, for the {part} is empty" if not value and wire.header is None else f"no {wire.words}"
+    if wire.origin:
+        why += f" ({wire.origin})"
     if other is None or other[0] == wire:
         return why
     return f"{why}, but it has a {other[0].words}: a topic of such records needs `{setting}: {other[0].format}`"

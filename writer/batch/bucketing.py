@@ -77,6 +77,16 @@ class TimeRule:
     age_max: timedelta
     ahead_max: timedelta
     clocks: tuple[Clock, ...] = ()  # of sources whose clocks are not UTC
+    unit_origin: str = ""  # the setting, or the detection, that made the unit; for a person
+
+    def unit_words(self, unit: str) -> str:
+        """Say by which unit numbers were read, and what made it; nothing of times that need none."""
+        if unit == "auto":
+            return " (event_time.unit is auto, and no value of its batch shows a unit)"
+        if unit == "logical":
+            return ""
+        origin = "as most values of its batch show" if self.unit == "auto" else self.unit_origin
+        return f" in {unit} ({origin})" if origin else f" in {unit}"
 
     def window(self, now: datetime) -> tuple[datetime, datetime]:
         """Return the first and the last time that is believed."""
@@ -95,15 +105,24 @@ class BucketAssignment:
     unit: str
 
 
-def times_of(rows: pa.Table, rule: TimeRule, topics: pa.ChunkedArray | pa.Array) -> tuple[pa.TimestampArray, str]:
-    """Return the rows' event times by true clocks, and the unit they were read with.
+def times_of(
+    rows: pa.Table, rule: TimeRule, topics: pa.ChunkedArray | pa.Array, now: datetime | None = None
+) -> tuple[pa.TimestampArray, str]:
+    """Return the rows' event times by true clocks, and the unit they were read with; 'auto' where none is shown.
 
-    A time is null where there is none, or not in the years 1 to 9999. `topics`: of each row. Raises ValueError when the
-    field is no time, or a clock names a field that is not there.
+    A time is null where there is none, or not in the years 1 to 9999. `topics`: of each row. `now`: the batch's time;
+    with it, only a time that is believed shows a unit. Raises ValueError when the field is no time, or a clock names a
+    field that is not there.
     """
-    found, unit = event_time(rows, rule.field, rule.unit)
+    window_us = None if now is None else _microseconds(rule.window(now))
+    found, unit = event_time(rows, rule.field, rule.unit, window_us)
     times = contiguous(found)
     return (within_years(corrected(times, rows, topics, rule.clocks)) if rule.clocks else times), unit
+
+
+def _microseconds(window: tuple[datetime, datetime]) -> tuple[int, int]:
+    first, last = (pa.scalar(bound, pa.timestamp("us", "UTC")).value for bound in window)
+    return first, last
 
 
 def believable(times: pa.TimestampArray, rule: TimeRule, now: datetime) -> pa.BooleanArray:
@@ -120,7 +139,7 @@ def assign(
 
     `known`: times and unit, where the rows may not have the field any more.
     """
-    times, unit = known or times_of(rows, rule, topics)
+    times, unit = known or times_of(rows, rule, topics, now)
     first, last = (pa.scalar(bound, times.type) for bound in rule.window(now))
     good = believable(times, rule, now)
     if pc.all(good).as_py() in (True, None):
@@ -128,7 +147,7 @@ def assign(
     at = pc.indices_nonzero(pc.invert(good))
     from_, until = (f"{bound.as_py().replace(tzinfo=None).isoformat(timespec='seconds')}Z" for bound in (first, last))
     texts = pc.fill_null(pc.cast(times.take(at), pa.string()), "no time in the years 1 to 9999")
-    by = " by event_time.clocks" if rule.clocks else ""
+    by = rule.unit_words(unit) + (" by event_time.clocks" if rule.clocks else "")
     quarantined = {
         int(i): f"{rule.field} is {text}{by}, outside [{from_}, {until}]"
         for i, text in zip(at.to_pylist(), texts.to_pylist(), strict=True)  # cold: only the unbelievable ones

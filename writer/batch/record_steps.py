@@ -139,7 +139,8 @@ class RecordSteps:
         with self.clock("assign"):
             topics = records.column("topic")
             assigned = assign(group.rows, plan.time_rule, self.bucketer, plan.now, topics, group.times)
-            self.report.time_unit = assigned.unit
+            if assigned.unit != "auto":
+                self.report.time_unit = assigned.unit
         if assigned.kept is not None:
             reasons = assigned.quarantined
             self._refuse(_at(group.records, reasons), group.schema_id, _reasons(reasons), outcome="quarantined")
@@ -177,7 +178,7 @@ class RecordSteps:
     def _times(self, rows: pa.Table, topics: pa.ChunkedArray) -> tuple[pa.TimestampArray, str]:
         """Return event times and their unit; null where a record type, which no start has seen, has no such field."""
         try:
-            return times_of(rows, self._plan.time_rule, topics)
+            return times_of(rows, self._plan.time_rule, topics, self._plan.now)
         except ValueError:
             return pa.nulls(rows.num_rows, TIMESTAMP), self._plan.time_rule.unit
 

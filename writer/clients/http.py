@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urljoin, urlsplit
 
 from pydantic import SecretStr
@@ -61,6 +61,59 @@ class Answer:
         return f"{self.status}" + (f": {text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}" if text else "")
 
 
+class HttpSession:
+    """Asks servers over connections that stay open between requests. Threads may share one."""
+
+    def __init__(
+        self, *, timeout_s: float, trust: ssl.SSLContext | None = None, proxies: bool = True, redirects: bool = False
+    ) -> None:
+        """`trust`: what a certificate is checked by; None: as this machine does.
+
+        `proxies`: those of the environment are used. `redirects` are followed, the Authorization header only to the
+        same server.
+        """
+        import httpx2  # late: commands that ask nothing start without it
+
+        self._timeout_s = timeout_s
+        self._client = httpx2.Client(
+            verify=trust or ssl.create_default_context(),
+            trust_env=proxies,
+            timeout=timeout_s,
+            follow_redirects=redirects,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def ask(
+        self, url: str, *, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Ask once. Raises RequestFailed when no answer comes, or not in time, or with too much."""
+        import httpx2
+
+        sent = {"User-Agent": "headrace", "Accept-Encoding": "identity"}
+        sent |= {name.title(): value for name, value in (headers or {}).items()}
+        encoded = {name.encode(): value.encode("latin-1") for name, value in sent.items()}
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            with self._client.stream(method, url, content=body, headers=encoded) as response:
+                return Answer(response.status_code, _body(response.iter_bytes(), deadline), dict(response.headers))
+        except (httpx2.TimeoutException, TimeoutError) as error:
+            raise RequestFailed(f"no answer from {host(url)} within {self._timeout_s:g} s") from error
+        except (httpx2.LocalProtocolError, httpx2.InvalidURL):  # whose messages show a header, or the path
+            raise RequestFailed(
+                f"cannot ask {host(url)}: HTTP forbids a header or the address of the request"
+            ) from None
+        except httpx2.RemoteProtocolError as error:
+            why = f"its answer broke off, or is no HTTP ({_one_line(error)})"
+            raise RequestFailed(f"cannot reach {host(url)}: {why}") from error
+        except (httpx2.HTTPError, OSError, ValueError) as error:
+            raise RequestFailed(f"cannot reach {host(url)}: {_one_line(error)}") from error
+
+
 def ask(
     url: str,
     *,
@@ -72,35 +125,15 @@ def ask(
     proxies: bool = True,
     redirects: bool = False,
 ) -> Answer:
-    """Ask once. Raises RequestFailed when no answer comes, or not in time, or with too much.
-
-    `trust`: what a certificate is checked by; None: as this machine does. `proxies`: those of the environment are used.
-    `redirects` are followed, the Authorization header only to the same server.
-    """
-    import httpx2  # late: commands that ask nothing start without it
-
+    """Ask once, over a connection of its own. Raises RequestFailed; the arguments are those of HttpSession."""
     if trust is None:
         trust = ssl.create_default_context() if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    sent = {"User-Agent": "headrace", "Accept-Encoding": "identity"}
-    sent |= {name.title(): value for name, value in (headers or {}).items()}
-    deadline = time.monotonic() + timeout_s
     try:
-        with (
-            httpx2.Client(verify=trust, trust_env=proxies, timeout=timeout_s, follow_redirects=redirects) as client,
-            client.stream(
-                method, url, content=body, headers={k.encode(): value.encode("latin-1") for k, value in sent.items()}
-            ) as response,
-        ):  # fmt: skip
-            return Answer(response.status_code, _body(response.iter_bytes(), deadline), dict(response.headers))
-    except (httpx2.TimeoutException, TimeoutError) as error:
-        raise RequestFailed(f"no answer from {host(url)} within {timeout_s:g} s") from error
-    except (httpx2.LocalProtocolError, httpx2.InvalidURL):  # whose messages show a header, or the path
-        raise RequestFailed(f"cannot ask {host(url)}: HTTP forbids a header or the address of the request") from None
-    except httpx2.RemoteProtocolError as error:
-        why = f"its answer broke off, or is no HTTP ({_one_line(error)})"
-        raise RequestFailed(f"cannot reach {host(url)}: {why}") from error
-    except (httpx2.HTTPError, ImportError, OSError, ValueError) as error:
+        session = HttpSession(timeout_s=timeout_s, trust=trust, proxies=proxies, redirects=redirects)
+    except (ImportError, OSError, ValueError) as error:  # of a proxy that the environment names
         raise RequestFailed(f"cannot reach {host(url)}: {_one_line(error)}") from error
+    with session:
+        return session.ask(url, method=method, body=body, headers=headers)
 
 
 def ask_leader(url: str, **how: Any) -> Answer:

@@ -19,15 +19,17 @@ _NOTHING: Mapping[Source, int] = {}
 def build_task_plan(
     settings: Pipeline, s3: S3Settings | None, schemas: SchemaPlan, wire: Wire, unit: str, *, now: datetime,
     prefix: str, incarnations: Mapping[str, int], record_columns: RecordColumns,
-    frontier: Mapping[Source, int] = _NOTHING, **others: Any,
+    frontier: Mapping[Source, int] = _NOTHING, unit_origin: str = "", **others: Any,
 ) -> TaskPlan:  # fmt: skip
-    """Return the plan. `unit`: of the event times. `prefix`: of the names of files. `others`: as TaskPlan has them."""
+    """Return the plan. `unit`: of the event times; `unit_origin`: the batch that detected it.
+
+    `prefix`: of the names of files. `others`: as TaskPlan has them.
+    """
     sealing = None if schemas.privacy is None else schemas.privacy.sealing
-    if schemas.known_texts:  # a task does not learn
-        schemas = replace(schemas, known_texts=())
+    schemas = replace(schemas, known_texts=(), ranks={})  # a task does not learn
     return TaskPlan(
         now=now, wire=wire, frontier=frontier, incarnations=incarnations, schemas=schemas,
-        time_rule=settings.event_time.rule(unit), bucket=settings.bucket, table=settings.table.location,
+        time_rule=settings.event_time.rule(unit, unit_origin), bucket=settings.bucket, table=settings.table.location,
         dead_letters=settings.dead_letters, prefix=prefix, budget=settings.memory.buffer,
         target_file_size=settings.roll.target_file_size, entropy_bits=settings.table.entropy_bits, s3=s3,
         out_of_orderness=settings.seal.out_of_orderness, late=settings.seal.tiers, late_table=settings.late_table,

@@ -35,9 +35,14 @@ class EventTime(Strict):
         default_factory=list, description="sources whose clocks are not UTC; of the rules that fit, the first counts"
     )
 
-    def rule(self, unit: str) -> TimeRule:
-        """Return the rule for a batch; `unit`: as configured or detected."""
-        return TimeRule(self.field, unit, self.max_age, self.max_ahead, tuple(one.clock for one in self.clocks))
+    def rule(self, unit: str, origin: str = "") -> TimeRule:
+        """Return the rule for a batch; `unit`: as configured or detected. `origin`: of a detected one."""
+        if self.unit != "auto":
+            origin = "as event_time.unit says"
+        elif unit != "auto":
+            origin = f"detected by {origin or 'an earlier batch'}; event_time.unit sets another"
+        clocks = tuple(one.clock for one in self.clocks)
+        return TimeRule(self.field, unit, self.max_age, self.max_ahead, clocks, "" if unit == "auto" else origin)
 
 
 def _bucketer(spec: Any) -> dict[str, Any]:

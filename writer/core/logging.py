@@ -16,7 +16,7 @@ from structlog.processors import JSONRenderer, TimeStamper, format_exc_info
 from structlog.stdlib import BoundLogger, LoggerFactory, ProcessorFormatter, add_log_level, filter_by_level
 from structlog.typing import EventDict, Processor
 
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, HeadraceError
 
 __all__ = [
     "bound",
@@ -61,10 +61,16 @@ def set_up() -> None:
         raise ConfigError(f"HEADRACE_LOG is {wanted!r}: set it to {' or '.join(_FORMATS)}, or unset it.")
     steps = [ProcessorFormatter.remove_processors_meta, *_FORMATS[wanted]]
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_has_no_sentence)
     handler.setFormatter(ProcessorFormatter(processors=steps, foreign_pre_chain=_STAMPS))
     logging.getLogger().addHandler(handler)
     logging.getLogger("headrace").setLevel(logging.INFO)
     structlog.configure([filter_by_level, *_STAMPS, ProcessorFormatter.wrap_for_formatter])
+
+
+def _has_no_sentence(record: logging.LogRecord) -> bool:
+    """Leave out the stack that a library logs of an error of ours: a sentence says it where the pipeline ends."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HeadraceError))
 
 
 def event(name: str, /, **fields: object) -> None:

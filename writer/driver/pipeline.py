@@ -36,7 +36,7 @@ from writer.offsets.log_check import LogWatch, log_check
 from writer.offsets.run_record import RunRecorder
 from writer.offsets.spark_checkpoint import Checkpoints, NewRun, Offsets, Resume
 from writer.scaling.spark_settings import records_per_range
-from writer.schemas.format_detection import DetectedFormat, unit_of
+from writer.schemas.format_detection import DetectedFormat, detected_unit
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.tracker import Schemas
@@ -86,7 +86,8 @@ class PipelineRun:
             record_columns=self.config.record_columns,
             rules=self.config.column_rules, unknown_id_timeout=self.config.schemas.unknown_id_timeout,
             specs=self.config.record_specs, privacy=opened_privacy(name, config),
-            stopping=self._draining, wire=self._found.wire, key_wire=self._found.key_wire,
+            stopping=self._draining, remembered_at=self._checkpoints.store,
+            wire=self._found.wire, key_wire=self._found.key_wire,
         )  # fmt: skip
         self._targets = Targets(name, config, self._tables, self._schemas) if is_routed else None
         self._busy = threading.Lock()
@@ -158,7 +159,7 @@ class PipelineRun:
         self._apply_side_files()
         self._tasks.learn(recent)
         self._throttle.begin(recent)
-        self._found.keep_unit(unit_of("auto", recent))
+        self._found.keep_unit(*detected_unit(recent))
         self._tasks.grow(self.epoch)
         run = self._run_id = run_of(self.name, decision, self.epoch)
         self._observed.begin(run, decision.reason if isinstance(decision, NewRun) else None, now.offsets)
@@ -306,7 +307,6 @@ class PipelineRun:
         self.progress.entered("redo")
         fault_points.point("before_redo")
         self._apply_side_files()
-        self._found.keep_unit(planned.facts["time_unit"])
         self._tasks.learn([planned.facts])
         self._report.committed(version, planned, time.monotonic() - began)
         self._throttle.committed(planned.facts)
@@ -330,6 +330,7 @@ class PipelineRun:
                 fault_points.point("after_stage")
                 self._same_topics()
                 self._check_account(report, committing)
+                self._found.keep_unit(report.time_unit, f"batch {about['batch']} of run {self._run_id}")
                 phases = rounded(self.progress.entered("commit"))
             facts = {
                 **about, "tasks": report.tasks, "phases": phases, "former": self._report.former,

@@ -194,7 +194,7 @@ class Tasks:
             record_columns=self._schemas.record_columns, prefix=f"{frozen.epoch:06d}",
             incarnations=frozen.incarnations, frontier=frozen.starts,
             topic=settings.topics.only, hidden=self._tables[0].hidden, folder=self._tables[0].folder,
-            raw=settings.raw_place, seen=frozen.seen,
+            raw=settings.raw_place, seen=frozen.seen, unit_origin=found.unit_origin,
             closed_until=frozen.closed_until if closes(settings, self._bucketer) else None,
         )  # fmt: skip
         return plan if self._targets is None else routed(plan, self._targets, frozen.closed_targets)

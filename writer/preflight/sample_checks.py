@@ -210,9 +210,10 @@ def times_in(sample: Sample, rule: TimeRule, now: datetime) -> Times:
     """Read the event times of a sample. Raises ValueError as `times_of` does."""
     found, window = Times(), rule.window(now)
     for group in sample.groups:
-        times, unit = group.times or times_of(group.rows, rule, group.records.column("topic"))
+        times, unit = group.times or times_of(group.rows, rule, group.records.column("topic"), now)
         kind = "timestamp" if group.times else short_type(column(group.rows, rule.field).type)
-        found.add(times, kind if unit == "logical" else f"{kind} in {unit}", window)
+        words = {"logical": kind, "auto": f"{kind} of no unit that its values show"}
+        found.add(times, words.get(unit, f"{kind} in {unit}"), window)
     return found
 
 

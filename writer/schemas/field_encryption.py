@@ -24,7 +24,8 @@ from writer.privacy.field_decryption import ALGORITHMS, DataKey, Decryption, Enc
 from writer.privacy.path_policies import Path
 from writer.privacy.policy import CONFLUENT_TAGS, Policies, PrivacyError
 from writer.privacy.protected_schema import Privacy
-from writer.schemas.registry import ConfluentRegistry, is_absence
+from writer.schemas.registry import ConfluentRegistry
+from writer.schemas.registry_answers import is_absence_code
 
 _ENCRYPT, _PAYLOAD = "ENCRYPT", "ENCRYPT_PAYLOAD"
 _LATEST = -1
@@ -46,7 +47,7 @@ def decryption_of(
         fields = [(rule, _encrypted(registered, rule, text, registry, privacy.policies)) for rule in rules]
         candidates = [registry.subjects.of_schema(topic, text) for topic in topics]
         if not is_guid(schema_id):  # by which no registry tells subjects
-            having = _asked(registry, registry.client.get_subjects_by_schema_id, schema_id, None, True) or []
+            having = registry.subjects_of(schema_id)
             candidates = [one for one in candidates if one in having] or having
         with DekRegistryClient(registry.settings) as client:
             keys = _DataKeys(registry, client, tuple(dict.fromkeys(candidates)))
@@ -196,6 +197,6 @@ def _asked(registry: ConfluentRegistry, ask: Callable[..., _T], *about: Any) -> 
     try:
         return ask(*about)
     except Exception as error:
-        if isinstance(error, SchemaRegistryError) and is_absence(error):
+        if isinstance(error, SchemaRegistryError) and is_absence_code(error.error_code or 0):
             return None
         raise registry.unreachable(error) from error

@@ -5,7 +5,8 @@ The wire format is found in a sample of them, and refused where it would be a gu
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ _ENOUGH = 20  # fewer unrecognised values may be a producer's first attempts; so
 _MOST = 0.9  # of the values whose schema is known; the others are strays
 _IDS_ASKED = 8  # for each format: what is no id is another one in each value
 SETTINGS: Mapping[Part, str] = {"value": "wire", "key": "columns.key.wire"}
+_DETECTED = "detected"  # fact of a commit: what detected its formats
 _FACTS: Mapping[Part, str] = {"value": "wire", "key": "key_wire"}  # as commits store them
 Knows = Callable[[Wire, int], bool]
 
@@ -64,7 +66,9 @@ def judge(records: pa.Table, knows: Knows, part: Part = "value") -> Verdict:
     to tell, it is Confluent's, until there are more. Pure but for `knows`.
     """
     values = records.filter(pc.is_valid(records.column("value"))) if part == "value" else keys_as_values(records)
-    seen = [found for value, headers in each(values) if (found := recognised(value, headers, part)) is not None]
+    marks = [(value, recognised(value, headers, part)) for value, headers in each(values)]
+    seen = [pair for _, pair in marks if pair is not None]
+    total = sum(pair is not None or bool(value) for value, pair in marks)  # an empty value says nothing of a format
     asked = {
         pair: knows(*pair)
         for wire in {wire for wire, _ in seen}
@@ -72,7 +76,7 @@ def judge(records: pa.Table, knows: Knows, part: Part = "value") -> Verdict:
     }
     shown = Counter(wire for wire, _ in seen)
     known = Counter(pair[0] for pair in seen if asked.get(pair))
-    message, setting = _message(values.num_rows, shown, part), SETTINGS[part]
+    message, setting = _message(total, shown, part), SETTINGS[part]
     if known:
         ((wire, most), *_) = known.most_common(1)
         if most < _MOST * known.total():
@@ -81,9 +85,9 @@ def judge(records: pa.Table, knows: Knows, part: Part = "value") -> Verdict:
                 "become dead letters; or give them pipelines of their own."
             )
         return Verdict(wire, True, message)
-    if len(shown) == 1 and 2 * shown.total() >= values.num_rows:
+    if len(shown) == 1 and 2 * shown.total() >= total:
         return Verdict(next(iter(shown)), False, f"{message}, with schema ids that the registry does not know")
-    if values.num_rows >= _ENOUGH:
+    if total >= _ENOUGH:
         raise UnclearWire(
             f"{message}, and no schema that they name is known. If they are Avro without any header, set `{setting}` "
             "to {format: bare, schema_id: …}; to take all that is not Confluent's for dead letters, set "
@@ -102,14 +106,34 @@ def _message(values: int, shown: Counter[Wire], part: Part) -> str:
 
 def unit_of(configured: str, recent: Iterable[Mapping[str, Any]]) -> str:
     """Return the unit of the event time: as configured or, for `auto`, as commits have stored it."""
-    found = next((facts["time_unit"] for facts in recent if facts.get("time_unit")), configured)
-    return found if configured == "auto" else configured
+    return configured if configured != "auto" else detected_unit(recent)[0]
+
+
+def detected_unit(recent: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
+    """Return the unit of the event time that commits have stored, and what detected it; `auto` where none did."""
+    for facts in recent:
+        if facts.get("time_unit", "auto") not in ("", "auto", None):
+            return str(facts["time_unit"]), _origin_of(facts, "time_unit")
+    return "auto", ""
+
+
+def _origin_of(facts: Mapping[str, Any], name: str) -> str:
+    return str(facts.get(_DETECTED, {}).get(name, ""))
 
 
 def wire_of(recent: Iterable[Mapping[str, Any]], part: Part = "value") -> Wire | None:
     """Return the wire format of values or keys that commits have stored; None if none has."""
     name = _FACTS[part]
-    return next((Wire(**facts[name]) for facts in recent if facts.get(name)), None)
+    for facts in recent:
+        if facts.get(name):
+            return replace(
+                Wire(**facts[name]), origin=_wire_origin(_origin_of(facts, name) or "an earlier batch", part)
+            )
+    return None
+
+
+def _wire_origin(detected_by: str, part: Part) -> str:
+    return f"detected by {detected_by}; `{SETTINGS[part]}` sets another"
 
 
 @dataclass
@@ -120,17 +144,23 @@ class DetectedWire:
     part: Part
     wire: Wire
     known: bool  # for good
+    detected_by: str = ""  # what showed it, as commits store it
 
     @classmethod
     def begun(cls, pipeline: str, part: Part, fixed: Wire | None) -> "DetectedWire":
         """Begin with what the configuration says. `fixed`: None where the format is to be detected."""
-        return cls(pipeline, part, fixed or CONFLUENT, fixed is not None)
+        if fixed is not None:
+            return cls(pipeline, part, replace(fixed, origin=f"as `{SETTINGS[part]}` says"), known=True)
+        assumed = replace(CONFLUENT, origin=f"assumed while no {part} shows a format; `{SETTINGS[part]}` sets one")
+        return cls(pipeline, part, assumed, known=False)
 
-    def keep(self, found: Wire | None, schemas: Schemas) -> None:
+    def keep(self, recent: Sequence[Mapping[str, Any]], schemas: Schemas) -> None:
         """Keep the format that earlier batches were read by; `auto` does not decide otherwise later."""
-        if found is None or self.known:
+        wire = wire_of(recent, self.part)
+        if wire is None or self.known:
             return
-        self.wire, self.known = found, True
+        self.wire, self.known = wire, True
+        self.detected_by = next((_origin_of(facts, _FACTS[self.part]) for facts in recent), "")
         schemas.read_by(self.wire)
 
     def look(self, records: pa.Table, schemas: Schemas) -> None:
@@ -143,7 +173,10 @@ class DetectedWire:
             raise UnclearWire(f"pipelines.{self.pipeline}.{SETTINGS[self.part]}: {error}") from error
         if verdict.wire != self.wire:
             schemas.read_by(verdict.wire)
-        self.wire, self.known = verdict.wire, verdict.sure
+        now = datetime.now(UTC)
+        self.detected_by = f"a sample of {now:%Y-%m-%dT%H:%M:%SZ} ({verdict.message})"
+        origin = _wire_origin(self.detected_by, self.part)
+        self.wire, self.known = replace(verdict.wire, origin=origin), verdict.sure
         log = logging.event if verdict.sure else logging.warning
         event = "wire_format_found" if verdict.sure else "wire_format_assumed"
         log(event, pipeline=self.pipeline, wire=verdict.wire.format, records=verdict.message)
@@ -159,6 +192,7 @@ class DetectedFormat:
         if settings.columns.avro_key is not None:
             self._keys = DetectedWire.begun(pipeline, "key", settings.columns.avro_key.wire.fixed)
         self._unit: str | None = None
+        self.unit_origin = ""  # the batch that detected the unit
 
     @property
     def wire(self) -> Wire:
@@ -176,9 +210,13 @@ class DetectedFormat:
         return self._values.known and (self._keys is None or self._keys.known)
 
     def facts(self) -> dict[str, Any]:
-        """Return the wire formats as a commit stores them."""
+        """Return the wire formats as a commit stores them, and what detected them."""
         both = [one for one in (self._values, self._keys) if one is not None]
-        return {_FACTS[one.part]: one.wire.facts() if one.known else None for one in both}
+        detected = {_FACTS[one.part]: one.detected_by for one in both if one.known and one.detected_by}
+        if self.unit_origin:
+            detected["time_unit"] = self.unit_origin
+        formats = {_FACTS[one.part]: one.wire.facts() if one.known else None for one in both}
+        return {**formats, **({_DETECTED: detected} if detected else {})}
 
     @property
     def unit(self) -> str:
@@ -203,17 +241,23 @@ class DetectedFormat:
         except ValueError as error:
             raise ConfigError(f"pipelines.{self._pipeline}.event_time: {error}") from error
 
-    def keep_unit(self, found: str) -> None:
-        """Store the unit that `auto` detected in the first rows, so that a later batch uses the same."""
+    def keep_unit(self, unit: str, detected_by: str) -> None:
+        """Store the unit that `auto` detected in the first rows, so that a later batch uses the same.
+
+        `detected_by`: the batch, for a person.
+        """
         rule = self._settings.event_time
-        if rule.unit == "auto" and self._unit is None and found not in ("", "auto"):
-            self._unit = found
-            logging.event("event_time_unit_detected", pipeline=self._pipeline, field=rule.field, unit=found)
+        if rule.unit == "auto" and self._unit is None and unit not in ("", "auto"):
+            self._unit = unit
+            self.unit_origin = detected_by
+            logging.event(
+                "event_time_unit_detected", pipeline=self._pipeline, field=rule.field, unit=unit, by=detected_by
+            )
 
     def keep_wires(self, recent: Sequence[Mapping[str, Any]], schemas: Schemas) -> None:
         """Keep the wire formats that earlier batches were read by; `auto` does not decide otherwise later."""
         for one, known in self._each(schemas):
-            one.keep(wire_of(recent, one.part), known)
+            one.keep(recent, known)
 
     def look_for_wires(self, waiting: Mapping[Source, Span], schemas: Schemas) -> None:
         """Look for the wire formats among the records that wait, until these show them. Raises UnclearWire."""

@@ -1,42 +1,40 @@
 """Reads schemas from a registry, by Confluent's API or Apicurio's own, or from files. Only the driver asks."""
 
-import json
-import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar, runtime_checkable
-from urllib.parse import quote, unquote, urlsplit
+from typing import Any, Protocol, runtime_checkable
+from urllib.parse import quote
 
-from confluent_kafka.schema_registry import MetadataTags, Schema, SchemaRegistryClient
-from confluent_kafka.schema_registry.error import SchemaRegistryError
-from pydantic import SecretStr
+from confluent_kafka.schema_registry import Schema
 
 from writer.avro.schema import UnsupportedSchema, fingerprint
 from writer.avro.wire_format import Ids, is_guid, show_id
-from writer.clients.http import RequestFailed, ask, login as login_header
+from writer.clients.http import RequestFailed
 from writer.config.connections import Registry
-from writer.core.errors import ConfigError, HeadraceError, file_error
+from writer.core.errors import ConfigError, file_error
 from writer.privacy.field_decryption import DataKey
-from writer.schemas.registry_answers import AVRO, SHOWN, inlined, listed, names_absence, whole, without_user
-from writer.schemas.subjects import DEFAULT_GROUP, Subjects, fits, in_apicurio, oldest_first
+from writer.schemas.apicurio import ApicurioRegistry
+from writer.schemas.references import Reference, RegisteredSchema, inline_references
+from writer.schemas.registry_answers import envelope_text, has_absence_code, listed, without_user
+from writer.schemas.registry_client import (
+    Login,
+    ReferenceNotFound,
+    RegistryClient,
+    RegistryUnreachable,
+    SchemaNotFound,
+    read_versions,
+    unreachable_error,
+)
+from writer.schemas.subjects import DEFAULT_GROUP, Subjects, fits, oldest_first
 
-# Confluent's client keeps schemas by their hash, and its own of metadata with tags raises TypeError.
-MetadataTags.__hash__ = lambda tags: hash(json.dumps(tags.tags))
+__all__ = [
+    "ApicurioRegistry", "ByFingerprint", "ConfluentRegistry", "HasKeys", "HasOtherIds", "Login", "RegistryUnreachable",
+    "SchemaFiles", "SchemaNotFound", "SchemaSource", "by", "of_keys", "source", "subjects",
+]  # fmt: skip
 
-_NOT_FOUND = 404
-_T = TypeVar("_T")
-_ANSWER_WITHIN_S = 10
-_PAGE = 500  # versions of a schema in one answer
-
-
-class SchemaNotFound(HeadraceError):
-    """The registry answers, and does not know this schema id."""
-
-
-class RegistryUnreachable(HeadraceError):
-    """The registry does not answer, or sends no complete schema: the batch must wait."""
+_Parts = dict[tuple[str, str, str], RegisteredSchema]  # what references refer to, as far as it was read
 
 
 class SchemaSource(Protocol):
@@ -65,100 +63,129 @@ class HasOtherIds(Protocol):
         """Return the same schemas by other ids."""
 
 
-@dataclass(frozen=True)
-class Login:
-    """The login for a registry, and the authority of its certificate."""
-
-    user: str | None = None
-    password: str = field(default="", repr=False)
-    ca: Path | None = None
-
-    @property
-    def confluents(self) -> dict[str, str]:
-        """Settings of Confluent's client."""
-        login = {} if self.user is None else {"basic.auth.user.info": f"{self.user}:{self.password}"}
-        return login if self.ca is None else {**login, "ssl.ca.location": str(self.ca)}
-
-    def check(self) -> ssl.SSLContext:
-        """Return what a certificate is checked by. Raises ConfigError for an authority that cannot be read."""
-        try:
-            return ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
-        except OSError as error:  # ssl.SSLError is one
-            text = f"registry.ca_file {self.ca} cannot be read ({error}). Give a PEM file of certificates."
-            raise file_error(text, error) from error
-
-
 class ConfluentRegistry:
     """The Confluent API, as Confluent, Apicurio, Karapace and Redpanda serve it."""
 
     def __init__(
-        self, url: str, core_url: str | None = None, login: "Login | None" = None, subjects: Subjects | None = None
+        self, url: str, core_url: str | None = None, login: Login | None = None, subjects: Subjects | None = None
     ) -> None:
         """Ask at `url`. `core_url`: where an Apicurio registry serves its own API, if it is not beside `url`.
 
         `subjects`: of the topics, by default those of their names.
         """
-        self._url, self._core_url, self.subjects = url, core_url, subjects or Subjects()
+        self._url = url
+        self._core_url = core_url
+        self.subjects = subjects or Subjects()
         self.login = login or Login()
-        if self.login.ca is not None:
-            self.login.check()
-        self.settings = {"url": url, "timeout": 10, "max.retries": 1, **self.login.confluents}
-        self.client = SchemaRegistryClient(self.settings)
+        self._client = RegistryClient(url, self.login)
+        # Of Confluent's client, which asks for data keys.
+        self.settings = {"url": url, "timeout": 10, "max.retries": 1, **self.login.confluent_settings}
         self.data_keys = dict[tuple[object, ...], DataKey]()  # as asked for; a key never changes
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's JSON text by id, named references put in its place."""
-        return self._asked(schema_id, self._flattened)
+        return self._inlined(schema_id, self._envelope(schema_id), {})
 
     def registered(self, schema_id: int) -> Schema:
         """Return a schema by id with what the registry keeps beside it. Raises as `schema` does."""
-        return self._asked(schema_id, lambda schema: schema)
+        return Schema.from_dict(self._envelope(schema_id))
 
-    def _asked(self, schema_id: int, read: Callable[[Schema], _T]) -> _T:
-        self.client.clear_caches()  # it keeps each answer as long as it lives, whatever the answer was
+    def subjects_of(self, schema_id: int) -> list[str]:
+        """Return the subjects that have a schema, deleted ones too. Raises RegistryUnreachable."""
+        answer = self._get(f"schemas/ids/{schema_id}/subjects?deleted=true")
+        return [] if answer is None else [str(name) for name in self._listed(answer, "subjects")]
+
+    def _envelope(self, schema_id: int) -> Any:
+        path = f"guids/{show_id(schema_id)}" if is_guid(schema_id) else f"ids/{schema_id}"
+        envelope = self._get(f"schemas/{path}", is_guid=is_guid(schema_id))
+        if envelope is None:
+            raise SchemaNotFound(f"schema id {show_id(schema_id)} is not in the registry at {without_user(self._url)}")
+        return envelope
+
+    def _get(self, path: str, *, is_guid: bool = False) -> Any:
+        """Return an answer; None where the registry says that there is no such thing. Raises RegistryUnreachable."""
         try:
-            if is_guid(schema_id):
-                return read(self.client.get_schema_by_guid(show_id(schema_id)))
-            return read(self.client.get_schema(schema_id))
-        except SchemaRegistryError as error:
-            if is_absence(error) or (is_guid(schema_id) and error.http_status_code == _NOT_FOUND):
-                where = without_user(self._url)
-                raise SchemaNotFound(f"schema id {show_id(schema_id)} is not in the registry at {where}") from error
+            answer = self._client.ask(path)
+            document = answer.json() if answer.ok else None
+        except RequestFailed as error:
             raise self.unreachable(error) from error
-        except Exception as error:
-            raise self.unreachable(error) from error
+        if document is not None:
+            return document
+        if answer.ok:
+            raise self.unreachable(ValueError("it sent null"))
+        if has_absence_code(answer.body) or is_guid:
+            return None
+        raise self._no_registry()
 
     def of_keys(self) -> "ConfluentRegistry":
         """Return the same registry, asked for the schemas of keys."""
         return ConfluentRegistry(self._url, self._core_url, self.login, self.subjects.of_keys())
 
     def known(self, topic: str) -> dict[int, str]:
-        """Every version of the topic's schemas, oldest first; empty when none of the subjects exists."""
+        """Every version of the topic's schemas, oldest first; empty when none of the subjects exists.
+
+        A version that refers to what the registry lacks is left out, with a log line that says so.
+        """
         subjects = self.subjects.named(topic)
         if subjects is None:
-            subjects = self.subjects.among(topic, [(DEFAULT_GROUP, name) for name in self._listed(f"{topic}-")])
-        found: dict[int, str] = {}
+            names = self._listed(self._get(f"subjects?subjectPrefix={quote(f'{topic}-', safe='')}"), "subjects")
+            subjects = self.subjects.among(topic, [(DEFAULT_GROUP, name) for name in names])
+        texts: dict[int, str] = {}
         for subject in subjects:
-            found |= {i: text for i, text in self._versions(subject.name).items() if fits(subject, text)}
-        return oldest_first(found, subjects)
-
-    def _listed(self, prefix: str) -> list[str]:
-        """Return the names of all subjects, or of those with the prefix where the registry can tell them apart."""
-        try:
-            return listed(self.client.get_subjects(prefix), "subjects")
-        except Exception as error:
-            raise self.unreachable(error) from error
+            versions = self._versions(subject.name)
+            texts |= {schema_id: text for schema_id, text in versions.items() if fits(subject, text)}
+        return oldest_first(texts, subjects)
 
     def _versions(self, subject: str) -> dict[int, str]:
+        numbers = self._get(f"subjects/{quote(subject, safe='')}/versions")
+        if numbers is None:
+            return {}
+        parts: _Parts = {}
+        read = partial(self._version, subject, parts)
+        return read_versions(self._client, sorted(self._listed(numbers, "versions")), read, subject)
+
+    def _version(self, subject: str, parts: _Parts, number: int) -> tuple[int, str] | None:
+        """Return id and text of a version; None where it was removed meanwhile. Raises SchemaNotFound for its parts."""
+        envelope = self._get(f"subjects/{quote(subject, safe='')}/versions/{number}")
+        if envelope is None:
+            return None
         try:
-            versions = sorted(listed(self.client.get_versions(subject), "versions"))
-            found = [self.client.get_version(subject, version) for version in versions]
-            return {int(v.schema_id): self._flattened(v.schema) for v in found}
-        except SchemaRegistryError as error:
-            if is_absence(error):
-                return {}
+            schema_id = int(envelope["id"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise self.unreachable(ValueError(f"it sent no version {number} of subject {subject!r}")) from error
+        return schema_id, self._inlined(schema_id, envelope, parts)
+
+    def _inlined(self, schema_id: int, envelope: Any, parts: _Parts) -> str:
+        return inline_references(self._registered(envelope), partial(self._referenced, schema_id, parts))
+
+    def _referenced(self, schema_id: int, parts: _Parts, reference: Reference) -> RegisteredSchema:
+        """Return what a schema refers to, softly deleted or not. Raises ReferenceNotFound."""
+        if reference.target not in parts:
+            path = f"subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
+            envelope = self._get(f"{path}?deleted=true")
+            if envelope is None:
+                raise ReferenceNotFound(
+                    f"schema id {show_id(schema_id)} refers to {reference}, which is not in the registry at "
+                    f"{without_user(self._url)}. Register that version again."
+                )
+            parts[reference.target] = self._registered(envelope)
+        return parts[reference.target]
+
+    def _registered(self, envelope: Any) -> RegisteredSchema:
+        """Read a schema's envelope. Raises RegistryUnreachable where it is none."""
+        try:
+            references = [
+                Reference(str(entry["name"]), str(entry["subject"]), str(entry["version"]))
+                for entry in envelope.get("references") or ()
+            ]
+            return RegisteredSchema(envelope_text(envelope), envelope.get("schemaType"), references)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise self.unreachable(error) from error
-        except Exception as error:
+
+    def _listed(self, answer: object, things: str) -> list[Any]:
+        try:
+            return listed(answer, things)
+        except ValueError as error:
             raise self.unreachable(error) from error
 
     @property
@@ -174,128 +201,17 @@ class ConfluentRegistry:
             )
         return f"{address}/apis/registry/v3"
 
-    def _flattened(self, schema: object) -> str:
-        kind, references = schema.schema_type, schema.references or []  # type: ignore[attr-defined]
-        text = whole(schema.schema_str, kind)  # type: ignore[attr-defined]
-        if not references or kind not in AVRO:
-            return text
-        parts = {r.name: self._flattened(self.client.get_version(r.subject, r.version).schema) for r in references}
-        return json.dumps(inlined(json.loads(text), {name: json.loads(part) for name, part in parts.items()}))
-
     def unreachable(self, error: Exception) -> RegistryUnreachable:
         """Return what to raise where the registry gives no answer."""
-        self.client.clear_caches()  # what it took for an answer
-        if isinstance(error, SchemaRegistryError) and error.http_status_code == _NOT_FOUND:
-            return RegistryUnreachable(
-                without_user(
-                    f"there is no schema registry at {self._url}: it answers 404, as for a path that it does not "
-                    "know. Check the path of registry.url, such as http://registry:8081, or "
-                    "http://registry:8080/apis/ccompat/v7 of an Apicurio registry."
-                )
-            )
+        return unreachable_error(self._url, error, "registry.url")
+
+    def _no_registry(self) -> RegistryUnreachable:
         return RegistryUnreachable(
             without_user(
-                f"the schema registry at {self._url} does not answer ({error}). Check registry.url and that it is up."
+                f"there is no schema registry at {self._url}: it answers 404, as for a path that it does not "
+                "know. Check the path of registry.url, such as http://registry:8081, or "
+                "http://registry:8080/apis/ccompat/v7 of an Apicurio registry."
             )
-        )
-
-
-class ApicurioRegistry:
-    """Apicurio's own API, version 3, for ids that its serializers write.
-
-    What Confluent's API calls a subject is an artifact of the default group. Apicurio's serializers that name artifacts
-    after records put them into the group of the record's namespace.
-    """
-
-    def __init__(self, core_url: str, ids: Ids, login: Login | None = None, subjects: Subjects | None = None) -> None:
-        """Ask at `core_url`, such as http://registry:8080/apis/registry/v3, by `global` or `content` ids."""
-        address = urlsplit(core_url.rstrip("/"))
-        self._url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
-        known = login or Login()
-        user, password = known.user, known.password
-        if address.username is not None:
-            user, password = unquote(address.username), unquote(address.password or "")
-        self._headers, self._trust = login_header(user, SecretStr(password), None), known.check()
-        self._ids, self._subjects = ids, subjects or Subjects()
-
-    def schema(self, schema_id: int) -> str:
-        """Return a schema's JSON text by id, references put in its place."""
-        global_id: int | None = schema_id
-        if self._ids == "content":
-            found = self._versions(f"search/versions?contentId={schema_id}&limit=1")
-            global_id = next((version["global"] for version in found), None)
-        text = None if global_id is None else self._text(global_id)
-        if text is None:
-            raise SchemaNotFound(f"{self._ids} id {schema_id} is not in the registry at {self._url}")
-        return text
-
-    def known(self, topic: str) -> dict[int, str]:
-        """Every version of the topic's schemas, oldest first; empty when there is no such artifact."""
-        named = self._subjects.named(topic)
-        subjects = self._subjects.among(topic, self._artifacts()) if named is None else in_apicurio(named)
-        found: dict[int, str] = {}
-        for one in subjects:
-            path = f"groups/{quote(one.group, safe='')}/artifacts/{quote(one.name, safe='')}/versions"
-            for version in self._paged(f"{path}?order=asc&orderby=globalId", self._versions):
-                text = self._text(version["global"])
-                found |= {} if text is None or not fits(one, text) else {version[self._ids]: text}
-        return oldest_first(found, subjects)
-
-    def _paged(self, path: str, read: Callable[[str], list[_T]]) -> Iterator[_T]:
-        """Yield what all pages of an answer hold."""
-        at = 0
-        while page := read(f"{path}&limit={_PAGE}&offset={at}"):
-            yield from page
-            at += _PAGE
-
-    def _artifacts(self) -> list[tuple[str, str]]:
-        """Return group and name of every artifact."""
-        return list(self._paged("search/artifacts?order=asc&orderby=name", self._artifacts_of))
-
-    def _artifacts_of(self, path: str) -> list[tuple[str, str]]:
-        text, _ = self._asked(path) or ('{"artifacts": []}', None)
-        try:
-            return [(one.get("groupId") or DEFAULT_GROUP, one["artifactId"]) for one in json.loads(text)["artifacts"]]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._unreachable(ValueError(f"it sent no list of artifacts: {text[:SHOWN]}")) from error
-
-    def _text(self, global_id: int) -> str | None:
-        """Return a schema's text; None when there is no such id."""
-        answer = self._asked(f"ids/globalIds/{global_id}?references=DEREFERENCE&returnArtifactType=true")
-        try:
-            return None if answer is None else whole(*answer)
-        except ValueError as error:
-            raise self._unreachable(error) from error
-
-    def _versions(self, path: str) -> list[dict[str, int]]:
-        """Return the ids of each version in an answer, by their kind; none when there is no such artifact."""
-        text, _ = self._asked(path) or ('{"versions": []}', None)
-        try:
-            return [
-                {ids: int(one[f"{ids}Id"]) for ids in ("global", "content")} for one in json.loads(text)["versions"]
-            ]
-        except (ValueError, KeyError, TypeError) as error:
-            raise self._unreachable(ValueError(f"it sent no list of versions: {text[:SHOWN]}")) from error
-
-    def _asked(self, path: str) -> tuple[str, str | None] | None:
-        """Return the answer and the type of the artifact in it, if it has one; None when there is no such thing."""
-        try:
-            answer = ask(
-                f"{self._url}/{path}", headers=self._headers, timeout_s=_ANSWER_WITHIN_S, trust=self._trust,
-                redirects=True,
-            )  # fmt: skip
-            if answer.status == _NOT_FOUND and names_absence(answer.body):
-                return None
-            if answer.ok:
-                return answer.body.decode(), answer.headers.get("x-registry-artifacttype")
-        except (RequestFailed, ValueError) as error:  # of these: an answer that is no text
-            raise self._unreachable(error) from error
-        raise self._unreachable(RequestFailed(f"it answered {answer.shown()}"))
-
-    def _unreachable(self, error: Exception) -> RegistryUnreachable:
-        return RegistryUnreachable(
-            f"the schema registry at {self._url} does not answer ({error}). Check registry.url, registry.core_url and "
-            "that it is up."
         )
 
 
@@ -387,8 +303,3 @@ def by(schemas: SchemaSource, ids: Ids) -> SchemaSource:
 def of_keys(schemas: SchemaSource) -> SchemaSource:
     """Return the same source, asked for the schemas of keys. Raises ConfigError."""
     return schemas.of_keys() if isinstance(schemas, HasKeys) else schemas
-
-
-def is_absence(error: SchemaRegistryError) -> bool:
-    """Tell a registry's own 404, such as 40401 (no subject) or 40403 (no schema), from that of any path or server."""
-    return bool(error.http_status_code == _NOT_FOUND and (error.error_code or 0) // 100 == _NOT_FOUND)

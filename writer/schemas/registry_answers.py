@@ -6,22 +6,35 @@ from typing import Any
 
 AVRO = (None, "", "AVRO")  # types of a schema as an answer has them; Avro is left out
 _USER = re.compile(r"(?<=://)\S*@")  # to the last @: one may stand in a password, as may a slash
+_NOT_FOUND = 404
 SHOWN = 80  # characters of an answer that is none, in a message
 
 
-def whole(text: object, kind: str | None = None) -> str:
-    """Return a schema's text as a registry sent it. Raises ValueError for nothing, for a part, and for a proxy's page.
+def envelope_text(answer: object) -> str:
+    """Return the text in a schema's envelope, whatever it says: the parser refuses what is no schema.
 
-    `kind`: type of the schema, as the answer names it. What is no Avro is whole as it is: the parser refuses it.
+    Raises ValueError for an answer that is no envelope, or an empty one.
     """
+    text = answer.get("schema") if isinstance(answer, dict) else None
     if not isinstance(text, str) or not text.strip():
         raise ValueError("it sent no schema")
-    if kind in AVRO:
+    return text
+
+
+def document_text(text: str, kind: str | None) -> str:
+    """Return a text that came without an envelope. Raises ValueError for nothing, and for a part or a proxy's page.
+
+    `kind`: type of the schema, as a header of the answer names it; None: it has no such header, so the text must show
+    that it is a schema.
+    """
+    if not text.strip():
+        raise ValueError("it sent no schema")
+    if kind is None:
         try:
-            empty = not json.loads(text)
+            is_empty = not json.loads(text)
         except ValueError:
             raise ValueError(f"it sent no whole schema, but {text[:SHOWN]!r}") from None
-        if empty:
+        if is_empty:
             raise ValueError(f"it sent an empty schema, {text[:SHOWN]}")
     return text
 
@@ -35,23 +48,27 @@ def listed(answer: object, what: str) -> list[Any]:
 
 def names_absence(content: bytes) -> bool:
     """Tell Apicurio's 404, such as ArtifactNotFoundException, from that of any path, NotFoundException."""
-    try:
-        found = json.loads(content)
-    except ValueError:
-        return False
-    name = str(found.get("name")) if isinstance(found, dict) else ""
+    name = str(_members(content).get("name"))
     return name.removesuffix("NotFoundException") not in ("", name)
 
 
-def inlined(schema: object, parts: dict[str, object]) -> object:
-    """Put each referenced schema where its name is first used; later uses stay names."""
-    if isinstance(schema, str):
-        return inlined(parts.pop(schema), parts) if schema in parts else schema
-    if isinstance(schema, list):
-        return [inlined(item, parts) for item in schema]
-    if isinstance(schema, dict):
-        return {k: inlined(v, parts) if k in ("type", "items", "values", "fields") else v for k, v in schema.items()}
-    return schema
+def has_absence_code(content: bytes) -> bool:
+    """Tell the 404 of Confluent's API, such as 40401 (no subject) or 40403 (no schema), from that of any path."""
+    code = _members(content).get("error_code")
+    return isinstance(code, int) and is_absence_code(code)
+
+
+def is_absence_code(code: int) -> bool:
+    """Return whether an error code of Confluent's API says that there is no such thing."""
+    return code // 100 == _NOT_FOUND
+
+
+def _members(content: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(content)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def without_user(text: str) -> str:

@@ -92,7 +92,7 @@ def full_name(text: str) -> str | None:
     """Return the full name of a schema; None where it has none."""
     try:
         schema = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(schema, dict) or not isinstance(name := schema.get("name"), str):
         return None

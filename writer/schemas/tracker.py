@@ -2,13 +2,12 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,8 +17,7 @@ from writer.batch.record_columns import RecordColumns
 from writer.batch.schema_reader import KeyPlan
 from writer.batch.task_report import Report
 from writer.core import logging
-from writer.core.backoff import Backoff
-from writer.core.errors import ConfigError, Draining
+from writer.core.errors import ConfigError
 from writer.privacy.field_decryption import Decryption
 from writer.privacy.keyring import KeyringPlace, KeySource
 from writer.privacy.path_policies import RecordPolicies, is_any_protected
@@ -34,13 +32,15 @@ from writer.schemas.registry import (
     by,
     of_keys,
 )
+from writer.schemas.registry_client import ReferenceNotFound
+from writer.schemas.registry_hold import IdQuestion, RegistryHold
 from writer.schemas.schema_id_check import IdMeanings
+from writer.schemas.start_schemas import choose_start_schemas
+from writer.schemas.unknown_ids import UnknownIds
 from writer.specs.spec import Spec
+from writer.storage.base import Store
 
 ASK_AGAIN = timedelta(minutes=5)  # before a refused schema is requested again: as long as the default timeout
-_BACKOFF = Backoff(1, 30)  # between two questions to a registry that does not answer
-_NO_GRACE = timedelta(0)
-_T = TypeVar("_T")
 KEY_RECORD = "headrace_key"  # name of the record around a key's schema; no name of the schema is inside a namespace
 
 
@@ -84,6 +84,7 @@ class Schemas:
         rules: ColumnRules,
         unknown_id_timeout: timedelta | None = None,
         stopping: threading.Event | None = None,
+        remembered_at: Store | None = None,
         wire: Wire = CONFLUENT,
         key_wire: Wire = CONFLUENT,
         decode_only: bool = False,
@@ -95,7 +96,8 @@ class Schemas:
 
         `decode_only`: the values are decoded by this plan, and fill the columns of others. `admission`: of schemas to
         one table of a route.
-        Wait at most `unknown_id_timeout` for an unknown id, and no longer when `stopping` is set.
+        Wait at most `unknown_id_timeout` for unknown ids, and no longer when `stopping` is set. When each was first met
+        is remembered at `remembered_at`.
         """
         self._pipeline, self._named, self._topics = pipeline, source, list[str]()
         self.meanings, self._wire, self._source = meanings, wire, self._opened(source, meanings, wire)
@@ -106,7 +108,8 @@ class Schemas:
         self._reserved = frozenset(name.lower() for name in own) | (frozenset() if decode_only else rules.reserved)
         self._record_columns = record_columns
         self.keys: _KeySchemas | None = None
-        self._stopping = stopping or threading.Event()
+        unknown_ids = None if unknown_id_timeout is None else UnknownIds(pipeline, unknown_id_timeout, remembered_at)
+        self._hold = RegistryHold(pipeline, stopping or threading.Event(), unknown_ids)
         self._specs = () if decode_only else specs  # of a route, those of its tables
         self.plan = SchemaPlan(
             pa.schema([]), self._reserved, widen=rules.widen, specs=self._specs, privacy=privacy
@@ -114,11 +117,12 @@ class Schemas:
         if privacy is not None:
             self._record_columns = replace(record_columns, key_source=privacy.keys)
         self.privacy_version = 0  # of the table's log, whose protected paths these begin from
+        self._registered_texts: list[tuple[int, str]] | None = None  # as this start has read them
         self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
         if record_columns.avro_key is not None:
             self.keys = _KeySchemas(
                 pipeline, of_keys(source), meanings, bucket_columns=(), column=record_columns.avro_key,
-                rules=rules, unknown_id_timeout=unknown_id_timeout, stopping=self._stopping, wire=key_wire,
+                rules=rules, unknown_id_timeout=unknown_id_timeout, stopping=stopping, wire=key_wire,
                 privacy=privacy,
             )  # fmt: skip
 
@@ -129,8 +133,12 @@ class Schemas:
             self.keys.read_topics(self._topics)
 
     def begin(self, topics: Iterable[str]) -> None:
-        """Admit every schema that is registered for the topics. Raises RegistryUnreachable, SchemaChanged."""
+        """Admit schemas that are registered for the topics, as many as a start needs.
+
+        Raises RegistryUnreachable, SchemaChanged.
+        """
         self._topics = list(topics)
+        self._registered_texts = None
         self.plan = self._registered(self.plan)
         for schema_id in self.plan.schemas:
             self._log_admission(schema_id)
@@ -173,6 +181,7 @@ class Schemas:
     def read_by(self, wire: Wire) -> None:
         """Take the schema ids of the records for those of this format from now on. Raises as `begin` does."""
         self._wire, self._source = wire, self._opened(self._named, self.meanings, wire)
+        self._registered_texts = None
         self.plan = self.plan.decrypting({})  # those were by ids of the former format
         self._anew(self.plan.columns)
 
@@ -193,7 +202,7 @@ class Schemas:
         )  # fmt: skip
 
     def _registered(self, plan: SchemaPlan) -> SchemaPlan:
-        """Extend the plan by every schema that is registered for the topics, oldest first. Raises RegistryUnreachable.
+        """Extend the plan by schemas that are registered for the topics, oldest first. Raises RegistryUnreachable.
 
         Where one schema is that of all values, by that one alone. Raises ConfigError when it does not exist.
         """
@@ -203,10 +212,15 @@ class Schemas:
             except SchemaNotFound as error:
                 setting = "wire" if self._part == "value" else "columns.key.wire"
                 raise ConfigError(f"{setting}.schema_id: {error}. Register the schema, or name another.") from error
-        known = [one for topic in self._topics for one in self._source.known(topic).items()]
-        plan = plan.learned(text for _, text in known)
-        for schema_id, text in known:
-            plan = self._admitted(plan, schema_id, text) if self._admission.registered(text) else plan
+        if self._registered_texts is None:
+            self._registered_texts = [entry for topic in self._topics for entry in self._source.known(topic).items()]
+        registered = self._registered_texts
+        plan = replace(plan, ranks={schema_id: rank for rank, (schema_id, _) in enumerate(registered)})
+        plan = plan.learned(text for _, text in registered)
+        chosen = choose_start_schemas(registered)
+        for schema_id, text in registered:
+            if schema_id in chosen and self._admission.registered(text):
+                plan = self._admitted(plan, schema_id, text)
         return plan
 
     def _admitted(self, plan: SchemaPlan, schema_id: int, text: str) -> SchemaPlan:
@@ -240,7 +254,7 @@ class Schemas:
 
     def knows(self, wire: Wire, schema_id: int) -> bool:
         """Return whether a schema can be had, holding the batch while the registry is down. Raises Draining."""
-        return bool(self._asked(partial(_knows, self._named, self._topics, wire, schema_id), schema_id))
+        return self._hold.ask(partial(_knows, self._named, self._topics, wire, schema_id), self._id_name(schema_id))
 
     def columns(self) -> pa.Schema:
         """Columns that the table needs: of values, of keys and headers, and provenance; bucket columns not."""
@@ -307,61 +321,63 @@ class Schemas:
         return now_s - self._asked_s.setdefault(schema_id, now_s) >= ASK_AGAIN.total_seconds()
 
     def learn_from(self, report: Report) -> None:
-        """Extend the plans by schemas that a batch has met. Raises as `learn` does."""
-        self.learn(report.unknown_schemas)
-        if self.keys is not None:
-            self.keys.learn(report.unknown_key_schemas)
+        """Extend the plans by schemas that a batch has met, of values and of keys. Raises as `learn` does."""
+        self.learn(report.unknown_schemas, report.unknown_key_schemas)
 
-    def learn(self, ids: Iterable[int]) -> None:
+    def learn(self, ids: Iterable[int], key_ids: Iterable[int] = ()) -> None:
         """Extend the plan by schemas that a batch has met, in the order of their ids. Raises Draining, SchemaChanged.
 
-        An id that was asked for before has had its grace. Without one: raises RegistryUnreachable.
+        All ids have their grace at once. Without one: raises RegistryUnreachable.
         """
+        questions = self.id_questions(ids)
+        of_keys = [] if self.keys is None else self.keys.id_questions(key_ids)
+        answers = self._hold.ask_all([*questions, *of_keys])
+        self.admit_answers(ids, answers)
+        if self.keys is not None:
+            self.keys.admit_answers(key_ids, answers)
+
+    def id_questions(self, ids: Iterable[int]) -> list[IdQuestion]:
+        """Return what the registry is to be asked: nothing of a schema that is there, and lacks a key."""
+        lacking = [number for number in sorted(ids) if not isinstance(self.plan.schemas.get(number), WriterSchema)]
+        return [IdQuestion(self._id_name(number), partial(self._source.schema, number)) for number in lacking]
+
+    def _id_name(self, schema_id: int) -> str:
+        part = "" if self._part == "value" else f"{self._part} "
+        return f"{part}schema id {show_id(schema_id)}"
+
+    def admit_answers(self, ids: Iterable[int], answers: Mapping[str, str | SchemaNotFound]) -> None:
+        """Extend the plan by what the registry has answered about ids, in their order."""
         for schema_id in sorted(ids):
             if isinstance(known := self.plan.schemas.get(schema_id), WriterSchema):  # a value has a key that came since
                 self._extend(schema_id, known.text, is_settled=True)
                 continue
-            asked = self._asked_s.pop(schema_id, None)
-            unknown_id_timeout = (self._unknown_id_timeout if asked is None else None) or _NO_GRACE
-            text = self._asked(partial(self._source.schema, schema_id), schema_id, unknown_id_timeout)
+            self._asked_s.pop(schema_id, None)
             before = self.plan.schemas
-            if text is None:
-                self.plan = self.plan.reject(schema_id, f"schema id {show_id(schema_id)} is unknown to the registry")
+            answer = answers[self._id_name(schema_id)]
+            if isinstance(answer, SchemaNotFound):
+                self._reject_absent(schema_id, answer)
             else:
-                self._extend(schema_id, text)
+                self._extend(schema_id, answer)
             self._log_admission(schema_id)
             for other in self.plan.changed_since(before):  # what is protected of one may be of its record's others
                 if other != schema_id:
                     self._log_admission(other)
 
+    def _reject_absent(self, schema_id: int, error: SchemaNotFound) -> None:
+        is_part = isinstance(error, ReferenceNotFound)
+        self.plan = self.plan.reject(
+            schema_id, str(error) if is_part else f"schema id {show_id(schema_id)} is unknown to the registry"
+        )
+
     def _extend(self, schema_id: int, text: str, *, is_settled: bool = False) -> None:
         """Extend the plan by a schema. `is_settled`: it is there, and what its keys lack then, the registry lacks."""
-        plan = self._asked(partial(self._decrypting, self.plan, schema_id, text, is_settled=is_settled), schema_id)
-        if plan is None:
-            self.plan = self.plan.reject(schema_id, f"schema id {show_id(schema_id)} is unknown to the registry")
+        decrypting = partial(self._decrypting, self.plan, schema_id, text, is_settled=is_settled)
+        try:
+            plan = self._hold.ask(decrypting, self._id_name(schema_id))
+        except SchemaNotFound as error:
+            self._reject_absent(schema_id, error)
         else:
             self.plan = self._admission.extended(plan, schema_id, text)
-
-    def _asked(self, ask: Callable[[], _T], schema_id: int, unknown_id_timeout: timedelta = _NO_GRACE) -> _T | None:
-        """Ask the registry, holding the batch while it is down. None: the id is still unknown after the grace."""
-        grace_until = time.monotonic() + unknown_id_timeout.total_seconds()
-        attempt = 0
-        while not self._stopping.is_set():
-            try:
-                return ask()
-            except SchemaNotFound:
-                if time.monotonic() >= grace_until:
-                    return None
-                logging.warning("schema_unknown", pipeline=self._pipeline, schema_id=schema_id, holding="batch")
-            except RegistryUnreachable as error:
-                if self._unknown_id_timeout is None:
-                    raise
-                logging.warning("registry_unreachable", pipeline=self._pipeline, holding="batch", error=str(error))
-                grace_until = time.monotonic() + unknown_id_timeout.total_seconds()
-            self._stopping.wait(_BACKOFF.delay_s(attempt))
-            attempt += 1
-        what = f"schema id {show_id(schema_id)}"
-        raise Draining(f"pipeline {self._pipeline!r} was asked to stop while it waited for {what}")
 
     def _log_admission(self, schema_id: int) -> None:
         if self._unknown_id_timeout is None:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from bucketers.arrow import contiguous, fix
 from bucketers.timestamps import within_years
 from writer.specs.functions import ALLOWED
+from writer.specs.growth import GUARDS, check_guards, guard_calls, register_guards
 from writer.specs.spec import SpecError
 
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -26,6 +27,7 @@ _ALLOWED_PARTS = frozenset(
      "ScalarFunction", "TryCast")
 )  # fmt: skip
 _UNKNOWN_COLUMN = re.compile(r"No field named (\S+?)\.(?:\s|$)")
+_OF_GUARD = re.compile(r"PyErr \{.*?value: ValueError\(['\"](.*?)['\"]\)", re.DOTALL)
 _FUNCTION = re.compile(r"Invalid function '([^']*)'")
 _NOISE = re.compile(
     r"^(DataFusion error|Arrow error|Execution error|Compute error|Cast error|External error|SQL error"
@@ -35,6 +37,9 @@ _SETTINGS = {
     "datafusion.sql_parser.enable_ident_normalization": "false",  # Avro's names have capitals
     "datafusion.sql_parser.map_string_types_to_utf8view": "false",
 }
+_GROWING_ROWS = 1 << 10  # that are evaluated at once where a function may make much of each
+_RESULT_BYTES_MAX = 1 << 30  # of one batch, which a column of Arrow holds
+_TOO_MUCH = "the expressions of its batch make more than 1 GiB; make shorter texts"
 _BATCH_ROWS = 1 << 18  # more than an Arrow batch of records has; larger ones cost memory for each evaluation
 
 
@@ -52,6 +57,7 @@ class _Parsed:
     expression: Any
     columns: tuple[str, ...]  # that it reads
     kind: pa.DataType  # of the table
+    grows: bool  # it calls a function that may make much
 
 
 class Expressions:
@@ -65,6 +71,7 @@ class Expressions:
         for name, value in _SETTINGS.items():
             config = config.set(name, value)
         self._context, self._columns = SessionContext(config), columns
+        register_guards(self._context)
         frame = self._frame(columns.empty_table())
         self._parsed = [_parsed(frame, columns, *one) for one in given]
         self._used = self._read_by(self._parsed)
@@ -103,9 +110,17 @@ class Expressions:
 
     def _evaluated(self, rows: pa.Table, parsed: Sequence[_Parsed]) -> ExpressionColumns:
         failed, found = dict[int, str](), list[list[pa.Array]]()
-        for part, columns in self._pieces(rows.select(self._used), 0, failed, parsed):
-            assert all(len(column) == part for column in columns), "each row has one result"
-            found.append(columns)
+        used = rows.select(self._used)
+        size = _GROWING_ROWS if any(one.grows for one in parsed) else max(rows.num_rows, 1)
+        result_bytes = 0
+        for start in range(0, rows.num_rows, size):
+            if result_bytes > _RESULT_BYTES_MAX:
+                failed |= dict.fromkeys(range(start, rows.num_rows), _TOO_MUCH)
+                break
+            for part, columns in self._pieces(used.slice(start, size), start, failed, parsed):
+                assert all(len(column) == part for column in columns), "each row has one result"
+                found.append(columns)
+                result_bytes += sum(column.nbytes for column in columns)
         joined = [_joined([part[at] for part in found], one.kind) for at, one in enumerate(parsed)]
         return ExpressionColumns(joined, failed)
 
@@ -184,20 +199,21 @@ def quoted(path: str) -> str:
 
 def _parsed(frame: Any, columns: pa.Schema, label: str, sql: str, cast: pa.DataType | None) -> _Parsed:
     try:
-        expression = frame.parse_sql_expr(sql)
+        guarded = guard_calls(sql)
+        expression = frame.parse_sql_expr(guarded)
         used = tuple(dict.fromkeys(_columns_of(expression, frame.logical_plan(), label)))
         if cast is not None:
             expression = expression.cast(cast)
         found = frame.select(expression.alias("_")).schema().field(0).type
-    except SpecError:
-        raise
+    except SpecError as error:
+        raise SpecError(str(error) if str(error).startswith(label) else f"{label}: {error}") from error
     except BaseException as error:
         _raise_unless_of_datafusion(error)
         raise SpecError(f"{label}: {_explained(error, columns.names)}") from error
     kind = table_type(found)
     if kind is None:
         raise SpecError(f"{label}: it gives {found}, which a table does not hold; cast it")
-    return _Parsed(label, expression, used, kind)
+    return _Parsed(label, expression, used, kind, grows=guarded != sql)
 
 
 def _columns_of(expression: Any, plan: Any, label: str) -> Iterator[str]:
@@ -210,8 +226,11 @@ def _columns_of(expression: Any, plan: Any, label: str) -> Iterator[str]:
         return
     if part == "Literal":
         return
-    if part == "ScalarFunction" and (name := expression.rex_call_operator()) not in ALLOWED:
-        raise SpecError(f"{label}: {_not_allowed(name)}")
+    if part == "ScalarFunction":
+        name = expression.rex_call_operator()
+        if name not in ALLOWED and name not in GUARDS:
+            raise SpecError(f"{label}: {_not_allowed(name)}")
+        check_guards(expression, label)
     for operand in expression.rex_call_operands():
         yield from _columns_of(operand, plan, label)
 
@@ -246,6 +265,8 @@ def _explained(error: BaseException, columns: Sequence[str]) -> str:
 def _words(error: BaseException) -> str:
     """Return what an error of DataFusion says, without what names its inner parts."""
     text = str(error).strip().strip('"')
+    if (of_guard := _OF_GUARD.search(text)) is not None:
+        return of_guard[1]
     while (shorter := _NOISE.sub("", text)) != text:
         text = shorter
     return text.partition("\n")[0].removeprefix('ParserError("').removesuffix('")')

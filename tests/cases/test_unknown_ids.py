@@ -1,0 +1,161 @@
+"""Schema ids that the registry does not know hold a batch for one grace together, which a restart goes on with."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from tests.looking import EVENT, Schemas as Registered
+from writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
+from writer.batch.record_columns import RecordColumns
+from writer.batch.task_report import Report
+from writer.config.connections import Registry
+from writer.core.errors import Draining
+from writer.schemas.registry import RegistryUnreachable, SchemaNotFound
+from writer.schemas.schema_id_check import IdMeanings
+from writer.schemas.tracker import Schemas
+from writer.schemas.unknown_ids import UnknownIds, remaining_grace
+from writer.storage.base import Store, StoreError
+from writer.storage.locations import store_at
+
+GRACE = timedelta(seconds=1)
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+class Source:
+    """A registry that says what `answer` says of the number of questions before."""
+
+    def __init__(self, answer: Callable[[int], str | Exception]) -> None:
+        self.answer = answer
+        self.asked: list[int] = []
+
+    def schema(self, schema_id: int) -> str:
+        answer = self.answer(len(self.asked))
+        self.asked.append(schema_id)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def known(self, topic: str) -> Mapping[int, str]:  # noqa: ARG002 - none is registered
+        return {}
+
+
+def never(_: int) -> SchemaNotFound:
+    return SchemaNotFound("no such schema")
+
+
+def waiting(
+    source: Source | Registered, store: Store | None = None, stopping: threading.Event | None = None,
+    grace: timedelta = GRACE, key: str | None = None,
+) -> Schemas:  # fmt: skip
+    columns = RecordColumns() if key is None else RecordColumns(key=(key, "avro"))
+    return Schemas(
+        "p", source, IdMeanings("p", Registry.model_validate({"url": "http://r"}), dict), bucket_columns=(),
+        record_columns=columns, rules=ColumnRules(), unknown_id_timeout=grace, remembered_at=store,
+        stopping=stopping or threading.Event(),
+    )  # fmt: skip
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    began_s = time.monotonic()
+    work()
+    return time.monotonic() - began_s
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return store_at(str(tmp_path / "checkpoints" / "p"))
+
+
+def test_many_ids_hold_a_batch_for_one_grace() -> None:
+    source = Source(never)
+    schemas = waiting(source)
+    passed_s = seconds_of(lambda: schemas.learn(range(100, 140)))
+    assert 1 <= passed_s < 2
+    assert all(isinstance(schemas.plan.schemas[number], RejectedSchema) for number in range(100, 140))
+
+
+def test_keys_and_values_share_the_grace() -> None:
+    schemas = waiting(Registered({}, []), key="_key")
+    assert schemas.keys is not None
+    report = Report(unknown_schemas={1, 2}, unknown_key_schemas={3, 4})
+    assert seconds_of(lambda: schemas.learn_from(report)) < 2
+    assert isinstance(schemas.plan.schemas[2], RejectedSchema)
+    assert isinstance(schemas.keys.plan.schemas[4], RejectedSchema)
+
+
+def test_a_restart_goes_on_with_the_grace(store: Store) -> None:
+    stopping = threading.Event()
+    threading.Timer(0.7, stopping.set).start()
+    with pytest.raises(Draining, match=r"asked to stop while it waited for schema id \d"):
+        waiting(Source(never), store, stopping).learn([7, 8])
+    assert seconds_of(lambda: waiting(Source(never), store).learn([7, 8])) < 0.8
+    assert seconds_of(lambda: waiting(Source(never), store).learn([7])) < 0.2, "it has had its grace"
+    assert seconds_of(lambda: waiting(Source(never), store).learn([9])) >= 1, "another one has not"
+
+
+def test_an_id_that_became_known_is_forgotten(store: Store) -> None:
+    text = Registered({1: EVENT}, []).schema(1)
+    schemas = waiting(Source(lambda asked: text if asked else SchemaNotFound("not yet")), store)
+    schemas.learn([7])
+    assert isinstance(schemas.plan.schemas[7], WriterSchema)
+    assert seconds_of(lambda: waiting(Source(never), store).learn([7])) >= 1
+
+
+def test_a_registry_that_is_down_takes_nothing_from_a_grace() -> None:
+    text = Registered({1: EVENT}, []).schema(1)
+    answers = [
+        SchemaNotFound("no"),
+        RegistryUnreachable("down"),
+        RegistryUnreachable("down"),
+        SchemaNotFound("no"),
+        text,
+    ]
+    schemas = waiting(Source(answers.__getitem__), grace=timedelta(seconds=2))
+    schemas.learn([7])
+    assert isinstance(schemas.plan.schemas[7], WriterSchema), "it was down for three seconds"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"{}", b'{"format": 2}', b'{"format": 1, "first_met": {"a": 3}}']
+)
+def test_a_file_that_cannot_be_read_gives_ids_their_grace(store: Store, content: bytes) -> None:
+    store.put("unknown_ids.json", content)
+    assert seconds_of(lambda: waiting(Source(never), store, grace=timedelta(seconds=0.2)).learn([7])) >= 0.2
+
+
+class Failing:
+    location = "nowhere"
+
+    def read(self, name: str) -> None:
+        raise StoreError("reach", name, "it is away", "Wait.")
+
+    def put(self, name: str, content: bytes) -> None:  # noqa: ARG002 - it has nowhere to go
+        raise StoreError("reach", name, "it is away", "Wait.")
+
+
+def test_a_storage_that_fails_ends_no_batch() -> None:
+    schemas = waiting(Source(never), Failing(), grace=timedelta(seconds=0.2))  # type: ignore[arg-type]
+    schemas.learn([7])
+    assert isinstance(schemas.plan.schemas[7], RejectedSchema)
+
+
+def test_what_is_remembered_is_bounded(store: Store) -> None:
+    unknown = UnknownIds("p", GRACE, store)
+    names = [f"schema id {number}" for number in range(12_000)]
+    unknown.remaining_s(names)
+    stored = store.read("unknown_ids.json")
+    assert stored is not None
+    assert stored.content.count(b"schema id") == 10_000
+
+
+@given(st.timedeltas(timedelta(days=-400), timedelta(days=400)))
+def test_no_step_of_the_clock_makes_a_grace_longer(step: timedelta) -> None:
+    left = remaining_grace(NOW, GRACE, NOW + step)
+    assert timedelta(0) <= left <= GRACE
+    if timedelta(0) <= step <= GRACE:
+        assert left == GRACE - step

@@ -1,0 +1,191 @@
+"""Reads schemas from an Apicurio registry by its own API, version 3, for the ids that its serializers write."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from writer.avro.wire_format import Ids
+from writer.clients.http import Answer, RequestFailed
+from writer.schemas.references import Reference, RegisteredSchema, inline_references
+from writer.schemas.registry_answers import SHOWN, document_text, names_absence
+from writer.schemas.registry_client import (
+    Login,
+    ReferenceNotFound,
+    RegistryClient,
+    RegistryUnreachable,
+    SchemaNotFound,
+    read_versions,
+    unreachable_error,
+)
+from writer.schemas.subjects import DEFAULT_GROUP, Subjects, fits, in_apicurio, oldest_first
+
+_PAGE = 500  # versions of a schema in one answer
+_DISABLED = "DISABLED"  # state of a version that was softly deleted
+_KIND = "x-registry-artifacttype"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class _Version:
+    """A version of an artifact, as the registry describes it."""
+
+    ids: Mapping[str, int]  # by their kind: global, content
+    kind: str | None
+    is_disabled: bool
+
+
+_Parts = dict[tuple[str, str, str], RegisteredSchema]  # what references refer to, as far as it was read
+
+
+class ApicurioRegistry:
+    """Apicurio's own API.
+
+    What Confluent's API calls a subject is an artifact of the default group. Apicurio's serializers that name artifacts
+    after records put them into the group of the record's namespace.
+    """
+
+    def __init__(self, core_url: str, ids: Ids, login: Login | None = None, subjects: Subjects | None = None) -> None:
+        """Ask at `core_url`, such as http://registry:8080/apis/registry/v3, by `global` or `content` ids."""
+        self._client = RegistryClient(core_url, login or Login())
+        self._ids = ids
+        self._subjects = subjects or Subjects()
+
+    def schema(self, schema_id: int) -> str:
+        """Return a schema's JSON text by id, references put in its place."""
+        versions = self._versions(f"search/versions?{self._ids}Id={schema_id}&limit=1")
+        text = self._text(schema_id, versions[0], {}) if versions else None
+        if text is None:
+            raise SchemaNotFound(f"{self._ids} id {schema_id} is not in the registry at {self._client.url}")
+        return text
+
+    def known(self, topic: str) -> dict[int, str]:
+        """Every version of the topic's schemas, oldest first; empty when there is no such artifact.
+
+        A version that refers to what the registry lacks is left out, with a log line that says so.
+        """
+        named = self._subjects.named(topic)
+        subjects = self._subjects.among(topic, self._artifacts()) if named is None else in_apicurio(named)
+        texts: dict[int, str] = {}
+        for subject in subjects:
+            path = f"{_artifact_path(subject.group, subject.name)}/versions"
+            pages = self._paged(f"{path}?order=asc&orderby=globalId", self._versions)
+            versions = [version for version in pages if not version.is_disabled]
+            read = partial(self._version, {})
+            found = read_versions(self._client, versions, read, subject.name)
+            texts |= {schema_id: text for schema_id, text in found.items() if fits(subject, text)}
+        return oldest_first(texts, subjects)
+
+    def _version(self, parts: _Parts, version: _Version) -> tuple[int, str] | None:
+        """Return id and text of a version; None where it was removed meanwhile. Raises SchemaNotFound for its parts."""
+        schema_id = version.ids[self._ids]
+        text = self._text(schema_id, version, parts)
+        return None if text is None else (schema_id, text)
+
+    def _text(self, schema_id: int, version: _Version, parts: _Parts) -> str | None:
+        registered = self._registered(version)
+        if registered is None:
+            return None
+        return inline_references(registered, partial(self._referenced, schema_id, parts))
+
+    def _referenced(self, schema_id: int, parts: _Parts, reference: Reference) -> RegisteredSchema:
+        """Return what a schema refers to, softly deleted or not. Raises ReferenceNotFound."""
+        if reference.target not in parts:
+            path = f"{_artifact_path(reference.group, reference.subject)}/versions/{quote(reference.version, safe='')}"
+            answer = self._asked(path)
+            version = None if answer is None else self._read(answer, _version_of, "version")
+            registered = None if version is None else self._registered(version)
+            if registered is None:
+                raise ReferenceNotFound(
+                    f"schema with the {self._ids} id {schema_id} refers to {reference}, which is not in the registry "
+                    f"at {self._client.url}. Register that version again."
+                )
+            parts[reference.target] = registered
+        return parts[reference.target]
+
+    def _registered(self, version: _Version) -> RegisteredSchema | None:
+        """Return a version's text and what it refers to; None when there is no such version."""
+        kind = None
+        answer = self._asked(f"ids/globalIds/{version.ids['global']}?returnArtifactType=true")
+        if answer is not None:
+            kind = answer.headers.get(_KIND)
+        else:  # softly deleted: only its content is served
+            answer = self._asked(f"ids/contentIds/{version.ids['content']}")
+        if answer is None:
+            return None
+        try:
+            text = document_text(answer.body.decode(), kind)
+        except ValueError as error:
+            raise self._unreachable(error) from error
+        listing = self._asked(f"ids/contentIds/{version.ids['content']}/references")
+        references = [] if listing is None else self._read(listing, _references_of, "list of references")
+        return RegisteredSchema(text, kind or version.kind, references)
+
+    def _paged(self, path: str, read: Callable[[str], list[_T]]) -> Iterator[_T]:
+        """Yield what all pages of an answer hold."""
+        offset = 0
+        while page := read(f"{path}&limit={_PAGE}&offset={offset}"):
+            yield from page
+            offset += _PAGE
+
+    def _artifacts(self) -> list[tuple[str, str]]:
+        """Return group and name of every artifact."""
+        return list(self._paged("search/artifacts?order=asc&orderby=name", self._artifacts_of))
+
+    def _artifacts_of(self, path: str) -> list[tuple[str, str]]:
+        answer = self._asked(path)
+        return [] if answer is None else self._read(answer, _artifacts_in, "list of artifacts")
+
+    def _versions(self, path: str) -> list[_Version]:
+        """Return the versions in an answer; none when there is no such artifact."""
+        answer = self._asked(path)
+        return [] if answer is None else self._read(answer, _versions_in, "list of versions")
+
+    def _read(self, answer: Answer, read: Callable[[Any], _T], thing: str) -> _T:
+        """Read an answer. Raises RegistryUnreachable where it is not what it should be."""
+        try:
+            return read(json.loads(answer.body))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            shown = answer.body.decode(errors="replace")[:SHOWN]
+            raise self._unreachable(ValueError(f"it sent no {thing}: {shown}")) from error
+
+    def _asked(self, path: str) -> Answer | None:
+        """Return an answer; None when the registry says that there is no such thing. Raises RegistryUnreachable."""
+        try:
+            answer = self._client.ask(path)
+        except RequestFailed as error:
+            raise self._unreachable(error) from error
+        if answer.ok:
+            return answer
+        if names_absence(answer.body):
+            return None
+        raise self._unreachable(RequestFailed(f"it answered {answer.shown()}"))
+
+    def _unreachable(self, error: Exception) -> RegistryUnreachable:
+        return unreachable_error(self._client.url, error, "registry.url, registry.core_url")
+
+
+def _artifact_path(group: str, name: str) -> str:
+    return f"groups/{quote(group or DEFAULT_GROUP, safe='')}/artifacts/{quote(name, safe='')}"
+
+
+def _version_of(entry: Any) -> _Version:
+    ids = {kind: int(entry[f"{kind}Id"]) for kind in ("global", "content")}
+    return _Version(ids, entry.get("artifactType"), entry.get("state") == _DISABLED)
+
+
+def _versions_in(document: Any) -> list[_Version]:
+    return [_version_of(entry) for entry in document["versions"]]
+
+
+def _references_of(document: Any) -> list[Reference]:
+    return [
+        Reference(str(entry["name"]), str(entry["artifactId"]), str(entry["version"]), entry.get("groupId") or "")
+        for entry in document
+    ]
+
+
+def _artifacts_in(document: Any) -> list[tuple[str, str]]:
+    return [(entry.get("groupId") or DEFAULT_GROUP, entry["artifactId"]) for entry in document["artifacts"]]

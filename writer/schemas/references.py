@@ -1,0 +1,190 @@
+"""Puts the schemas that a schema refers to into its text, as Java's parser resolves their names. Pure but for `read`.
+
+Java's parser (Avro 1.12, `Schema.Parser`) parses the referenced schemas one after the other, each after those that it
+refers to itself, and then the schema. A name means the type of that full name, whatever the reference is called. A
+name without a dot means the type of the namespace around it, or else the one without a namespace.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from writer.schemas.registry_answers import AVRO
+
+_PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+_NAMED = frozenset(("record", "error", "enum", "fixed"))
+_KEYWORDS = _PRIMITIVES | _NAMED | {"array", "map"}
+Schema = Any  # Avro schemas are JSON: str | list | dict
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A version of another subject that a schema refers to. `group`: of an Apicurio artifact, else empty."""
+
+    name: str
+    subject: str
+    version: str
+    group: str = ""
+
+    @property
+    def target(self) -> tuple[str, str, str]:
+        """What it refers to, whatever it is called."""
+        return self.group, self.subject, self.version
+
+    def __str__(self) -> str:
+        return f"version {self.version} of subject {self.subject!r}"
+
+
+@dataclass(frozen=True)
+class RegisteredSchema:
+    """A schema as a registry has it. `kind`: AVRO, PROTOBUF or JSON; None: not said, and so Avro."""
+
+    text: str
+    kind: str | None = None
+    references: Sequence[Reference] = ()
+
+
+def inline_references(schema: RegisteredSchema, read: Callable[[Reference], RegisteredSchema]) -> str:
+    """Return a schema's text, each named type of its references defined where the text names it first.
+
+    A text that is no JSON is returned as it is, for the parser to refuse. `read` fetches a referenced schema; what it
+    raises is raised.
+    """
+    if not schema.references or schema.kind not in AVRO:
+        return schema.text
+    parts: list[tuple[Reference, str]] = []
+    _collect_parts(schema.references, read, set(), parts)
+    types = _NamedTypes()
+    try:
+        for reference, text in parts:
+            types.add(json.loads(text), reference.name)
+        root = types.add(json.loads(schema.text), "")
+        return json.dumps(types.expand(root, "", set()))
+    except (ValueError, RecursionError):
+        return schema.text
+
+
+def _collect_parts(
+    references: Sequence[Reference],
+    read: Callable[[Reference], RegisteredSchema],
+    targets: set[tuple[str, str, str]],
+    parts: list[tuple[Reference, str]],
+) -> None:
+    """Append the text of each referenced schema once, behind those that it refers to."""
+    for reference in references:
+        if reference.target in targets:
+            continue
+        targets.add(reference.target)
+        part = read(reference)
+        _collect_parts(part.references, read, targets, parts)
+        parts.append((reference, part.text))
+
+
+@dataclass(frozen=True)
+class _Definition:
+    """A named type, with full names in its parts. `text`: number of the text that defines it, under `reference`."""
+
+    schema: Mapping[str, Any]
+    reference: str
+    text: int
+
+
+class _NamedTypes:
+    """The named types of some texts, by their full names."""
+
+    def __init__(self) -> None:
+        self._definitions: dict[str, _Definition] = {}
+        self._conflicts: dict[str, Mapping[str, Any]] = {}  # full name → another definition of it
+        self._reference = ""  # name of the reference to the text that is added; empty: the schema itself
+        self._texts = 0
+
+    def add(self, schema: Schema, reference: str) -> Schema:
+        """Add the named types of a text. Returns its schema, with full names in the places of the types."""
+        self._reference = reference
+        self._texts += 1
+        return self._qualify(schema, "")
+
+    def _qualify(self, schema: Schema, space: str) -> Schema:
+        if isinstance(schema, str):
+            return self._full_name_of(schema, space)
+        if isinstance(schema, list):
+            return [self._qualify(branch, space) for branch in schema]
+        if not isinstance(schema, dict):
+            return schema
+        if schema.get("type") in _NAMED and isinstance(schema.get("name"), str):
+            return self._define(schema, space)
+        if isinstance(schema.get("type"), str) and schema["type"] not in _KEYWORDS:
+            return self._full_name_of(schema["type"], space)
+        return _change_parts(schema, lambda part: self._qualify(part, space))
+
+    def _define(self, schema: Mapping[str, Any], space: str) -> str:
+        """Add a named type.
+
+        Where texts define a name differently, the schema itself goes before its references, and of these the first
+        counts, as long as one name refers to both.
+        """
+        name = _full_name(schema, space)
+        before = self._definitions.get(name)
+        if before is None:  # a record may contain itself
+            self._definitions[name] = _Definition(schema, self._reference, self._texts)
+        inner = name.rpartition(".")[0]
+        own = {key: value for key, value in schema.items() if key != "namespace"}
+        whole = {**_change_parts(own, lambda part: self._qualify(part, inner)), "name": name}
+        definition = _Definition(whole, self._reference, self._texts)
+        if before is None or (not self._reference and before.text != self._texts):
+            self._definitions[name] = definition
+        elif before.schema != whole and (before.text == self._texts or before.reference != self._reference):
+            self._conflicts[name] = whole
+        return name
+
+    def _full_name_of(self, name: str, space: str) -> str:
+        if name in _PRIMITIVES or "." in name or not space:
+            return name
+        full = f"{space}.{name}"
+        return name if full not in self._definitions and name in self._definitions else full
+
+    def expand(self, schema: Schema, space: str, defined: set[str]) -> Schema:
+        """Define each named type where it is named first.
+
+        One with two meanings is defined twice: parsers refuse that, and name the type.
+
+        `space`: the namespace around. `defined`: full names of the types before.
+        """
+        if isinstance(schema, str):
+            return self._expand_name(schema, space, defined)
+        if isinstance(schema, list):
+            return [self.expand(branch, space, defined) for branch in schema]
+        if not isinstance(schema, dict):
+            return schema
+        return _change_parts(schema, lambda part: self.expand(part, space, defined))
+
+    def _expand_name(self, name: str, space: str, defined: set[str]) -> Schema:
+        if name not in self._definitions or name in defined:
+            return name
+        defined.add(name)
+        inner = name.rpartition(".")[0]
+        expanded = _change_parts(self._definitions[name].schema, lambda part: self.expand(part, inner, defined))
+        if space and not inner:
+            expanded = {**expanded, "namespace": ""}
+        return [expanded, self._conflicts[name]] if name in self._conflicts else expanded
+
+
+def _change_parts(schema: Mapping[str, Any], change: Callable[[Schema], Schema]) -> dict[str, Any]:
+    """Return a type, or a field, with what it is made of changed: its type, items, values, or the types of fields."""
+    parts = {key: change(schema[key]) for key in ("items", "values") if key in schema}
+    if "type" in schema and not (isinstance(schema["type"], str) and schema["type"] in _KEYWORDS):
+        parts["type"] = change(schema["type"])
+    if isinstance(schema.get("fields"), list):
+        fields = schema["fields"]
+        parts["fields"] = [_change_parts(field, change) if isinstance(field, dict) else field for field in fields]
+    return {**schema, **parts}
+
+
+def _full_name(schema: Mapping[str, Any], space: str) -> str:
+    """Return the full name of a named type. Avro 1.12, "Names"."""
+    name = schema["name"]
+    own = schema.get("namespace", space)
+    if "." in name or not isinstance(own, str) or not own:
+        return str(name)
+    return f"{own}.{name}"

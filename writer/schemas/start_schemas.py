@@ -1,0 +1,49 @@
+"""Chooses which of a topic's registered schemas a start admits: not all of thousands of versions. Pure."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from writer.schemas.subjects import full_name
+
+NEWEST_COUNT = 20  # versions of each record that a start admits, whatever their fields are
+
+
+def choose_start_schemas(registered: Sequence[tuple[int, str]]) -> set[int]:
+    """Return the ids that a start admits of schemas with their ids, oldest first.
+
+    Of each record these are the NEWEST_COUNT newest ones, and each older one with a field that no newer one has. So
+    the columns of all fields are there, each as the newest schema with that field declares it, and the cost does not
+    grow with versions that only add to what is there. The others are admitted once a record names them.
+    """
+    by_record: dict[str | None, list[tuple[int, str]]] = defaultdict(list)
+    for schema_id, text in registered:
+        by_record[full_name(text)].append((schema_id, text))
+    chosen: set[int] = set()
+    for versions in by_record.values():
+        chosen |= {schema_id for schema_id, _ in versions[-NEWEST_COUNT:]}
+        if len(versions) > NEWEST_COUNT:
+            chosen |= set(_needed_for_fields(versions))
+    return chosen
+
+
+def _needed_for_fields(versions: Sequence[tuple[int, str]]) -> Iterable[int]:
+    """Yield the ids of versions, newest first, with a field that no newer one has."""
+    names: set[str] = set()
+    for schema_id, text in reversed(versions):
+        fields = _field_names(text)
+        if not fields <= names:
+            yield schema_id
+        names |= fields
+
+
+def _field_names(text: str) -> set[str]:
+    """Return the names of a record's fields; none of what is no record."""
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError):
+        return set()
+    fields = schema.get("fields") if isinstance(schema, Mapping) else None
+    members = fields if isinstance(fields, list) else []
+    names = (member.get("name") for member in members if isinstance(member, Mapping))
+    return {name for name in names if isinstance(name, str)}
