@@ -104,6 +104,8 @@ EXAMPLES: Mapping[str, str] = {
     "vacuum": "headrace vacuum pipelines.yaml",
     "keys check": "headrace keys check pipelines.yaml",
     "keys rotate": "headrace keys rotate pipelines.yaml",
+    "privacy list": "headrace privacy list pipelines.yaml",
+    "privacy release": "headrace privacy release pipelines.yaml --record com.shop.Order --path user.email",
     "convert": "headrace convert pipelines.yaml --pipeline clicks",
     "shadow": "headrace shadow pipelines.yaml --with new.yaml --location /lake/clicks_v2",
     "promote": "headrace promote pipelines.yaml --with new.yaml --shadow /lake/clicks_v2",
