@@ -5,8 +5,8 @@ laid after each value; a schema that names header and nonce as fields makes a na
 Where every row's nonce reads back, every record began and ended where it should: a record that consumed more or less
 would have shifted its own nonce, and no producer can know it. (docs/adr/0002-arrow-data-plane.md)
 
-What the proof cannot see: an index of a nullable union that is out of range (2 and up, or negative) but consumes the
-same bytes is read as the second branch.
+The reader takes some bytes that Avro forbids for other values. So the bytes of each value are held against the shortest
+encoding of its row; where they differ, the value is walked by its schema. (docs/adr/0050-strict-decoding.md)
 """
 
 import os
@@ -19,11 +19,14 @@ from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary, finalize
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from writer.avro import schema as avro
 from writer.avro.arrow_types import Normalised, any_bad, normalise
+from writer.avro.corrupt_values import suspects
+from writer.avro.shortest_bytes import Bytes, Longs, Mask, rows_of_other_bytes
 from writer.avro.wire_format import CONFLUENT
 
 NONCE_BYTES = 8
@@ -130,6 +133,11 @@ class ContainerDecoder:
             raise BlockRefused(f"{table.num_rows} records were read of {count}")
         return table
 
+    def rows_to_judge(self, table: pa.Table, block: Bytes, starts: Longs, sizes: Longs) -> Mask:
+        """Return the rows that may have bytes which Avro forbids. `starts`, `sizes`: of their values in the block."""
+        columns = {field["name"]: _one_chunk(table.column(field["name"])) for field in self.record.fields}
+        return rows_of_other_bytes(self.record, columns, block, starts, sizes)
+
     def in_table_types(self, table: pa.Table) -> tuple[pa.Table, pa.StringArray | None]:
         """Return the record's columns as a table holds them, and what is wrong with each row. Raises BlockRefused."""
         columns: dict[str, Normalised] = {}
@@ -164,7 +172,21 @@ class NativeDecoder(ContainerDecoder):
         table = self.read(self._schema, len(values), [_bytes_of(framed)])
         if not all_equal(table.column(self._tail), nonce):
             raise BlockRefused("a record did not end where its value ends")
+        if self._holds_forbidden(values, table):
+            raise BlockRefused("a value has bytes that Avro forbids")
         return self.in_table_types(table)
+
+    def _holds_forbidden(self, values: pa.Array, table: pa.Table) -> bool:
+        """Tell whether a value that was decoded has bytes that Avro forbids, or may have some."""
+        offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+        ends = offsets.astype(np.int64)
+        starts = ends[:-1] + self.header_bytes
+        block = np.frombuffer(values.buffers()[2] or b"", np.uint8)
+        to_judge = self.rows_to_judge(table, block, starts, ends[1:] - starts)
+        if not to_judge.any():
+            return False
+        damaged = suspects(values.filter(pa.array(to_judge)), self.record, self.header_bytes)
+        return damaged is None or bool(damaged.any())
 
 
 class _Scratch:

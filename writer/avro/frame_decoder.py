@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from writer.avro import schema as avro
 from writer.avro.block_decoder import BlockRefused, ContainerDecoder, all_equal
+from writer.avro.shortest_bytes import Longs, varint_sizes
 
-Longs = npt.NDArray[np.int64]
 _NONCE_BYTES = 9  # of a varint; so many for each number of _NONCE_BITS bits above the top one
 _NONCE_TOP = np.uint64(1 << 61)
 _GROUP, _MORE = 0x7F, 0x80  # a varint has seven bits a byte, and a bit that says whether it goes on
@@ -75,6 +74,10 @@ class FrameDecoder(ContainerDecoder):
         if self.head and not all_equal(table.column(self._names["head"]), self.head):
             raise BlockRefused("the values do not have one schema")
         found = self._parts(table, np.diff(batch_ends, prepend=0), counts)
+        starts = found.value_at + len(self.head)
+        sizes = found.value_length - len(self.head)
+        if self.rows_to_judge(table, np.frombuffer(body, np.uint8), starts, sizes).any():
+            raise BlockRefused("a value may have bytes that Avro forbids")
         rows, bad = self.in_table_types(table)
         if bad is not None:
             raise BlockRefused("a value is bad")
@@ -89,10 +92,10 @@ class FrameDecoder(ContainerDecoder):
             key_length = pc.binary_length(table.column(self._names["key"])).to_numpy().astype(np.int64)
         else:
             key_length = self._longs(table, "key")
-        record_bytes = _varint_bytes(length) + length
-        key_from_start = _varint_bytes(length) + 1 + _varint_bytes(time_delta) + _varint_bytes(offset_delta)
-        key_from_start += _varint_bytes(key_length)
-        value_from_start = key_from_start + np.maximum(key_length, 0) + _varint_bytes(value_length)
+        record_bytes = varint_sizes(length) + length
+        key_from_start = varint_sizes(length) + 1 + varint_sizes(time_delta) + varint_sizes(offset_delta)
+        key_from_start += varint_sizes(key_length)
+        value_from_start = key_from_start + np.maximum(key_length, 0) + varint_sizes(value_length)
         is_whole = value_from_start + value_length + 1 == record_bytes  # the count of no headers is one byte
         if not is_whole.all() or (not self.keyed and (key_length != -1).any()):
             raise BlockRefused("a record is not like the others, or its length is not that of its parts")
@@ -128,14 +131,3 @@ def _with_nonces(body: memoryview, batch_ends: Longs) -> tuple[Longs, list[memor
         pieces += [body[at : end - 1], nonce.data]
         at = end
     return nonces.astype(np.int64), pieces
-
-
-def _varint_bytes(values: Longs) -> Longs:
-    """Return how many bytes each number has as a zig-zag varint."""
-    zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
-    sizes, most = np.ones(len(values), np.int64), int(zigzag.max(initial=0))
-    for bits in range(7, 64, 7):
-        if most < 1 << bits:
-            break
-        sizes += zigzag >= np.uint64(1 << bits)
-    return sizes

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from writer.avro import schema as avro
 from writer.avro.column_cast import Defaults, Place, Seams, fitted
-from writer.avro.record_decoder import table_value
+from writer.avro.value_reader import column_shape, union_shape
 
 _INT_RANGE, _LONG_RANGE = range(-(2**31), 2**31), range(-(2**63), 2**63)
 
@@ -29,16 +29,23 @@ def default_of(record: avro.Record, field: Mapping[str, Any]) -> pa.Array | None
         return None
     kind = avro.table_type(record, field["type"])
     try:
-        return pa.array([table_value(record, field["type"], _read(record, field["type"], field["default"]))], kind)
+        return pa.array([_read(record, field["type"], field["default"])], kind)
     except (ValueError, TypeError, OverflowError, pa.ArrowException):
         return None
 
 
 def _read(record: avro.Record, schema: avro.Schema, given: Any) -> Any:
-    """Turn JSON into what fastavro reads with `plain_schema`. Avro 1.12, "Complex Types": bytes are code points."""
+    """Turn JSON into the value of a column. Raises NoValue, and ValueError for what the column cannot hold."""
     schema = record.resolve(schema)
     if isinstance(schema, list):
         return _branch(record, schema, given)
+    value = _read_one(record, schema, given)
+    shape = column_shape(schema)
+    return value if shape is None else shape(value)
+
+
+def _read_one(record: avro.Record, schema: avro.Schema, given: Any) -> Any:
+    """Turn JSON into a value of no union, as it is written. Avro 1.12, "Complex Types": bytes are code points."""
     kind = schema["type"] if isinstance(schema, dict) else schema
     match kind, given:
         case "null", None:
@@ -77,13 +84,12 @@ def _given(field: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
 
 def _branch(record: avro.Record, schema: list[Any], given: Any) -> Any:
     """Choose the first branch that can hold it, as Avro 1.12 defines; older versions allowed only the first branch."""
-    several = sum(record.resolve(branch) != "null" for branch in schema) > 1
-    for at, branch in enumerate(schema):
+    for member, branch in zip(union_shape(record, schema), schema, strict=True):
         try:
             value = _read(record, branch, given)
         except NoValue:
             continue
-        return value if value is None or not several else avro.tag_branch(at, value)
+        return value if member is None else {member: value}
     raise NoValue(f"{given!r} is of none of the types of its union")
 
 

@@ -172,23 +172,11 @@ def fixed(name: str, size: int) -> Schema:
 
 
 def plain_schema(record: Record) -> Schema:
-    """Parse the schema without its logical types, for reading and writing raw numbers and bytes.
+    """Parse the schema without its logical types, for writing raw numbers and bytes.
 
-    A branch of a union of several becomes `record{value: branch}`, which is the same in binary: so fastavro says, by
-    the record's name, which branch it read (`tagged_branch`).
+    A branch of a union of several becomes `record{value: branch}`, which is the same in binary, and has a name.
     """
     return parse_schema(_tagged(_plain(record.root, keep_decimals=False), count()), _force=True)
-
-
-def tagged_branch(value: tuple[str, Mapping[str, Any]]) -> tuple[int, Any]:
-    """Position in its union, and value, of a branch that was read with `plain_schema`."""
-    name, content = value
-    return int(name.rsplit("_", 1)[1]), content["value"]
-
-
-def tag_branch(at: int, value: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return what `tagged_branch` takes apart."""
-    return f"_{at}", {"value": value}
 
 
 def samples(record: Record, number: int) -> Iterator[dict[str, Any]]:
