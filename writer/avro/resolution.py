@@ -305,24 +305,28 @@ class _Resolution:
 
     def _fill(self, place: Place, at: str, branch: avro.Schema, member: str, members: dict[str, pa.DataType]) -> None:
         members[member] = self._kind((*place, member), f"{at}.{member}", branch, members.get(member))
-        self.branches[*place, branch_name(branch)] = member
+        name, *aliases = avro.branch_names(branch)
+        self.branches[*place, name] = member
+        for alias in aliases:
+            self.branches.setdefault((*place, alias), member)
         self._unions.add(place)
 
     def _targets_in(
         self, place: Place, mine: Mapping[str, avro.Schema], members: Mapping[str, pa.DataType]
     ) -> dict[str, str]:
-        """Find the member for each branch: that of its name, else one that it is promoted to, or that it widens.
+        """Find the member for each branch: that of its full name, of an alias, or of its name without the namespace.
 
-        Else one without a name so far, else a new one: its number follows the others.
+        Else one that it is promoted to, or that it widens; else one without a name so far; else a new one, whose number
+        follows the others. No two branches have one member. (Avro 1.12, "Schema Resolution" and "Aliases")
         """
         known = {at[-1]: member for at, member in self.branches.items() if at[:-1] == place and member in members}
-        targets = {key: known[name] for key, branch in mine.items() if (name := branch_name(branch)) in known}
+        targets = self._named_targets(place, mine, members, known)
         unnamed = [member for member in members if member not in known.values()]
         free = max(map(_number, members), default=-1) + 1
         for key, branch in mine.items():
             if key in targets:
                 continue
-            name, want = branch_name(branch), avro.table_type(self._record, branch)
+            name, want = avro.branch_names(branch)[0], avro.table_type(self._record, branch)
             near = (*_BRANCH_PROMOTIONS.get(name, ()), *_BRANCH_WIDENED[self._widen].get(name, ()))
             found = [known[other] for other in near if other in known]
             found += [member for member in unnamed if _alike(want, members[member])]
@@ -330,6 +334,45 @@ class _Resolution:
             free += target == f"member{free}"
             targets[key] = target
         return targets
+
+    def _named_targets(
+        self,
+        place: Place,
+        mine: Mapping[str, avro.Schema],
+        members: Mapping[str, pa.DataType],
+        known: Mapping[str, str],
+    ) -> dict[str, str]:
+        """Find the members that branches have by their names. `known`: name of a branch → its member."""
+        targets: dict[str, str] = {}
+        names = {key: avro.branch_names(branch) for key, branch in mine.items()}
+        # Of two branches that one member is known for, the one has it for which it was made.
+        for name, member in known.items():
+            key = next((key for key, (full, *_) in names.items() if full == name), None)
+            if key is not None and member not in targets.values():
+                targets[key] = member
+        for key, (_, *aliases) in names.items():
+            by_alias = next((known[alias] for alias in aliases if alias in known), None)
+            if key not in targets and by_alias is not None and by_alias not in targets.values():
+                targets[key] = by_alias
+        for key, (full, *_) in names.items():
+            near = {member for name, member in known.items() if avro.short_name(name) == avro.short_name(full)}
+            if key in targets or len(near) != 1 or not near.isdisjoint(targets.values()):
+                continue
+            (by_short_name,) = near
+            if self._fits((*place, by_short_name), mine[key], members[by_short_name]):
+                targets[key] = by_short_name
+        return targets
+
+    def _fits(self, place: Place, schema: avro.Schema, have: pa.DataType) -> bool:
+        """Return whether a place can take the values of a schema, without taking them."""
+        trial = _Resolution(
+            self._record, Reader(self.names, self.branches, self.times), self._reserved, widen=self._widen
+        )
+        try:
+            trial._kind(place, "", schema, have)
+        except avro.UnsupportedSchema:
+            return False
+        return True
 
     def _is_union(self, place: Place, schema: avro.Schema, have: pa.DataType) -> bool:
         """Return whether a place holds a union of several: known as one, or, as yet unknown, with members of one."""
@@ -350,13 +393,6 @@ def time_of_day(schema: avro.Schema) -> str | None:
         return None
     found = (schema["type"], schema.get("logicalType"))
     return str(found[1]) if found in _TIMES_OF_DAY else None
-
-
-def branch_name(schema: avro.Schema) -> str:
-    """Return the name that identifies a branch of a union: a full name, or the type."""
-    if not isinstance(schema, dict):
-        return str(schema)
-    return str(schema.get("name", schema["type"]))
 
 
 def _dotted(at: str, name: str) -> str:

@@ -44,7 +44,7 @@ class UnsupportedSchema(ValueError):
 
 @dataclass(frozen=True)
 class Record:
-    """An Avro record schema, parsed: full names, and every named type by its name."""
+    """An Avro record schema, parsed: full names, also in aliases of types, and every named type by its name."""
 
     text: str
     root: Mapping[str, Any]
@@ -71,6 +71,8 @@ def parse(text: str) -> Record:
         raise UnsupportedSchema(f"not an Avro schema: {type(error).__name__}: {error}") from error
     if not isinstance(root, dict) or root.get("type") != "record":
         raise UnsupportedSchema(f"the root is {_name(root)}, not a record; wrap it in a record with one field")
+    for schema in named.values():
+        _name_aliases_in_full(schema)
     record = Record(text, root, named)
     _refuse_recursion(record, root, (), count())
     _refuse_nonsense(record, root)
@@ -186,6 +188,25 @@ def samples(record: Record, number: int) -> Iterator[dict[str, Any]]:
     tagged = Record(record.text, root, named)
     for n in range(number):
         yield {field["name"]: _sample(tagged, field["type"], n) for field in tagged.fields}
+
+
+def branch_names(schema: Schema) -> tuple[str, ...]:
+    """Return the names by which a branch of a union is known: its full name and its aliases, or its type."""
+    if not isinstance(schema, dict):
+        return (str(schema),)
+    return (str(schema["name"]), *schema.get("aliases", ())) if "name" in schema else (str(schema["type"]),)
+
+
+def short_name(full: str) -> str:
+    """Return a name without its namespace."""
+    return full.rpartition(".")[2]
+
+
+def _name_aliases_in_full(schema: Schema) -> None:
+    """Give the aliases of a named type its namespace where they have none. Avro 1.12, "Aliases"."""
+    namespace = schema["name"].rpartition(".")[0]
+    if namespace and "aliases" in schema:
+        schema["aliases"] = [alias if "." in alias else f"{namespace}.{alias}" for alias in schema["aliases"]]
 
 
 def _without_bad_decimal(part: dict[str, Any]) -> dict[str, Any]:

@@ -321,9 +321,15 @@ def _is_complex(schema: Any) -> bool:
 
 
 def _branches(paths: Paths, plain: Any) -> Paths:
-    """Return the paths of a branch by its name, which it has in each schema, at whatever position."""
-    name = plain if isinstance(plain, str) else "" if isinstance(plain, list) else plain.get("name", plain["type"])
-    return frozenset((*path, f"<{name}>") for path in paths)
+    """Return the paths of a branch by its names, which it has in each schema, at whatever position.
+
+    They are the names by which a table finds the branch's column: in full, aliases, and without the namespace.
+    """
+    names = {plain if isinstance(plain, str) else "" if isinstance(plain, list) else plain.get("name", plain["type"])}
+    if isinstance(plain, dict) and "name" in plain:
+        full_names = [plain["name"], *plain.get("aliases", ())]
+        names = {*full_names, *(name.rpartition(".")[2] for name in full_names)}
+    return frozenset((*path, f"<{name}>") for path in paths for name in names)
 
 
 def _names_branch(path: Path) -> bool:
