@@ -172,7 +172,7 @@ PAGE: dict[str, tuple[list[Any], list[str]]] = {
             "struct<member0: bool, member1: list<element: int32>, member2: map<string, int32>>",
         ],
     ),
-    "unions with a record, or with a named type or decimal that the native decoder confuses with another branch": (
+    "unions with a record, or with a named type that the native decoder confuses with another branch": (
         [[POINT, OTHER], ["string", ENUM], ["bytes", FIXED]],
         [
             "struct<member0: struct<x: int32>, member1: struct<y: string>>", "struct<member0: string, member1: string>",

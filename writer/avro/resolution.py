@@ -364,7 +364,10 @@ class _Resolution:
         return targets
 
     def _fits(self, place: Place, schema: avro.Schema, have: pa.DataType) -> bool:
-        """Return whether a place can take the values of a schema, without taking them."""
+        """Return whether a place was made for such a type and can take its values, without taking them."""
+        want = avro.table_type(self._record, schema)
+        if want is None or want.id != have.id:
+            return False
         trial = _Resolution(
             self._record, Reader(self.names, self.branches, self.times), self._reserved, widen=self._widen
         )

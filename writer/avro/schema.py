@@ -155,8 +155,8 @@ def decimal_digits(schema: Schema) -> tuple[int, int] | None:
 def framed(record: Record, before: Mapping[str, Schema], after: Mapping[str, Schema]) -> tuple[str, dict[str, str]]:
     """Schema that reads other fields before and after each value, as one record. Returns it as JSON, and their names.
 
-    Logical types other than decimal are taken off, so the decoder hands over the plain numbers and text. The names
-    given are lengthened until no field of the record has them.
+    Logical types are taken off, so the decoder hands over the plain numbers, text and bytes; but decimals of a fixed
+    size stay. The names given are lengthened until no field of the record has them.
     """
     taken = {field["name"] for field in record.fields}
     names = {name: _free(name, taken) for name in (*before, *after)}
@@ -178,13 +178,13 @@ def plain_schema(record: Record) -> Schema:
 
     A branch of a union of several becomes `record{value: branch}`, which is the same in binary, and has a name.
     """
-    return parse_schema(_tagged(_plain(record.root, keep_decimals=False), count()), _force=True)
+    return parse_schema(_tagged(_plain(record.root, ()), count()), _force=True)
 
 
 def samples(record: Record, number: int) -> Iterator[dict[str, Any]]:
     """Values for `plain_schema`, the same at each call, through every branch: what a decoder is probed with."""
     named: dict[str, Schema] = {}
-    root = parse_schema(_tagged(_plain(record.root), count()), named_schemas=named, _force=True)
+    root = parse_schema(_tagged(_plain(record.root, ("bytes", "fixed")), count()), named_schemas=named, _force=True)
     tagged = Record(record.text, root, named)
     for n in range(number):
         yield {field["name"]: _sample(tagged, field["type"], n) for field in tagged.fields}
@@ -262,21 +262,24 @@ def _union_type(members: list[pa.DataType | None]) -> pa.DataType | None:
     return pa.struct(named) if named else None
 
 
-def _plain(schema: Schema, *, keep_decimals: bool = True) -> Schema:
-    """Take off the logical types, but decimals if so told, and the namespaces: names become unique without them."""
+def _plain(schema: Schema, decimals: tuple[str, ...] = ("fixed",)) -> Schema:
+    """Take off the logical types, but of `decimals` of these types, and the namespaces: names are unique without them.
+
+    The native decoder hands over decimals of `bytes` as bytes: a decimal does not show how many bytes it had.
+    """
     if isinstance(schema, list):
-        return [_plain(branch, keep_decimals=keep_decimals) for branch in schema]
+        return [_plain(branch, decimals) for branch in schema]
     if not isinstance(schema, dict):
         return schema if schema == "null" or schema in _PRIMITIVES else _flat_name(schema)
     if isinstance(schema["type"], dict | list):
-        return _plain(schema["type"], keep_decimals=keep_decimals)
+        return _plain(schema["type"], decimals)
     keep = {"type", "size", "symbols"}
-    if keep_decimals and decimal_digits(schema) is not None:
+    if decimal_digits(schema) is not None and schema["type"] in decimals:
         keep |= {"logicalType", "precision", "scale"}
     out = {key: value for key, value in schema.items() if key in keep}
     if "name" in schema:
         out["name"] = _flat_name(schema["name"])
-    return out | _parts(schema, partial(_plain, keep_decimals=keep_decimals))
+    return out | _parts(schema, partial(_plain, decimals=decimals))
 
 
 def _parts(schema: Mapping[str, Any], change: Callable[[Schema], Schema]) -> dict[str, Any]:

@@ -100,8 +100,7 @@ def _measured(record: avro.Record, schema: avro.Schema, array: pa.Array) -> Colu
             values = array.items.slice(*_stretch(array))
             return _blocks(_offsets(array), _record([_lengthy(keys), _measured(record, schema["values"], values)]))
         case "string" | "bytes":
-            is_decimal = pa.types.is_decimal(array.type)
-            return Column(_decimal_sizes(array)) if is_decimal else _lengthy(array)
+            return _lengthy(array)
         case "enum":
             few = len(schema["symbols"]) <= _ONE_BYTE_INDEXES
             return Column(1 if few else varint_sizes(_numbers(array.indices)))
@@ -236,30 +235,6 @@ def _lengthy(array: pa.Array) -> Column:
     """Return the column of text or bytes."""
     lengths: npt.NDArray[np.int32] = np.diff(_offsets(array))
     return Column(lengths + varint_sizes(lengths))
-
-
-def _decimal_sizes(array: pa.Array) -> Sizes:
-    """Return the bytes of decimals that are written as `bytes`: a length, and the least two's complement."""
-    width = array.type.bit_width // 64
-    words = np.frombuffer(array.buffers()[1], np.int64)[array.offset * width : (array.offset + len(array)) * width]
-    words = words.reshape(-1, width)
-    sign = words[:, -1] >> 63
-    bits = np.zeros(len(words), np.int64)
-    for place in range(width):
-        magnitude = (words[:, place] ^ sign).view(np.uint64)
-        bits = np.where(magnitude > 0, 64 * place + _bit_lengths(magnitude), bits)
-    return (1 + (bits + _SIGN_BITS + 7) // 8).astype(np.int32)
-
-
-def _bit_lengths(numbers: npt.NDArray[np.uint64]) -> Longs:
-    """Return how many bits each number has."""
-    lengths = np.zeros(len(numbers), np.int64)
-    for step in (32, 16, 8, 4, 2, 1):
-        is_long = (numbers >> np.uint64(step)) > 0
-        lengths += step * is_long
-        numbers = np.where(is_long, numbers >> np.uint64(step), numbers)
-    lengths += numbers > 0
-    return lengths
 
 
 def _numbers(array: pa.Array) -> Integers:

@@ -16,7 +16,14 @@ from uuid import UUID
 import pyarrow as pa
 
 from writer.avro import schema as avro
-from writer.avro.arrow_types import DATE_RANGE_DAYS, NOT_A_TIME, TIMESTAMP_RANGE_US, decimal_value, too_many_digits
+from writer.avro.arrow_types import (
+    DATE_RANGE_DAYS,
+    NO_DECIMAL,
+    NOT_A_TIME,
+    TIMESTAMP_RANGE_US,
+    decimal_value,
+    too_many_digits,
+)
 
 TRUNCATED = "the value ends before the record does"
 INT_BITS = 32
@@ -276,7 +283,7 @@ _PRIMITIVES: dict[str, Read] = {
 def _decimal(precision: int, scale: int, raw: bytes) -> Decimal | str:
     """Return a decimal, or its text where no column holds its digits."""
     if not raw:
-        raise DamagedValue("a decimal of no bytes")
+        raise ValueError(NO_DECIMAL)
     unscaled = int.from_bytes(raw, "big", signed=True)
     if abs(unscaled) >= 10**precision:
         raise ValueError(too_many_digits(precision))
