@@ -111,8 +111,9 @@ class World:
             _, bad = self.native(pa.array([HEAD + self.sound[0], HEAD + value, HEAD + self.sound[0]], pa.binary()))
         except BlockRefused:
             return False
-        assert forbidden(self.parsed, value) is None, f"{self.text}: {value!r} is forbidden, and a row"
-        return bad is None or not bad[1].is_valid
+        is_row = bad is None or not bad[1].is_valid
+        assert not is_row or forbidden(self.parsed, value) is None, f"{self.text}: {value!r} is forbidden, and a row"
+        return is_row
 
     def check_block(self, values: list[bytes], sound: dict[int, int], rewritten: list[bytes | None]) -> None:
         """Decode a block. `sound`: position → row; `rewritten`: of all others, what the Java library makes of them."""

@@ -28,7 +28,7 @@ _BYTES_OF = {"null": 0, "float": 4, "double": 8}
 _GROUP_BITS = 7  # of a number, in each of its bytes
 _ONE_BYTE_INDEXES = 64  # so many indexes take one byte, and so many lengths
 _SIGN_BITS = 1
-_STRETCH = 4_096  # values that are looked at together: their bytes stay in the processor's cache
+_ROWS_AT_ONCE = 4_096  # values that are looked at together: their bytes stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,11 @@ def _measured(record: avro.Record, schema: avro.Schema, array: pa.Array) -> Colu
         case "record":
             return _record([_measured(record, f["type"], array.field(i)) for i, f in enumerate(schema["fields"])])
         case "array":
-            items = array.values.slice(*_stretch(array))
+            items = array.values.slice(*_items_range(array))
             return _blocks(_offsets(array), _measured(record, schema["items"], items))
         case "map":
-            keys = array.keys.slice(*_stretch(array))
-            values = array.items.slice(*_stretch(array))
+            keys = array.keys.slice(*_items_range(array))
+            values = array.items.slice(*_items_range(array))
             return _blocks(_offsets(array), _record([_lengthy(keys), _measured(record, schema["values"], values)]))
         case "string" | "bytes":
             return _lengthy(array)
@@ -145,8 +145,8 @@ def _differing(parts: Sequence[Column], block: Bytes, starts: Longs) -> Mask | N
 def _differing_first(parts: Sequence[Column], block: Bytes, starts: Longs) -> Mask | None:
     """Return which values have a part that begins with another byte."""
     differs = np.zeros(len(starts), np.bool_)
-    for begin in range(0, len(starts), _STRETCH):
-        rows = slice(begin, begin + _STRETCH)
+    for begin in range(0, len(starts), _ROWS_AT_ONCE):
+        rows = slice(begin, begin + _ROWS_AT_ONCE)
         places = starts[rows].copy()
         for part in parts:
             if part.first is not None:
@@ -256,7 +256,7 @@ def _offsets(array: pa.Array) -> npt.NDArray[np.int32]:
     return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
 
 
-def _stretch(array: pa.Array) -> tuple[int, int]:
+def _items_range(array: pa.Array) -> tuple[int, int]:
     """Return where the items of these arrays or maps begin among all, and how many they are."""
     offsets = _offsets(array)
     return int(offsets[0]), int(offsets[-1] - offsets[0])
