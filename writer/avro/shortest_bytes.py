@@ -7,7 +7,7 @@ one with another byte in the place of an index or a boolean. Most of what is nam
 and blocks that state their size. Whole columns at a time. (docs/adr/0050-strict-decoding.md)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -116,9 +116,8 @@ def _measured(record: avro.Record, schema: avro.Schema, array: pa.Array) -> Colu
 
 def _record(parts: Sequence[Column]) -> Column:
     """Return the column of records of these fields."""
-    last = max((number for number, part in enumerate(parts) if part.is_checked), default=-1)
-    inside = partial(_differing, parts[: last + 1]) if last >= 0 else None
-    return Column(_sum([part.sizes for part in parts]), inside=inside)
+    is_checked = any(part.is_checked for part in parts)
+    return Column(_sum([part.sizes for part in parts]), inside=partial(_differing, parts) if is_checked else None)
 
 
 def _sum(sizes: Sequence[Sizes]) -> Sizes:
@@ -134,27 +133,33 @@ def _sum(sizes: Sequence[Sizes]) -> Sizes:
 
 def _differing(parts: Sequence[Column], block: Bytes, starts: Longs) -> Mask | None:
     """Return which values have another byte in one of these parts, that lie behind one another."""
-    differs = _differing_first(parts, block, starts) if any(part.first is not None for part in parts) else None
-    for number, part in enumerate(parts):
-        if part.inside is not None:
-            others = part.inside(block, starts + _sum([before.sizes for before in parts[:number]]))
-            differs = differs if others is None else others if differs is None else differs | others
-    return differs
-
-
-def _differing_first(parts: Sequence[Column], block: Bytes, starts: Longs) -> Mask | None:
-    """Return which values have a part that begins with another byte."""
+    steps = list(_steps(parts))
     differs = np.zeros(len(starts), np.bool_)
     for begin in range(0, len(starts), _ROWS_AT_ONCE):
         rows = slice(begin, begin + _ROWS_AT_ONCE)
         places = starts[rows].copy()
-        for part in parts:
+        for sizes, part in steps:
+            places += sizes if isinstance(sizes, int) else sizes[rows]
             if part.first is not None:
-                others = block.take(places, mode="clip") != part.first[rows]
-                if others.any():
-                    differs[rows] |= others
-            places += part.sizes if isinstance(part.sizes, int) else part.sizes[rows]
+                differs[rows] |= block.take(places, mode="clip") != part.first[rows]
+    if any(part.inside is not None for _, part in steps):
+        places = starts
+        for sizes, part in steps:
+            places = places + sizes
+            others = None if part.inside is None else part.inside(block, places)
+            if others is not None:
+                differs |= others
     return differs if differs.any() else None
+
+
+def _steps(parts: Sequence[Column]) -> Iterator[tuple[Sizes, Column]]:
+    """Yield the parts with bytes to look at, each with the sizes from the one before to it."""
+    passed = list[Sizes]()
+    for part in parts:
+        if part.is_checked:
+            yield _sum(passed), part
+            passed = []
+        passed.append(part.sizes)
 
 
 def _nullable(record: avro.Record, branches: Sequence[avro.Schema], array: pa.Array) -> Column:
@@ -233,7 +238,8 @@ def _blocks(offsets: npt.NDArray[np.int32], items: Column) -> Column:
 
 def _lengthy(array: pa.Array) -> Column:
     """Return the column of text or bytes."""
-    lengths: npt.NDArray[np.int32] = np.diff(_offsets(array))
+    offsets = _offsets(array)
+    lengths = offsets[1:] - offsets[:-1]
     return Column(lengths + varint_sizes(lengths))
 
 
