@@ -16,6 +16,7 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.task_report import Report
 from writer.clients.kafka_sample import RECORDS
 from writer.commit import builder
+from writer.commit.batch_limits import limits
 from writer.commit.closed_buckets import all_seen
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
@@ -112,18 +113,34 @@ class Driver:
         report = self._tasks(records, starts, now, closed)
         if die == "after_stage":
             raise Died
+        offsets = sum(r.end - r.start for r in committing)
+        facts = {
+            "run": 1,
+            "batch": 0,
+            "started": now.isoformat(),
+            "assembled": now.isoformat(),
+            "reason": "size",
+            "offsets": offsets,
+            "waiting": offsets,
+            "limits": limits(self.settings.commit, 2**20, 64.0, once=False).facts(),
+            "tasks": 1,
+            "phases": {},
+            "former": None,
+            "wire": self._walk.wire and self._walk.wire.facts(),
+            "key_wire": self._walk.key_wire and self._walk.key_wire.facts(),
+            **builder.spec_facts(report, self.specs),
+        }
         planned: Batch = builder.batch(
-            report, committing, epoch=self.epoch, settled=self.tables.settled,
+            report,
+            committing,
+            epoch=self.epoch,
+            settled=self.tables.settled,
             side=builder.side_files(self.settings, report),
             seen={part: at for part in parts.values() if (at := snapshot.seen(part)) is not None},
             closed=(snapshot.closed_until, {}),
-            facts={
-                "run": 1, "batch": 0, "started": now.isoformat(), "wire": self._walk.wire and self._walk.wire.facts(),
-                "key_wire": self._walk.key_wire and self._walk.key_wire.facts(),
-                **builder.spec_facts(report, self.specs),
-            },
+            facts=facts,
             meanings=self._walk.schemas.meant(report),
-        )  # fmt: skip
+        )
         version = self.table.commit(snapshot, planned)
         if die == "after_commit":
             raise Died

@@ -34,7 +34,8 @@ def facts(start: int, end: int, **changes):
         "waiting": end - start, "limits": LIMITS, "ranges": [account(start, end)], "rows": end - start, "files": 1,
         "buckets": 1, "bytes": 50 * (end - start), "event_time_min": None,
         "event_time_max": "2026-11-20T11:00:00+00:00", "seconds": {"decode": 0.5}, "spilled_bytes": 0,
-        "time_unit": "ms", **changes,
+        "time_unit": "ms", "tasks": 1, "phases": {}, "assembled": "2026-11-20T11:59:30+00:00", "value_bytes": 0,
+        "dead_letter_files": 0, "dead_letter_bytes": 0, "work": None, **changes,
     }  # fmt: skip
 
 

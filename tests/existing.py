@@ -1,216 +1,110 @@
-"""The deployment that release 0.1.0 left behind (tests/fixtures/make_lake.py): unpacked, and asked by commands.
-
-All that has a name of its own in today's code stands in the tables below: what is renamed in the code is renamed here,
-in one line, and the fixture stays as it is.
-"""
+"""Unpacks lakes of log format 1 that stay as they were made (tests/fixtures/make_lake.py), and reads what they say."""
 
 import json
-import os
 import tarfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import yaml
-from confluent_kafka import Producer
-from typer.testing import CliRunner
+from tests import oracle
+from writer.audit.audit import audit
+from writer.config.loader import load
+from writer.config.pipelines import Config
+from writer.table.factory import main_table
+from writer.table.gap_records import gap_records
+from writer.table.log.entries import parse_entry
+from writer.table.table import PipelineTable
 
-from tests.writing import Site
-from writer.cli.main import app
-from writer.core import retired
-from writer.demo.devstack.events import encoder
-
-_FIXTURES = Path(__file__).with_name("fixtures")
-ARCHIVE, FACTS = _FIXTURES / "lake-0.1.0.tar.xz", _FIXTURES / "lake-0.1.0.json"
-FORMATS = {"clicks": "delta", "installs": "parquet", "views": "delta", "visits": "parquet"}  # each with a topic
-DIED, PAUSED = ("clicks", "installs"), ("views", "visits")
-CONFIG, CLUSTER = "headrace.yaml", "headrace-cluster.yaml"  # the second: as it was while executors were scaled
-
-# Keys of the fixture's configuration files → today's, such as "pipelines/*/seal/after"; `*` is the name of a pipeline.
-CONFIG_KEYS: Mapping[str, str] = {
-    old.replace(".", "/"): "/".join([*(retired.KEYS.get(part, part) for part in old.split(".")[:-1]), new])
-    for old, new in retired.KEYS.items()
-}
-
-# Commands whose answers are compared: name → words. `{config}` and `{cluster}` are the files.
-OF_THE_LAKE: Mapping[str, Sequence[str]] = {
-    "audit": ("audit", "{config}", "--deep", "--json"),
-    "buckets": ("buckets", "{config}", "--json"),
-    "gaps": ("gaps", "list", "{config}", "--all", "--json"),
-    "hooks": ("hooks", "list", "{config}", "--json"),
-    **{f"dead letters of {name}": ("dlq", "list", "{config}", "--pipeline", name, "--json") for name in FORMATS},
-}
-OF_ALL: Mapping[str, Sequence[str]] = {
-    "status": ("status", "{config}", "--json"),
-    "doctor": ("doctor", "{config}", "--json"),
-    "recovery": ("supervisor", "explain", "{config}", "--json"),
-    "scaling": ("autoscaler", "explain", "{cluster}", "--json"),
-}
-
-# Key of today's answers → the release's. The tests speak of all answers in the release's keys.
-ANSWER_KEYS: Mapping[str, str] = {
-    "commits_waiting_for_side_files": "commits_waiting_for_redo",
-    "dead_letter_table_rows_removed": "letters_removed",
-    "dead_letter_table_rows_removed_by": "letters_removed_by",
-    "enabled": "able",
-    "failing": "trouble",
-    "late_table": "late",
-    "late_table_rows_removed_by": "late_removed_by",
-    "level": "rung",
-    "offset_commit_failures": "mirror_failures",
-    "step_cpu_seconds": "room_cpu_seconds",
-    "topic_partitions": "parts",
-}
-
-# Keys that are not compared: sentences, and what depends on the time of the question.
-PASSED_OVER = frozenset({
-    "why", "error", "said", "because", "says", "advice", "next",
-    "at", "used", "rates", "seconds", "since_seconds", "source_age_seconds", "commit_age_seconds",
-    "event_time_newest_age_seconds", "watermark_delay_seconds", "oldest_waiting_seconds",
-})  # fmt: skip
-
-_TIME = {"type": "long", "logicalType": "timestamp-millis"}
-_OLD: dict[str, Any] = {
-    "type": "record", "name": "Event", "namespace": "fixture",
-    "fields": [
-        {"name": "event_id", "type": "string"}, {"name": "event_time", "type": _TIME}, {"name": "n", "type": "int"},
-    ],
-}  # fmt: skip
-_CAMPAIGN = {"name": "campaign", "type": ["null", "string"], "default": None}
-SCHEMAS = {"old": _OLD, "new": {**_OLD, "fields": [*_OLD["fields"], _CAMPAIGN]}}  # ids are in the facts
-PARTITIONS = 2
-_DAY = datetime(2026, 11, 20, tzinfo=UTC)  # of all events
-_AGED = timedelta(hours=2)  # of all files: older than table.orphan_age, younger than what Delta's clean-up removes
-
-
-def facts() -> dict[str, Any]:
-    """What the release said of the fixture, and where it lay then."""
-    return dict(json.loads(FACTS.read_text()))
-
-
-def between(start: str, end: str, count: int) -> list[datetime]:
-    """So many instants from one time of the day on, before the other."""
-    first, last = (_DAY + timedelta(hours=int(at[:2]), minutes=int(at[3:])) for at in (start, end))
-    return [first + (last - first) * i / count for i in range(count)]
-
-
-def send(
-    bootstrap: str, topic: str, schema: str, schema_id: int, times: Sequence[datetime], *, first: int, broken: int = 0
-) -> int:
-    """Produce events numbered from `first` on, to the partitions in turn, then broken ones. Returns how many."""
-    encode = encoder(SCHEMAS[schema], schema_id)
-    events = [
-        encode({"event_id": f"{topic}-{n}", "event_time": at, "n": n, "campaign": f"c{n % 3}"})
-        for n, at in enumerate(times, first)
-    ]
-    values = [*events, *(value[:-1] for value in events[:broken])]
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for i, value in enumerate(values):
-        producer.produce(topic, value, partition=i % PARTITIONS)
-    assert producer.flush(30) == 0
-    return len(values)
-
-
-def run(*words: str, code: int = 0) -> str:
-    """Run a command in this process, which is faster than in one of its own. Returns what it said."""
-    told = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert told.exit_code == code, told.output
-    return told.stdout
-
-
-def ask(root: Path, words: Sequence[str]) -> dict[str, Any]:
-    """Ask a command of OF_THE_LAKE or OF_ALL. Returns its exit code, and its answer."""
-    said = [word.format(config=root / CONFIG, cluster=root / CLUSTER) for word in words]
-    told = CliRunner().invoke(app, said, catch_exceptions=False)
-    keys = {**ANSWER_KEYS, "records": "letters"} if words[0] == "dlq" else ANSWER_KEYS
-    return {"exit_code": told.exit_code, "answer": answer(told.stdout, keys)}
-
-
-def answer(text: str, keys: Mapping[str, str] = ANSWER_KEYS) -> Any:
-    """Read JSON that a command said, in the release's keys."""
-    return json.loads(text, object_pairs_hook=lambda pairs: {keys.get(key, key): one for key, one in pairs})
+FIXTURES = Path(__file__).with_name("fixtures")
+PIPELINE = "clicks"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a deployment lies, and the addresses that it knows."""
+class Facts:
+    """What a lake's files, log and account say. All values are JSON's, so that they compare with those of a file."""
 
-    root: str
-    bootstrap: str
-    registry_url: str
-    hook_url: str
-
-    def localised(self, text: str) -> str:
-        """Return text of the fixture as it would be of this place."""
-        for name, there in facts()["place"].items():
-            text = text.replace(there, getattr(self, name))
-        return text
-
-
-def unpack(place: Place, *, servers: bool = True) -> Site:
-    """Unpack the fixture, and let it speak of this place. `servers`: with the data of broker and registry."""
-    root = Path(place.root)
-    with tarfile.open(ARCHIVE) as archive:
-        wanted = [one for one in archive if servers or not one.name.startswith("servers")]
-        archive.extractall(root, wanted, filter="data")
-    there, aged = facts()["place"]["root"].encode(), time.time() - _AGED.total_seconds()
-    for path in (one for part in ("lake", "checkpoints") for one in (root / part).rglob("*")):
-        if path.is_file() and there in (content := path.read_bytes()):
-            assert path.suffix == ".json", f"{path} says where it lies, and is no text"
-            path.write_text(place.localised(content.decode()))
-        os.utime(path, (aged, aged))
-    for name in (CONFIG, CLUSTER):
-        told = yaml.safe_load(place.localised((root / name).read_text()))
-        (root / name).write_text(yaml.safe_dump(_renamed(told)))
-    told = yaml.safe_load((root / CONFIG).read_text())
-    pipelines = told.pop("pipelines")
-    return Site(root, place.bootstrap, place.registry_url, pipelines, told)
+    kinds: list[str]  # of the entries of all its tables
+    rows: Mapping[str, list[Any]]  # folder of a table → number of rows, and a hash of which they are
+    version: int
+    frontier: Mapping[str, int]
+    columns: list[str]
+    gaps: Mapping[str, int]  # state → gap records
+    closed_until: str | None
+    incarnations: Mapping[str, list[str]]
+    totals: Mapping[str, int]  # outcome → records, by the account
+    problems: list[str]  # of the account
 
 
-def _renamed(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with today's keys; a section whose name changes takes all that is in it along."""
-    found: dict[str, Any] = {}
-    for path, value in _leaves(told):
-        name = path.split("/")[1] if path.startswith("pipelines/") else ""
-        general = path.replace(f"/{name}/", "/*/", 1) if name else path
-        old = max((key for key in CONFIG_KEYS if f"{general}/".startswith(f"{key}/")), key=len, default=general)
-        *above, key = (CONFIG_KEYS.get(old, old) + general.removeprefix(old)).replace("*", name).split("/")
-        section = found
-        for part in above:
-            section = section.setdefault(part, {})
-        section[key] = f"{value} s" if general.startswith("autoscale/policy/") and general.endswith("_s") else value
+def archives() -> list[Path]:
+    """Return the fixture's archives. None is ever replaced."""
+    return sorted(FIXTURES.glob("log-1*.tar.xz"))
+
+
+def unpack(archive: Path, root: Path) -> Mapping[str, Facts]:
+    """Unpack an archive and let its files name the folder they lie in by now. Returns the facts of each lake."""
+    document = json.loads(archive.with_name(archive.name.replace(".tar.xz", ".json")).read_text())
+    with tarfile.open(archive) as members:
+        members.extractall(root, filter="data")
+    for path in root.rglob("*"):
+        if path.is_file() and document["root"].encode() in (content := path.read_bytes()):
+            path.write_bytes(content.decode().replace(document["root"], str(root)).encode())
+    return {name: Facts(**facts) for name, facts in document["lakes"].items()}
+
+
+def table_of(config: Config) -> PipelineTable:
+    """Return the pipeline's table."""
+    return main_table(PIPELINE, config)
+
+
+def kinds_of(table: PipelineTable) -> list[str]:
+    """Return the kinds of a table's entries."""
+    return [parse_entry(version, actions).kind for version, actions in table.entries(-1)]
+
+
+def lake_facts(root: Path) -> Facts:
+    """Read what a lake says of itself by the code of today."""
+    config = load(root / "headrace.yaml")
+    table = table_of(config)
+    snapshot = table.snapshot()
+    found = audit(config, PIPELINE, since=None, deep=False)
+    states = [one.state for one in gap_records(table, PIPELINE).values()]
+    return Facts(
+        kinds=sorted(kinds_below(root)),
+        rows={place.relative_to(root).as_posix(): identities(place) for place in tables_below(root)},
+        version=snapshot.version,
+        frontier={f"{part.topic}@{part.incarnation}/{part.partition}": at for part, at in snapshot.parts().items()},
+        columns=[f"{field.name}: {field.type}" for field in snapshot.columns()],
+        gaps={state: states.count(state) for state in sorted(set(states))},
+        closed_until=None if snapshot.closed_until is None else snapshot.closed_until.isoformat(),
+        incarnations=snapshot.incarnations(),
+        totals={name: found.reconciliation.total(name) for name in TOTALS},
+        problems=[str(problem) for problem in found.problems],
+    )
+
+
+def identities(place: Path) -> list[Any]:
+    """Return how many rows a table has, and a hash of where in Kafka they are from."""
+    rows = sorted(map(str, oracle.rows(place, "_topic, _incarnation, _partition, _offset")))
+    return [len(rows), sha256("\n".join(rows).encode()).hexdigest()]
+
+
+TOTALS = ("read", "rows", "late", "dead_letters", "quarantined", "tombstones", "filtered")
+
+
+def tables_below(root: Path) -> list[Path]:
+    """Return the folders of a lake's tables that have rows of records."""
+    logs = [*root.rglob("_delta_log"), *(path.parent for path in root.rglob("_headrace/log"))]
+    return sorted({path.parent for path in logs if list(path.parent.rglob("*.parquet"))})
+
+
+def kinds_below(root: Path) -> set[str]:
+    """Return the kinds of entries that all tables of a lake have, by their files alone."""
+    entries = [*root.rglob("_delta_log/*.json"), *root.rglob("_headrace/log/*.json")]
+    found = set()
+    for path in entries:
+        for line in path.read_text().splitlines():
+            about = json.loads(json.loads(line).get("commitInfo", {}).get("headrace", "{}"))
+            found |= {about["kind"]} if "kind" in about else set()
     return found
-
-
-def _leaves(told: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(told, dict) and told:
-        for key, value in told.items():
-            yield from _leaves(value, f"{at}/{key}" if at else key)
-    else:
-        yield at, told
-
-
-def then(place: Place, name: str) -> Any:
-    """Return what the release answered, as of this place."""
-    return json.loads(place.localised(json.dumps(facts()["answers"][name])))
-
-
-def now(place: Place, name: str) -> Any:
-    """Return what today's code answers."""
-    return ask(Path(place.root), {**OF_THE_LAKE, **OF_ALL}[name])
-
-
-def differences(was: Any, found: Any, at: str = "") -> list[str]:
-    """Say where an answer is another one than it `was`, as far as they are compared. Further keys are no difference."""
-    match was, found:
-        case (dict(), dict()):
-            keys = sorted(was.keys() - PASSED_OVER)
-            pairs = {f"{at}.{key}": (was[key], found.get(key, "no such key")) for key in keys}
-        case (list(), list()) if len(was) == len(found):
-            pairs = {f"{at}[{i}]": pair for i, pair in enumerate(zip(was, found, strict=True))}
-        case _:
-            return [] if was == found else [f"{at} was {was!r} and is {found!r}"]
-    return [one for place, pair in pairs.items() for one in differences(*pair, place)]

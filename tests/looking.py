@@ -17,6 +17,8 @@ from writer.config.pipelines import Config
 from writer.schemas.registry import SchemaNotFound
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+# Facts that each entry of a gap has.
+GAP_FACTS: Mapping[str, Any] = {"run": 1, "at": NOW.isoformat(), "hints": [], "topic_ids": {}}
 TIME = {"type": "long", "logicalType": "timestamp-millis"}
 EVENT: dict[str, Any] = {
     "type": "record", "name": "Event",

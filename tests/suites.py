@@ -28,7 +28,7 @@ HISTORIES = tuple(
         "contract/test_replay", "contract/test_replay_wire", "contract/test_reprocess",
         "contract/test_reprocess_race", "contract/test_retention", "contract/test_rewind", "contract/test_shadow",
         "contract/test_target_kills", "property/test_dedupe_window", "property/test_reprocess",
-        "unit/test_existing_lake", "unit/test_late",
+        "contract/test_existing_lake", "unit/test_late",
     )
 )  # fmt: skip
 

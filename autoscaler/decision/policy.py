@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from writer.config.base import did_you_mean
-from writer.core import retired
 from writer.core.errors import ConfigError
 from writer.core.units import duration
 
@@ -153,8 +152,6 @@ def assigned(policy: Policy, assignments: Iterable[str]) -> Policy:
         name, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"{text!r} sets nothing; write it as utilization_target=0.7")
-        if (heir := retired.POLICY.get(name)) is not None:
-            raise ConfigError(f"the parameter {name!r} is now {heir!r}")
         if name not in known:
             raise ConfigError(f"no parameter {name!r}{did_you_mean(name, list(known))}")
         given[known[name].name] = _read(name, value, known[name])

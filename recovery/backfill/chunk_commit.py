@@ -146,7 +146,7 @@ class BackfilledTable:
         accounts = []
         for part, spans in chunk.spans.items():
             counts = report.counts.get((part.topic, part.partition), Counts())
-            unread = {"holes": without_records[part].to_dict()} if part in without_records else {}
+            unread = {"without_records": without_records[part].to_dict()} if part in without_records else {}
             accounts.append({**vars(part), "spans": [list(s) for s in spans], **counts.outcomes(), **unread})
         return _ChunkOutcome(report, accounts=accounts)
 

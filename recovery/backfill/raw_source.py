@@ -68,7 +68,7 @@ class RawTable:
     def _check_topics(self, wanted: Sequence[OffsetRange], there: Mapping[str, Sequence[str]]) -> None:
         """Raise SourceFailed where its log says that one number of an incarnation means two topics.
 
-        `there`: ids of the topics by its log; older releases noted none.
+        `there`: ids of the topics by its log; none where its pipeline has not noted them.
         """
         for topic, number in sorted({(r.part.topic, r.part.incarnation) for r in wanted}):
             here, others = (ids.get(topic, ())[number - 1 : number] for ids in (self._ids, there))

@@ -111,12 +111,12 @@ def _show(console: Console, name: str, documents: dict[str, Any]) -> None:
     rows.append(("lease", held))
     rows.append(("frontier", documents["silent"] or documents["frontier"]))
     if failure is not None:
-        what = "a person must act" if failure["halt"] else f"begins at {failure['rung'] or RecoveryLevel.RESTART.name}"
+        what = "a person must act" if failure["halt"] else f"begins at {failure['level'] or RecoveryLevel.RESTART.name}"
         rows.append(("last failure", f"{instant(failure['at'])}, exit code {failure['exit_code']}"))
         rows.append(("message", failure["error"] or "nothing"))
-        rows.append(("class", f"{failure['row']}: {failure['said']} ({what})"))
+        rows.append(("class", f"{failure['row']}: {failure['message']} ({what})"))
         rows.append(("decided then", memory["action"]))
-    rows.append(("level", state["rung"] or "none"))
+    rows.append(("level", state["level"] or "none"))
     rows.append(("halted", state["halted"] or "no"))
     for label, one in documents["budgets"].items():
         spent = f"{one['used']} of {one['times_max']} within {show_duration(timedelta(seconds=one['within_seconds']))}"

@@ -10,9 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated
-
-from pydantic import Field
 
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import Instant, RecoveryLevel, StoredLevel
@@ -72,7 +69,7 @@ class Policy:
 class Attempt:
     """A level that was taken."""
 
-    level: Annotated[StoredLevel, Field(alias="rung")]
+    level: StoredLevel
     at: Instant
     row: str  # the verdict that led to it
     run: int | None = None  # run of the checkpoint at that time
@@ -83,7 +80,7 @@ class State:
     """What is remembered of a pipeline."""
 
     # The last that was taken since it was healthy for long; None: none yet.
-    level: Annotated[StoredLevel | None, Field(alias="rung")] = None
+    level: StoredLevel | None = None
     attempts: tuple[Attempt, ...] = ()  # oldest first; pauses on the lowest level are not among them
     streak: int = 0  # starts since it was last well: pauses grow by it
     healthy_since: Instant | None = None

@@ -24,11 +24,11 @@ class Failure:
     exit_code: int
     row: str
     halt: bool
-    message: Annotated[str, Field(alias="said")]
+    message: str
     error: str  # the driver's own sentence; empty when it said nothing
-    run: int | None = None
-    frontier: str = "held"
-    level: Annotated[StoredLevel | None, Field(alias="rung")] = field(kw_only=True)
+    run: int | None
+    frontier: str
+    level: StoredLevel | None
 
     @property
     def verdict(self) -> Verdict:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.carried import Died, Driver, log
 from tests.contract.audits import OLD, P0, audited, driver, form, mixed, said
-from tests.looking import NOW, event
+from tests.looking import GAP_FACTS, NOW, event
 from writer.cli.main import app
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.dead_letters import Selection
@@ -113,7 +113,7 @@ def test_a_record_without_an_outcome_is_found(driver):
 
 def test_missing_offsets_without_a_reason_are_an_alarm(driver):
     last = driver.carry([log({at: event(at) for at in (0, 3)})], {0: 4})
-    edit(driver, last, lambda about, _: about["ranges"][0].pop("holes"))
+    edit(driver, last, lambda about, _: about["ranges"][0].pop("without_records"))
     assert "2 offsets gave no record" in said(audited(driver, deep=False))
 
 
@@ -184,7 +184,9 @@ def test_dead_letters_whose_side_files_are_not_applied_are_counted(driver, deep)
 
 def test_a_recorded_gap_and_an_adopted_topic_keep_the_chain(driver):
     driver.carry([log(mixed(0, 20))], {0: 20})
-    driver.table.record_gap(driver.table.snapshot(), Gap("g-1", driver.epoch, [OffsetRange(P0, 20, 35)], "retention"))
+    driver.table.record_gap(
+        driver.table.snapshot(), Gap("g-1", driver.epoch, [OffsetRange(P0, 20, 35)], "retention", GAP_FACTS)
+    )
     moved = Adoption(
         {"clicks": ["uuid-1"], "taps": ["uuid-2"]}, {TopicPartition("taps", 1, 0): 100}, facts={"at": NOW.isoformat()}
     )

@@ -39,8 +39,6 @@ from writer.output.tables import console
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.appender import Converted
 from writer.table.log.foreign_writes import ForeignChange
-from writer.table.log.operations import Closing
-from writer.table.log.snapshot import ROUTED, TooNew
 
 FORMS = ["delta", "parquet"]
 HOUR = timedelta(hours=1)
@@ -187,9 +185,7 @@ def test_on_s3_it_is_the_same(tmp_path: Path, form: str, on_s3: ObjectServer) ->
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_writer_of_the_old_format_stops_with_a_sentence_and_so_does_one_of_an_older_release(
-    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_of_the_old_format_stops_with_a_sentence(tmp_path: Path, form: str) -> None:
     driver = Driver(tmp_path, form, seal=SEAL)
     driver.start()
     driver.carry([log(mixed(0, 10))], {0: 10})
@@ -198,12 +194,6 @@ def test_a_writer_of_the_old_format_stops_with_a_sentence_and_so_does_one_of_an_
         driver.carry([log(mixed(10, 20))], {0: 20})
     with pytest.raises(Converted):
         Driver(tmp_path, form, seal=SEAL)
-    with monkeypatch.context() as older:
-        older.setattr("writer.table.log.snapshot.NEWEST", ROUTED)
-        with pytest.raises(TooNew, match="has format 6, this headrace knows formats up to 5"):
-            driver.table.close(driver.table.snapshot(), Closing("c", NOW, {"reason": "command"}))
-        with pytest.raises(TooNew):
-            Driver(tmp_path, form, seal=SEAL)
     assert Converted.exit_code == 2
     assert oracle.offsets(Path(driver.lake))["clicks", 0] == [at for at in range(10) if at % 10 not in (2, 4, 6)]
 

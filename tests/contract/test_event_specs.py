@@ -37,7 +37,6 @@ from writer.output.tables import console
 from writer.status.model import Totals, event_time_newest
 from writer.table.factory import all_tables
 from writer.table.ledger.segment import segments
-from writer.table.log.snapshot import FORMAT, WITH_SPECS
 
 P0 = TopicPartition("clicks", 1, 0)
 SPEC = {
@@ -86,17 +85,15 @@ def test_a_failing_row_is_a_dead_letter_alone(tmp_path: Path) -> None:
     audited(driver.config)
 
 
-def test_the_format_rises_for_tables_with_specs_alone(tmp_path: Path) -> None:
+def test_a_table_without_specs_has_no_fact_of_them(tmp_path: Path) -> None:
     plain = Driver(tmp_path / "plain")
     plain.start()
     plain.carry([log({at: event(at) for at in range(6)})], {0: 6})
-    assert plain.table.snapshot().format == FORMAT
     (commit,) = (entry for entry in plain.table.history() if entry.kind == "batch")
     assert "filtered" not in json.dumps(commit.facts)
     assert "specs" not in commit.facts
     entries = ((one, actions) for one, actions in plain.table.entries(-1))
     assert not any("filtered" in one.outcomes for page in segments(entries, "clicks") for one in page.committed_ranges)
-    assert carried(tmp_path / "shaped").table.snapshot().format == WITH_SPECS
 
 
 def test_a_change_of_a_spec_is_an_entry_and_ranges_keep_their_version(tmp_path: Path) -> None:

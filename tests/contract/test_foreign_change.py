@@ -21,9 +21,7 @@ from writer.cli.write import table_accept
 from writer.core.errors import ConfigError, Fenced
 from writer.output.tables import console
 from writer.table.factory import main_table
-from writer.table.log import snapshot
 from writer.table.log.foreign_writes import ForeignChange
-from writer.table.log.snapshot import TooNew
 
 Theirs = Callable[[DeltaTable, int], Any]  # what another client does; the version after the first batch
 
@@ -231,21 +229,6 @@ def test_where_nothing_was_done_nothing_is_accepted(tmp_path: Path, capsys: pyte
     accepted(driver)
     assert "no other client did anything that needs to be accepted" in capsys.readouterr().out
     assert driver.table.snapshot().version == driver.own + 1
-    assert driver.table.snapshot().format == snapshot.FORMAT
-
-
-@pytest.mark.parametrize("way", ["accept", "rewind"])
-def test_an_older_headrace_refuses_a_table_that_has_an_answer(
-    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = changed(tmp_path, UPDATE)
-    accepted(driver) if way == "accept" else back(driver, driver.own)
-    assert driver.table.snapshot().format == snapshot.ANSWERED
-    made = goes_on(driver)
-    assert made.table.snapshot().format == snapshot.ANSWERED, "a start does not lower it"
-    monkeypatch.setattr(snapshot, "NEWEST", snapshot.ANSWERED - 1)
-    with pytest.raises(TooNew):
-        Driver(tmp_path)
 
 
 def test_json_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,6 @@ from writer.sealing.rules import SealBlocked, SealNow
 from writer.sealing.sealer import Sealer
 from writer.status.progress import Progress
 from writer.table.gap_records import gap_records
-from writer.table.log.control_commits import TooOld
 from writer.table.log.operations import Loss
 
 __all__ = ["driver"]
@@ -143,14 +142,6 @@ def test_gap_records_outlive_the_log(tmp_path):
     assert found.adds_up, found.problems
     offsets = driver.table.rows().to_table(columns=["_offset"]).column("_offset").to_pylist()
     assert sorted(offsets) == [at for at in range(140) if at % 10 != 5]
-
-
-@pytest.mark.parametrize("form", ["delta"])
-def test_a_table_whose_driver_knows_no_fills_is_not_filled(driver, tmp_path, monkeypatch):
-    monkeypatch.setattr("writer.table.log.control_commits.FORMAT", 99)
-    with pytest.raises(TooOld, match="start pipeline 'clicks' once with this headrace"):
-        filled(driver, archived(tmp_path, values(0, 120)))
-    check(driver, 72, 8)
 
 
 def risen(start: int, end: int) -> dict[int, bytes | None]:

@@ -155,7 +155,7 @@ def test_a_folder_above_that_cannot_be_listed_stops_nothing_and_is_named(tmp_pat
 
 @pytest.fixture
 def existing(root: str, tmp_path: Path, form: str) -> Driver:
-    """A lake of an older release, with its dead letters inside the table."""
+    """A lake with its dead letters inside the table, which nobody looked at when they were made."""
     table = {"location": f"{root}/lake", "dead_letters": f"{root}/lake/letters"}
     driver = filled(tmp_path, form, commits=2, table=table)
     driver.carry([log({20: b"broken", 21: event(3)})], {0: 22})

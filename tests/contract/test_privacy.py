@@ -30,7 +30,7 @@ from writer.privacy.encryption import decrypted
 from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring
 from writer.table.factory import all_tables
 from writer.table.ledger.gap_record import GapRecord
-from writer.table.log.snapshot import FORMAT, WITH_PRIVACY
+from writer.table.log.snapshot import FORMAT
 
 TAGGED = {**EVENT, "fields": [
     {**EVENT["fields"][0], "confluent:tags": ["PII"]}, EVENT["fields"][1], {**EVENT["fields"][2], "pii": "secret"},
@@ -88,12 +88,12 @@ def test_rows_hold_what_the_words_of_the_schema_leave(tmp_path: Path) -> None:
     assert {row["at"] for row in rows} == {NOW - timedelta(minutes=1)}
 
 
-def test_the_format_rises_for_tables_with_privacy_alone(tmp_path: Path) -> None:
+def test_the_first_policies_are_an_entry_of_the_log(tmp_path: Path) -> None:
     plain = Driver(tmp_path / "plain")
     plain.start()
     assert (plain.table.snapshot().format, plain.table.snapshot().privacy) == (FORMAT, 0)
     snapshot = started(tmp_path).table.snapshot()
-    assert (snapshot.format, snapshot.privacy) == (WITH_PRIVACY, 1)
+    assert (snapshot.format, snapshot.privacy) == (FORMAT, 1)
     (entry,) = (one.facts for one in started(tmp_path).table.history() if one.kind == "privacy")
     keys = read_keyring(ring_at(tmp_path))
     assert entry["policies"] == PRIVACY

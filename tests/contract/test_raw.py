@@ -30,7 +30,6 @@ from writer.output.tables import console
 from writer.status.model import Totals
 from writer.table.factory import all_tables
 from writer.table.log.operations import Closing
-from writer.table.log.snapshot import WITH_RAW
 
 DAY = timedelta(days=1)
 VALUES: dict[int, bytes | None] = {
@@ -318,7 +317,6 @@ def test_without_a_raw_table_nothing_is_other_than_it_was(tmp_path: Path) -> Non
     carried(driver, VALUES)
     (facts,) = driver.table.recent(1)
     assert not [key for key in ("raw", *facts["ranges"][0]) if key == "raw" and key in facts]
-    assert driver.table.snapshot().format < 7
     assert oracle.rows(Path(driver.lake), "count(*)") == [(4,)]
 
 
@@ -328,7 +326,6 @@ def test_it_becomes_an_iceberg_table_with_the_others(tmp_path: Path) -> None:
     settings = configured(tmp_path, "iceberg", table=table)
     assert run_convert(settings, "clicks", write=True, now=NOW, as_json=True, out=console())
     driver = made(tmp_path, "iceberg")
-    assert driver.table.snapshot().format == WITH_RAW
     carried(driver, VALUES | {8: None})
     assert sorted(kept(driver)) == list(range(9))
     seen = audited(driver)

@@ -14,7 +14,7 @@ import typer
 from recovery.cli import rewind
 from recovery.rewind.execute import RewindExecution
 from tests.carried import Driver, log
-from tests.looking import NOW, event
+from tests.looking import GAP_FACTS, NOW, event
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.clients.kafka import Topic
@@ -263,7 +263,7 @@ def test_what_kafka_does_not_hold_is_said_and_refused_without_the_flag(driver: W
     assert ids(driver) == ROWS
     assert back(driver, driver.good, Cluster(24, earliest=15), accept_loss=True) == 0
     epoch = driver.table.begin({}, {"clicks": ["uuid-1"]})
-    driver.table.record_gap(driver.table.snapshot(), Gap("g", epoch, [OffsetRange(P0, 12, 15)], "retention"))
+    driver.table.record_gap(driver.table.snapshot(), Gap("g", epoch, [OffsetRange(P0, 12, 15)], "retention", GAP_FACTS))
     driver.start()
     driver.carry([good(15, 24)], {0: 24})
     assert ids(driver) == [n for n in ROWS if not 12 <= n < 15]
@@ -276,7 +276,9 @@ def test_a_topic_that_is_another_one_now_is_not_taken_back_even_with_the_flag(dr
 
 
 def test_a_gap_that_was_opened_since_is_over_and_opened_again_where_kafka_lacks_it(driver: Wrong) -> None:
-    driver.table.record_gap(driver.table.snapshot(), Gap("g1", driver.epoch, [OffsetRange(P0, 24, 30)], "retention"))
+    driver.table.record_gap(
+        driver.table.snapshot(), Gap("g1", driver.epoch, [OffsetRange(P0, 24, 30)], "retention", GAP_FACTS)
+    )
     assert driver.table.snapshot().gaps == (1, 6)
     look = way(driver, Cluster(40, earliest=0)).look(driver.good)
     assert look.plan.gaps == {"g1": 6}

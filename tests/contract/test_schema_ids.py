@@ -151,18 +151,6 @@ def test_a_commit_is_refused_when_the_log_has_another_meaning_by_then(driver: Dr
     refused(driver, lambda: driver.carry([log({at: event(at) for at in range(20, 25)})], {0: 25}))
 
 
-def test_a_table_of_an_older_headrace_takes_what_ids_mean_now(tmp_path: Path, form: str) -> None:
-    older = Driver(tmp_path, form)
-    older._walk.schemas.meant = lambda _: {}
-    older.start()
-    older.carry([log({0: event(0)})], {0: 1})
-    assert kept(older.table.snapshot()) == {}
-    later = again(older)
-    later.start()
-    later.carry([log({1: event(1)})], {0: 2})
-    assert kept(later.table.snapshot()) == {NAME: AFTER}
-
-
 def moved(driver: Driver, **registry: Any) -> Config:
     raw = driver.config.model_dump(mode="json", exclude_unset=True)
     return Config.model_validate({**raw, "registry": registry})

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tests.bucketed import HOUR, MINUTE, NOON, PARTS, Lake, SilentTopics, label
+from tests.looking import GAP_FACTS
 from writer.core.offsets import OffsetRange
 from writer.core.units import microseconds
 from writer.driver.sealing.steps import Closer, seal_due
@@ -148,9 +149,7 @@ def test_a_new_partition_that_holds_records_keeps_the_clock_from_closing(lake: L
 def test_a_gap_blocks_the_buckets_that_it_may_touch_and_no_other(lake: Lake) -> None:
     hints = [{"from": (NOON + 70 * MINUTE).isoformat(), "until": (NOON + 80 * MINUTE).isoformat()}]
     lake.write(NOON, NOON + HOUR, NOON + 2 * HOUR)
-    gap = Gap(
-        uuid4().hex, lake.epoch, [OffsetRange(PARTS[1], 0, 5)], "retention", {"at": NOON.isoformat(), "hints": hints}
-    )
+    gap = Gap(uuid4().hex, lake.epoch, [OffsetRange(PARTS[1], 0, 5)], "retention", {**GAP_FACTS, "hints": hints})
     lake.table.record_gap(lake.table.snapshot(), gap)
     closed(lake, NOON + 3 * HOUR)
     sealer = lake.sealer()
@@ -245,7 +244,7 @@ def test_the_unsealed_index_is_the_same_from_any_checkpoint_or_none(lake: Lake) 
     for old in marks:
         checkpoint.put(old)
         (stored,) = json.loads(lake.table.store.read(INDEX).content)["buckets"][:1]  # type: ignore[union-attr]
-        assert stored["told"] is True, "its name on storage"
+        assert stored["rows_known"] is True
         assert lake.sealer().follow().unsealed == wanted
     lake.table.store.put(INDEX, b"{")
     assert lake.sealer().follow().unsealed == wanted

@@ -23,6 +23,7 @@ from tests.contract.tables import (
     table,
     written,
 )
+from tests.looking import GAP_FACTS
 from tests.opened import OPENED
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile
@@ -68,7 +69,7 @@ def test_a_commit_that_does_not_start_at_the_frontier_is_fenced(
 
 
 def gap(epoch: int, *ranges: OffsetRange) -> Gap:
-    return Gap(uuid4().hex, epoch, ranges, "retention", {"run": 1, "at": "2026-11-20T05:00:00+00:00"})
+    return Gap(uuid4().hex, epoch, ranges, "retention", GAP_FACTS)
 
 
 def test_a_gap_moves_the_frontier_without_files_and_keeps_its_record(
@@ -84,7 +85,7 @@ def test_a_gap_moves_the_frontier_without_files_and_keeps_its_record(
     entry = table.history(1)[0]
     assert (entry.kind, entry.version) == ("gap", version)
     assert entry.facts == {
-        "kind": "gap", "id": lost.id, "cause": "retention", "run": 1, "at": "2026-11-20T05:00:00+00:00",
+        "kind": "gap", "id": lost.id, "cause": "retention", **GAP_FACTS,
         "ranges": [
             {"topic": "clicks", "incarnation": 1, "partition": 0, "start": 10, "end": 25},
             {"topic": "clicks", "incarnation": 1, "partition": 1, "start": 0, "end": 3},

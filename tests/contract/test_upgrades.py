@@ -13,7 +13,7 @@ from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, Schemas, event
 from tests.unit.test_standing import Cluster
 from writer.audit.audit import audit
-from writer.clients.kafka import Topic
+from writer.clients.kafka import BrokerUnreachable, Topic
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, SchemaChanged
 from writer.core.offsets import TopicPartition
@@ -22,12 +22,12 @@ from writer.maintenance.retention import works
 from writer.offsets import start_offsets
 from writer.preflight import host_checks
 from writer.schemas.registry import source
+from writer.status import from_table
 from writer.storage.base import S3Settings
 from writer.table import locations
 from writer.table.factory import main_table
 from writer.table.log import snapshot
-from writer.table.log.entries import parse_commit_info
-from writer.table.log.snapshot import FORMAT, KINDS, NEWEST, PASSED_OVER, TooNew
+from writer.table.log.snapshot import FORMAT, KINDS, TooNew
 
 ROOT = Path(__file__).parents[2]
 P0 = TopicPartition("clicks", 1, 0)
@@ -40,79 +40,67 @@ def filled(root: Path, form: str = "delta") -> Driver:
     return driver
 
 
-def written_by(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Let this headrace be another one."""
-    monkeypatch.setattr("writer.table.log.control_commits.FORMAT", number)
-    monkeypatch.setattr(snapshot, "NEWEST", number)
+def of_newer_headrace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this headrace be one that knows the next format."""
+    monkeypatch.setattr("writer.table.log.appender.FORMAT", FORMAT + 1)
+    monkeypatch.setattr(snapshot, "FORMAT", FORMAT + 1)
 
 
-def as_format_1(driver: Driver) -> None:
-    """Take the number out of the log: as it was before there was one."""
-    entries = [*Path(driver.lake).glob("_delta_log/*.json"), *Path(driver.lake).glob("_headrace/log/*[0-9].json")]
-    for entry in entries:
-        lines = entry.read_text().splitlines(keepends=True)
-        entry.write_text("".join(line for line in lines if '"clicks/format"' not in line))
-
-
-def test_a_table_has_its_format_from_its_first_start(tmp_path: Path, form: str) -> None:
-    assert filled(tmp_path, form).table.snapshot().format == FORMAT
-
-
-def test_a_table_without_a_number_is_format_1_and_the_next_start_upgrades_it(tmp_path: Path, form: str) -> None:
-    as_format_1(filled(tmp_path, form))
+def test_the_first_entry_of_headrace_gives_a_log_its_format(tmp_path: Path, form: str) -> None:
     driver = Driver(tmp_path, form)
-    assert driver.table.snapshot().format == 1
+    assert driver.table.snapshot().format == 0
     driver.start()
-    after = driver.table.snapshot()
-    assert after.format == FORMAT
-    (_, actions) = driver.table.entries(after.version - 1)[-1]
-    assert parse_commit_info(actions)[1] == {"kind": "start", "upgraded": {"from": 1, "to": FORMAT}}
-    driver.carry([log({at: event(at) for at in range(5, 9)})], {0: 9})
-    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
-    driver.start()
-    (_, actions) = driver.table.entries(driver.table.snapshot().version - 1)[-1]
-    assert parse_commit_info(actions)[1] == {"kind": "start"}, "it is noted once"
+    (entry,) = driver.table.entries(driver.table.snapshot().version - 1)
+    assert [a["txn"]["version"] for a in entry[1] if a.get("txn", {}).get("appId") == "clicks/format"] == [FORMAT]
+    driver.carry([log({at: event(at) for at in range(5)})], {0: 5})
+    numbers = [a for _, actions in driver.table.entries(-1) for a in actions if "clicks/format" in str(a.get("txn"))]
+    assert len(numbers) == 1, "it is set once"
 
 
-def test_an_older_headrace_writes_nothing_to_a_newer_table(
+def test_a_side_table_has_the_format_too(tmp_path: Path, form: str) -> None:
+    driver = filled(tmp_path, form)
+    driver.carry([log({5: b"broken"})], {0: 6})
+    assert driver.side(driver.dead_letters).snapshot().format == FORMAT
+
+
+def test_a_table_of_a_newer_format_is_neither_written_nor_read(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as newer:
-        written_by(newer, NEWEST + 1)
+        of_newer_headrace(newer)
         driver = filled(tmp_path, form)
-        version = driver.table.snapshot().version
-    with pytest.raises(TooNew, match=rf"has format {NEWEST + 1}, this headrace knows formats up to {NEWEST}"):
+        table = driver.table
+        before = table.snapshot()
+    reason = rf"has format {FORMAT + 1}, this headrace knows formats up to {FORMAT}"
+    with pytest.raises(TooNew, match=reason):
         Driver(tmp_path, form)
-    older = main_table("clicks", driver.config)
-    with pytest.raises(TooNew):
-        older.begin({P0: 0}, {"clicks": ["uuid-1"]})
-    with pytest.raises(TooNew):
-        driver.carry([log({at: event(at) for at in range(5, 9)})], {0: 9})
-    assert older.snapshot().version == version
+    for attempt in (
+        lambda: table.begin({P0: 0}, {"clicks": ["uuid-1"]}),
+        lambda: table.write(before, [], {}, {"kind": "columns"}),
+        lambda: driver.carry([log({at: event(at) for at in range(5, 9)})], {0: 9}),
+        lambda: audit(driver.config, "clicks", since=None, deep=False),
+        table.history,
+    ):
+        with pytest.raises(TooNew, match=reason):
+            attempt()
+    assert table.state().version == before.version
     assert TooNew.exit_code == 2
     assert findings(driver.config)["table"].startswith("failed the log of the table")
+    view = from_table.view("clicks", driver.config, BrokerUnreachable("away"), NOW)
+    assert (view.state, bool(re.search(reason, view.error or ""))) == ("unreadable", True)
 
 
-def test_a_format_is_never_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = filled(tmp_path)
-    written_by(monkeypatch, FORMAT - 1)
-    with pytest.raises(TooNew):
-        driver.start()
+def test_every_kind_of_entry_that_the_code_writes_is_listed() -> None:
+    sources = [path.read_text() for path in (ROOT / "writer").rglob("*.py")]
+    kinds = {kind for source in sources for kind in re.findall(r'\{"kind": "(\w+)"', source)}
+    kinds |= {kind for source in sources for kind in re.findall(r'"kind": "(\w+)", "to"', source)}
+    assert kinds == set(KINDS), "docs/adr/0047-log-format-1.md says when a new kind needs another format"
 
 
-def test_every_kind_of_entry_that_the_code_writes_belongs_to_a_format() -> None:
-    known = {kind for kinds in KINDS.values() for kind in kinds} | set(PASSED_OVER)
-    found = {
-        kind for path in (ROOT / "writer").rglob("*.py") for kind in re.findall(r'\{"kind": "(\w+)"', path.read_text())
-    }
-    assert len(found) >= 8
-    assert found <= known, f"a new kind of entry makes a new format: {found - known}"
-
-
-def test_the_page_names_the_kinds_of_each_format() -> None:
+def test_the_page_names_the_format_and_every_kind() -> None:
     page = (ROOT / "docs" / "UPGRADES.md").read_text()
-    for number, kinds in KINDS.items():
-        assert re.search(rf"^\| {number}\b[^|]*\| {', '.join(f'`{kind}`' for kind in kinds)} \|$", page, re.MULTILINE)
+    assert f"has format {FORMAT}" in page
+    assert set(KINDS) <= set(re.findall(r"`(\w+)`", page.partition("## What may change")[0]))
 
 
 # What may change.
@@ -319,7 +307,6 @@ def with_raw(driver: Driver, **raw: Any) -> Driver:
 
 def raw_added(driver: Driver) -> Driver:
     again = with_raw(driver)
-    assert again.table.snapshot().format == 7
     again.carry([log({5: None})], {0: 6})
     found = audit(again.config, "clicks", since=None, deep=True)
     assert (found.adds_up, found.reconciliation.raw) == (True, 1)
@@ -369,8 +356,6 @@ def test_a_change_on_a_live_table_does_what_the_page_says(change: str, tmp_path:
 
 
 def test_every_change_on_the_page_is_tried() -> None:
-    page = (
-        (ROOT / "docs" / "UPGRADES.md").read_text().partition("## What may change")[2].partition("## Retired names")[0]
-    )
+    page = (ROOT / "docs" / "UPGRADES.md").read_text().partition("## What may change")[2]
     rows = re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE)
     assert set(rows) - {"change", "---"} == CHANGES.keys()

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from typer.testing import CliRunner
 
 from tests import oracle
+from tests.looking import GAP_FACTS
 from tests.opened import delta_table
 from tests.writing import Site
 from writer.cli.main import app
@@ -162,7 +163,7 @@ def test_a_log_shorter_than_the_table_is_refused_and_adopted_by_hand(site: Site,
     site.once()
     table = delta_table(str(lake), "events")
     ahead = Gap(
-        uuid4().hex, table.snapshot().epoch, [OffsetRange(TopicPartition(name, 1, 0), 300, 340)], "test", {"run": 1}
+        uuid4().hex, table.snapshot().epoch, [OffsetRange(TopicPartition(name, 1, 0), 300, 340)], "test", GAP_FACTS
     )
     table.record_gap(table.snapshot(), ahead)
     said = site.once(code=2)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.examples import share
+from tests.looking import GAP_FACTS
 from writer.audit.offset_count import FileSet, count
 from writer.audit.reconciliation import state
 from writer.core.files import BucketFile
@@ -49,7 +50,7 @@ def histories(draw):
             "rows": rows,
                      "tombstones": tombstones, "dead_letters": dead, "quarantined": quarantined}  # fmt: skip
             about |= {"filtered": filtered} if filtered else {}
-            about |= {"holes": {"offsets": without_records, "spans": []}} if without_records else {}
+            about |= {"without_records": {"offsets": without_records, "spans": []}} if without_records else {}
             dead_letters[part] += dead
             frontier[part] += sum(sizes)
             rules = {"specs": {"filtered": {"T": {"where": filtered}}}} if filtered else {}
@@ -58,7 +59,7 @@ def histories(draw):
             frontier[part] += draw(st.integers(0, 3))
             skipped = {**place, "start": start, "end": frontier[part]}
             name = f"gap{len(entries)}"
-            entries.append(entry({"kind": "gap", "id": name, "cause": "retention", "ranges": [skipped]}))
+            entries.append(entry({**GAP_FACTS, "kind": "gap", "id": name, "cause": "retention", "ranges": [skipped]}))
             waiting.append((name, part, start, frontier[part]))
         elif kind == "fill" and waiting:
             gap, part, first, end = waiting.pop()
@@ -68,7 +69,7 @@ def histories(draw):
             about = {"topic": part.topic, "incarnation": part.incarnation, "partition": part.partition,
                      "spans": [[first, at]] if first < at else [], "read": at - first - without_records,
                      "dead_letters": dead, "rows": at - first - without_records - dead}  # fmt: skip
-            about |= {"holes": {"offsets": without_records, "spans": []}} if without_records else {}
+            about |= {"without_records": {"offsets": without_records, "spans": []}} if without_records else {}
             told = {"gap": gap, "source": "kafka", "left": end - at, "done": at == end, "files": 1}
             dead_letters[part] += dead
             waiting += [(gap, part, at, end)] if at < end else []
@@ -136,8 +137,8 @@ def test_an_entry_that_lies_about_a_count_is_found(history, data):
 def test_a_page_of_another_format_is_refused():
     (one,) = segments([(0, entry({"kind": "start"}))], "p")
     page = to_json(one, "p", "id")
-    with pytest.raises(LedgerUnreadable, match="has the format 3, this headrace knows"):
-        from_json({**page, "format": 3}, "page 0")
+    with pytest.raises(LedgerUnreadable, match="has the format 2, this headrace knows"):
+        from_json({**page, "format": 2}, "page 0")
     del page["begins"]
     with pytest.raises(LedgerUnreadable, match="is not a page of the ledger"):
         from_json(page, "page 0")

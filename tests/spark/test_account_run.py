@@ -60,8 +60,8 @@ def test_missing_offsets_of_transactions_are_looked_up_and_no_loss(site: Site, t
     assert (part["read"], part["offsets_without_records"]) == (committed, 10)
     assert found["adds_up"]
     (account,) = [a for c in oracle.replay(lake).commits if c["kind"] == "batch" for a in c["ranges"]]
-    assert account["holes"]["spans"] == [[at, at + 1] for at in range(5, 60, 6)]
-    assert account["holes"]["because"] == "the log holds no record there"
+    assert account["without_records"]["spans"] == [[at, at + 1] for at in range(5, 60, 6)]
+    assert account["without_records"]["reason"] == "the log holds no record there"
     end = site.ends(name)[name, 0]
     questions = [((name, 0), (5, 6)), ((name, 0), (3, 5)), ((name, 0), (end, end + 5))]
     answers = next_records(site.bootstrap, timedelta(seconds=10), questions)

@@ -14,7 +14,7 @@ from recovery.backfill.source_factory import segmented
 from recovery.backfill.throttle import BackfillPace, Delay, by_lag, by_rate, lag_max
 from recovery.cli.backfill import ProgressListener, ended
 from recovery.identity import gone, process
-from tests.looking import records
+from tests.looking import GAP_FACTS, records
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.local_pipeline import Piece
@@ -99,8 +99,8 @@ def test_instants_lie_between_the_first_and_the_last_record():
 
 
 def test_a_gap_record_is_named_by_its_beginning_and_only_open_ones_are_chosen():
-    gap = parse_gap(3, {"kind": "gap", "id": "abcdef", "cause": "latest", "ranges": []})
-    other = parse_gap(4, {"kind": "gap", "id": "abcxyz", "cause": "latest", "ranges": []})
+    gap = parse_gap(3, {**GAP_FACTS, "kind": "gap", "id": "abcdef", "cause": "latest", "ranges": []})
+    other = parse_gap(4, {**GAP_FACTS, "kind": "gap", "id": "abcxyz", "cause": "latest", "ranges": []})
     lost = parse_gap(5, {"kind": "lost", "gap": "abcxyz", "by": "a", "reason": "r", "left": 0})
     assert isinstance(gap, GapRecord)
     assert isinstance(other, GapRecord)
@@ -116,10 +116,11 @@ def test_a_gap_record_is_named_by_its_beginning_and_only_open_ones_are_chosen():
 def test_a_gap_record_is_what_its_entries_say_however_they_are_stored():
     ranges = [{**vars(P0), "start": 10, "end": 50}]
     hints = [{"from": None, "until": NOON.isoformat()}]
-    opened = parse_gap(3, {"kind": "gap", "id": "g", "cause": "retention", "ranges": ranges, "hints": hints,
-                      "at": NOON.isoformat()})  # fmt: skip
+    opened = parse_gap(
+        3, {**GAP_FACTS, "kind": "gap", "id": "g", "cause": "retention", "ranges": ranges, "hints": hints}
+    )
     account = {**vars(P0), "spans": [[10, 20], [30, 35]], "read": 14, "rows": 13, "dead_letters": 1,
-               "holes": {"offsets": 1}}  # fmt: skip
+               "without_records": {"offsets": 1}}  # fmt: skip
     fill = {"kind": "fill", "gap": "g", "ranges": [account], "source": "kafka", "left": 25, "done": False, "files": 2}
     filled = parse_gap(4, fill)
     assert isinstance(opened, GapRecord)
@@ -151,8 +152,8 @@ def test_a_process_of_this_machine_that_is_gone_is_known_to_be():
 
 
 def test_a_terminal_gets_a_bar_with_what_is_left_and_a_pipe_a_line_a_chunk():
-    opened = parse_gap(3, {"kind": "gap", "id": "abcdefghij", "cause": "latest", "ranges": [{**vars(P0), "start": 0,
-                                                                                        "end": 100}]})  # fmt: skip
+    ranges = [{**vars(P0), "start": 0, "end": 100}]
+    opened = parse_gap(3, {**GAP_FACTS, "kind": "gap", "id": "abcdefghij", "cause": "latest", "ranges": ranges})
     assert isinstance(opened, GapRecord)
     chunk = ChunkCommit(version=9, offsets=60, rows=58, files=2, bytes=10, left=40, done=False)
     said = {}

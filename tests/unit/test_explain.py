@@ -2,7 +2,6 @@
 
 import ast
 import json
-import re
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -13,7 +12,7 @@ from deltalake import DeltaTable
 from rich.console import Console
 
 from tests.carried import Driver, log
-from tests.commits import ABSENT, LIMITS, Lake, account
+from tests.commits import LIMITS, Lake, account
 from tests.looking import event
 from writer.cli.read.explain import choose, run_explain, to_dict
 from writer.cli.write import delete_rows
@@ -21,8 +20,9 @@ from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.text import reason, what
 from writer.maintenance.row_keys import where
-from writer.table.log.entries import ANY_CLIENT, CREATED, KINDS, Entry
+from writer.table.log.entries import ANY_CLIENT, CREATED, Entry
 from writer.table.log.operations import Closing
+from writer.table.log.snapshot import KINDS
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -98,7 +98,6 @@ def test_the_first_of_its_start_and_once_and_read_again():
 
 
 def test_a_commit_of_another_version_is_not_guessed_at():
-    assert reason({"ranges": []}) == "its commit does not say; an older version of headrace made it"
     assert why("moon", 1, 1) == "its commit says 'moon', which this version of headrace does not know"
 
 
@@ -247,14 +246,6 @@ def test_the_page_tells_why_what_and_at_what_cost(config, written):
         assert row in rows, row
     order = [row.split()[0] for row in rows if row.split() and row.split()[0] in ("skip", "decode", "columnar")]
     assert order == ["skip", "decode", "columnar"]
-
-
-def test_a_commit_that_knows_nothing_of_this_is_shown_as_far_as_it_goes(config, written):
-    old = dict.fromkeys(("reason", "limits", "offsets", "waiting", "files", "buckets"), ABSENT)
-    written.commit(0, 10, seconds={}, event_time_max=None, **old)
-    text = page(config)
-    assert "its commit does not say" in text
-    assert re.search(r"written +500 B, 50.0 bytes/row$", text, re.MULTILINE)
 
 
 def test_json_is_one_document_by_pipeline(config, written, capsys):

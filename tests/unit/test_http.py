@@ -263,7 +263,7 @@ def test_a_driver_is_announced_found_and_asked(tmp_path, url, progress):
     assert ask_driver(driver, "clicks")["epoch"] == 3
     assert [path.name for path in (tmp_path / "clicks").iterdir()] == ["driver.json"]
     said = json.loads((tmp_path / "clicks" / "driver.json").read_text())
-    assert set(said) == {"url", "pid", "started", "epoch"}, "as older commands know it"
+    assert set(said) == {"url", "pid", "started", "epoch", "certificate"}
     retract(str(tmp_path), "clicks", driver)
     assert announced(str(tmp_path), "clicks") is None
 

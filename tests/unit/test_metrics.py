@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
+from tests import commits
 from writer.avro.schema_plan import RejectedSchema
 from writer.status.model import Sample
 from writer.status.progress import Progress
@@ -23,6 +24,7 @@ def committed(progress: Progress) -> None:
         "read": 98, "rows": 90, "dead_letters": 5, "quarantined": 2, "tombstones": 1,
     }  # fmt: skip
     facts = {
+        **commits.facts(0, 100),
         "reason": "size", "ranges": [account], "files": 3, "bytes": 6_000, "dead_letter_bytes": 500,
         "spilled_bytes": 40, "seconds": {"decode": 0.5}, "event_time_max": "2026-11-20T11:00:00+00:00",
     }  # fmt: skip

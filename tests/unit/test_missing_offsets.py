@@ -49,14 +49,14 @@ def test_a_range_without_missing_offsets_has_none():
 def test_holes_are_named_and_their_cause_is_said():
     found = without_records(0, 10, counted([1, 2, 5, 6]))
     assert found == MissingOffsets(SOURCE, 6, ((0, 1), (3, 5), (7, 10)), whole=True)
-    assert found.to_dict() == {"offsets": 6, "because": NONE_HELD, "spans": [[0, 1], [3, 5], [7, 10]]}
+    assert found.to_dict() == {"offsets": 6, "reason": NONE_HELD, "spans": [[0, 1], [3, 5], [7, 10]]}
 
 
 def test_a_log_full_of_missing_offsets_is_counted_and_not_looked_up():
     offsets = list(range(0, 4 * SPANS_MAX, 2))
     found = without_records(0, 4 * SPANS_MAX, counted(offsets))
     assert (found.offsets, found.whole) == (2 * SPANS_MAX, False)
-    assert found.to_dict() == {"offsets": 2 * SPANS_MAX, "because": TOO_MANY, "spans": []}
+    assert found.to_dict() == {"offsets": 2 * SPANS_MAX, "reason": TOO_MANY, "spans": []}
     assert missing_offsets.questions([found]) == []
 
 

@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests import commits
 from writer.avro.schema_plan import RejectedSchema, WriterSchema
-from writer.status.model import DURATION_BOUNDS, Sample, Totals, assembled, without_records
+from writer.status.model import DURATION_BOUNDS, Sample, Totals
 from writer.status.progress import Progress
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -32,9 +33,10 @@ def facts(**changes):
         "read": 9, "rows": 6, "dead_letters": 2, "quarantined": 1, "tombstones": 0,
     }  # fmt: skip
     return {
+        **commits.facts(0, 10),
         "reason": "size", "ranges": [account], "files": 2, "bytes": 600, "dead_letter_bytes": 50, "spilled_bytes": 7,
         "seconds": {"decode": 0.5, "stage": 0.25}, "event_time_max": "2026-11-20T11:00:00+00:00",
-        "started": "2026-11-20T11:00:00+00:00", **changes,
+        "started": "2026-11-20T11:00:00+00:00", "assembled": "2026-11-20T11:00:00+00:00", **changes,
     }  # fmt: skip
 
 
@@ -210,11 +212,3 @@ def test_listeners_hear_of_each_commit(progress, clock):
     progress.on_commit(lambda: heard.append(progress.view().frontier[A]))
     carried(progress, clock)
     assert heard == [15]
-
-
-def test_a_commit_of_an_older_version_is_understood():
-    old = {"ranges": [{"start": 0, "end": 4, "read": 4, "rows": 4}], "bytes": 9, "started": "2026-11-20T12:00:00+00:00"}
-    sums = Totals()
-    sums.add(old)
-    assert (sums.commits, sums.records["rows"], sums.bytes, sums.files) == ({"unknown": 1}, 4, 9, 0)
-    assert (assembled(old), without_records(old)) == (NOON, 0)

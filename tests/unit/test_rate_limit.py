@@ -15,7 +15,7 @@ from tests.commits import LIMITS, NOON, account, facts
 from tests.looking import config
 from writer.cli.main import app
 from writer.commit.batch_limits import limits
-from writer.commit.rate_limit import RateLimit, spent
+from writer.commit.rate_limit import RateLimit
 from writer.config.pipeline_sections import Commit
 from writer.core.errors import Draining
 from writer.core.text import held, reason
@@ -184,7 +184,6 @@ def test_the_commit_explains_the_limit() -> None:
     limit = {"records_per_second": 10, "bytes_per_second": 2**20, "held_seconds": 59.6}
     assert held(facts(0, 600, rate_limit=limit)) == ("it waited 1 min for the rate limit of 10 records/s and 1.0 MiB/s")
     assert held(facts(0, 600)) == ""
-    assert spent(facts(0, 600)).value_bytes == 0, "an older commit does not say"
 
 
 def limited_driver() -> dict[str, Progress]:

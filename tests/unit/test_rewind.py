@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from recovery.rewind.plan import EarlierVersion, LaterEntries, Plan, RewindFacts, plan, since
+from tests.looking import GAP_FACTS
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.offsets.start_decision import LogRange
 from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, parse_gap
@@ -78,7 +79,7 @@ def test_a_topic_that_did_not_move_holds_up_no_rewind() -> None:
 
 
 def test_gaps_that_opened_since_are_over_unless_they_were_filled() -> None:
-    entry = {"kind": "gap", "id": "g1", "cause": "retention", "ranges": [
+    entry = {**GAP_FACTS, "kind": "gap", "id": "g1", "cause": "retention", "ranges": [
         {"topic": "clicks", "incarnation": 1, "partition": 0, "start": 12, "end": 14},
     ]}  # fmt: skip
     gap_record = parse_gap(8, entry)

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from tests.commits import LIMITS, PARTS, Lake, account, facts
+from tests.looking import GAP_FACTS
 from tests.unit.test_status_executors import EXECUTORS
 from writer.cli.read.status import _cluster, collect, exit_code, run_status
 from writer.clients.driver_endpoint import Driver, announce, me
@@ -132,9 +133,8 @@ def test_the_lake_tells_frontier_commits_and_sums_since_the_last_start(config, w
 def test_gaps_are_shown_for_the_life_of_the_table(config, written):
     written.commit(0, 100)
     assert "gaps" not in drawn(seen(config))
-    about = {"run": 1, "at": "2026-11-20T12:00:00+00:00"}
     for start, end in ((100, 350), (350, 400)):
-        lost = Gap(f"ticket-{start}", written.epoch, [OffsetRange(PARTS[0], start, end)], "retention", about)
+        lost = Gap(f"ticket-{start}", written.epoch, [OffsetRange(PARTS[0], start, end)], "retention", GAP_FACTS)
         written.table.record_gap(written.table.snapshot(), lost)
     written.begin()
     found = seen(config)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
+from tests import commits
 from tests.unit.test_targets import BY_HEADER, PART, TEXT, Started, away, back, behind, hold, row
 from writer.audit.audit import audit
 from writer.avro.schema_plan import RejectedSchema
@@ -41,7 +42,8 @@ def commit(one: Started, *places: str, at: datetime) -> int:
     start = one.tables.main.snapshot().frontier(PART) or 0
     part, count = OffsetRange(PART, start, start + len(places)), len(places)
     account = {**part.to_dict(), "read": count, "rows": count, "dead_letters": 0, "quarantined": 0, "tombstones": 0}
-    facts = {"ranges": [account], "assembled": at.isoformat(), "bytes": 100, "files": count, "run": 1}
+    about = {"ranges": [account], "assembled": at.isoformat(), "bytes": 100, "files": count}
+    facts = {**commits.facts(0, count), **about}
     side = {place: [row(place, start + i)] for i, place in enumerate(places) if Path(place).is_dir()}
     side |= {place: [row(one.tables.main.location, start + i)] for i, place in enumerate(places) if place not in side}
     one.tables.main.commit(

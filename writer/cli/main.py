@@ -4,7 +4,6 @@ The module of a command is imported when the command is called: `headrace status
 `headrace --help` and the completion of a name load none.
 """
 
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -16,8 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from writer.cli.config_command import ConfigCommand
 from writer.cli.listing import EXAMPLES, GROUPS
-from writer.core import retired
-from writer.core.errors import ConfigError, HeadraceError
+from writer.core.errors import HeadraceError
 
 _COMPLETION = ("install_completion", "show_completion")
 
@@ -87,14 +85,7 @@ class _Commands(TyperGroup):
         return listed or super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command of the arguments, imported. A retired name or option is an error that names its heir."""
-        for old in (" ".join(args[:1]), " ".join(args[:2])):
-            if heir := retired.COMMANDS.get(old):
-                ctx.fail(f"`headrace {old}` is now `headrace {heir}`.")
-        for old, heir in retired.OPTIONS.items():
-            *words, option = old.split()
-            if args[: len(words)] == words and option in args:
-                ctx.fail(f"`headrace {old}` is now `headrace {heir}`.")
+        """Return the command of the arguments, imported."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, self.commands.get(name, command), rest
 
@@ -135,8 +126,6 @@ def _root(
 def main() -> None:
     """Run the command; an expected failure is one sentence and its exit code."""
     try:
-        for old in retired.VARIABLES.keys() & os.environ.keys():
-            raise ConfigError(f"the environment variable {old} is now {retired.VARIABLES[old]}. Rename it.")
         app()
     except HeadraceError as error:
         typer.echo(f"headrace: {error}", err=True)

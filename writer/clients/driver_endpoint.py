@@ -37,8 +37,7 @@ class Driver:
 
 def announce(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:
     """Write where the driver is found. Whoever reads sees the old file or the new one, whole."""
-    document = {name: value for name, value in asdict(driver).items() if value != ""}  # what older readers do not know
-    store_at(f"{checkpoints}/{pipeline}", s3).put(_DRIVER, (json.dumps(document) + "\n").encode())
+    store_at(f"{checkpoints}/{pipeline}", s3).put(_DRIVER, (json.dumps(asdict(driver)) + "\n").encode())
 
 
 def retract(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:

@@ -226,7 +226,7 @@ def _facts_of(report: Report) -> dict[str, Any]:
 
 def _accounts(report: Report, committing: Iterable[OffsetRange]) -> list[dict[str, Any]]:
     """Return for each range what became of its offsets, as JSON values."""
-    without = {one.source: {"holes": one.to_dict()} for one in unread(report, committing)}
+    without = {one.source: {"without_records": one.to_dict()} for one in unread(report, committing)}
     return [
         {
             **r.to_dict(),

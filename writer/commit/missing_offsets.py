@@ -34,8 +34,8 @@ class MissingOffsets:
     def to_dict(self) -> dict[str, object]:
         """Return the commit's part about missing offsets."""
         if not self.whole:
-            return {"offsets": self.offsets, "because": TOO_MANY, "spans": []}
-        return {"offsets": self.offsets, "because": NONE_HELD, "spans": [list(s) for s in self.spans[:SHOWN_MAX]]}
+            return {"offsets": self.offsets, "reason": TOO_MANY, "spans": []}
+        return {"offsets": self.offsets, "reason": NONE_HELD, "spans": [list(s) for s in self.spans[:SHOWN_MAX]]}
 
 
 def without_records(source: Source, spans: Sequence[Span], report: Report) -> MissingOffsets | None:

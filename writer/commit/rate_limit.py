@@ -48,7 +48,7 @@ class BatchUse:
 def spent(facts: Mapping[str, Any]) -> BatchUse:
     """Return what a batch took. `facts`: of its commit."""
     records = sum(account.get("read", 0) for account in facts["ranges"])
-    return BatchUse(datetime.fromisoformat(facts["started"]), records, facts.get("value_bytes", 0))
+    return BatchUse(datetime.fromisoformat(facts["started"]), records, facts["value_bytes"])
 
 
 def next_begin(limit: RateLimit, last: BatchUse | None) -> datetime | None:

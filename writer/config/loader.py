@@ -23,7 +23,7 @@ from writer.config.base import laid_over
 from writer.config.connections import S3, Http, Supervisor
 from writer.config.pipeline_sections import Place
 from writer.config.pipelines import Config
-from writer.core import logging, retired
+from writer.core import logging
 from writer.core.config_location import MISSING
 from writer.core.errors import ConfigError
 from writer.core.text import iso
@@ -131,10 +131,6 @@ def checked(raw: dict[str, Any], read: str, look_up: Callable[[str, str], str] |
 
     `look_up`: of a reference's kind and name; by default in the environment and in files.
     """
-    if renamed := retired.in_config(raw):
-        raise ConfigError(
-            "\n".join([f"{read} uses retired names (docs/UPGRADES.md):", *(f"  {one}" for one in renamed)])
-        )
     looked_up: dict[str, str] = {}
     try:
         return Config.model_validate(_resolved(raw, looked_up, look_up or _look_up))

@@ -43,9 +43,7 @@ def plural(count: int, noun: str) -> str:
 
 def reason(facts: Mapping[str, Any]) -> str:
     """Return why a batch ended where it did, from what its commit carries."""
-    why = facts.get("reason")
-    if why is None:
-        return "its commit does not say; an older version of headrace made it"
+    why = facts["reason"]
     limits, offsets, waiting = facts["limits"], facts["offsets"], facts["waiting"]
     there = plural(max(waiting or 0, offsets), "offset") + " waited"
     match why:

@@ -46,7 +46,7 @@ from writer.table.factory import all_tables
 from writer.table.log.entries import entry_facts
 from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed
 from writer.table.log.operations import Batch
-from writer.table.log.snapshot import FORMAT, PipelineSnapshot
+from writer.table.log.snapshot import PipelineSnapshot
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,6 @@ class PipelineRun:
         )
         closed = decision.run - 1 if isinstance(decision, NewRun) else 0
         self.epoch = self._table.begin(now.fresh, now.incarnations, closed, lease)
-        if snapshot.epoch and snapshot.format < FORMAT:
-            logging.event("table_upgraded", pipeline=self.name, format=FORMAT, before=snapshot.format)
         self._specs = set_rules(self._table, self.epoch, self.config, self._schemas)
         if self._targets is not None:
             self._targets.begin(self.epoch)

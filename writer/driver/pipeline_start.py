@@ -67,7 +67,6 @@ def make_tables(settings: Pipeline, tables: Tables, columns: pa.Schema, bucket_c
         make_raw_table(settings.raw_place, tables)
     dead_letters = tables.side(settings.dead_letters)
     dead_letters.create(DEAD_LETTERS, [])
-    dead_letters.grow(list(DEAD_LETTERS))  # of a table that an older writer made
     _check_not_ahead(dead_letters, tables.main, "table.dead_letters")
 
 

@@ -150,7 +150,6 @@ class Outbox:
 
 def _content(box: OutboxContent) -> bytes:
     document = {"format": _FORMAT, **asdict(box)}
-    document["parcels"] = document.pop("pending")  # its name on storage
     return json.dumps(document, default=datetime.isoformat, ensure_ascii=False, indent=1).encode()
 
 
@@ -166,7 +165,7 @@ def _box(content: bytes, where: str) -> OutboxContent:
                     "due": from_iso(one["due"]),
                 }
             )
-            for one in raw.pop("parcels")
+            for one in raw.pop("pending")
         )  # fmt: skip
         return OutboxContent(pending=pending, **raw)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

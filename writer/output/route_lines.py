@@ -1,4 +1,4 @@
-"""Words about the tables of a route, from a pipeline's part of `/status`; an older release may say less."""
+"""Words about the tables of a route, from a pipeline's part of `/status`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -87,8 +87,6 @@ class Manifest:
     def to_json(self) -> dict[str, Any]:
         """Write it as JSON values."""
         document = {one.name: getattr(self, one.name) for one in fields(self)}
-        if not self.late_elsewhere:
-            del document["late_elsewhere"]
         instants = {name: to_iso(document[name]) for name in _INSTANTS}
         return {"format": FORMAT, **document, **instants, "columns": list(self.columns), "bucket": list(self.bucket)}
 
@@ -101,8 +99,7 @@ class Manifest:
                 "wrote it."
             )
         try:
-            document = {one.name: raw[one.name] for one in fields(cls) if one.name != "late_elsewhere"}
-            document["late_elsewhere"] = dict(raw.get("late_elsewhere", {}))
+            document = {one.name: raw[one.name] for one in fields(cls)}
             document |= {name: from_iso(raw[name]) for name in _INSTANTS}
             return cls(**{**document, "columns": tuple(raw["columns"]), "bucket": tuple(raw["bucket"])})
         except (KeyError, TypeError, ValueError) as error:

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from writer.core.files import BucketFile, BucketKey, by_bucket
-from writer.core.units import from_iso, instant
+from writer.core.units import from_iso
 from writer.sealing.manifest import Manifest, Reason
 from writer.sealing.rules import MissingRange, Unsealed, is_closed
 from writer.storage.base import Store
@@ -26,7 +26,6 @@ from writer.table.log.log import Action
 
 INDEX = "_headrace/unsealed.json"
 FORMAT = 1
-_STORED = {"rows_known": "told"}  # fields of a bucket that have another name on storage
 Span = tuple[datetime, datetime]
 
 
@@ -131,16 +130,12 @@ def _ended(missing_ranges: tuple[MissingRange, ...], about: Mapping[str, Any]) -
 
 
 def missing_ranges_of(gap_records: Mapping[str, GapRecord], known: Iterable[MissingRange]) -> list[MissingRange]:
-    """Return the missing ranges of gap records, and those `known` of gaps whose records are in no log any more.
-
-    A gap record that gives no hint is of an older headrace: everything up to when it was opened may be missing.
-    """
+    """Return the missing ranges of gap records, and those `known` of gaps whose records are in no log any more."""
     found = [missing_range for missing_range in known if missing_range.gap not in gap_records]
     for one in gap_records.values():
         if one.opened is None or (state := one.state) == "rewound":
             continue
-        late = instant(2**53) if one.opened.at is None else one.opened.at
-        spans = {(h.start, h.end) for h in one.opened.hints} or {(None, late)}
+        spans = {(hint.start, hint.end) for hint in one.opened.hints}
         found += [MissingRange(one.id, start, end, state) for start, end in sorted(spans, key=str)]
     return found
 
@@ -292,16 +287,12 @@ class IndexCheckpoint:
 def _to_json(unsealed: UnsealedIndex) -> bytes:
     document = {
         "format": FORMAT, "table": unsealed.table, "version": unsealed.version,
-        "buckets": [_stored(one) for one in unsealed.buckets.values()],
-        "holes": [vars(one) for one in unsealed.missing_ranges],  # their name on storage
+        "buckets": [vars(one) for one in unsealed.buckets.values()],
+        "missing_ranges": [vars(one) for one in unsealed.missing_ranges],
         "retained": unsealed.retained, "closed": unsealed.closed,
-        **({"elsewhere": [[b, rows] for b, rows in unsealed.elsewhere.items()]} if unsealed.elsewhere else {}),
+        "elsewhere": [[bucket, rows] for bucket, rows in unsealed.elsewhere.items()],
     }  # fmt: skip
     return json.dumps(document, default=datetime.isoformat, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _stored(one: Unsealed) -> dict[str, Any]:
-    return {_STORED.get(key, key): value for key, value in vars(one).items()}
 
 
 def _from_json(content: bytes) -> UnsealedIndex | None:
@@ -309,11 +300,6 @@ def _from_json(content: bytes) -> UnsealedIndex | None:
     raw = json.loads(content)
     if raw["format"] != FORMAT:
         return None
-    names = {stored: name for name, stored in _STORED.items()}
-    buckets = {
-        tuple(one["bucket"]): {names.get(key, key): value for key, value in one.items()} for one in raw["buckets"]
-    }
-    elsewhere = {tuple(bucket): rows for bucket, rows in raw.get("elsewhere", ())}
-    return _UNSEALED.validate_python(
-        {**raw, "buckets": buckets, "missing_ranges": raw["holes"], "elsewhere": elsewhere}
-    )
+    buckets = {tuple(bucket["bucket"]): bucket for bucket in raw["buckets"]}
+    elsewhere = {tuple(bucket): rows for bucket, rows in raw["elsewhere"]}
+    return _UNSEALED.validate_python({**raw, "buckets": buckets, "elsewhere": elsewhere})

@@ -158,13 +158,13 @@ def _commit(commit: Commit) -> dict[str, Any]:
     sums = Totals()
     sums.add(facts)
     return {
-        "version": commit.version, "at": iso(commit.at), "run": facts.get("run"), "batch": facts.get("batch"),
-        "reason": facts.get("reason"), **{name: sums.records[name] for name in OUTCOMES},
-        "late_rows": sums.late_rows, "files": facts.get("files"),
-        "bytes": facts["bytes"], "buckets": facts.get("buckets"), "seconds": _seconds(commit),
-        "began": None if (began := facts.get("started")) is None else iso(began), "tasks": facts.get("tasks"),
-        "phases": {phase: rounded(spent) for phase, spent in (commit.phases or facts.get("phases") or {}).items()},
-        "work": facts.get("work"),
+        "version": commit.version, "at": iso(commit.at), "run": facts["run"], "batch": facts["batch"],
+        "reason": facts["reason"], **{name: sums.records[name] for name in OUTCOMES},
+        "late_rows": sums.late_rows, "files": facts["files"],
+        "bytes": facts["bytes"], "buckets": facts["buckets"], "seconds": _seconds(commit),
+        "began": iso(facts["started"]), "tasks": facts["tasks"],
+        "phases": {phase: rounded(spent) for phase, spent in (commit.phases or facts["phases"]).items()},
+        "work": facts["work"],
     }  # fmt: skip
 
 

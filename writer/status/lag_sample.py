@@ -90,8 +90,8 @@ class LagSample:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "LagSample":
-        """Read `lag` of `/status`. Without a time there is no answer: Kafka gave none, or an older release wrote it."""
-        if raw.get("at") is None:
+        """Read `lag` of `/status`. Without a time there is no answer: Kafka gave none."""
+        if raw["at"] is None:
             return cls()
         return cls(
             datetime.fromisoformat(raw["at"]),

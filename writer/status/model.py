@@ -84,19 +84,19 @@ class Totals:
 
     def add(self, facts: Mapping[str, Any]) -> None:
         """Add the facts of a commit."""
-        self.commits[facts.get("reason", "unknown")] += 1
+        self.commits[facts["reason"]] += 1
         for account in facts["ranges"]:
             self.records.update({name: account.get(_STORED.get(name, name), 0) for name in OUTCOMES})
             self.raw_records += account.get(RAW, 0)
-        for step, seconds in facts.get("seconds", {}).items():
+        for step, seconds in facts["seconds"].items():
             self.steps[step] = self.steps.get(step, 0.0) + seconds
-        self.value_bytes += facts.get("value_bytes", 0)
-        self.files += facts.get("files", 0)
+        self.value_bytes += facts["value_bytes"]
+        self.files += facts["files"]
         self.bytes += facts["bytes"]
-        self.dead_letter_bytes += facts.get("dead_letter_bytes", 0)
+        self.dead_letter_bytes += facts["dead_letter_bytes"]
         raw = facts.get("raw", {})
         self.raw_bytes, self.raw_files = self.raw_bytes + raw.get("bytes", 0), self.raw_files + raw.get("files", 0)
-        self.spilled_bytes += facts.get("spilled_bytes", 0)
+        self.spilled_bytes += facts["spilled_bytes"]
         self.offsets_without_records += without_records(facts)
         for spec, rules in facts.get("specs", {}).get("filtered", {}).items():
             self.filtered.setdefault(spec, Counter()).update(rules)
@@ -220,13 +220,13 @@ class View:
 
 
 def assembled(facts: Mapping[str, Any]) -> datetime:
-    """Return when a commit was put together; its batch's beginning, for one that does not say."""
-    return datetime.fromisoformat(facts.get("assembled") or facts["started"])
+    """Return when a commit was put together."""
+    return datetime.fromisoformat(facts["assembled"])
 
 
 def event_time_newest(facts: Mapping[str, Any]) -> datetime | None:
     """Newest event time in a commit, of rows and of what specs left out; None when it has neither."""
-    found = (facts.get("event_time_max"), facts.get("specs", {}).get("newest"))
+    found = (facts["event_time_max"], facts.get("specs", {}).get("newest"))
     return max((datetime.fromisoformat(at) for at in found if at is not None), default=None)
 
 

@@ -25,7 +25,7 @@ from writer.table.log.appender import RETRY_TIMEOUT, Appender, LostRace, Swap
 from writer.table.log.control_commits import OWNER
 from writer.table.log.entries import Entry, SideEntry, parse_entry, redescribed
 from writer.table.log.foreign_writes import CommitFailed, one_line, reading
-from writer.table.log.snapshot import ROUTED, PipelineSnapshot, closed_values
+from writer.table.log.snapshot import PipelineSnapshot, closed_values
 from writer.table.log.table_format import Format
 from writer.table.row_removal import Offsets, RemovalResult, without
 from writer.table.schema_evolution import ColumnTypeMismatch, grown
@@ -60,19 +60,18 @@ class PipelineTable(Appender):
     # --- what a start looks at ------------------------------------------------------------------------------------
 
     def create(self, columns: pa.Schema, bucket_columns: Sequence[str], layout: str = "") -> None:
-        """Create the table if it does not exist, and repair one that does. `layout`: how rows map to buckets.
+        """Create the table if it does not exist. `layout`: how rows map to buckets.
 
         Raises ConfigError when the table is another pipeline's, or is bucketed in another way, and when something
         else lies at its location; CommitFailed where a catalog did not answer.
         """
         if self.check(bucket_columns, layout):
-            self._format.repair()
-        else:
-            try:
-                self._format.create(OWNER + self.pipeline, layout, columns, bucket_columns)
-            except OSError as error:
-                raise self._unopened(error) from error
-            self.check_identity(bucket_columns, layout)
+            return
+        try:
+            self._format.create(OWNER + self.pipeline, layout, columns, bucket_columns)
+        except OSError as error:
+            raise self._unopened(error) from error
+        self.check_identity(bucket_columns, layout)
 
     def check(self, bucket_columns: Sequence[str], layout: str = "") -> bool:
         """Return whether there is a table, and create none. Raises ConfigError as `create` does."""
@@ -101,7 +100,7 @@ class PipelineTable(Appender):
     def check_current(self) -> None:
         """Raise as `check_exists` does, and ConfigError where no entry may follow, before anything else is changed."""
         self.check_exists()
-        self.check_format(self.snapshot())
+        self.check_goes_on(self.snapshot())
 
     def check_place(self) -> None:
         """Raise ConfigError when what lies at the location keeps a table from being made there; OSError."""
@@ -124,7 +123,7 @@ class PipelineTable(Appender):
             raise ConfigError(
                 f"the table at {self.location} {whose}; pipeline {self.pipeline!r} needs a location of its own{adopt}"
             )
-        self.check_format(PipelineSnapshot(state, self.pipeline))
+        self.check_goes_on(PipelineSnapshot(state, self.pipeline))
         columns = list(metadata["partitionColumns"])
         if bool(columns) != bool(bucket_columns):
             is_log, is_now = "is the log of a route, without rows", "holds rows"
@@ -200,8 +199,6 @@ class PipelineTable(Appender):
                     if entry.why and left.rows:
                         about["taken"] = {"why": entry.why, "rows": left.rows}
                     values = {f"{self.pipeline}/main": entry.version}
-                    if entry.of_target:
-                        values |= {f"{self.pipeline}/format": max(snapshot.format, ROUTED)}
                     if entry.moves_closes:
                         values |= closed_values(snapshot, entry.closed_until)
                     self.write(snapshot, [*entry.files, *left.rest], values, about, None, Swap(left.gone))

@@ -12,7 +12,7 @@ from writer.table.log.control_commits import OWNER
 from writer.table.log.entries import redescribed
 from writer.table.log.foreign_writes import CommitFailed, one_line, unwritable
 from writer.table.log.log import Action, State
-from writer.table.log.snapshot import FORMAT, PipelineSnapshot
+from writer.table.log.snapshot import FORMAT, PipelineSnapshot, format_name
 from writer.table.schema_evolution import ColumnTypeMismatch, grown
 
 _FEATURES = ("readerFeatures", "writerFeatures")
@@ -86,7 +86,7 @@ def taken(
     """Return the actions that make a table the pipeline's. `known`: what it says of itself; `version`: of the entry."""
     schema, added = grown(known["schemaString"], columns)
     about = {"kind": "take", **facts, "added": added, "before": {k: known.get(k) for k in ("name", "description")}}
-    values = {f"{pipeline}/format": FORMAT, f"{pipeline}/settled": version}
+    values = {format_name(pipeline): FORMAT, f"{pipeline}/settled": version}
     changes = {"name": OWNER + pipeline, "description": layout, "schemaString": schema}
     return redescribed("ADD COLUMNS", about, known, values, **changes)
 

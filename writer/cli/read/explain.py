@@ -121,14 +121,14 @@ def to_dict(one: Explanation) -> dict[str, Any]:
         "at": iso(one.entry.at),
         "why": reason(facts),
         "rate_limit": facts.get("rate_limit"),
-        **{name: facts.get(name) for name in kept},
+        **{name: facts[name] for name in kept},
         **{name: iso(facts[name]) for name in _TIMES if facts.get(name)},
         "records": {name: sums.records[name] for name in OUTCOMES},
         "specs": facts.get("specs"),
         "late_rows": sums.late_rows,
         "late_rows_by": sums.late.by_policy,
         "offsets_without_records": sums.offsets_without_records,
-        "step_cpu_seconds": facts.get("seconds", {}),
+        "step_cpu_seconds": facts["seconds"],
         "phase_seconds": dict(one.phases),
     }
 
@@ -251,7 +251,7 @@ def _records(facts: Mapping[str, Any]) -> Table:
 
 
 def _steps(facts: Mapping[str, Any]) -> Table:
-    seconds: Mapping[str, float] = facts.get("seconds", {})
+    seconds: Mapping[str, float] = facts["seconds"]
     read = sum(account.get("read", 0) for account in facts["ranges"])
     known = [step for step in _STEPS if step in seconds] + sorted(seconds.keys() - set(_STEPS))
     table = ruled("step", "CPU s", "share", "µs/record")
@@ -259,9 +259,8 @@ def _steps(facts: Mapping[str, Any]) -> Table:
         table.add_row(
             step, f"{seconds[step]:.3f}", _share(seconds[step], sum(seconds.values())), _each(seconds[step], read)
         )
-    tasks = facts.get("tasks")
     table.add_row(
-        "all" if tasks is None else f"all, in {plural(tasks, 'task')}", f"{sum(seconds.values()):.3f}", "",
+        f"all, in {plural(facts['tasks'], 'task')}", f"{sum(seconds.values()):.3f}", "",
         _each(sum(seconds.values()), read), style="bold",
     )  # fmt: skip
     return table
@@ -281,19 +280,20 @@ def _phases(phases: Mapping[str, float]) -> Table:
 def _files(facts: Mapping[str, Any]) -> Table:
     count, read = facts["rows"], sum(account.get("read", 0) for account in facts["ranges"])
     rows: list[tuple[str, str]] = []
-    if facts.get("value_bytes") and read:
+    if facts["value_bytes"] and read:
         each = facts["value_bytes"] / read
         rows.append(("read", f"{show_size(facts['value_bytes'])} of values, {each:.1f} bytes/record"))
     out = [
-        "" if facts.get("files") is None else plural(facts["files"], "file"), show_size(facts["bytes"]),
+        plural(facts["files"], "file"),
+        show_size(facts["bytes"]),
         f"{facts['bytes'] / count:.1f} bytes/row" if count else "",
-        "" if facts.get("buckets") is None else plural(facts["buckets"], "bucket"),
-    ]  # fmt: skip
+        plural(facts["buckets"], "bucket"),
+    ]
     rows.append(("written", ", ".join(filter(None, out))))
-    if facts.get("dead_letter_files"):
+    if facts["dead_letter_files"]:
         dead_letters = plural(facts["dead_letter_files"], "file")
         rows.append(("dead letters", f"{dead_letters}, {show_size(facts['dead_letter_bytes'])}"))
-    rows.append(("spilled", show_size(facts.get("spilled_bytes", 0))))
+    rows.append(("spilled", show_size(facts["spilled_bytes"])))
     if facts.get("specs"):
         rows.append(("event specs", f"version {facts['specs']['version']}"))
     if facts["event_time_min"] is not None:

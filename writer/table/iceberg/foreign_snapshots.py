@@ -19,8 +19,7 @@ from writer.table.iceberg.metadata.offset_bounds import brings_rows
 from writer.table.log.entries import parse_commit_info, removed
 from writer.table.log.log import Action
 
-# Keys of an entry's commitInfo: id of the snapshot that it describes, and ids of those whose delete files came with it;
-# an older headrace says True of the same one.
+# Keys of an entry's commitInfo: id of the snapshot that it describes, and ids of those whose delete files came with it.
 SNAPSHOT, DELETES = "snapshot", "deletesRows"
 UNREAD = "headrace.unread"  # tag of a file that another client wrote as headrace reads none: why
 # Operations that have no name in Delta: the table is at a snapshot that does not follow ours.
@@ -124,9 +123,7 @@ def live_files(table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
 
 def deleters(entry: Sequence[Action]) -> list[int]:
     """Return ids of the snapshots whose delete files came with what an entry describes."""
-    info = parse_commit_info(entry)[0]
-    found = info.get(DELETES, [])
-    return [info[SNAPSHOT]] if found is True else list(found)
+    return list(parse_commit_info(entry)[0].get(DELETES, []))
 
 
 def _operation(

@@ -64,10 +64,6 @@ class Iceberg:
         with naming_full_disk({self.location: TABLE}):
             self.log.create(created(name, layout, columns, bucket_columns))
 
-    def repair(self) -> None:
-        """Let the name mapping name all columns of the newest state that was read, which an older one does not."""
-        self._journal.map_columns()
-
     def register(self, adds: Sequence[Action]) -> None:
         """Make the table in the catalog for the log that lies here. Raises as `Journal.register` does."""
         self._journal.register(adds)

@@ -29,13 +29,13 @@ class GapOpening:
     """The facts of the entry that skipped the offsets."""
 
     version: int
-    at: datetime | None
+    at: datetime
     cause: str
     ranges: tuple[OffsetRange, ...]
-    hints: tuple[EventTimeHint, ...] = ()
-    by: str = ""  # empty: the writer itself
-    reason: str = ""
-    topic_ids: Mapping[str, str] = field(default_factory=dict)  # topic → its id when they were skipped
+    hints: tuple[EventTimeHint, ...]
+    by: str  # empty: the writer itself
+    reason: str
+    topic_ids: Mapping[str, str]  # topic → its id when they were skipped
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,8 @@ class GapRecord:
 
 
 def oldest(gap_records: Iterable[GapRecord]) -> datetime | None:
-    """Return when the oldest open one was opened; None: none is open, or an old entry does not have the time."""
-    opened = (one.opened.at for one in gap_records if one.state == "open" and one.opened)
-    return min((at for at in opened if at is not None), default=None)
+    """Return when the oldest open one was opened; None: none is open."""
+    return min((one.opened.at for one in gap_records if one.state == "open" and one.opened), default=None)
 
 
 def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
@@ -130,11 +129,11 @@ def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
         case "gap":
             ranges = tuple(OffsetRange(part_of(r), r["start"], r["end"]) for r in about["ranges"])
             hints = tuple(
-                EventTimeHint(from_iso(h["from"]), datetime.fromisoformat(h["until"])) for h in about.get("hints") or ()
+                EventTimeHint(from_iso(hint["from"]), datetime.fromisoformat(hint["until"])) for hint in about["hints"]
             )
             opened = GapOpening(
-                version, from_iso(about.get("at")), about["cause"], ranges, hints, about.get("by", ""),
-                about.get("reason", ""), dict(about.get("topic_ids", {})),
+                version, datetime.fromisoformat(about["at"]), about["cause"], ranges, hints, about.get("by", ""),
+                about.get("reason", ""), dict(about["topic_ids"]),
             )  # fmt: skip
             return GapRecord(about["id"], opened)
         case "fill":
@@ -200,8 +199,8 @@ def to_json(gap_record: GapRecord) -> dict[str, Any]:
             "hints": [{"from": to_iso(h.start), "until": to_iso(h.end)} for h in opened.hints],
         },
         "carried": [
-            {**vars(part), "spans": [list(s) for s in c.spans], "offsets": c.offsets, "holes": c.without_records,
-            **c.outcomes}
+            {**vars(part), "spans": [list(s) for s in c.spans], "offsets": c.offsets,
+            "without_records": c.without_records, **c.outcomes}
             for part, c in gap_record.carried.items()
         ],
         "ended": ended and {**vars(ended), "at": to_iso(ended.at)},
@@ -214,7 +213,7 @@ def from_json(raw: Mapping[str, Any]) -> GapRecord:
     known = opened and parse_gap(opened["version"], {**opened, "kind": "gap", "id": raw["id"]})
     carried = {
         part_of(c): BackfilledOffsets(
-            _spans(c["spans"]), c["offsets"], {n: c[n] for n in ("read", *EXITS, RAW) if n in c}, c["holes"]
+            _spans(c["spans"]), c["offsets"], {n: c[n] for n in ("read", *EXITS, RAW) if n in c}, c["without_records"]
         )
         for c in raw["carried"]
     }
@@ -228,7 +227,9 @@ def from_json(raw: Mapping[str, Any]) -> GapRecord:
 def _carried(raw: Mapping[str, Any]) -> BackfilledOffsets:
     spans = _spans(raw["spans"])
     offsets = sum(end - start for start, end in spans)
-    return BackfilledOffsets(tuple(joined(spans)), offsets, outcomes(raw), raw.get("holes", {}).get("offsets", 0))
+    return BackfilledOffsets(
+        tuple(joined(spans)), offsets, outcomes(raw), raw.get("without_records", {}).get("offsets", 0)
+    )
 
 
 def _spans(raw: Sequence[Sequence[int]]) -> tuple[Span, ...]:

@@ -22,8 +22,7 @@ from writer.table.log.entries import answers, file_changes, parse_commit_info
 from writer.table.log.foreign_writes import Change, change
 from writer.table.log.log import Action
 
-FORMAT = 2
-_KNOWN = (1, FORMAT)  # before 2, pages said nothing of gap records
+FORMAT = 1
 _PART = re.compile(r"^(?P<topic>[^/]+)@(?P<incarnation>\d+)/(?P<partition>\d+)$")
 
 
@@ -278,7 +277,7 @@ def _filtered(about: Mapping[str, Any]) -> Mapping[str, Mapping[str, int]]:
 def _carried(account: Mapping[str, Any], version: int, specs: int) -> CommittedRange:
     found = outcomes(account)
     missing = account["end"] - account["start"] - found["read"]
-    explained = account.get("holes", {}).get("offsets", 0)
+    explained = account.get("without_records", {}).get("offsets", 0)
     return CommittedRange(
         part_of(account), account["start"], account["end"], version, version, found,
         without_records=explained, unexplained=0 if explained else max(0, missing), specs=specs,
@@ -325,12 +324,6 @@ def _fewer(actions: Sequence[Action], before: Mapping[str, int | None]) -> int |
     return None if None in rows else sum(row or 0 for row in rows)
 
 
-def _range_to_json(one: CommittedRange) -> dict[str, Any]:
-    fields = {**vars(one), **vars(one.part), "part": None, "holes": one.without_records}  # its name on storage
-    del fields["without_records"]
-    return {key: value for key, value in fields.items() if value or key != "specs"}
-
-
 def to_json(one: LedgerSegment, pipeline: str, table_id: str) -> dict[str, Any]:
     """Write a segment as JSON values: a page of the ledger."""
     return {
@@ -338,24 +331,24 @@ def to_json(one: LedgerSegment, pipeline: str, table_id: str) -> dict[str, Any]:
         "began": one.began and one.began.isoformat(), "ended": one.ended and one.ended.isoformat(),
         "starts": one.starts,
         "begins": [{**vars(part), "offset": at} for part, at in one.begins.items()],
-        "stretches": [_range_to_json(s) for s in one.committed_ranges],
+        "committed_ranges": [{**vars(found), **vars(found.part), "part": None} for found in one.committed_ranges],
         "moves": [{**vars(part), **changed} for part, changed in one.moves.items()],
         "removals": [vars(removal) for removal in one.removals],
         "strange": list(one.strange),
         "adopted": one.adopted,
-        "tickets": [gap_record.to_json(found) for found in one.gap_records.values()],
+        "gap_records": [gap_record.to_json(found) for found in one.gap_records.values()],
         "backs": [{**vars(back.part), "version": back.version, "start": back.start, "end": back.end}
                   for back in one.backs],
         "answers": [vars(answer) for answer in one.answers],
-        **({"filtered": one.filtered} if one.filtered else {}),
+        "filtered": one.filtered,
     }  # fmt: skip
 
 
 def from_json(raw: Mapping[str, Any], where: str) -> LedgerSegment:
     """Read what `to_json` wrote. Raises LedgerUnreadable."""
-    if raw.get("format") not in _KNOWN:
+    if raw.get("format") != FORMAT:
         raise LedgerUnreadable(
-            f"{where} has the format {raw.get('format')!r}, this headrace knows {_KNOWN}. Use the one that wrote it."
+            f"{where} has the format {raw.get('format')!r}, this headrace knows {FORMAT}. Use the one that wrote it."
         )
     try:
         return LedgerSegment(
@@ -363,19 +356,19 @@ def from_json(raw: Mapping[str, Any], where: str) -> LedgerSegment:
             {part_of(begin): begin["offset"] for begin in raw["begins"]},
             tuple(
                 CommittedRange(
-                    part_of(s), s["start"], s["end"], s["first"], s["last"], s["outcomes"], s["holes"],
-                    s["unexplained"], s["gap"], s.get("specs", 0),
+                    part_of(s), s["start"], s["end"], s["first"], s["last"], s["outcomes"], s["without_records"],
+                    s["unexplained"], s["gap"], s["specs"],
                 )
-                for s in raw["stretches"]
+                for s in raw["committed_ranges"]
             ),
             {part_of(move): {k: move[k] for k in EXITS if move.get(k)} for move in raw["moves"]},
             tuple(Removal(**removal) for removal in raw["removals"]),
             tuple(raw["strange"]),
-            raw.get("adopted"),
-            {found["id"]: gap_record.from_json(found) for found in raw.get("tickets", ())},
-            tuple(RewoundRange(part_of(b), b["version"], b["start"], b["end"]) for b in raw.get("backs", ())),
-            tuple(Answer(a["version"], tuple(a["changes"]), a["accepted"]) for a in raw.get("answers", ())),
-            raw.get("filtered", {}),
+            raw["adopted"],
+            {found["id"]: gap_record.from_json(found) for found in raw["gap_records"]},
+            tuple(RewoundRange(part_of(b), b["version"], b["start"], b["end"]) for b in raw["backs"]),
+            tuple(Answer(a["version"], tuple(a["changes"]), a["accepted"]) for a in raw["answers"]),
+            raw["filtered"],
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerUnreadable(

@@ -19,11 +19,18 @@ from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import OffsetRange
 from writer.storage.base import NotExclusive
 from writer.storage.disk_space import TABLE, naming_full_disk
-from writer.table.log.entries import CommittedEntry, ours, parse_commit_info, parse_committed, unanswered
+from writer.table.log.entries import (
+    CommittedEntry,
+    ours,
+    parse_commit_info,
+    parse_committed,
+    set_transactions,
+    unanswered,
+)
 from writer.table.log.file_lists import shortened
 from writer.table.log.foreign_writes import CommitFailed, check_foreign, check_writable, one_line, reading
 from writer.table.log.log import Action, State
-from writer.table.log.snapshot import TARGETS, PipelineSnapshot, check_format
+from writer.table.log.snapshot import FORMAT, TARGETS, PipelineSnapshot, check_format, format_name
 from writer.table.log.table_format import Format
 
 RETRY_TIMEOUT = timedelta(minutes=2)
@@ -72,9 +79,11 @@ class Appender:
             return self._log.state()
 
     def snapshot(self) -> PipelineSnapshot:
-        """Read the newest version. Raises CommitFailed."""
+        """Read the newest version. Raises CommitFailed, TooNew."""
         with reading(self.location):
-            return PipelineSnapshot(self.state(), self.pipeline)
+            state = self.state()
+        check_format(state.transactions, self.pipeline, self.location)
+        return PipelineSnapshot(state, self.pipeline)
 
     def entries(self, since: int) -> list[tuple[int, list[Action]]]:
         """Entries after version `since` that the log still has, of any writer, oldest first."""
@@ -129,7 +138,7 @@ class Appender:
                     f"another writer runs as {self.pipeline!r}. Stop one of them."
                 )
 
-    def check_format(self, snapshot: PipelineSnapshot) -> None:
+    def check_goes_on(self, snapshot: PipelineSnapshot) -> None:
         """Raise TooNew, Converted or Superseded where this headrace, or this format, does not go on with the log."""
         check_format(snapshot.state.transactions, self.pipeline, self.location)
         if newer := snapshot.superseded_by:
@@ -239,16 +248,19 @@ class Appender:
     def put(self, snapshot: PipelineSnapshot, actions: Sequence[Action], *, revives: bool = False) -> None:
         """Append an entry right after the snapshot, once the files of the snapshot are where readers see them.
 
-        `revives`: the entry lets a superseded log go on. Raises LostRace when there is one, ForeignChange, ConfigError
-        where none can be exclusive, OSError.
+        The first entry of headrace in a log gives it its format. `revives`: the entry lets a superseded log go on.
+        Raises LostRace when there is one, ForeignChange, ConfigError where none can be exclusive or the log has a newer
+        format, OSError.
         """
         if not revives:
-            self.check_format(snapshot)
+            self.check_goes_on(snapshot)
+        check_format(snapshot.state.transactions, self.pipeline, self.location)
         check_writable(snapshot.state, self.location)
+        numbering = [] if snapshot.format else set_transactions({format_name(self.pipeline): FORMAT})
         self._format.publish(snapshot.state.place)  # so only the newest entry's files may be out of place
         try:
             with self._reading, naming_full_disk({self.location: TABLE}):  # pyiceberg names no place
-                written = self._log.append(snapshot.state, actions)
+                written = self._log.append(snapshot.state, [*actions, *numbering])
         except NotExclusive as error:
             raise ConfigError(f"cannot commit to the table at {self.location}: {one_line(error)}") from error
         if not written:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from writer.core.errors import ConfigError, Fenced
+from writer.core.errors import Fenced
 from writer.core.offsets import TopicPartition
 from writer.core.units import microseconds
 from writer.table.log.appender import Appender, Check, LostRace
@@ -19,11 +19,7 @@ from writer.table.log.foreign_writes import CommitFailed, Overtaken, Resealed, o
 from writer.table.log.log import Action
 from writer.table.log.operations import Acceptance, Adoption, Closing, Fill, Gap, Loss, Sealing
 from writer.table.log.snapshot import (
-    ANSWERED,
-    CONVERTED,
-    FORMAT,
     INCARNATIONS,
-    PROMOTED,
     SUPERSEDED,
     PipelineSnapshot,
     app_id,
@@ -52,10 +48,8 @@ def begin(
                 f"start was ordered under lease {lease}: another supervisor has taken over. Leave it to that one."
             )
         new = {part: offset for part, offset in starts.items() if snapshot.frontier(part) is None}
-        older = {"upgraded": {"from": snapshot.format, "to": FORMAT}} if snapshot.epoch else {}
-        held = {} if lease is None else {"lease": lease}
-        about = {"kind": "start", **held, **(older if snapshot.format < FORMAT else {})}
-        _take_over(end, snapshot, new, incarnations, closed, about, lease)
+        lease_facts = {} if lease is None else {"lease": lease}
+        _take_over(end, snapshot, new, incarnations, closed, {"kind": "start", **lease_facts}, lease)
         return snapshot
 
     taken = end.retried(start)
@@ -89,7 +83,6 @@ def _take_over(
 ) -> None:  # fmt: skip
     pipeline, wanted = end.pipeline, {topic: list(ids) for topic, ids in incarnations.items()}
     values = {app_id(pipeline, part): offset for part, offset in starts.items()}
-    values |= {f"{pipeline}/format": FORMAT} if snapshot.format < FORMAT else {}
     values |= {f"{pipeline}/closed": max(closed, snapshot.closed)} if closed else {}
     values |= {} if lease is None else {f"{pipeline}/lease": lease}
     properties = {} if snapshot.incarnations() == wanted else {INCARNATIONS: json.dumps(wanted)}
@@ -99,8 +92,7 @@ def _take_over(
 def convert(end: Appender, about: Mapping[str, Any], properties: Mapping[str, str], rules: Sequence[Action]) -> int:
     """Append the last entry of a log: the table goes on in another format. A second time does nothing.
 
-    No writer follows it, of whatever release, for it raises the log's format; it needs no epoch. `rules`: actions that
-    keep other clients from writing.
+    No writer follows it; it needs no epoch. `rules`: actions that keep other clients from writing.
     """
 
     def convert(snapshot: PipelineSnapshot) -> int:
@@ -108,8 +100,7 @@ def convert(end: Appender, about: Mapping[str, Any], properties: Mapping[str, st
             if snapshot.epoch:  # no answer to another client's change could follow; side tables have no starts
                 end.commits_since(snapshot.settled)
             version = snapshot.version + 1
-            format_ = max(snapshot.format, CONVERTED)
-            values = {f"{end.pipeline}/format": format_, f"{end.pipeline}/converted": version}
+            values = {f"{end.pipeline}/converted": version}
             end.put(snapshot, [*ours(snapshot.state, [], values, {"kind": "convert", **about}, properties), *rules])
             return version
         return snapshot.converted
@@ -148,8 +139,7 @@ def revive(end: Appender, facts: Mapping[str, Any]) -> int:
 
 def _supersede(end: Appender, snapshot: PipelineSnapshot, by: str, facts: Mapping[str, Any]) -> int:
     about = {"kind": "promote", "superseded_by": by, **facts}
-    values = {f"{end.pipeline}/format": max(snapshot.format, PROMOTED)}
-    end.put(snapshot, ours(snapshot.state, [], values, about, {SUPERSEDED: by}), revives=not by)
+    end.put(snapshot, ours(snapshot.state, [], {}, about, {SUPERSEDED: by}), revives=not by)
     return snapshot.version + 1
 
 
@@ -200,10 +190,6 @@ def seal(end: Appender, snapshot: PipelineSnapshot, sealing: Sealing) -> int:
     return end.append(snapshot, [], {}, entry_facts(sealing), check, moment="seal")
 
 
-class TooOld(ConfigError):
-    """The table has a log of an older format, which the entry would make unreadable for its driver."""
-
-
 def record_gap(end: Appender, snapshot: PipelineSnapshot, gap: Gap) -> int:
     """Move the frontier over lost ranges, each from the frontier on, and keep the gap record. Raises Fenced."""
 
@@ -242,11 +228,6 @@ def _changing(
     pipeline = end.pipeline
 
     def check(newest: PipelineSnapshot) -> None:
-        if newest.format < FORMAT:
-            raise TooOld(
-                f"the log of the table at {end.location} has format {newest.format}, a filled gap needs {FORMAT}: "
-                f"start pipeline {pipeline!r} once with this headrace, then fill it."
-            )
         if newest.changes(change.gap) != change.generation:
             raise Overtaken(f"gap {change.gap} of pipeline {pipeline!r} changed meanwhile: look again what is open")
 
@@ -275,5 +256,5 @@ def accept(end: Appender, snapshot: PipelineSnapshot, wanted: Acceptance) -> int
                 "accepted. Stop its writer, then look again."
             )
 
-    values = {f"{end.pipeline}/epoch": snapshot.epoch + 1, f"{end.pipeline}/format": max(snapshot.format, ANSWERED)}
+    values = {f"{end.pipeline}/epoch": snapshot.epoch + 1}
     return end.append(snapshot, [], values, entry_facts(wanted), check, moment="accept")

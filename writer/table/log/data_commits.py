@@ -14,10 +14,7 @@ from writer.table.log.entries import entry_facts, removed
 from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed, FilesGone, Overtaken
 from writer.table.log.operations import Batch, Replay, Reprocess, Rewind, Rewrite
 from writer.table.log.snapshot import (
-    ANSWERED,
-    FORMAT,
     NEVER,
-    REPROCESSED,
     PipelineSnapshot,
     app_id,
     changes_name,
@@ -101,8 +98,7 @@ def reprocess(end: Appender, snapshot: PipelineSnapshot, wanted: Reprocess) -> i
     columns, now = snapshot.state.metadata["partitionColumns"], datetime.now(UTC)
 
     def values(newest: PipelineSnapshot) -> dict[str, int]:
-        format_ = {f"{end.pipeline}/format": max(newest.format, REPROCESSED)}
-        return {**format_, **unrecorded(newest.state.transactions, wanted.meanings)}
+        return unrecorded(newest.state.transactions, wanted.meanings)
 
     return end.append(
         snapshot, [*wanted.files, *wanted.rest], values, entry_facts(wanted),
@@ -185,5 +181,4 @@ def _values(pipeline: str, snapshot: PipelineSnapshot, wanted: Rewind) -> dict[s
         f"{pipeline}/gap_offsets_ended": ended["gap_offsets_ended"] + sum(wanted.gaps.values()),
         f"{pipeline}/closed": max(wanted.closed, snapshot.closed), f"{pipeline}/epoch": snapshot.epoch + 1,
         f"{pipeline}/rewinds": snapshot.rewinds + 1,
-        f"{pipeline}/format": max(snapshot.format, ANSWERED if wanted.undo else FORMAT),
     }  # fmt: skip

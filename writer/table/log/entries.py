@@ -54,7 +54,7 @@ class SideEntry:
     withdrawn: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)  # offsets whose rows go
     why: str = ""  # they go, where their number is a term of the account; empty: it is none
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: late rows by bucket, how far buckets are closed
-    of_target: bool = False  # an older headrace would take the table for a pipeline's own
+    of_target: bool = False  # it is a table of a route, or that of its late rows
     table_id: str = ""  # of the table as the log knows it; empty: any
     held: str = ""  # folder of the pipeline's log where its files wait; empty: they are at the table
     at: str = ""  # when it was put together, or else logged, as ISO 8601
@@ -117,16 +117,12 @@ class CommittedEntry:
         return next((one for one in found if one.get("number") == target.number), {})
 
 
-# Of all entries that headrace writes.
-KINDS = (
-    *_LANDED, "start", "adopt", "take", "columns", "side", "targets", "convert", "raw", "specs", "promote", "privacy",
-)  # fmt: skip
 CREATED, ANY_CLIENT = "create", "client"  # what Entry calls a table's first entry, and those of other clients
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a table's log. `kind`: one of KINDS, one that a newer headrace writes, CREATED or ANY_CLIENT."""
+    """An entry of a table's log. `kind`: one of KINDS, CREATED or ANY_CLIENT."""
 
     version: int
     at: datetime
@@ -169,7 +165,7 @@ def ours(
     }  # fmt: skip
     configured = [_metadata(state.metadata, configuration={**state.configuration, **properties})] if properties else []
     return [
-        {"commitInfo": info}, *configured, *_moves(values, now), *gone,
+        {"commitInfo": info}, *configured, *set_transactions(values), *gone,
         *(_add(columns, file, now, data_change=not moves_only) for file in files),
     ]  # fmt: skip
 
@@ -343,11 +339,13 @@ def redescribed(
         "timestamp": now, "operation": operation, "operationParameters": {}, "isBlindAppend": False,
         "engineInfo": "headrace", "headrace": json.dumps(about, ensure_ascii=False),
     }  # fmt: skip
-    return [{"commitInfo": info}, _metadata(known, **changes), *_moves(values, now)]
+    return [{"commitInfo": info}, _metadata(known, **changes), *set_transactions(values)]
 
 
-def _moves(values: Mapping[str, int], now: int) -> list[Action]:
-    return [{"txn": {"appId": name, "version": at, "lastUpdated": now}} for name, at in values.items()]
+def set_transactions(values: Mapping[str, int]) -> list[Action]:
+    """Return the actions that set `txn` values."""
+    now = int(time.time() * 1000)
+    return [{"txn": {"appId": name, "version": value, "lastUpdated": now}} for name, value in values.items()]
 
 
 def _metadata(known: Action, **changes: Any) -> Action:

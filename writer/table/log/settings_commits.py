@@ -8,17 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from writer.table.log.appender import Appender
-from writer.table.log.snapshot import (
-    INCARNATIONS,
-    RAW,
-    ROUTED,
-    WITH_PRIVACY,
-    WITH_RAW,
-    WITH_SPECS,
-    PipelineSnapshot,
-    TargetRecord,
-    recorded,
-)
+from writer.table.log.snapshot import INCARNATIONS, RAW, PipelineSnapshot, TargetRecord, recorded
 
 Ids = Mapping[str, Sequence[str]]  # topic → ids of its incarnations
 
@@ -46,8 +36,7 @@ def add_targets(end: Appender, epoch: int | None, wanted: Sequence[TargetRecord]
         if not new:
             return known
         about = {"kind": "targets", "epoch": epoch, "added": [{"number": o.number, **o.to_json()} for o in new]}
-        values = {f"{end.pipeline}/format": max(snapshot.format, ROUTED)}
-        end.write(snapshot, [], values, about, recorded(numbered))
+        end.write(snapshot, [], {}, about, recorded(numbered))
         return numbered
 
     return end.retried(add)
@@ -75,9 +64,8 @@ def enter_raw(end: Appender, epoch: int, location: str) -> None:
         end.check_owner(snapshot, epoch)
         if location not in snapshot.raw_places:
             about = {"kind": "raw", "epoch": epoch, "location": location}
-            values = {f"{end.pipeline}/format": max(snapshot.format, WITH_RAW)}
             properties = {RAW: json.dumps([*snapshot.raw_places, location])}
-            end.write(snapshot, [], values, about, properties)
+            end.write(snapshot, [], {}, about, properties)
 
     end.retried(enter)
 
@@ -97,7 +85,7 @@ def note_incarnations(end: Appender, incarnations: Ids) -> None:
 def set_specs(end: Appender, epoch: int, specs: Mapping[str, Any], fingerprint: int) -> int:
     """Enter event specs where they are others than those of the log. Returns their version. Raises Fenced.
 
-    `fingerprint`: 0 for none. A start does it, after it has fenced older writers: so a batch knows one version only.
+    `fingerprint`: 0 for none. A start does it, after it has fenced other writers: so a batch knows one version only.
     """
 
     def change(snapshot: PipelineSnapshot) -> int:
@@ -106,10 +94,7 @@ def set_specs(end: Appender, epoch: int, specs: Mapping[str, Any], fingerprint: 
             return snapshot.specs
         version = snapshot.specs + 1
         about = {"kind": "specs", "epoch": epoch, "specs_version": version, "specs": specs}
-        values = {
-            f"{end.pipeline}/specs": version, f"{end.pipeline}/specs_fingerprint": fingerprint,
-            f"{end.pipeline}/format": max(snapshot.format, WITH_SPECS),
-        }  # fmt: skip
+        values = {f"{end.pipeline}/specs": version, f"{end.pipeline}/specs_fingerprint": fingerprint}
         end.write(snapshot, [], values, about)
         return version
 
@@ -158,7 +143,6 @@ def _write_privacy(
     values = {
         f"{end.pipeline}/privacy": version, f"{end.pipeline}/privacy_fingerprint": fingerprint,
         f"{end.pipeline}/hash_key": hash_key, f"{end.pipeline}/encryption_key": encryption_key,
-        f"{end.pipeline}/format": max(snapshot.format, WITH_PRIVACY),
     }  # fmt: skip
     end.write(snapshot, [], values, {"kind": "privacy", "privacy_version": version, **about})
     return version

@@ -12,29 +12,12 @@ from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
 from writer.table.log.log import State
 
-# Kinds of entries by the format that brought them.
-KINDS: Mapping[int, tuple[str, ...]] = {
-    1: ("start", "batch", "gap", "adopt", "replay", "side", "columns"),
-    2: ("close", "seal", "rewrite", "take"),
-    3: ("fill", "lost", "rewind"),
-    4: ("accept",),
-    5: ("targets",),
-    6: ("convert",),
-    7: ("raw", "specs", "reprocess", "privacy"),
-    8: ("promote",),
-}
-FORMAT = 3  # that a start gives a table
-ANSWERED = 4  # that an entry gives a table which answers what another client did: `accept`, and `rewind` that undoes it
-ROUTED = 5  # that a route gives the log of its pipeline, and each of its targets
-CONVERTED = 6  # that its last entry gives the log of a table which goes on in another format
-WITH_RAW = 7  # that the log of a table has which has a raw table beside it
-REPROCESSED = 7  # that an entry gives a table which swaps rows for what their records are by now
-PROMOTED = 8  # that an entry gives a table in whose place another one was put
-WITH_SPECS = 7  # that the first event specs give a table: its batches may count records that these left out
-WITH_PRIVACY = 7  # that the first privacy policies give a table: an older headrace would go on without them
-NEWEST = max(KINDS)
-# Kinds that need no format: a version that does not know them skips them, as they concern neither rows nor offsets.
-PASSED_OVER = ("schema",)
+FORMAT = 1  # of the logs that headrace writes and reads
+# Of all entries that headrace writes. docs/adr/0047-log-format-1.md says when a new one needs another format.
+KINDS = (
+    "start", "adopt", "take", "batch", "side", "columns", "schema", "gap", "fill", "lost", "replay", "rewrite",
+    "reprocess", "rewind", "accept", "close", "seal", "targets", "raw", "specs", "privacy", "convert", "promote",
+)  # fmt: skip
 
 
 class TooNew(ConfigError):
@@ -42,11 +25,11 @@ class TooNew(ConfigError):
 
 
 def check_format(transactions: Mapping[str, int], pipeline: str, location: str) -> None:
-    """Raise TooNew when this headrace must not write to the table."""
-    found = transactions.get(f"{pipeline}/format", 1)
-    if found > NEWEST:
+    """Raise TooNew where the log has a format that this headrace does not know."""
+    number = transactions.get(format_name(pipeline), FORMAT)
+    if number > FORMAT:
         raise TooNew(
-            f"the log of the table at {location} has format {found}, this headrace knows formats up to {NEWEST}: "
+            f"the log of the table at {location} has format {number}, this headrace knows formats up to {FORMAT}: "
             "a newer one wrote it. Run that one, or a newer one; there is no way back (docs/UPGRADES.md)."
         )
 
@@ -93,7 +76,7 @@ class _Value:
 class PipelineSnapshot:
     """One version of a table, its files left aside."""
 
-    format = _Value("format", 1)  # of the table's log
+    format = _Value("format")  # of the table's log; 0: no entry of headrace follows its first one
     epoch = _Value("epoch")  # number of starts that this pipeline has had
     lease = _Value("lease")  # epoch of the newest lease under which a supervisor had this pipeline started; 0: none
     closed = _Value("closed")  # number of the run up to which none is continued
@@ -210,6 +193,11 @@ class PipelineSnapshot:
 
 def _instant(at: int) -> datetime | None:
     return None if at == NEVER else instant(at)
+
+
+def format_name(pipeline: str) -> str:
+    """Name of the `txn` that holds the format of the log."""
+    return f"{pipeline}/format"
 
 
 def app_id(pipeline: str, part: TopicPartition) -> str:

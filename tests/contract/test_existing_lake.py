@@ -1,0 +1,157 @@
+"""Lakes of log format 1 that stay as they were made: each is read, counted, continued and maintained by this code."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests import oracle
+from tests.carried import Driver, log
+from tests.contract.test_dedupe_window_routes import Routed
+from tests.existing import FIXTURES, Facts, archives, kinds_of, lake_facts, table_of, unpack
+from tests.fixtures.make_lake import TAGGED
+from tests.looking import EVENT, NOW, Schemas, event, value
+from writer.audit.audit import audit
+from writer.cli.main import app
+from writer.cli.table.convert import run_convert
+from writer.config.loader import load
+from writer.core.offsets import TopicPartition
+from writer.output.tables import console
+from writer.table.log.appender import Converted, Superseded
+from writer.table.log.snapshot import FORMAT, KINDS
+
+# A fixture is never made anew: what is added later comes with files of its own (docs/adr/0047-log-format-1.md).
+DIGESTS = {
+    "log-1.json": "2b1ba0eeb5553391ace618859559d2fb3e61d50f5cd1608519d557a51ae46ecd",
+    "log-1.tar.xz": "3d067acfb33554be25ebc04a054b7302240feb6b7a528ace5045f9d9588ffd14",
+}
+SCHEMAS: Mapping[str, Any] = {"shaped_delta": TAGGED, "shaped_parquet": TAGGED}
+CONTINUED = ["tended_delta", "tended_parquet", "shaped_delta", "shaped_parquet", "taken", "changed"]
+P0 = TopicPartition("clicks", 1, 0)
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, Facts]]:
+    """The lakes, as they are; and what they said when they were made."""
+    root = tmp_path_factory.mktemp("lakes")
+    facts: dict[str, Facts] = {}
+    for archive in archives():
+        facts |= unpack(archive, root)
+    return root, facts
+
+
+def lakes(root: Path) -> Path:
+    """Return lakes of one's own, to change them."""
+    for archive in archives():
+        unpack(archive, root)
+    return root
+
+
+def test_no_fixture_is_replaced() -> None:
+    digests = {path.name: sha256(path.read_bytes()).hexdigest() for path in FIXTURES.glob("log-1*")}
+    assert digests == DIGESTS
+
+
+def test_every_kind_of_entry_is_in_a_fixture(unpacked: tuple[Path, Mapping[str, Facts]]) -> None:
+    _, facts = unpacked
+    assert {kind for one in facts.values() for kind in one.kinds} == set(KINDS)
+
+
+def test_a_lake_says_what_it_said_when_it_was_made(unpacked: tuple[Path, Mapping[str, Facts]]) -> None:
+    root, facts = unpacked
+    for name, wanted in facts.items():
+        assert lake_facts(root / name) == wanted, name
+
+
+def test_every_entry_is_parsed_as_a_kind_of_this_format(unpacked: tuple[Path, Mapping[str, Facts]]) -> None:
+    root, facts = unpacked
+    for name in facts:
+        table = table_of(load(root / name / "headrace.yaml"))
+        assert set(kinds_of(table)) <= {*KINDS, "create", "client"}, name
+        assert table.snapshot().format == FORMAT, name
+    assert list(root.glob("tended_delta/lake/clicks/_delta_log/*.checkpoint.parquet"))
+    assert list(root.glob("tended_parquet/lake/clicks/_headrace/log/*.checkpoint.*"))
+    assert list(root.glob("tended_*/lake/clicks/_headrace/ledger/*/*.json"))
+    assert list(root.glob("tended_*/lake/clicks/_headrace/sealed/*/v1.json"))
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+def test_a_start_continues_the_table_and_the_account_adds_up(tmp_path: Path, name: str) -> None:
+    root = lakes(tmp_path) / name
+    schema = SCHEMAS.get(name, EVENT)
+    driver = Driver(root, whole=load(root / "headrace.yaml"), schemas=Schemas({1: schema}, [1]))
+    before = driver.table.snapshot()
+    driver.start()
+    start = before.frontier(P0) or 0
+    made = {at: value(1, schema, {"id": at, "at": NOW, "note": f"note {at}"}) for at in range(start, start + 10)}
+    driver.carry([log(made)], {0: start + 10})
+    after = driver.table.snapshot()
+    assert (after.epoch, after.frontier(P0), after.format) == (before.epoch + 1, start + 10, FORMAT)
+    assert audit(driver.config, "clicks", since=None, deep=True).problems == ()
+    offsets = oracle.rows(Path(driver.lake), "_offset", f"WHERE _offset >= {start} ORDER BY 1")
+    assert offsets == [(offset,) for offset in range(start, start + 10)]
+
+
+def test_a_route_goes_on_with_its_tables(tmp_path: Path) -> None:
+    lake = Routed(lakes(tmp_path) / "routed", "delta")
+    before = [len(lake.offsets(place)) for place in lake.places.values()]
+    lake.carry([(1, 1, 6), (2, 1, 6)])
+    assert [len(lake.offsets(place)) for place in lake.places.values()] == [rows + 1 for rows in before]
+    assert audit(lake.config, "clicks", since=None, deep=True).problems == ()
+
+
+def test_a_log_that_ended_refuses_and_its_heir_goes_on(tmp_path: Path) -> None:
+    root = lakes(tmp_path)
+    with pytest.raises(Converted, match="nothing follows version 3 of its old log"):
+        table_of(load(root / "converted" / "headrace.yaml")).begin({}, {})
+    with pytest.raises(Superseded, match=str(root / "promoted" / "elsewhere" / "v2")):
+        table_of(load(root / "promoted" / "headrace.yaml")).begin({}, {})
+    heir = Driver(root / "promoted", whole=load(root / "promoted" / "promoted.yaml"))
+    heir.start()
+    heir.carry([log({at: event(at) for at in range(22, 30)})], {0: 30})
+    assert audit(heir.config, "clicks", since=None, deep=True).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("status", "{config}", "--json"), 0),
+        (("audit", "{config}", "--deep", "--json"), 0),
+        (("buckets", "{config}", "--json"), 0),
+        (("gaps", "list", "{config}", "--all", "--json"), 1),
+        (("dlq", "list", "{config}", "--pipeline", "clicks", "--json"), 0),
+        (("explain", "{config}", "--json"), 0),
+        (("vacuum", "{config}", "--pipeline", "clicks", "--json"), 0),
+    ],
+    ids=lambda found: found[0] if isinstance(found, tuple) else "",
+)
+@pytest.mark.parametrize("name", ["tended_delta", "tended_parquet"])
+def test_a_command_answers(
+    unpacked: tuple[Path, Mapping[str, Facts]], name: str, words: tuple[str, ...], code: int
+) -> None:
+    config = unpacked[0] / name / "headrace.yaml"
+    done = CliRunner().invoke(app, [word.format(config=config) for word in words])
+    assert (done.exit_code, done.exception if done.exit_code not in (0, 1) else None) == (code, None), done.output
+    assert json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", ["tended_delta", "tended_parquet"])
+def test_its_tables_become_iceberg_tables_with_the_same_rows_and_account(tmp_path: Path, name: str) -> None:
+    root = lakes(tmp_path) / name
+    before = lake_facts(root)
+    settings = yaml.safe_load((root / "headrace.yaml").read_text())
+    settings["pipelines"]["clicks"]["table"]["format"] = "iceberg"
+    settings["catalog"] = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"}
+    (root / "iceberg.yaml").write_text(yaml.safe_dump(settings))
+    config = load(root / "iceberg.yaml")
+    assert run_convert(config, "clicks", write=True, now=datetime.now(UTC), as_json=True, out=console())
+    found = audit(config, "clicks", since=None, deep=True)
+    assert found.problems == ()
+    assert {outcome: found.reconciliation.total(outcome) for outcome in before.totals} == before.totals
+    assert oracle.count(Path(config.pipelines["clicks"].table.location)) == before.rows["lake/clicks"][0]
