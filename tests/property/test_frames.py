@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from tests.avro_specification import parts_of
 from tests.examples import share
 from tests.kafka_batches import Raw, Rec, record, zigzag
 from tests.property.test_decode import DAMAGES, FLAT, NESTED, Case
@@ -209,6 +210,22 @@ def test_records_that_are_not_alike_fail_alone_as_in_the_general_way(name: str, 
         assert text_of(by_frames) == text_of(general), seed
         tally[decoded] += 1
     assert min(tally.values()) > 0, tally
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_an_index_that_has_no_branch_is_a_dead_letter_also_in_frames(name: str, tmp_path: Path) -> None:
+    case = case_of(name)
+    plan = plan_of(case.schema, tmp_path)
+    value = case.sound[0][5:]
+    for part in parts_of(case.record, value):
+        if part.kind == "index":
+            damaged = value[: part.start] + zigzag(9) + value[part.end :]
+            values = [*case.sound[:9], header(ID) + damaged, *case.sound[:9]]
+            raw = Raw(tuple(Rec(at, ms(NOW), None, one) for at, one in enumerate(values)), 0, len(values))
+            general, by_frames, decoded = both(plan, [(OffsetRange(PARTS[0], 0, 100), raw, body(raw))])
+            assert not decoded
+            assert text_of(by_frames) == text_of(general)
+            assert general.refused[PARTS[0].topic, PARTS[0].partition, 9][-1] == "dead_letter"
 
 
 @pytest.mark.timeout(900)  # of the long profile

@@ -142,6 +142,7 @@ class World:
             assert repr(in_order(row.to_pylist())) == repr(in_order(self.alone([rewritten]).to_pylist())), shown
 
 
+@pytest.mark.timeout(3_600)  # of the long profile
 # Without the phase that shrinks: a seed draws the damage, and a smaller seed is no smaller damage.
 @settings(max_examples=share(100), suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(records(), st.integers(0, 2**32))
