@@ -393,3 +393,11 @@ def test_a_field_that_cannot_become_a_column_is_refused_with_a_sentence(kind, se
     with pytest.raises(avro.UnsupportedSchema) as refused:
         parsed(("a", kind), name="R")
     assert sentence in str(refused.value)
+
+
+def test_where_all_values_of_a_block_are_damaged_none_is_left_for_the_native_decoder():
+    record = of(["float", "null", "long", "double"])
+    values = pa.array([HEAD + b"\x09"] * 40, pa.binary())
+    decoded = decode(values, NativeDecoder(record), SingleDecoder(record))
+    assert list(decoded.failures) == list(range(40))
+    assert decoded.rows.num_rows == 0

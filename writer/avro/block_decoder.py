@@ -12,7 +12,7 @@ encoding of its row; where they differ, the value is walked by its schema. (docs
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, TimeoutError as StillRunning
 from dataclasses import dataclass, field
 from threading import Lock
@@ -133,18 +133,23 @@ class ContainerDecoder:
             raise BlockRefused(f"{table.num_rows} records were read of {count}")
         return table
 
-    def rows_to_judge(self, table: pa.Table, block: Bytes, starts: Longs, sizes: Longs) -> Mask:
-        """Return the rows that may have bytes which Avro forbids. `starts`, `sizes`: of their values in the block."""
-        columns = {field["name"]: _one_chunk(table.column(field["name"])) for field in self.record.fields}
-        return rows_of_other_bytes(self.record, columns, block, starts, sizes)
+    def columns_of(self, table: pa.Table) -> dict[str, pa.Array]:
+        """Return what was read of each field of the record. Raises BlockRefused."""
+        try:
+            return {field["name"]: _one_chunk(table.column(field["name"])) for field in self.record.fields}
+        except pa.ArrowException as error:
+            raise BlockRefused(str(error)) from error
 
-    def in_table_types(self, table: pa.Table) -> tuple[pa.Table, pa.StringArray | None]:
+    def rows_to_judge(self, read: Mapping[str, pa.Array], block: Bytes, starts: Longs, sizes: Longs) -> Mask:
+        """Return the rows that may have bytes which Avro forbids. `starts`, `sizes`: of their values in the block."""
+        return rows_of_other_bytes(self.record, read, block, starts, sizes)
+
+    def in_table_types(self, read: Mapping[str, pa.Array]) -> tuple[pa.Table, pa.StringArray | None]:
         """Return the record's columns as a table holds them, and what is wrong with each row. Raises BlockRefused."""
         columns: dict[str, Normalised] = {}
         try:
             for spec in self.record.fields:
-                column = table.column(spec["name"])
-                done = normalise(self.record, spec["type"], _one_chunk(column))
+                done = normalise(self.record, spec["type"], read[spec["name"]])
                 if done is not None:
                     columns[spec["name"]] = done
         except pa.ArrowException as error:
@@ -172,17 +177,18 @@ class NativeDecoder(ContainerDecoder):
         table = self.read(self._schema, len(values), [_bytes_of(framed)])
         if not all_equal(table.column(self._tail), nonce):
             raise BlockRefused("a record did not end where its value ends")
-        if self._holds_forbidden(values, table):
+        read = self.columns_of(table)
+        if self._holds_forbidden(values, read):
             raise BlockRefused("a value has bytes that Avro forbids")
-        return self.in_table_types(table)
+        return self.in_table_types(read)
 
-    def _holds_forbidden(self, values: pa.Array, table: pa.Table) -> bool:
+    def _holds_forbidden(self, values: pa.Array, read: Mapping[str, pa.Array]) -> bool:
         """Tell whether a value that was decoded has bytes that Avro forbids, or may have some."""
         offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
         ends = offsets.astype(np.int64)
         starts = ends[:-1] + self.header_bytes
         block = np.frombuffer(values.buffers()[2] or b"", np.uint8)
-        to_judge = self.rows_to_judge(table, block, starts, ends[1:] - starts)
+        to_judge = self.rows_to_judge(read, block, starts, ends[1:] - starts)
         if not to_judge.any():
             return False
         damaged = suspects(values.filter(pa.array(to_judge)), self.record, self.header_bytes)

@@ -76,9 +76,10 @@ class FrameDecoder(ContainerDecoder):
         found = self._parts(table, np.diff(batch_ends, prepend=0), counts)
         starts = found.value_at + len(self.head)
         sizes = found.value_length - len(self.head)
-        if self.rows_to_judge(table, np.frombuffer(body, np.uint8), starts, sizes).any():
+        read = self.columns_of(table)
+        if self.rows_to_judge(read, np.frombuffer(body, np.uint8), starts, sizes).any():
             raise BlockRefused("a value may have bytes that Avro forbids")
-        rows, bad = self.in_table_types(table)
+        rows, bad = self.in_table_types(read)
         if bad is not None:
             raise BlockRefused("a value is bad")
         return found._replace(rows=rows)
