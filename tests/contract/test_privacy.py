@@ -308,7 +308,7 @@ def test_the_reason_why_a_key_does_not_decode_quotes_nothing_of_it(tmp_path: Pat
     keys = {0: value(5, wider, {"user": 436605551234}), 1: value(5, key, {"user": 1})}
     driver.carry([log({0: event(0), 1: event(1)}, keys=keys)], {0: 2})
     (reason,) = driver.side(driver.dead_letters).rows().to_table(columns=["error"])["error"].to_pylist()
-    assert reason == "the key: the value is not what its schema says; why is left out, for it may quote the record"
+    assert reason == "the key: field '_key.user': a number of more than 5 bytes"
 
 
 def test_a_spec_sees_what_is_left(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_of_a_refused_block_what_looks_sound_is_decoded_at_once():
     assert watched.sizes == [128]
     damaged = {
         3: (values[3][:-1], "the value ends before the record does"),
-        64: (values[64].replace(b"name", b"na\xffe"), "codec can't decode byte 0xff"),
+        64: (values[64].replace(b"name", b"na\xffe"), "field 'name': text that is not UTF-8"),
         100: (values[100] + b"!", "1 surplus bytes after the record"),
     }
     for at, (value, _) in damaged.items():
@@ -247,7 +247,7 @@ def raw(kind: Any) -> Any:
         (DATE, -719_162, 2_932_896, -719_163, 2_932_897, NOT_A_TIME),
         (DATE, 0, 1, -(2**31), 2**31 - 1, NOT_A_TIME),
         (MONEY, b"\xd8\xf1", b"\x27\x0f", b"\xd8\xf0", b"\x27\x10", TOO_MUCH),
-        (MONEY, b"", b"\0" * 20 + b"\1", b"\x80" + b"\0" * 15, b"\x7f" * 16, TOO_MUCH),
+        (MONEY, b"\0", b"\0" * 20 + b"\1", b"\x80" + b"\0" * 15, b"\x7f" * 16, TOO_MUCH),
         (MONEY, b"\xff", b"\0", b"\xff\x00\x00", b"\x7f" * 20, TOO_MUCH),
     ],
     ids=["millis", "micros", "far millis", "date", "far date", "decimal", "16 bytes of decimal", "20 bytes of decimal"],
@@ -270,8 +270,8 @@ def test_a_value_beyond_its_type_fails_alone_in_both_decoders(kind, first, last,
     held[5], held[30] = below, above
     values = block(of(raw(schema)), [{"a": wrap(value), "b": i} for i, value in enumerate(held)])
     singly = SingleDecoder(record)
-    native = NativeDecoder(record) if is_native(record) else None
-    assert (native is None) == (around == "union" and kind is MONEY)  # DataFusion knows no decimal in a union
+    assert is_native(record)
+    native = NativeDecoder(record)
     for out in (decode(values, native, singly), singly(values)):
         assert out.failures == {5: reason, 30: reason}
         assert out.rows["b"].to_pylist() == [i for i in range(40) if i not in (5, 30)]
@@ -330,7 +330,7 @@ NATIVE: list[Any] = [
     logical("local-timestamp-millis", "long"), logical("local-timestamp-micros", "long"),
     logical("local-timestamp-nanos", "long"), logical("time-millis", "int"), logical("time-micros", "long"),
     logical("uuid", "string"), UUID, ["null", UUID],
-    logical("duration", "fixed", name="D", size=12), MONEY, ["null", MONEY],
+    logical("duration", "fixed", name="D", size=12), MONEY, ["null", MONEY], ["null", "string", MONEY],
     logical("decimal", "bytes", precision=38, scale=38), logical("decimal", "bytes", precision=39, scale=2),
     logical("decimal", "bytes", precision=76), logical("decimal", "fixed", name="M", size=8, precision=18, scale=4),
     logical("decimal", "fixed", name="M", size=30, precision=60, scale=4), logical("decimal", "string"),
@@ -338,7 +338,7 @@ NATIVE: list[Any] = [
 ]  # fmt: skip
 FALLBACK: list[Any] = [
     [RECORD, OTHER], ["null", RECORD, OTHER], ["string", RECORD], ["string", ENUM], ["bytes", FIXED],
-    ["null", "string", MONEY], {"type": "array", "items": [RECORD, OTHER]},
+    {"type": "array", "items": [RECORD, OTHER]},
     logical("decimal", "bytes", precision=77), {"type": "record", "name": "Empty", "fields": []},
     {"type": "fixed", "name": "Nothing", "size": 0},
 ]  # fmt: skip
@@ -393,3 +393,11 @@ def test_a_field_that_cannot_become_a_column_is_refused_with_a_sentence(kind, se
     with pytest.raises(avro.UnsupportedSchema) as refused:
         parsed(("a", kind), name="R")
     assert sentence in str(refused.value)
+
+
+def test_where_all_values_of_a_block_are_damaged_none_is_left_for_the_native_decoder():
+    record = of(["float", "null", "long", "double"])
+    values = pa.array([HEAD + b"\x09"] * 40, pa.binary())
+    decoded = decode(values, NativeDecoder(record), SingleDecoder(record))
+    assert list(decoded.failures) == list(range(40))
+    assert decoded.rows.num_rows == 0

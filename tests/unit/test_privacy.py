@@ -289,6 +289,9 @@ COMPANY = record("Company", ("email", "string"))
     ("plain", "place"),
     [
         (["null", COMPANY, emails(tag=False)], "x.member1.email"),
+        (["null", COMPANY, emails(tag=False) | {"name": "v2.User"}], "x.member1.email"),
+        (["null", COMPANY, emails(tag=False) | {"name": "Person", "aliases": ["x.User", "User"]}], "x.member1.email"),
+        (["null", emails(tag=False) | {"name": "Person", "aliases": ["User"]}], "x.email"),
         (["null", emails(tag=False)], "x.email"),
         (emails(tag=False), "x.email"),
         ([COMPANY, {"type": "array", "items": "int"}, "null", emails(tag=False)], "x.member2.email"),

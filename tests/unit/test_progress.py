@@ -171,7 +171,7 @@ def test_a_late_batch_does_not_move_the_newest_event_time_back(progress, clock):
 def test_schemas_are_counted_by_decoder(progress):
     native, single = WriterSchema("{}", native=True, columns={}), WriterSchema("{}", native=False, columns={})
     progress.admitted({1: native, 2: single, 3: single, 4: RejectedSchema("no")})
-    assert progress.view().schemas == {"native": 1, "fastavro": 2, "rejected": 1}
+    assert progress.view().schemas == {"native": 1, "single": 2, "rejected": 1}
 
 
 def test_samples_leave_after_an_hour(progress):

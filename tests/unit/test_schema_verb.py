@@ -121,7 +121,7 @@ def test_records_without_an_event_time_would_be_quarantined(site):
 
 def test_a_schema_for_the_slow_decoder_is_told(site):
     kinds = {**FIRST, "side": [POINT | {"name": "Left"}, POINT | {"name": "Right"}]}
-    assert "fastavro, one record at a time" in asked(site, text=schema(kinds))[1]
+    assert "single, one record at a time" in asked(site, text=schema(kinds))[1]
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_a_schema_that_a_table_rejects_is_counted_and_forgotten_after_a_while(tm
     progress, settings = Progress("p"), one.config.pipelines["p"]
     tasks = Tasks(settings, [one.tables.main], one.targets._schemas, None, progress, None, None, targets=one.targets)  # type: ignore[arg-type]
     tasks.count_schemas()
-    assert progress.view().schemas == {"native": 1, "fastavro": 0, "rejected": 1}
+    assert progress.view().schemas == {"native": 1, "single": 0, "rejected": 1}
     asked_s = one.targets._targets["R"].asked_s[1]
     one.targets.forget_rejected(asked_s + ASK_AGAIN.total_seconds() - 1)
     assert set(one.targets.rejected()) == {1}

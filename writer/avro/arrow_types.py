@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +21,9 @@ _PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
 # Years 1 to 9999, first and last value: what Delta's and every engine's timestamp can hold.
 TIMESTAMP_RANGE_US = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 DATE_RANGE_DAYS = (-719_162, 2_932_896)
+NO_DECIMAL = "a decimal of no bytes"
+_SIGN = 0x80
+_ALL_BITS = np.uint8(0xFF)
 NOT_A_TIME = "a date or timestamp outside the years 1 to 9999"
 
 
@@ -45,6 +50,8 @@ def normalise(record: avro.Record, schema: avro.Schema, array: pa.Array) -> Norm
         return Normalised(_without(array, bad).cast(target), bad)
     digits = avro.decimal_digits(schema)
     if digits is not None:
+        if not pa.types.is_decimal(array.type):
+            return _decimal(array, digits, target)
         last = pa.scalar(decimal_value(10 ** digits[0] - 1, digits[1]), array.type)
         bad = _outside(array, pc.negate(last), last, too_many_digits(digits[0]))
         return Normalised(_without(array, bad).cast(target), bad)
@@ -86,6 +93,53 @@ def uuid_text(array: pa.Array) -> pa.Array:
     return pc.if_else(array.is_null(), None, pc.binary_join_element_wise(*parts, "-"))
 
 
+def _decimal(array: pa.Array, digits: tuple[int, int], target: pa.DataType) -> Normalised:
+    """Turn two's complements, most significant byte first, into decimals. Raises ArrowInvalid for too many digits."""
+    precision, scale = digits
+    widest = pa.decimal128(38, scale) if precision <= avro.DECIMAL_DIGITS_MAX else pa.decimal256(76, scale)
+    if precision > widest.precision:
+        raise pa.ArrowInvalid(f"no decimal has {precision} digits")
+    numbers, is_whole = _sign_extended(array, widest.bit_width // 8)
+    decimals = pa.Array.from_buffers(widest, len(array), [None, pa.py_buffer(numbers)])
+    decimals = pc.if_else(array.is_valid(), decimals, None)
+    last = pa.scalar(decimal_value(10**precision - 1, scale), widest)
+    bad = _outside(decimals, pc.negate(last), last, too_many_digits(precision))
+    if not is_whole.all():
+        bad = _first_of(_where(pa.array(~is_whole), too_many_digits(precision)), bad)
+    is_empty = pc.equal(pc.binary_length(array), 0)
+    if pc.any(is_empty).as_py():
+        bad = _first_of(_where(is_empty, NO_DECIMAL), bad)
+    return Normalised(_without(decimals, bad).cast(target), bad)
+
+
+def _sign_extended(array: pa.Array, width: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """Return integers of `width` bytes, least significant byte first, and which of them are the numbers as written."""
+    count = len(array)
+    offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + count + 1]
+    content = np.frombuffer(array.buffers()[2] or b"\0", np.uint8)
+    lengths = np.diff(offsets)
+    is_negative = (content.take(offsets[:-1], mode="clip") >= _SIGN) & (lengths > 0)
+    fill = is_negative * _ALL_BITS
+    numbers = np.empty((count, width), np.uint8)
+    numbers[:] = fill[:, None]
+    for place in range(min(int(lengths.max(initial=0)), width)):
+        byte = content.take(offsets[1:] - (place + 1), mode="clip")
+        numbers[:, place] = np.where(lengths > place, byte, fill)
+    is_whole = (numbers[:, -1] >= _SIGN) == is_negative
+    for row in np.flatnonzero(lengths > width):  # cold: no such number needs so many bytes
+        surplus = content[offsets[row] : offsets[row + 1] - width]
+        is_whole[row] &= (surplus == fill[row]).all()
+    return numbers, is_whole
+
+
+def _where(which: pa.Array, why: str) -> pa.StringArray:
+    return pc.if_else(which, why, pa.scalar(None, pa.string()))
+
+
+def _first_of(reasons: pa.StringArray, others: pa.StringArray | None) -> pa.StringArray:
+    return reasons if others is None else pc.coalesce(reasons, others)
+
+
 def _timestamp(array: pa.Array, unit: str) -> Normalised:
     if unit == "ns":
         return Normalised(floor_divide(array, 1000).cast(avro.TIMESTAMP))
@@ -111,7 +165,9 @@ def _struct(record: avro.Record, schema: avro.Schema, array: pa.Array, target: p
     kept = [column for column in decoded if column is not None]
     bad = any_bad(kept)
     values = pa.StructArray.from_arrays([c.values for c in kept], fields=list(target), mask=array.is_null())
-    return Normalised(values, None if bad is None else pc.if_else(array.is_valid(), bad, None))
+    if bad is not None:  # what a null holds is no value
+        bad = pc.if_else(array.is_valid(), bad, None)
+    return Normalised(values, bad if bad is not None and bad.null_count < len(bad) else None)
 
 
 def _items(array: pa.Array, children: list[Normalised | None], build: Callable[..., pa.Array]) -> Normalised:

@@ -5,25 +5,28 @@ laid after each value; a schema that names header and nonce as fields makes a na
 Where every row's nonce reads back, every record began and ended where it should: a record that consumed more or less
 would have shifted its own nonce, and no producer can know it. (docs/adr/0002-arrow-data-plane.md)
 
-What the proof cannot see: an index of a nullable union that is out of range (2 and up, or negative) but consumes the
-same bytes is read as the second branch.
+The reader takes some bytes that Avro forbids for other values. So the bytes of each value are held against the shortest
+encoding of its row; where they differ, the value is walked by its schema. (docs/adr/0050-strict-decoding.md)
 """
 
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, TimeoutError as StillRunning
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary, finalize
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from writer.avro import schema as avro
 from writer.avro.arrow_types import Normalised, any_bad, normalise
+from writer.avro.corrupt_values import suspects
+from writer.avro.shortest_bytes import rows_of_other_bytes
 from writer.avro.wire_format import CONFLUENT
 
 NONCE_BYTES = 8
@@ -133,13 +136,19 @@ class NativeDecoder:
             raise BlockRefused(f"{table.num_rows} records were read of {count}")
         return table
 
-    def in_table_types(self, table: pa.Table) -> tuple[pa.Table, pa.StringArray | None]:
+    def columns_of(self, table: pa.Table) -> dict[str, pa.Array]:
+        """Return what was read of each field of the record. Raises BlockRefused."""
+        try:
+            return {field["name"]: _one_chunk(table.column(field["name"])) for field in self.record.fields}
+        except pa.ArrowException as error:
+            raise BlockRefused(str(error)) from error
+
+    def in_table_types(self, read: Mapping[str, pa.Array]) -> tuple[pa.Table, pa.StringArray | None]:
         """Return the record's columns as a table holds them, and what is wrong with each row. Raises BlockRefused."""
         columns: dict[str, Normalised] = {}
         try:
             for spec in self.record.fields:
-                column = table.column(spec["name"])
-                done = normalise(self.record, spec["type"], _one_chunk(column))
+                done = normalise(self.record, spec["type"], read[spec["name"]])
                 if done is not None:
                     columns[spec["name"]] = done
         except pa.ArrowException as error:
@@ -154,7 +163,22 @@ class NativeDecoder:
         table = self.read(self._schema, len(values), [_bytes_of(framed)])
         if not all_equal(table.column(self._tail), nonce):
             raise BlockRefused("a record did not end where its value ends")
-        return self.in_table_types(table)
+        read = self.columns_of(table)
+        if self._holds_forbidden(values, read):
+            raise BlockRefused("a value has bytes that Avro forbids")
+        return self.in_table_types(read)
+
+    def _holds_forbidden(self, values: pa.Array, read: Mapping[str, pa.Array]) -> bool:
+        """Tell whether a value that was decoded has bytes that Avro forbids, or may have some."""
+        offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+        ends = offsets.astype(np.int64)
+        starts = ends[:-1] + self.header_bytes
+        block = np.frombuffer(values.buffers()[2] or b"", np.uint8)
+        to_judge = rows_of_other_bytes(self.record, read, block, starts, ends[1:] - starts)
+        if not to_judge.any():
+            return False
+        damaged = suspects(values.filter(pa.array(to_judge)), self.record, self.header_bytes)
+        return damaged is None or bool(damaged.any())
 
 
 class _Scratch:

@@ -1,7 +1,7 @@
 """Finds the values of a refused block that do not match their schema, in one pass over all of them.
 
-A hint and no judgement. What is named here is decoded one by one and fastavro judges; what is not named is decoded in a
-block, which the nonces prove. So a wrong hint costs time and never a record.
+What is named here is decoded one by one, and the strict reader judges it. What is not named has nothing that Avro
+forbids, and is decoded in a block, which the nonces prove. A sound value that is named costs time and never a record.
 """
 
 from typing import Any
@@ -15,7 +15,8 @@ from writer.avro import schema as avro
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 ROUNDS_MAX = 20_000  # steps over all values, some 50 us each: one hostile array of a million items is not followed
-_VARINT_BYTES_MAX = 10
+_INT_BYTES_MAX = 5
+_LONG_BYTES_MAX = 10
 _FIXED_BYTES = {"null": 0, "float": 4, "double": 8}
 
 
@@ -64,15 +65,18 @@ class _Walk:
             case "string":
                 self._text(rows)
             case "bytes":
-                self._over(rows, self._number(rows))
+                length = self._number(rows)
+                if avro.decimal_digits(schema) is not None:
+                    self._blame(rows, length == 0)
+                self._over(rows, length)
             case "fixed":
                 self._over(rows, schema["size"])
             case "int":
-                self._must(rows, lambda number: number == number.astype(np.int32))
+                self._int(rows)
             case "long":
                 self._number(rows)
             case "enum":
-                self._must(rows, lambda number: (number >= 0) & (number < len(schema["symbols"])))
+                self._index(rows, len(schema["symbols"]))
             case "boolean":
                 self._blame(rows, self._byte(rows) > 1)
                 self._over(rows, 1)
@@ -80,8 +84,7 @@ class _Walk:
                 self._over(rows, _FIXED_BYTES[primitive])
 
     def _union(self, branches: list[avro.Schema], rows: Positions) -> None:
-        index = self._number(rows)
-        self._blame(rows, (index < 0) | (index >= len(branches)))
+        index = self._index(rows, len(branches))
         for at, branch in enumerate(branches):
             if branch != "null":
                 self.step(branch, rows[index == at])
@@ -90,18 +93,21 @@ class _Walk:
         """Blocks of items: a count, which is negative where the block's bytes follow it; a count of 0 ends them."""
         while len(rows := rows[~self.bad[rows]]):
             counts = self._number(rows)
-            sized = rows[counts < 0]
-            if len(sized):
-                self._number(sized)
-            counts = np.abs(counts)
-            self._blame(rows, counts > self.end[rows] - self.at[rows])
-            rows, counts = rows[counts > 0], counts[counts > 0]
+            is_sized = counts < 0
+            sizes = np.zeros(len(rows), np.int64)
+            if is_sized.any():
+                sizes[is_sized] = self._number(rows[is_sized])
+            block_ends = self.at[rows] + sizes
+            counts = np.abs(counts)  # the least number stays negative
+            self._blame(rows, (sizes < 0) | (counts < 0) | (counts > self.end[rows] - self.at[rows]))
             left = np.where(self.bad[rows], 0, counts)
             while (more := left > 0).any():
                 if keyed:
                     self._text(rows[more])
                 self.step(items, rows[more])
                 left = np.where(self.bad[rows], 0, left - more)
+            self._blame(rows, is_sized & (self.at[rows] != block_ends))
+            rows = rows[counts > 0]
 
     def _text(self, rows: Positions) -> None:
         length = self._number(rows)
@@ -109,8 +115,18 @@ class _Walk:
         self._over(rows, length)
         self._blame(rows, ~_readable(self._content, start, self.at[rows]))
 
-    def _must(self, rows: Positions, holds: Any) -> None:
-        self._blame(rows, ~holds(self._number(rows)))
+    def _int(self, rows: Positions) -> Positions:
+        """Read an int of each value, and step over it."""
+        before = self.at[rows]
+        number = self._number(rows)
+        self._blame(rows, (number != number.astype(np.int32)) | (self.at[rows] - before > _INT_BYTES_MAX))
+        return number
+
+    def _index(self, rows: Positions, count: int) -> Positions:
+        """Read the index of a union or enum of each value, which has so many, and step over it."""
+        index = self._int(rows)
+        self._blame(rows, (index < 0) | (index >= count))
+        return index
 
     def _number(self, rows: Positions) -> Positions:
         """Read a variable-length number of each value, and step over it."""
@@ -121,14 +137,15 @@ class _Walk:
         raw = (byte & 0x7F).astype(np.uint64)
         taken = np.ones(len(rows), np.int64)
         going = np.flatnonzero(byte >> 7)
-        for place in range(1, _VARINT_BYTES_MAX):
+        for place in range(1, _LONG_BYTES_MAX):
             if not len(going):
                 break
             byte = self._byte(rows[going], place)
             raw[going] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * place)
             taken[going] += 1
+            if place == _LONG_BYTES_MAX - 1:
+                self._blame(rows[going], byte > 1)  # more than 64 bits, or a further byte
             going = going[byte >> 7 != 0]
-        self._blame(rows[going], np.True_)
         self._over(rows, taken)
         return (raw >> np.uint64(1)).view(np.int64) ^ -(raw & np.uint64(1)).view(np.int64)
 

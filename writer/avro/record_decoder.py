@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
-from fastavro import schemaless_reader
 
 from writer.avro import schema as avro
-from writer.avro.arrow_types import DATE_RANGE_DAYS, NOT_A_TIME, TIMESTAMP_RANGE_US, decimal_value, too_many_digits
+from writer.avro.value_reader import TRUNCATED, DamagedValue, compile_reader
 from writer.avro.wire_format import CONFLUENT
 
 
@@ -27,14 +24,13 @@ class DecodedBlock:
 
 
 class SingleDecoder:
-    """fastavro, one record at a time: for what the native decoder refuses, and to name the culprit."""
+    """Reads one record at a time, strictly: the judge of what the native decoder refuses, and who names the culprit."""
 
     def __init__(self, record: avro.Record, *, header_bytes: int = CONFLUENT.header_bytes) -> None:
         """Decode values of this schema that begin after `header_bytes`."""
         self.record, self.header_bytes = record, header_bytes
-        self._schema = avro.plain_schema(record)
         self._types = pa.schema(list(avro.table_fields(record).items()))
-        self._by_name = {f["name"]: f["type"] for f in record.fields if f["name"] in self._types.names}
+        self._read_value = compile_reader(record, record.root)
 
     def __call__(self, values: pa.Array) -> DecodedBlock:
         """Decode each value (header included) on its own; never raises for what a value holds."""
@@ -62,70 +58,19 @@ class SingleDecoder:
         return pa.concat_tables([self._types.empty_table(), *rows]).combine_chunks()
 
     def _read(self, value: bytes) -> dict[str, Any]:
-        source = BytesIO(value)
-        source.seek(self.header_bytes)
-        fields = schemaless_reader(source, self._schema, None, return_record_name=True)
-        left = len(value) - source.tell()
-        if left:
-            raise ValueError(f"{left} surplus bytes after the record")
-        return {name: table_value(self.record, kind, fields[name]) for name, kind in self._by_name.items()}
+        try:
+            fields, position = self._read_value(value, self.header_bytes)
+        except IndexError:
+            raise DamagedValue(TRUNCATED) from None
+        surplus = len(value) - position
+        if surplus < 0:
+            raise DamagedValue(TRUNCATED)
+        if surplus:
+            raise DamagedValue(f"{surplus} surplus bytes after the record")
+        values: dict[str, Any] = fields
+        return values
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, EOFError):
-        return "the value ends before the record does"
     text = str(error) or type(error).__name__
     return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
-
-
-def table_value(record: avro.Record, schema: avro.Schema, value: Any) -> Any:
-    """Give a value that fastavro read with `plain_schema` the shape of the table's type. Raises ValueError."""
-    schema = record.resolve(schema)
-    if isinstance(schema, list):
-        return _python_union(record, schema, value)
-    if value is None:
-        return None
-    digits = avro.decimal_digits(schema)
-    if digits is not None:
-        unscaled = int.from_bytes(value, "big", signed=True)
-        if abs(unscaled) >= 10 ** digits[0]:
-            raise ValueError(too_many_digits(digits[0]))
-        number = decimal_value(unscaled, digits[1])
-        return number if digits[0] <= avro.DECIMAL_DIGITS_MAX else str(number)
-    unit = avro.timestamp_unit(schema)
-    if unit is not None:
-        return _believable(value // 1000 if unit == "ns" else value * {"ms": 1000, "us": 1}[unit], TIMESTAMP_RANGE_US)
-    if isinstance(schema, dict) and schema.get("logicalType") == "date":
-        return _believable(value, DATE_RANGE_DAYS)
-    if avro.is_uuid(schema):
-        return str(UUID(bytes=value))
-    match schema["type"] if isinstance(schema, dict) else schema:
-        case "record":
-            kinds = {f["name"]: f["type"] for f in schema["fields"]}
-            return {name: table_value(record, kinds[name], item) for name, item in value.items()}
-        case "array":
-            return [table_value(record, schema["items"], item) for item in value]
-        case "map":
-            return {key: table_value(record, schema["values"], item) for key, item in value.items()}
-        case _:
-            return value
-
-
-def _believable(value: int, limits: tuple[int, int]) -> int:
-    if not limits[0] <= value <= limits[1]:
-        raise ValueError(NOT_A_TIME)
-    return value
-
-
-def _python_union(record: avro.Record, schema: list[Any], value: Any) -> Any:
-    if value is None:
-        return None
-    branches = [record.resolve(branch) for branch in schema]
-    if sum(branch != "null" for branch in branches) == 1:
-        (branch,) = (branch for branch in branches if branch != "null")
-        return table_value(record, branch, value[1] if isinstance(value, tuple) else value)
-    at, content = avro.tagged_branch(value)
-    item = table_value(record, branches[at], content)
-    if not pa.types.is_struct(avro.table_type(record, schema)):
-        return item
-    return {f"member{sum(branch != 'null' for branch in branches[:at])}": item}

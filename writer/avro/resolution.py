@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from writer.avro import schema as avro
 from writer.avro.column_cast import Defaults, Place, Seams, fitted
-from writer.avro.record_decoder import table_value
+from writer.avro.value_reader import column_shape, union_shape
 
 _INT_RANGE, _LONG_RANGE = range(-(2**31), 2**31), range(-(2**63), 2**63)
 
@@ -29,16 +29,23 @@ def default_of(record: avro.Record, field: Mapping[str, Any]) -> pa.Array | None
         return None
     kind = avro.table_type(record, field["type"])
     try:
-        return pa.array([table_value(record, field["type"], _read(record, field["type"], field["default"]))], kind)
+        return pa.array([_read(record, field["type"], field["default"])], kind)
     except (ValueError, TypeError, OverflowError, pa.ArrowException):
         return None
 
 
 def _read(record: avro.Record, schema: avro.Schema, given: Any) -> Any:
-    """Turn JSON into what fastavro reads with `plain_schema`. Avro 1.12, "Complex Types": bytes are code points."""
+    """Turn JSON into the value of a column. Raises NoValue, and ValueError for what the column cannot hold."""
     schema = record.resolve(schema)
     if isinstance(schema, list):
         return _branch(record, schema, given)
+    value = _read_one(record, schema, given)
+    shape = column_shape(schema)
+    return value if shape is None else shape(value)
+
+
+def _read_one(record: avro.Record, schema: avro.Schema, given: Any) -> Any:
+    """Turn JSON into a value of no union, as it is written. Avro 1.12, "Complex Types": bytes are code points."""
     kind = schema["type"] if isinstance(schema, dict) else schema
     match kind, given:
         case "null", None:
@@ -77,13 +84,12 @@ def _given(field: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
 
 def _branch(record: avro.Record, schema: list[Any], given: Any) -> Any:
     """Choose the first branch that can hold it, as Avro 1.12 defines; older versions allowed only the first branch."""
-    several = sum(record.resolve(branch) != "null" for branch in schema) > 1
-    for at, branch in enumerate(schema):
+    for member, branch in zip(union_shape(record, schema), schema, strict=True):
         try:
             value = _read(record, branch, given)
         except NoValue:
             continue
-        return value if value is None or not several else avro.tag_branch(at, value)
+        return value if member is None else {member: value}
     raise NoValue(f"{given!r} is of none of the types of its union")
 
 
@@ -305,24 +311,28 @@ class _Resolution:
 
     def _fill(self, place: Place, at: str, branch: avro.Schema, member: str, members: dict[str, pa.DataType]) -> None:
         members[member] = self._kind((*place, member), f"{at}.{member}", branch, members.get(member))
-        self.branches[*place, branch_name(branch)] = member
+        name, *aliases = avro.branch_names(branch)
+        self.branches[*place, name] = member
+        for alias in aliases:
+            self.branches.setdefault((*place, alias), member)
         self._unions.add(place)
 
     def _targets_in(
         self, place: Place, mine: Mapping[str, avro.Schema], members: Mapping[str, pa.DataType]
     ) -> dict[str, str]:
-        """Find the member for each branch: that of its name, else one that it is promoted to, or that it widens.
+        """Find the member for each branch: that of its full name, of an alias, or of its name without the namespace.
 
-        Else one without a name so far, else a new one: its number follows the others.
+        Else one that it is promoted to, or that it widens; else one without a name so far; else a new one, whose number
+        follows the others. No two branches have one member. (Avro 1.12, "Schema Resolution" and "Aliases")
         """
         known = {at[-1]: member for at, member in self.branches.items() if at[:-1] == place and member in members}
-        targets = {key: known[name] for key, branch in mine.items() if (name := branch_name(branch)) in known}
+        targets = self._named_targets(place, mine, members, known)
         unnamed = [member for member in members if member not in known.values()]
         free = max(map(_number, members), default=-1) + 1
         for key, branch in mine.items():
             if key in targets:
                 continue
-            name, want = branch_name(branch), avro.table_type(self._record, branch)
+            name, want = avro.branch_names(branch)[0], avro.table_type(self._record, branch)
             near = (*_BRANCH_PROMOTIONS.get(name, ()), *_BRANCH_WIDENED[self._widen].get(name, ()))
             found = [known[other] for other in near if other in known]
             found += [member for member in unnamed if _alike(want, members[member])]
@@ -330,6 +340,52 @@ class _Resolution:
             free += target == f"member{free}"
             targets[key] = target
         return targets
+
+    def _named_targets(
+        self,
+        place: Place,
+        mine: Mapping[str, avro.Schema],
+        members: Mapping[str, pa.DataType],
+        known: Mapping[str, str],
+    ) -> dict[str, str]:
+        """Find the members that branches have by their names. `known`: name of a branch → its member."""
+        targets: dict[str, str] = {}
+        names = {key: avro.branch_names(branch) for key, branch in mine.items()}
+        # Of two branches that one member is known for, the one has it for which it was made.
+        for name, member in known.items():
+            key = next((key for key, (full, *_) in names.items() if full == name), None)
+            if key is not None and member not in targets.values():
+                targets[key] = member
+        for key, (_, *aliases) in names.items():
+            by_alias = next((known[alias] for alias in aliases if alias in known), None)
+            if key not in targets and by_alias is not None and by_alias not in targets.values():
+                targets[key] = by_alias
+        for key, (full, *_) in names.items():
+            near = {member for name, member in known.items() if avro.short_name(name) == avro.short_name(full)}
+            if key in targets or len(near) != 1 or not near.isdisjoint(targets.values()):
+                continue
+            (by_short_name,) = near
+            if self._fits((*place, by_short_name), mine[key], members[by_short_name]):
+                targets[key] = by_short_name
+        return targets
+
+    def _fits(self, place: Place, schema: avro.Schema, have: pa.DataType) -> bool:
+        """Return whether a place was made for such a type and can take its values, without taking them."""
+        want = avro.table_type(self._record, schema)
+        if want is None or want.id != have.id:
+            return False
+        trial = _Resolution(
+            self._record,
+            Reader(self.names, self.branches, self.times),
+            self._reserved,
+            widen=self._widen,
+            is_newest=self._is_newest,
+        )
+        try:
+            trial._kind(place, "", schema, have)
+        except avro.UnsupportedSchema:
+            return False
+        return True
 
     def _is_union(self, place: Place, schema: avro.Schema, have: pa.DataType) -> bool:
         """Return whether a place holds a union of several: known as one, or, as yet unknown, with members of one."""
@@ -350,13 +406,6 @@ def time_of_day(schema: avro.Schema) -> str | None:
         return None
     found = (schema["type"], schema.get("logicalType"))
     return str(found[1]) if found in _TIMES_OF_DAY else None
-
-
-def branch_name(schema: avro.Schema) -> str:
-    """Return the name that identifies a branch of a union: a full name, or the type."""
-    if not isinstance(schema, dict):
-        return str(schema)
-    return str(schema.get("name", schema["type"]))
 
 
 def _dotted(at: str, name: str) -> str:

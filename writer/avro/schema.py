@@ -44,7 +44,7 @@ class UnsupportedSchema(ValueError):
 
 @dataclass(frozen=True)
 class Record:
-    """An Avro record schema, parsed: full names, and every named type by its name."""
+    """An Avro record schema, parsed: full names, also in aliases of types, and every named type by its name."""
 
     text: str
     root: Mapping[str, Any]
@@ -71,6 +71,8 @@ def parse(text: str) -> Record:
         raise UnsupportedSchema(f"not an Avro schema: {type(error).__name__}: {error}") from error
     if not isinstance(root, dict) or root.get("type") != "record":
         raise UnsupportedSchema(f"the root is {_name(root)}, not a record; wrap it in a record with one field")
+    for schema in named.values():
+        _name_aliases_in_full(schema)
     record = Record(text, root, named)
     _refuse_recursion(record, root, (), count())
     _refuse_nonsense(record, root)
@@ -153,8 +155,8 @@ def decimal_digits(schema: Schema) -> tuple[int, int] | None:
 def framed(record: Record, before: Mapping[str, Schema], after: Mapping[str, Schema]) -> tuple[str, dict[str, str]]:
     """Schema that reads other fields before and after each value, as one record. Returns it as JSON, and their names.
 
-    Logical types other than decimal are taken off, so the decoder hands over the plain numbers and text. The names
-    given are lengthened until no field of the record has them.
+    Logical types are taken off, so the decoder hands over the plain numbers, text and bytes; but decimals of a fixed
+    size stay. The names given are lengthened until no field of the record has them.
     """
     taken = {field["name"] for field in record.fields}
     names = {name: _free(name, taken) for name in (*before, *after)}
@@ -172,32 +174,39 @@ def fixed(name: str, size: int) -> Schema:
 
 
 def plain_schema(record: Record) -> Schema:
-    """Parse the schema without its logical types, for reading and writing raw numbers and bytes.
+    """Parse the schema without its logical types, for writing raw numbers and bytes.
 
-    A branch of a union of several becomes `record{value: branch}`, which is the same in binary: so fastavro says, by
-    the record's name, which branch it read (`tagged_branch`).
+    A branch of a union of several becomes `record{value: branch}`, which is the same in binary, and has a name.
     """
-    return parse_schema(_tagged(_plain(record.root, keep_decimals=False), count()), _force=True)
-
-
-def tagged_branch(value: tuple[str, Mapping[str, Any]]) -> tuple[int, Any]:
-    """Position in its union, and value, of a branch that was read with `plain_schema`."""
-    name, content = value
-    return int(name.rsplit("_", 1)[1]), content["value"]
-
-
-def tag_branch(at: int, value: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return what `tagged_branch` takes apart."""
-    return f"_{at}", {"value": value}
+    return parse_schema(_tagged(_plain(record.root, ()), count()), _force=True)
 
 
 def samples(record: Record, number: int) -> Iterator[dict[str, Any]]:
     """Values for `plain_schema`, the same at each call, through every branch: what a decoder is probed with."""
     named: dict[str, Schema] = {}
-    root = parse_schema(_tagged(_plain(record.root), count()), named_schemas=named, _force=True)
+    root = parse_schema(_tagged(_plain(record.root, ("bytes", "fixed")), count()), named_schemas=named, _force=True)
     tagged = Record(record.text, root, named)
     for n in range(number):
         yield {field["name"]: _sample(tagged, field["type"], n) for field in tagged.fields}
+
+
+def branch_names(schema: Schema) -> tuple[str, ...]:
+    """Return the names by which a branch of a union is known: its full name and its aliases, or its type."""
+    if not isinstance(schema, dict):
+        return (str(schema),)
+    return (str(schema["name"]), *schema.get("aliases", ())) if "name" in schema else (str(schema["type"]),)
+
+
+def short_name(full: str) -> str:
+    """Return a name without its namespace."""
+    return full.rpartition(".")[2]
+
+
+def _name_aliases_in_full(schema: Schema) -> None:
+    """Give the aliases of a named type its namespace where they have none. Avro 1.12, "Aliases"."""
+    namespace = schema["name"].rpartition(".")[0]
+    if namespace and "aliases" in schema:
+        schema["aliases"] = [alias if "." in alias else f"{namespace}.{alias}" for alias in schema["aliases"]]
 
 
 def _without_bad_decimal(part: dict[str, Any]) -> dict[str, Any]:
@@ -253,21 +262,24 @@ def _union_type(members: list[pa.DataType | None]) -> pa.DataType | None:
     return pa.struct(named) if named else None
 
 
-def _plain(schema: Schema, *, keep_decimals: bool = True) -> Schema:
-    """Take off the logical types, but decimals if so told, and the namespaces: names become unique without them."""
+def _plain(schema: Schema, decimals: tuple[str, ...] = ("fixed",)) -> Schema:
+    """Take off the logical types, but of `decimals` of these types, and the namespaces: names are unique without them.
+
+    The native decoder hands over decimals of `bytes` as bytes: a decimal does not show how many bytes it had.
+    """
     if isinstance(schema, list):
-        return [_plain(branch, keep_decimals=keep_decimals) for branch in schema]
+        return [_plain(branch, decimals) for branch in schema]
     if not isinstance(schema, dict):
         return schema if schema == "null" or schema in _PRIMITIVES else _flat_name(schema)
     if isinstance(schema["type"], dict | list):
-        return _plain(schema["type"], keep_decimals=keep_decimals)
+        return _plain(schema["type"], decimals)
     keep = {"type", "size", "symbols"}
-    if keep_decimals and decimal_digits(schema) is not None:
+    if decimal_digits(schema) is not None and schema["type"] in decimals:
         keep |= {"logicalType", "precision", "scale"}
     out = {key: value for key, value in schema.items() if key in keep}
     if "name" in schema:
         out["name"] = _flat_name(schema["name"])
-    return out | _parts(schema, partial(_plain, keep_decimals=keep_decimals))
+    return out | _parts(schema, partial(_plain, decimals=decimals))
 
 
 def _parts(schema: Mapping[str, Any], change: Callable[[Schema], Schema]) -> dict[str, Any]:

@@ -419,7 +419,7 @@ class Targets:
         if isinstance(found, RejectedSchema):
             logging.warning("schema_rejected", reason=found.reason, **about)
         else:
-            logging.event("schema_admitted", decoder="native" if known.native else "fastavro", **about)
+            logging.event("schema_admitted", decoder="native" if known.native else "single", **about)
 
 
 def record_names(plan: SchemaPlan) -> dict[int, str]:

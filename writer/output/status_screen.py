@@ -139,7 +139,7 @@ _STYLES = {
     "running": "bold green", "starting": "bold cyan", "draining": "bold cyan", "stopped": "bold", "failed": "bold red",
     "unreadable": "bold red", "unknown": "bold yellow", "not started": "bold yellow", "paused": "bold yellow",
 }  # fmt: skip
-_DECODED = {"native": "natively", "fastavro": "by fastavro"}
+_DECODED = {"native": "natively", "single": "one by one"}
 _GAP_RANGES = 2  # that the screen names
 _BECAUSE = {
     "size": "enough waited", "backlog": "the batch was full", "timeout": "the delay was over",

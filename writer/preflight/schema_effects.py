@@ -137,7 +137,7 @@ class Verdict:
         """What reads its records; None when nothing does."""
         if isinstance(self.found, RejectedSchema):
             return None
-        return "native" if self.found.native else "fastavro"
+        return "native" if self.found.native else "single"
 
 
 @dataclass(frozen=True)

@@ -233,7 +233,7 @@ def _decoders(plan: SchemaPlan, check: str = "schemas") -> Iterator[Finding]:
         yield good(check, f"{_ids(native)} decoded natively")
     if singly := sorted(schema_id for schema_id, known in writers.items() if not known.native):
         yield doubtful(
-            check, f"{_ids(singly)} decoded by fastavro, one record at a time, at a fraction of the speed",
+            check, f"{_ids(singly)} decoded one record at a time, at a fraction of the speed",
             "docs/TYPES.md says which types the native decoder refuses.",
         )  # fmt: skip
     for known in plan.schemas.values():

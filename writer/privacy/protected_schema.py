@@ -441,11 +441,17 @@ def _is_complex(schema: Any) -> bool:
 
 
 def _branches(paths: Paths, plain: Any) -> Paths:
-    """Return the paths of a branch by its names, which it has in each schema, at whatever position."""
-    if isinstance(plain, dict):
-        names = full_names(plain) if "name" in plain else [plain["type"]]
+    """Return the paths of a branch by its names, which it has in each schema, at whatever position.
+
+    They are the names by which a table finds the branch's column: in full, aliases, and without the namespace.
+    """
+    if isinstance(plain, dict) and "name" in plain:
+        names = {*full_names(plain)}
+        names |= {name.rpartition(".")[2] for name in names}
+    elif isinstance(plain, dict):
+        names = {plain["type"]}
     else:
-        names = [plain if isinstance(plain, str) else ""]
+        names = {plain if isinstance(plain, str) else ""}
     return frozenset((*path, f"<{name}>") for path in paths for name in names)
 
 

@@ -22,6 +22,10 @@ _BYTES, _HEADERS = ("key", "value"), "headers"
 # Reasons that quote nothing of a record.
 _SAYS_NOTHING = re.compile(
     r"the value ends before the record does|\d+ surplus bytes after the record|a decimal of more than \d+ digits"
+    r"|(field '\S+': )?(a number of more than \d+ (bytes|bits)|a negative length|text that is not UTF-8"
+    r"|a boolean that is neither 0 nor 1|the index of a union has no branch|the index of an enum has no symbol"
+    r"|a block of (a negative size|more items than there are bytes)|a block whose size is not that of its items"
+    r"|a decimal of no bytes)"
     r"|a date or timestamp outside the years 1 to 9999|field '\S+' does not decrypt with the KEK '\S+': [a-z ,]+"
 )
 _NO_REASON = "the value is not what its schema says; why is left out, for it may quote the record"

@@ -388,7 +388,7 @@ class Schemas:
                 "schema_rejected", pipeline=self._pipeline, schema_id=schema_id, reason=known.reason, **part
             )
             return
-        decoder, fields = "native" if known.native else "fastavro", len(known.columns)
+        decoder, fields = "native" if known.native else "single", len(known.columns)
         logging.event(
             "schema_admitted", pipeline=self._pipeline, schema_id=schema_id, decoder=decoder, fields=fields, **part
         )

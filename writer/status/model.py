@@ -25,7 +25,7 @@ GAP_CAUSES = ("retention", "latest")
 SAMPLES_KEPT_FOR = timedelta(hours=1)  # what waits longer is dated by asking Kafka
 _APPENDED_EVERY = timedelta(seconds=10)  # what a reader is given of samples that are taken more often
 WITHOUT_TABLE = ("refused", "beyond_max")  # why a name that goes by a rule has no table
-DECODERS = ("native", "fastavro", "rejected")
+DECODERS = ("native", "single", "rejected")
 State = Literal["starting", "running", "paused", "draining", "failed", "stopped"]
 ShownState = State | Literal["not started", "unknown", "unreadable"]  # without a driver that tells
 Dates = Mapping[Source, tuple[int, datetime]]  # an offset, and the newest timestamp of the records up to it

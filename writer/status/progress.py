@@ -166,7 +166,7 @@ class Progress:
         """Count the schemas of the plan by how they are decoded."""
         found = dict.fromkeys(DECODERS, 0)
         for known in schemas.values():
-            found["rejected" if isinstance(known, RejectedSchema) else "native" if known.native else "fastavro"] += 1
+            found["rejected" if isinstance(known, RejectedSchema) else "native" if known.native else "single"] += 1
         self._note(schemas=found)
 
     def began(self, number: int, phase: str) -> None:

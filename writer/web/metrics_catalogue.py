@@ -330,7 +330,7 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     Metric(
         "headrace_schemas",
-        "Schemas that the pipeline knows, by decoder: native, fastavro, or rejected (records go to the dead letters).",
+        "Schemas that the pipeline knows, by decoder: native, single, or rejected (records go to the dead letters).",
         named(lambda r: r.view.schemas, DECODERS),
         ("pipeline", "decoder"),
     ),

@@ -153,4 +153,4 @@ def _way(walk: LocalPipeline, schema_id: int) -> str:
     known = walk.plan.schemas[schema_id]
     if isinstance(known, RejectedSchema):
         return "rejected"
-    return f"{plural(len(known.columns), 'field')}, decoded {'natively' if known.native else 'by fastavro'}"
+    return f"{plural(len(known.columns), 'field')}, decoded {'natively' if known.native else 'one by one'}"
