@@ -22,7 +22,8 @@ _MICROSECONDS = {"day": 86_400_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
 # The years 1 to 9999, which the table's timestamp and datetime hold.
 _FIRST_US, _END_US = -62_135_596_800_000_000, 253_402_300_800_000_000
 
-_NO_KAFKA_TIME = pa.scalar(-1_000, pa.timestamp("us", "UTC"))
+# Kafka's -1 ms: no timestamp.
+_NO_KAFKA_TIME_US = -1_000
 
 # ISO 8601 in its extended form, with exactly the dates that exist: Arrow's cast raises for a single bad one.
 _LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
@@ -148,7 +149,7 @@ def kafka_times(numbers: pa.Int64Array, unit: str = "ms") -> pa.TimestampArray:
     if scale is not None and bounds["min"] is not None and bounds["min"] >= 0 and bounds["max"] < _END_US // scale:
         return pc.multiply(numbers, scale).cast(pa.timestamp("us", "UTC"))
     times = _instants(numbers, unit)
-    return pc.if_else(pc.equal(times, _NO_KAFKA_TIME), None, times)
+    return pc.if_else(pc.equal(times, pa.scalar(_NO_KAFKA_TIME_US, times.type)), None, times)
 
 
 def within_years(times: pa.TimestampArray) -> pa.TimestampArray:

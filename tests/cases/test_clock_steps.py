@@ -15,7 +15,7 @@ from recovery.escalation.diagnosis import DriverHealth, Timeouts, seen, why_unre
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
 from recovery.supervisor.driver_process import ConditionTimes
-from tests.commits import LIMITS, NOON, account
+from tests.commits import LIMITS, NOON, account, facts as commit_facts
 from tests.reloading import EndlessPipeline, Query
 from tests.scaling import NOW, POLICY, batches, facts, pipeline
 from writer.config.pipeline_sections import Commit
@@ -142,7 +142,7 @@ def test_ages_and_lag_stay_what_they_are(step: timedelta) -> None:
         clocks.pass_time(15)
     progress.dated({A: (4, clocks.now() - HOUR)})
     progress.began(1, "look")
-    progress.committed(7, {"ranges": [], "bytes": 0, "event_time_max": None}, {A: 4}, [])
+    progress.committed(7, commit_facts(4, 4, event_time_max=None), {A: 4}, [])
     clocks.pass_time(100)
 
     def shown() -> dict[str, object]:

@@ -80,4 +80,4 @@ def test_logs_that_only_grow_have_not_changed(ids, found):
     assert changed(ids, ids, frontier, {source: at + 5 for source, at in frontier.items()}) == ""
     for source, at in frontier.items():
         if at:
-            assert "ends at offset" in changed(ids, ids, frontier, {source: at - 1})
+            assert f"ends at {at - 1:,}, 1 offset before" in changed(ids, ids, frontier, {source: at - 1})

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.commits import facts
 from writer.status.document import document
 from writer.status.lag import lag_sample
 from writer.status.model import Commit, Logs, Sample, View
@@ -25,8 +26,7 @@ def view(ends: dict[float, int], commits: dict[float, int], *, frontier: int, de
     samples = [Sample(at(seconds), {A: end}) for seconds, end in ends.items()]
     logs = replace(Logs().with_history(samples), samples=tuple(samples))
     made = tuple(
-        Commit(version, at(seconds), {"ranges": [{"start": 0, "end": read, "read": read}], "bytes": 0})
-        for version, (seconds, read) in enumerate(commits.items())
+        Commit(version, at(seconds), facts(0, read)) for version, (seconds, read) in enumerate(commits.items())
     )
     return View(
         "clicks", NOON, state="running", frontier={A: frontier}, logs=logs, commits=made[::-1],

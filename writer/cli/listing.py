@@ -41,7 +41,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "retention": "Drop the buckets that are older than `retention`",
         "vacuum": "Find and remove files that nothing needs",
         "keys": "Check and rotate the keys of fields that are protected",
-        "privacy": "Show the fields that a table's log has as protected, and release them",
+        "privacy": "Show the fields that a table's log protects; release them",
         "table": "Adopt a table, or accept what another client changed",
         "convert": "Make Iceberg tables of Delta or Parquet tables",
         "shadow": "Write a table's offsets to a second one, by other rules",

@@ -21,6 +21,7 @@ from writer.config.pipeline import Pipeline
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.core.offsets import Source, Span
+from writer.core.text import instant
 from writer.schemas.tracker import Schemas
 
 RECORDS_MAX = 100  # of a sample: half of them the oldest, half the newest
@@ -174,7 +175,7 @@ class DetectedWire:
         if verdict.wire != self.wire:
             schemas.read_by(verdict.wire)
         now = datetime.now(UTC)
-        self.detected_by = f"a sample of {now:%Y-%m-%dT%H:%M:%SZ} ({verdict.message})"
+        self.detected_by = f"a sample of {instant(now)} ({verdict.message})"
         origin = _wire_origin(self.detected_by, self.part)
         self.wire, self.known = replace(verdict.wire, origin=origin), verdict.sure
         log = logging.event if verdict.sure else logging.warning

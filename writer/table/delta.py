@@ -57,6 +57,9 @@ class Delta:
                 storage_options=self._options,
             )
 
+    def repair(self) -> None:
+        """Do nothing: readers go by the log, or by the files alone."""
+
     def publish(self, place: tuple[str, int]) -> None:
         """Do nothing: the entry is what readers go by."""
 

@@ -61,12 +61,13 @@ class PipelineTable(Appender):
     # --- what a start looks at ------------------------------------------------------------------------------------
 
     def create(self, columns: pa.Schema, bucket_columns: Sequence[str], layout: str = "") -> None:
-        """Create the table if it does not exist. `layout`: how rows map to buckets.
+        """Create the table if it does not exist, and repair one that does. `layout`: how rows map to buckets.
 
         Raises ConfigError when the table is another pipeline's, or is bucketed in another way, and when something
         else lies at its location; CommitFailed where a catalog did not answer.
         """
         if self.check(bucket_columns, layout):
+            self._format.repair()
             return
         try:
             self._format.create(OWNER + self.pipeline, layout, columns, bucket_columns)

@@ -84,6 +84,10 @@ class Iceberg:
         """Begin the journal of another client's table. As `Journal.take`."""
         return self._journal.take(table, actions)
 
+    def repair(self) -> None:
+        """Let the name mapping name all columns, where another client took some out of it."""
+        self._journal.map_columns()
+
     def publish(self, place: tuple[str, int]) -> None:
         """Do nothing: the catalog's commit is what readers go by."""
 

@@ -16,7 +16,7 @@ from pyarrow import fs
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import TableUpdate
+from pyiceberg.table.update import AssertTableUUID, TableUpdate
 
 from writer.core import fault_points
 from writer.storage.base import OutcomeUnknown, Store
@@ -31,6 +31,8 @@ from writer.table.iceberg.metadata.snapshots import (
     SNAPSHOT,
     VERSION,
     PreparedCommit,
+    as_columns_are,
+    column_changes,
     prepare,
     takeover,
 )
@@ -174,6 +176,14 @@ class Journal(Log):
         fault_points.point("before_catalog")
         self._client.create_filled(schema, spec, self._properties(schema), filled)
         fault_points.point("after_catalog")
+
+    def map_columns(self) -> None:
+        """Let the name mapping name all columns. Where the catalog does not take it now, the next commit does it."""
+        with suppress(CatalogUnanswered):
+            table = self._loaded[1] if self._loaded else self.table()
+            if updates := column_changes(table):
+                is_table = AssertTableUUID(uuid=table.metadata.table_uuid)
+                self._client.commit(table, (is_table, as_columns_are(table)), updates)
 
     def append(self, after: State, actions: Sequence[Action]) -> bool:
         """Commit the entry that follows `after`. False when another entry, or another client's commit, came before.

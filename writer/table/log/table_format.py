@@ -30,6 +30,9 @@ class Format(Protocol):
     def create(self, name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
         """Make the table, unless another start makes it at the same time."""
 
+    def repair(self) -> None:
+        """Put right what another client changed beside the log, if storage and catalog allow it now."""
+
     def publish(self, place: tuple[str, int]) -> None:
         """Let readers see the files that an entry adds, and no longer those that it removes. Safe to run again.
 
