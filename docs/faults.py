@@ -89,12 +89,22 @@ def report() -> str:
     lines = [_REPORT, f"Commit: {outcomes.commit(found)}.", ""]
     for fault, cells in groupby(_cells(found), key=lambda cell: cell["fault"]):
         lines += [f"## {fault[0].upper()}{fault[1:]}", "", *_FAULTS, *map(_fault_row, cells), ""]
+    lines += _later_tests(found)
     damages = sorted(found["damages"].values(), key=lambda one: (_order(one["row"]), one["damage"], one["moment"]))
     lines += [_DAMAGES, *map(_damage_row, damages), "", _LEVELS]
     for tried, one in sorted(found["levels"].items()):
         level, _, after = tried.partition(": ")
         lines.append(f"| {level} | {after} | {one['seconds']:.0f} | {one['aim_seconds']:.0f} |")
     return "\n".join([*lines, "", _CHAOS, *_chaos(found)]) + "\n"
+
+
+def _later_tests(found: Outcomes) -> list[str]:
+    """List the tests of the suite that are newer than the recorded commit."""
+    tests = outcomes.list_cells() - {cell["test"] for cell in found["faults"].values()}
+    if not tests:
+        return []
+    heading = ["## Not in this report", "", "These tests are newer than its commit; the next run records them.", ""]
+    return [*heading, *(f"- `{test}`" for test in sorted(tests)), ""]
 
 
 def _cells(found: Outcomes) -> list[Found]:

@@ -1,6 +1,5 @@
 """The documentation is true: it is fresh, its links lead somewhere, its commands and keys exist."""
 
-import ast
 import importlib.util
 import re
 import tomllib
@@ -60,17 +59,14 @@ def _module(script: str) -> ModuleType:
     return module
 
 
-def test_the_report_holds_every_cell_of_the_suite_and_no_other() -> None:
-    in_suite = set()
-    for path in (ROOT / "tests" / "fault").glob("test_*.py"):
-        for one in ast.walk(ast.parse(path.read_text())):
-            if isinstance(one, ast.FunctionDef) and one.name.startswith("test_"):
-                marked = any("pytest.mark.cell(" in ast.unparse(mark) for mark in one.decorator_list)
-                if marked or any(given.arg.endswith("record") for given in one.args.args):
-                    in_suite.add(f"{path.name}::{one.name}")
-    found = outcomes.read()["faults"].values()
-    assert in_suite == {cell["test"] for cell in found}, "stale: run `make test-long`"
-    assert all((cell["lost"], cell["twice"], cell["seen_twice"]) == (0, 0, 0) and cell["records"] for cell in found)
+def test_the_report_holds_every_cell_of_the_suite_or_says_that_it_is_newer() -> None:
+    cells = outcomes.read()["faults"].values()
+    recorded = {cell["test"] for cell in cells}
+    suite = outcomes.list_cells()
+    assert recorded <= suite, "the suite lacks what was recorded: run `make test-long`"
+    report = (ROOT / "tests" / "fault" / "REPORT.md").read_text()
+    assert [test for test in suite - recorded if f"- `{test}`" not in report] == [], "stale: run `make reference`"
+    assert all((cell["lost"], cell["twice"], cell["seen_twice"]) == (0, 0, 0) and cell["records"] for cell in cells)
 
 
 def test_the_report_holds_each_damage_and_each_row_of_the_catalogue() -> None:

@@ -8,6 +8,7 @@ more with Spark's Kafka source lies in a file beside it.
     python -m tests.fault.outcomes passed 2/4      shard 2 of 4 passed
 """
 
+import ast
 import fcntl
 import json
 import os
@@ -53,6 +54,21 @@ def read(path: Path = COMMITTED) -> Outcomes:
     if missing:
         raise MissingShardsError(f"{path.name}: not run or not passed: {', '.join(missing)}. make test-long SHARD=…")
     return outcomes
+
+
+def list_cells() -> set[str]:
+    """Return the tests of the suite that record a fault, as `test_kill.py::test_a_driver_is_killed`."""
+    cells = set[str]()
+    for path in COMMITTED.parent.glob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and _records_fault(node):
+                cells.add(f"{path.name}::{node.name}")
+    return cells
+
+
+def _records_fault(test: ast.FunctionDef) -> bool:
+    is_marked = any("pytest.mark.cell(" in ast.unparse(mark) for mark in test.decorator_list)
+    return is_marked or any(argument.arg.endswith("record") for argument in test.args.args)
 
 
 def commit(outcomes: Outcomes) -> str:
