@@ -29,8 +29,8 @@ LONG_AGO = datetime(2020, 2, 29, 12, tzinfo=UTC)
 KEEPING = {
     "audit", "autoscaler explain", "autoscaler run", "bench", "buckets", "chaos", "ddl", "demo", "diff", "dlq list",
     "dlq show", "doctor", "explain", "gaps list", "gaps show", "hooks list", "hooks run", "hooks skip", "init",
-    "keys check", "limit", "pause", "preview", "reload", "resume", "schema plan", "shadow", "simulate", "size",
-    "status", "supervisor explain", "supervisor run", "validate", "wait",
+    "keys check", "limit", "pause", "preview", "privacy list", "reload", "resume", "schema plan", "shadow",
+    "simulate", "size", "status", "supervisor explain", "supervisor run", "validate", "wait",
 }  # fmt: skip
 
 
