@@ -90,6 +90,16 @@ def test_an_adoption_under_another_id_loses_the_marks_of_that_topic(
     assert (table.snapshot().frontier(P0), table.snapshot().mark(P0)) == (150, None)
 
 
+def test_no_part_begins_in_the_ledger_where_an_adoption_took_its_mark(
+    table: PipelineTable, stage: Callable[[int], StagedFile]
+) -> None:
+    filled(table, stage)
+    table.adopt(table.snapshot(), Adoption({"clicks": ["uuid-2"], "other": ["x"]}, {}))
+    _, segments = history(table, "events", table.rows_at)
+    begins = [segment.begins for segment in segments if segment.begins]
+    assert begins == [{P0: 0, P1: 0}]
+
+
 def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_along(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:

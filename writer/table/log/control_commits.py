@@ -21,12 +21,14 @@ from writer.table.log.log import Action
 from writer.table.log.operations import Acceptance, Adoption, Closing, Fill, Gap, LogCut, Loss, Sealing
 from writer.table.log.snapshot import (
     INCARNATIONS,
+    NO_MARK,
     SUPERSEDED,
     PipelineSnapshot,
     changes_name,
     closed_name,
     cut_name,
     frontier_values,
+    mark_names,
     seen_name,
 )
 from writer.table.schema_ids import unrecorded
@@ -139,15 +141,18 @@ def _take_over(
 
 
 def _forgotten_marks(snapshot: PipelineSnapshot, incarnations: Ids) -> dict[str, int]:
-    """Return the `txn` values by which parts lose their marks whose incarnation gets another id: another log's."""
+    """Return the `txn` values by which parts lose their marks whose incarnation gets another id: another log's.
+
+    They set no frontier: the ledger would take it for where these parts begin.
+    """
     known = snapshot.incarnations()
     values = dict[str, int]()
-    for part, frontier in snapshot.parts().items():
+    for part in snapshot.parts():
         number = part.incarnation
         before = list(known.get(part.topic, ()))[number - 1 : number]
         after = list(incarnations.get(part.topic, ()))[number - 1 : number]
         if before != after and snapshot.mark(part) is not None:
-            values |= frontier_values(snapshot, {part: frontier}, {})
+            values |= dict.fromkeys(mark_names(snapshot.pipeline, part), NO_MARK)
     return values
 
 
