@@ -124,6 +124,16 @@ def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_a
     assert [(one.part, one.start, one.end, one.successor, one.is_proven) for one in found] == [(P0, 120, 150, 2, True)]
 
 
+def test_of_two_starts_that_meet_a_cut_one_enters_it(table: PipelineTable) -> None:
+    begun(table, p0=10)
+    cut = LogCut(P0, 2, 5, 10, is_proven=False)
+    ids = {"clicks": ["uuid-1", "uuid-1"]}
+    epochs = [table.begin({NEXT: 5}, ids, cuts=[cut]) for _ in range(2)]
+    assert epochs[0] + 1 == epochs[1] == table.snapshot().epoch
+    _, segments = history(table, "events", table.rows_at)
+    assert [one.start for segment in segments for one in segment.cuts] == [5]
+
+
 def test_a_cut_stands_in_the_ledger(table: PipelineTable) -> None:
     begun(table, p0=10)
     table.begin({NEXT: 5}, {"clicks": ["uuid-1", "uuid-1"]}, cuts=[LogCut(P0, 2, 5, 10, is_proven=False)])

@@ -61,8 +61,10 @@ def begin(
         _check_cuts(end, snapshot, cuts)
         new = {part: offset for part, offset in starts.items() if snapshot.frontier(part) is None}
         lease_facts = {} if lease is None else {"lease": lease}
-        cut_facts = {"cuts": [cut.to_dict() for cut in cuts]} if cuts else {}
-        values = {cut_name(end.pipeline, cut.part): cut.offset for cut in cuts}
+        # Of two starts that meet the same cut, the first enters it.
+        new_cuts = [cut for cut in cuts if cut_name(end.pipeline, cut.part) not in snapshot.state.transactions]
+        cut_facts = {"cuts": [cut.to_dict() for cut in new_cuts]} if new_cuts else {}
+        values = {cut_name(end.pipeline, cut.part): cut.offset for cut in new_cuts}
         values |= {} if lease is None else {f"{end.pipeline}/lease": lease}
         values |= _carried(snapshot, new, cuts)
         _take_over(end, snapshot, new, incarnations, closed, {"kind": "start", **lease_facts, **cut_facts}, values)
