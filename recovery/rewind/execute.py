@@ -4,9 +4,10 @@ The entry decides. What it lists of dead letters and late rows is taken out by r
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from uuid import uuid4
 
 from recovery.rewind.plan import EarlierVersion, LaterEntries, Plan, RewindFacts, plan, since
@@ -20,6 +21,7 @@ from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.offsets import LogMark, OffsetRange, TopicPartition
 from writer.core.text import instant
+from writer.offsets.log_check import LogCheck, log_check
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange, number as number_of
 from writer.sealing.manifest import Manifests
@@ -118,17 +120,23 @@ class RewindPreview:
 class RewindExecution:
     """One pipeline's way back."""
 
-    def __init__(self, config: Config, name: str, cluster: Cluster | None = None) -> None:
-        """`cluster`: which Kafka is asked; default: that of the configuration. Raises ConfigError."""
+    def __init__(
+        self, config: Config, name: str, cluster: Cluster | None = None, check: LogCheck | None = None
+    ) -> None:
+        """`cluster`, `check`: which Kafka is asked; default: that of the configuration. Raises ConfigError."""
         self._cluster = cluster
         self._config, self.name, self._settings = config, name, config.pipelines[name]
         self._tables = all_tables(name, config)
         self._main = self._tables.main
+        self._check = check or log_check(name, config.kafka, partial(self._main.entries, -1))
         if not self._main.exists():
             raise ConfigError(f"pipeline {name!r} has no table at {self._main.location}; there is nothing to rewind.")
 
     def look(self, to: int | datetime) -> RewindPreview:
-        """Find what a rewind would take. Changes nothing. Raises ConfigError, CommitFailed, BrokerUnreachable."""
+        """Find what a rewind would take. Changes nothing.
+
+        Raises ConfigError, CommitFailed, BrokerUnreachable, ReadFailed.
+        """
         snapshot = self._main.snapshot()
         version = to if isinstance(to, int) else self._at(to, snapshot.version)
         if not 0 <= version < snapshot.version:
@@ -145,10 +153,10 @@ class RewindExecution:
                 continue
             after = replace(after, taken=Counter(after.taken) + _since(self._tables.side(record.location), version)[1])
         undo = undone(self._main, after.foreign, earlier, snapshot) if after.foreign else None
-        numbers, held = self._asked(snapshot)
+        numbers, held, cut = self._asked(snapshot)
         found = plan(RewindFacts(
             then, after, (undo.before if undo else snapshot).parts(), numbers, held, gap_records(self._main, self.name),
-            undo.missing if undo else (),
+            undo.missing if undo else (), cut,
         ))  # fmt: skip
         return self._counted(found, then, after, snapshot, held, undo)
 
@@ -212,8 +220,13 @@ class RewindExecution:
         at = parse_commit_info(first[1])[0].get("timestamp") if first and first[0] == version else None
         return None if at is None else datetime.fromtimestamp(at / 1000, UTC)
 
-    def _asked(self, snapshot: PipelineSnapshot) -> tuple[dict[str, int], dict[tuple[str, int], LogRange]]:
-        """Ask Kafka which incarnation each topic lives, and what its logs hold of the parts that the table knows."""
+    def _asked(
+        self, snapshot: PipelineSnapshot
+    ) -> tuple[dict[str, int], dict[tuple[str, int], LogRange], Collection[TopicPartition]]:
+        """Ask Kafka which incarnation each topic lives, and what its logs hold of the parts that the table knows.
+
+        Last come the parts whose log is not the one that the table was filled from.
+        """
         cluster = self._cluster or kafka_sample.asked(self._config.kafka)
         known = snapshot.incarnations()
         topics = cluster.topics(choose_topics(cluster, self._settings.topics, known).names)
@@ -224,7 +237,13 @@ class RewindExecution:
             if numbers.get(part.topic) == part.incarnation and part.partition < topics[part.topic].partitions
         ]
         earliest, ends = cluster.earliest(sources), cluster.latest(sources)
-        return numbers, {source: LogRange(earliest[source], ends[source]) for source in sources}
+        held = {source: LogRange(earliest[source], ends[source]) for source in sources}
+        parts = {
+            TopicPartition(topic, numbers[topic], partition): log_range
+            for (topic, partition), log_range in held.items()
+        }
+        topic_ids = {topic.name: topic.id for topic in topics.values()}
+        return numbers, held, self._check.diverging(snapshot, parts, topic_ids)
 
     def _counted(
         self, found: Plan, then: EarlierVersion, after: LaterEntries, snapshot: PipelineSnapshot,

@@ -4,7 +4,7 @@ Rows are found by their offsets: every row from the earlier frontier on goes, wh
 left the table on purpose since then stays away, and a version whose files are gone can be returned to as well.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -55,6 +55,7 @@ class RewindFacts:
     held: Mapping[Source, LogRange]  # of the parts that are read
     gap_records: Mapping[str, GapRecord] = field(default_factory=dict)
     missing: Sequence[str] = ()  # files that would come back, and are gone
+    cut: Collection[TopicPartition] = ()  # parts whose log is not the one that the table was filled from
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,14 @@ def plan(facts: RewindFacts) -> Plan:
     astray = [r for r in ranges if facts.numbers.get(r.part.topic) != r.part.incarnation]
     if astray:
         obstacles.append(
-            f"{_listed(astray)} would not be read again: the pipeline does not read the topic any more, or it was "
-            "deleted and created again. Choose a version after that; `headrace delete-rows` takes single rows out."
+            f"{_listed(astray)} would not be read again: the pipeline does not read the topic any more, it was deleted "
+            "and created again, or its log was cut. Choose a version after that; `headrace delete-rows` takes single "
+            "rows out."
+        )
+    if cut := [r for r in ranges if r.part in facts.cut]:
+        obstacles.append(
+            f"Kafka's log was cut below what the table has of {_listed(cut)}, and is another one now: other records "
+            "would come back. Start the pipeline: it goes on where the log was cut, as on_data_loss says."
         )
     unreadable = [lost for r in ranges if r not in astray for lost in _lost(r, facts.held)]
     gone = {gap: facts.gap_records[gap] for gap in since.gaps if gap in facts.gap_records}

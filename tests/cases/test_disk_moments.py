@@ -22,7 +22,11 @@ from writer.driver.restart_policy import causes
 from writer.storage.probe import StoreSilent
 
 ROOT = Path(__file__).parents[2]
-PASSING = [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO, errno.ESTALE]
+PASSING = [
+    errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EMFILE,
+    errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EBUSY, errno.ENOLCK, errno.ECONNABORTED, errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+]  # fmt: skip
 LASTING = [errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EPERM]
 MOMENTS = {
     "full": ("head -c 1G /dev/zero >$DISK/other 2>/dev/null", "rm $DISK/other"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import typer
@@ -19,17 +20,19 @@ from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError, Fenced, HeadraceError
-from writer.core.offsets import OffsetRange, TopicPartition
+from writer.core.offsets import LogMark, OffsetRange, Source, TopicPartition
 from writer.driver.sealing.steps import seal_due
+from writer.kafka_reader.requests.epoch_ends import EpochEnd
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.row_keys import where
+from writer.offsets.log_check import LogCheck
 from writer.output.tables import console
 from writer.sealing.sealer import Sealer
 from writer.table.factory import main_table
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed, FilesGone, Overtaken
-from writer.table.log.operations import Closing, Gap, Replay, Rewrite, Takeover
+from writer.table.log.operations import Batch, Closing, Gap, Replay, Rewrite, Takeover
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 P0 = TopicPartition("clicks", 1, 0)
@@ -74,6 +77,22 @@ def good(start: int, end: int) -> Any:
     return log({n: b"broken" if n % 6 == 5 else event(n, at=NOW - n % 3 * HOUR) for n in range(start, end)})
 
 
+class LeaderAnswers:
+    """The leader of a log that ends at an offset in the epoch of the table's mark."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+
+    def leader_epochs(self, _: Mapping[str, UUID]) -> dict[Source, int]:
+        return {("clicks", 0): 4}
+
+    def marks_before(self, _offsets: Mapping[Source, int], _ids: Mapping[str, UUID]) -> dict[Source, LogMark]:
+        return {}
+
+    def epoch_ends(self, epochs: Mapping[Source, int]) -> dict[Source, EpochEnd]:
+        return {source: EpochEnd(0, epoch, self.end) for source, epoch in epochs.items()}
+
+
 def ids(driver: Wrong) -> list[int]:
     return sorted(main_table("clicks", driver.config).rows().to_table(columns=["id"]).column("id").to_pylist())
 
@@ -101,6 +120,20 @@ def sound(driver: Wrong) -> Any:
         found = audit(driver.config, "clicks", since=None, deep=deep)
         assert found.adds_up, found.problems
     return found
+
+
+@pytest.mark.parametrize(("end", "is_cut"), [(15, True), (25, False)])
+def test_no_rows_go_back_to_a_log_that_was_cut(driver: Wrong, end: int, is_cut: bool) -> None:
+    table = main_table("clicks", driver.config)
+    epoch = table.snapshot().epoch
+    last = OffsetRange(P0, 24, 25)
+    facts = {"ranges": [{**last.to_dict(), "read": 1, "rows": 1}]}
+    table.commit(table.snapshot(), Batch("marked", epoch, [last], facts=facts, marks={P0: LogMark(3, 30)}))
+    check = LogCheck("clicks", LeaderAnswers(end), lambda: table.entries(-1))
+    # The log has grown beyond the table; nothing is left of the batch before the frontier.
+    cluster: Any = Cluster(40, earliest=25)
+    look = RewindExecution(driver.config, "clicks", cluster, check).look(driver.good)
+    assert ["log was cut below" in words for words in look.plan.obstacles] == [True] * is_cut
 
 
 def again(driver: Wrong) -> None:

@@ -90,6 +90,16 @@ def test_an_adoption_under_another_id_loses_the_marks_of_that_topic(
     assert (table.snapshot().frontier(P0), table.snapshot().mark(P0)) == (150, None)
 
 
+def test_no_part_begins_in_the_ledger_where_an_adoption_took_its_mark(
+    table: PipelineTable, stage: Callable[[int], StagedFile]
+) -> None:
+    filled(table, stage)
+    table.adopt(table.snapshot(), Adoption({"clicks": ["uuid-2"], "other": ["x"]}, {}))
+    _, segments = history(table, "events", table.rows_at)
+    begins = [segment.begins for segment in segments if segment.begins]
+    assert begins == [{P0: 0, P1: 0}]
+
+
 def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_along(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
@@ -112,6 +122,16 @@ def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_a
     _, segments = history(table, "events", table.rows_at)
     found = [one for segment in segments for one in segment.cuts]
     assert [(one.part, one.start, one.end, one.successor, one.is_proven) for one in found] == [(P0, 120, 150, 2, True)]
+
+
+def test_of_two_starts_that_meet_a_cut_one_enters_it(table: PipelineTable) -> None:
+    begun(table, p0=10)
+    cut = LogCut(P0, 2, 5, 10, is_proven=False)
+    ids = {"clicks": ["uuid-1", "uuid-1"]}
+    epochs = [table.begin({NEXT: 5}, ids, cuts=[cut]) for _ in range(2)]
+    assert epochs[0] + 1 == epochs[1] == table.snapshot().epoch
+    _, segments = history(table, "events", table.rows_at)
+    assert [one.start for segment in segments for one in segment.cuts] == [5]
 
 
 def test_a_cut_stands_in_the_ledger(table: PipelineTable) -> None:

@@ -158,6 +158,18 @@ def test_brokers_that_are_too_old_to_say_anything_are_read_as_before(
     assert "log_not_compared" in caplog.text
 
 
+def test_a_log_without_epochs_is_compared_by_its_batches_alone(table: PipelineTable) -> None:
+    without_epoch = LogMark(-1, 30)
+    epoch = table.snapshot().epoch
+    last = Batch("to 1600", epoch, [OffsetRange(P0, 1_500, 1_600)], marks={P0: without_epoch})
+    table.commit(table.snapshot(), last)
+    # A leader that is asked about -1 says that it knows no such epoch.
+    kafka = Kafka(marks={1_600: without_epoch}, ends={-1: (-1, -1)})
+    assert find(table, kafka).cuts == []
+    kafka.marks = {1_600: LogMark(-1, 31 << 32), 1_000: LogMark(3, 10)}
+    assert find(table, kafka).cuts == [LogCut(P0, 2, 1_000, 1_600, is_proven=False)]
+
+
 def test_a_start_that_nobody_answers_fails(table: PipelineTable) -> None:
     with pytest.raises(Unavailable, match="silent"):
         find(table, Kafka(failure=Unavailable("silent")))

@@ -189,7 +189,14 @@ def test_topic_ids_are_read_as_kafka_writes_them() -> None:
     assert native_kafka.topic_ids({"a": "AAAAAAAAAAAAAAAAAAAABw"}) == {"a": UUID(int=7)}
 
 
-def test_an_address_that_is_none_is_an_error_of_the_configuration() -> None:
-    Kafka.model_validate({"bootstrap_servers": "one", "reader": "spark"})
-    with pytest.raises(ValidationError, match="'one' is no broker: write host:port"):
-        Kafka.model_validate({"bootstrap_servers": "one", "reader": "native"})
+@pytest.mark.parametrize("reader", ["native", "spark"])
+@pytest.mark.parametrize("servers", ["one", "one:9092,", "PLAINTEXT://one:9092"])
+def test_an_address_that_is_none_is_an_error_of_the_configuration(reader: str, servers: str) -> None:
+    with pytest.raises(ValidationError, match="is no broker: write host:port"):
+        Kafka.model_validate({"bootstrap_servers": servers, "reader": reader})
+
+
+@pytest.mark.parametrize("reader", ["native", "spark"])
+def test_a_fetch_of_no_bytes_is_one_of_a_record_batch(reader: str) -> None:
+    settings = {"bootstrap_servers": "one:9092", "reader": reader, "options": {"fetch.max.bytes": 0}}
+    assert native_kafka.limits(Kafka.model_validate(settings), 1).fetch_bytes == 1

@@ -29,6 +29,10 @@ def test_only_parts_that_moved_go_back() -> None:
     assert plan(replace(FACTS, frontier={A: 10, B: 20})).ranges == ()
 
 
+def test_a_log_that_was_cut_is_in_the_way_of_its_own_parts_alone() -> None:
+    assert plan(replace(FACTS, cut=[B])).obstacles == ()
+
+
 def test_a_part_that_was_new_since_goes_back_to_its_beginning() -> None:
     grown = replace(
         FACTS, frontier={A: 15, B: 20, NEW: 8}, since=LaterEntries(begins={NEW: 3, A: 12}),
@@ -56,7 +60,8 @@ def test_what_kafka_does_not_hold_is_named_exactly(held: LogRange, lost: list[tu
     [
         (replace(FACTS, then=replace(FACTS.then, epoch=0)), "before the pipeline's first start"),
         (replace(FACTS, frontier={A: 9, B: 20}), "it was rewound since"),
-        (replace(FACTS, numbers={"clicks": 2}), "deleted and created again"),
+        (replace(FACTS, numbers={"clicks": 2}), "deleted and created again, or its log was cut"),
+        (replace(FACTS, cut=[A]), "cut below what the table has of clicks/0 [10, 15), and is another one now"),
         (replace(FACTS, numbers={}), "does not read the topic any more"),
         (replace(FACTS, since=LaterEntries(moved=9)), "version 9 gave topics other ids"),
         (

@@ -27,7 +27,8 @@ def limits(kafka: Kafka, rows: int) -> ReadLimits:
 
     A range that does not move for twice the time of a request, at least a minute, has failed.
     """
-    asked = {"fetch_bytes": int(kafka.options["fetch.max.bytes"])} if "fetch.max.bytes" in kafka.options else {}
+    # Kafka takes 0, too, and answers with one record batch then.
+    asked = {"fetch_bytes": max(1, int(size))} if (size := kafka.options.get("fetch.max.bytes")) is not None else {}
     return ReadLimits(
         rows=rows, fetch_wait_ms=max(1, kafka.fetch_max_wait // timedelta(milliseconds=1)),
         retry_timeout_s=2 * max(kafka.request_timeout, _TIMEOUT_MIN).total_seconds(), **asked,

@@ -59,9 +59,10 @@ class Kafka(Strict):
 
     @model_validator(mode="after")
     def _fits_the_reader(self) -> "Kafka":
+        # Beside Spark's source, too, the driver asks brokers itself what their logs are known by.
+        addresses(self.bootstrap_servers)
         if self.reader == "native":
             check_native(self.options)
-            addresses(self.bootstrap_servers)
         return self
 
     @property

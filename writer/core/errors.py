@@ -90,10 +90,12 @@ class FileUnavailable(HeadraceError):
     """A file could not be read or written, for a reason that may pass: the disk is full, read-only, or in error."""
 
 
-# A disk may have room, be mounted to be written, or answer again a moment later; so may a process have files again.
+# A disk may have room, be mounted to be written, or answer again a moment later; so may a process have files or memory
+# again, and the server behind a mount be reached.
 _PASSING = frozenset({
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EMFILE,
-    errno.ENFILE,
+    errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EBUSY, errno.ENOLCK, errno.ECONNABORTED, errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
 })  # fmt: skip
 _PASSING_WORDS = tuple(os.strerror(number) for number in sorted(_PASSING))
 

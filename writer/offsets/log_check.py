@@ -95,7 +95,9 @@ class LogCheck:
         if not parts:
             return {}
         try:
-            ends = self.logs.epoch_ends({part.source: part.mark.leader_epoch for part in parts})
+            # Some servers of Kafka's protocol write no epoch: a leader answers -1 as of one that it does not know.
+            epochs = {part.source: part.mark.leader_epoch for part in parts if part.mark.leader_epoch >= 0}
+            ends = self.logs.epoch_ends(epochs) if epochs else {}
             frontiers = {part.source: part.frontier for part in parts if part.is_held}
             marks = self.logs.marks_before(frontiers, native_kafka.topic_ids(topic_ids)) if frontiers else {}
         except (UnsupportedBroker, OldRecordFormat) as error:

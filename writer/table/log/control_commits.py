@@ -21,12 +21,14 @@ from writer.table.log.log import Action
 from writer.table.log.operations import Acceptance, Adoption, Closing, Fill, Gap, LogCut, Loss, Sealing
 from writer.table.log.snapshot import (
     INCARNATIONS,
+    NO_MARK,
     SUPERSEDED,
     PipelineSnapshot,
     changes_name,
     closed_name,
     cut_name,
     frontier_values,
+    mark_names,
     seen_name,
 )
 from writer.table.schema_ids import unrecorded
@@ -59,8 +61,10 @@ def begin(
         _check_cuts(end, snapshot, cuts)
         new = {part: offset for part, offset in starts.items() if snapshot.frontier(part) is None}
         lease_facts = {} if lease is None else {"lease": lease}
-        cut_facts = {"cuts": [cut.to_dict() for cut in cuts]} if cuts else {}
-        values = {cut_name(end.pipeline, cut.part): cut.offset for cut in cuts}
+        # Of two starts that meet the same cut, the first enters it.
+        new_cuts = [cut for cut in cuts if cut_name(end.pipeline, cut.part) not in snapshot.state.transactions]
+        cut_facts = {"cuts": [cut.to_dict() for cut in new_cuts]} if new_cuts else {}
+        values = {cut_name(end.pipeline, cut.part): cut.offset for cut in new_cuts}
         values |= {} if lease is None else {f"{end.pipeline}/lease": lease}
         values |= _carried(snapshot, new, cuts)
         _take_over(end, snapshot, new, incarnations, closed, {"kind": "start", **lease_facts, **cut_facts}, values)
@@ -139,15 +143,18 @@ def _take_over(
 
 
 def _forgotten_marks(snapshot: PipelineSnapshot, incarnations: Ids) -> dict[str, int]:
-    """Return the `txn` values by which parts lose their marks whose incarnation gets another id: another log's."""
+    """Return the `txn` values by which parts lose their marks whose incarnation gets another id: another log's.
+
+    They set no frontier: the ledger would take it for where these parts begin.
+    """
     known = snapshot.incarnations()
     values = dict[str, int]()
-    for part, frontier in snapshot.parts().items():
+    for part in snapshot.parts():
         number = part.incarnation
         before = list(known.get(part.topic, ()))[number - 1 : number]
         after = list(incarnations.get(part.topic, ()))[number - 1 : number]
         if before != after and snapshot.mark(part) is not None:
-            values |= frontier_values(snapshot, {part: frontier}, {})
+            values |= dict.fromkeys(mark_names(snapshot.pipeline, part), NO_MARK)
     return values
 
 
