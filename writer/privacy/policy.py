@@ -24,6 +24,10 @@ class Unprotects(PrivacyError):
     """A path that would be in the clear, and that the table's log has as protected."""
 
 
+class TooManyPaths(PrivacyError):
+    """A schema with more paths to protect than a table's log may have, or with more names of paths than fit a start."""
+
+
 class ProtectedUse(PrivacyError):
     """A column that is protected, and that a table needs as it was: its event time, or what it is put in order by."""
 
