@@ -222,6 +222,27 @@ def test_a_schema_that_cannot_be_protected_is_rejected(schema: Any, policies: An
     assert message in found.reason
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"type": "string", "confluent:tags": ["X"]},
+        {"type": {"type": "map", "values": "int"}, "pii": {"mask": 2}},
+        {"type": ["string", "long", USER], "pii": "hash"},
+    ],
+)
+@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_schema_that_is_rejected_says_what_is_protected_all_the_same(beside: Any, first: int, place: int) -> None:
+    rejected = tagged("string", pii="hash")
+    rejected["fields"].insert(place, {"name": "beside", **beside})
+    texts = {1: json.dumps(rejected), 2: json.dumps(tagged("string"))}
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(attributes=("pii",)), KEYS))
+    for number in (first, 3 - first):
+        plan = plan.extend(number, texts[number])
+    assert isinstance(plan.schemas[1], RejectedSchema)
+    assert places(plan.schemas[2]) == {"x": "hash"}
+
+
 def test_a_policy_without_its_key_rejects_the_schema() -> None:
     found = planned(tagged("string", pii="hash"), KeySource(KeyringPlace()), attributes=["pii"])
     assert isinstance(found, RejectedSchema)

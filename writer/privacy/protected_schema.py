@@ -142,7 +142,10 @@ class Privacy:
                 )
 
     def learned(self, records: Iterable[Record]) -> "Privacy":
-        """Return it with the words of these schemas. One that cannot be protected says nothing."""
+        """Return it with the words of these schemas, also of one that is rejected, as it cannot be protected.
+
+        One with too many paths says nothing.
+        """
         privacy = self
         known = list(records)
         before: Privacy | None = None
@@ -151,7 +154,7 @@ class Privacy:
             for record in known:
                 try:
                     privacy = privacy._with(record)
-                except PrivacyError:
+                except TooManyPaths:
                     continue
         return privacy
 
@@ -178,8 +181,8 @@ class Privacy:
         return [walk.action_of(path) for path in _sources(column, walk, specs)]
 
     def _with(self, record: Record) -> "Privacy":
-        """Return it with the words of one schema. Raises PrivacyError, also where there are too many paths."""
-        words = self._walked(record).words
+        """Return it with the words of one schema. Raises TooManyPaths."""
+        words = self._walked(record, learns=True).words
         if all(self.tagged.get(name, {}) == words for name in record_names(record)):
             return self
         tagged = {**self.tagged, **dict.fromkeys(record_names(record), words)}
@@ -187,11 +190,11 @@ class Privacy:
             raise TooManyPaths(f"there are more than {PATHS_MAX} paths")
         return replace(self, tagged=tagged)
 
-    def _walked(self, record: Record) -> "_Walk":
+    def _walked(self, record: Record, *, learns: bool = False) -> "_Walk":
         names = record_names(record)
         words = joined((self.tagged.get(name, {}) for name in names), self.policies)
         recorded = joined((self.recorded.get(name, {}) for name in names), self.policies)
-        walk = _Walk(record, self.policies, words, recorded)
+        walk = _Walk(record, self.policies, words, recorded, learns=learns)
         walk.start()
         return walk
 
@@ -245,11 +248,23 @@ class _Walk:
     """One way through a schema."""
 
     def __init__(
-        self, record: Record, policies: Policies | None, words: dict[Path, PathPolicy], recorded: PathPolicies
+        self,
+        record: Record,
+        policies: Policies | None,
+        words: dict[Path, PathPolicy],
+        recorded: PathPolicies,
+        *,
+        learns: bool = False,
     ) -> None:
-        """`policies`: None to look at the fields alone, whatever their tags. `recorded`: what the table's log has."""
+        """`policies`: None to look at the fields alone, whatever their tags. `recorded`: what the table's log has.
+
+        `learns`: only the words are of interest, and what cannot be protected is no error.
+        """
         self._record, self._policies, self.name = record, policies or Policies(), str(record.root["name"])
-        self._says: _Says = policies.of_words if policies else self._silent
+        self._learns = learns
+        self._says: _Says = self._silent
+        if policies:
+            self._says = policies.known_words if learns else policies.of_words
         self._recorded = recorded
         self.words = words  # what is said of paths; grows
         # Branches of unions in other schemas, of which, or of whose insides, something is said.
@@ -328,7 +343,8 @@ class _Walk:
         if values is None:
             return None
         if action.kind != "clear":
-            check_keys(_shown(paths), action)
+            if not self._learns:
+                check_keys(_shown(paths), action)
             self.places[(*place, "key")] = action
         return {**schema, "values": values}
 
@@ -356,7 +372,7 @@ class _Walk:
             return strictest([above, *self._learned(paths, self._says(part, _shown(paths)))]), False
         words = [by_path(self._policies.by_path[path], path) for path in named]
         word = strictest_policy(words, self._policies)
-        if word.action == CLEAR:
+        if word.action == CLEAR and not self._learns:
             self._check_clear(paths, word)
         for path in self._alike(paths):
             known = self.words.get(path)
@@ -401,7 +417,7 @@ class _Walk:
             positions = frozenset((*path, step) for path in paths)
             self._positions |= positions
             left.append(self._member(one, (*place, step), positions | by_name, action))
-        if left.count("string") > 1:
+        if left.count("string") > 1 and not self._learns:
             raise PrivacyError(
                 f"field {_shown(paths)!r} is a union of which two branches would be text; give the whole field a policy"
             )
