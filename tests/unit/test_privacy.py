@@ -374,6 +374,30 @@ def test_a_type_that_becomes_a_branch_of_a_union_stays_protected(
     assert remembered.protection(avro.parse(texts[2])) == protection, "the log alone is enough"
 
 
+@pytest.mark.parametrize(
+    ("said", "plain", "place"),
+    [
+        ("int", ["null", "boolean", "long"], "x.member1"),
+        ("long", ["null", "boolean", "int"], "x.member1"),
+        ("float", ["double", "boolean"], "x.member0"),
+        ("bytes", ["null", "boolean", "string"], "x.member1"),
+        ("int", "long", "x"),
+    ],
+)
+def test_a_branch_whose_type_is_promoted_stays_protected(said: str, plain: Any, place: str) -> None:
+    """It fills the same column."""
+    texts = {1: json.dumps(tagged(["null", "boolean", {"type": said, "pii": "drop"}])), 2: json.dumps(tagged(plain))}
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(attributes=("pii",)), KEYS))
+    for number in (2, 1):
+        plan = plan.extend(number, texts[number])
+    assert places(plan.schemas[2]) == {place: "drop"}
+
+
+def test_of_two_numbers_in_a_union_the_one_that_is_tagged_is_protected() -> None:
+    found = planned(tagged(["null", {"type": "int", "pii": "drop"}, "double"]), attributes=["pii"])
+    assert places(found) == {"x.member0": "drop"}
+
+
 def nest(depth: int, **of_field: Any) -> Any:
     """Return a record with a field in a field in a field."""
     kind: Any = "string"

@@ -49,6 +49,9 @@ from writer.specs.spec import Spec, spec_of
 
 Paths = frozenset[Path]  # those of one field, by its names and aliases, and by names of branches around it
 _DROP = Action("drop")
+_NUMBERS = ("int", "long", "float", "double")
+_TEXTS = ("string", "bytes")
+_PROMOTED = dict.fromkeys(_NUMBERS, _NUMBERS) | dict.fromkeys(_TEXTS, _TEXTS)  # types that may share a column
 _NAMES_MAX = 100_000  # of the paths of one schema: each alias, and each branch of a union, multiplies those inside
 
 
@@ -406,6 +409,7 @@ class _Walk:
                 for plain, one in branches
             ]
             return None if None in found else found
+        present = {name for plain, _ in branches for name in _branch_names(plain)}
         left, number = list[Any](), 0
         for plain, one in branches:
             if plain == "null":
@@ -413,7 +417,7 @@ class _Walk:
                 continue
             step = f"member{number}"
             number += 1
-            by_name = self._branch_paths(paths, plain)
+            by_name = self._branch_paths(paths, plain, present)
             positions = frozenset((*path, step) for path in paths)
             self._positions |= positions
             left.append(self._member(one, (*place, step), positions | by_name, action))
@@ -455,9 +459,16 @@ class _Walk:
                 "around them; take aliases out"
             )
 
-    def _branch_paths(self, paths: Paths, plain: Any) -> Paths:
-        """Return the paths of a branch by its names, which it has in each schema, at whatever position."""
+    def _branch_paths(self, paths: Paths, plain: Any, present: Collection[str] = ()) -> Paths:
+        """Return the paths of a branch by its names, which it has in each schema, at whatever position.
+
+        A number fills the column of another type of number, and text that of bytes. So it has their names, too, where
+        no other of these is among the branches that are `present`.
+        """
         names = _branch_names(plain)
+        alike = {other for name in names for other in _PROMOTED.get(name, ())}
+        if (alike - names).isdisjoint(present):
+            names |= alike
         self._check_count(len(paths) * len(names))
         return frozenset((*path, f"<{name}>") for path in paths for name in names)
 
