@@ -101,6 +101,17 @@ def test_a_name_that_no_reference_brings_is_a_reason(shop: Served) -> None:
     assert "Lane" in known.reason
 
 
+@pytest.mark.parametrize("within", ["record", "array", "union"])
+def test_a_word_beside_a_name_is_not_lost(shop: Served, within: str) -> None:
+    """A tag there may be what protects the values; without references, too, such a schema is refused."""
+    tagged = {"type": "com.x.Address", "confluent:tags": ["PII"]}
+    kind = {"record": tagged, "array": {"type": "array", "items": tagged}, "union": ["null", tagged]}[within]
+    schema_id = shop.api.add("order", record("Order", a=kind), [reference("com.x.Address", "address")])
+    admitted = shop.admit(schema_id)
+    assert isinstance(admitted, RejectedSchema)
+    assert "UnknownType: {'type': 'com.x.Address', 'confluent:tags': ['PII']}" in admitted.reason
+
+
 def test_a_type_with_two_meanings_is_a_reason_that_names_it(shop: Served) -> None:
     shop.api.add("address", record("Address", street="int"))
     references = [reference("v1.avsc", "address", 1), reference("v2.avsc", "address", 2)]

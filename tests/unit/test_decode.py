@@ -2,6 +2,7 @@
 
 import json
 import threading
+import tracemalloc
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
@@ -401,3 +402,40 @@ def test_where_all_values_of_a_block_are_damaged_none_is_left_for_the_native_dec
     decoded = decode(values, NativeDecoder(record), SingleDecoder(record))
     assert list(decoded.failures) == list(range(40))
     assert decoded.rows.num_rows == 0
+
+
+@pytest.mark.parametrize("decimal", [{}, {"logicalType": "decimal", "precision": 5}])
+def test_a_fixed_type_of_any_size_is_parsed_and_takes_no_memory(decimal: dict[str, Any]) -> None:
+    record = of({"type": "fixed", "name": "Huge", "size": 10**11, **decimal})
+    assert not is_native(record)
+    assert SingleDecoder(record)(pa.array([HEAD + b"abc"], pa.binary())).failures == {
+        0: "the value ends before the record does"
+    }
+
+
+@pytest.mark.parametrize("size", range(1, 40))
+def test_a_fixed_decimal_has_as_many_digits_as_all_numbers_of_its_size_have(size: int) -> None:
+    digits = len(str(2 ** (8 * size - 1))) - 1
+    for precision, is_decimal in ((digits, True), (digits + 1, False)):
+        if precision:
+            kind = logical("decimal", "fixed", name="M", size=size, precision=precision)
+            assert ("logicalType" in avro.parse(json.dumps(json.loads(of(kind).text))).fields[0]["type"]) == is_decimal
+
+
+def test_a_decimal_of_any_precision_costs_what_its_value_has() -> None:
+    record = of(logical("decimal", "bytes", precision=10**15))
+    assert SingleDecoder(record)(pa.array([HEAD + b"\x02\x05\x02"], pa.binary())).rows.to_pylist() == [
+        {"a": "5", "b": 1}
+    ]
+
+
+def test_fields_of_nothing_take_no_memory_in_each_item_of_an_array() -> None:
+    nothing = [{"name": f"n{number}", "type": "null"} for number in range(5_000)]
+    item = {"type": "record", "name": "Item", "fields": [{"name": "x", "type": "boolean"}, *nothing]}
+    record = of({"type": "array", "items": item})
+    tracemalloc.start()
+    decoded = SingleDecoder(record)(pa.array([HEAD + b"\xa0\x9c\x01" + b"\x01" * 10_000 + b"\x00\x02"], pa.binary()))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert decoded.rows["a"].to_pylist() == [[{"x": True}] * 10_000]
+    assert most < 2**25, "5,000 fields of 10,000 items would take 2 GB"

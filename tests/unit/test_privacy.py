@@ -8,6 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tests.avro import record
+from writer.avro import schema as avro
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.privacy.canonical_values import value_bytes, value_text
 from writer.privacy.column_protection import MASK, scalars
@@ -221,6 +222,27 @@ def test_a_schema_that_cannot_be_protected_is_rejected(schema: Any, policies: An
     assert message in found.reason
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"type": "string", "confluent:tags": ["X"]},
+        {"type": {"type": "map", "values": "int"}, "pii": {"mask": 2}},
+        {"type": ["string", "long", USER], "pii": "hash"},
+    ],
+)
+@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_schema_that_is_rejected_says_what_is_protected_all_the_same(beside: Any, first: int, place: int) -> None:
+    rejected = tagged("string", pii="hash")
+    rejected["fields"].insert(place, {"name": "beside", **beside})
+    texts = {1: json.dumps(rejected), 2: json.dumps(tagged("string"))}
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(attributes=("pii",)), KEYS))
+    for number in (first, 3 - first):
+        plan = plan.extend(number, texts[number])
+    assert isinstance(plan.schemas[1], RejectedSchema)
+    assert places(plan.schemas[2]) == {"x": "hash"}
+
+
 def test_a_policy_without_its_key_rejects_the_schema() -> None:
     found = planned(tagged("string", pii="hash"), KeySource(KeyringPlace()), attributes=["pii"])
     assert isinstance(found, RejectedSchema)
@@ -312,6 +334,105 @@ def test_a_branch_of_a_union_is_protected_at_whatever_position(
         assert places(plan.schemas[1])["x.member0.email"] == places(plan.schemas[2])[place] == "hash"
         if "attributes" in policies:  # a path means its position in each schema, too
             assert len({*places(plan.schemas[1]), *places(plan.schemas[2])}) == len({"x.member0.email", place})
+
+
+ORDER = record("Order", ("buyer", ["null", "string", emails(tag=True)]))
+
+
+@pytest.mark.parametrize(
+    ("alone", "in_union", "place"),
+    [
+        (emails(tag=True), ["null", "string", emails(tag=False)], "x.member1.email"),
+        (["null", emails(tag=True)], ["string", emails(tag=False)], "x.member1.email"),
+        (
+            {"type": "array", "items": emails(tag=True)},
+            {"type": "array", "items": ["null", emails(tag=False), "int"]},
+            "x.element.member0.email",
+        ),
+        (ORDER, ["int", record("Order", ("buyer", emails(tag=False)))], "x.member1.buyer.email"),
+        (
+            record("Order", ("buyer", emails(tag=True))),
+            ["int", record("Order", ("buyer", ["null", "string", emails(tag=False)]))],
+            "x.member1.buyer.member1.email",
+        ),
+    ],
+)
+@pytest.mark.parametrize("first", ["alone", "in a union"])
+def test_a_type_that_becomes_a_branch_of_a_union_stays_protected(
+    first: str, alone: Any, in_union: Any, place: str
+) -> None:
+    """A column of a union takes a schema with one of its branches, too."""
+    texts = {1: json.dumps(tagged(alone)), 2: json.dumps(tagged(in_union))}
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(attributes=("pii",)), KEYS))
+    for number in (1, 2) if first == "alone" else (2, 1):
+        plan = plan.extend(number, texts[number])
+    assert plan.privacy is not None
+    protection = plan.privacy.protection(avro.parse(texts[2]))
+    assert protection is not None
+    assert {".".join(path): str(action) for path, action in protection.places.items()} == {place: "hash"}
+    remembered = Privacy(Policies(attributes=("pii",)), KEYS).remembering(plan.privacy.news)
+    assert remembered.protection(avro.parse(texts[2])) == protection, "the log alone is enough"
+
+
+@pytest.mark.parametrize(
+    ("said", "plain", "place"),
+    [
+        ("int", ["null", "boolean", "long"], "x.member1"),
+        ("long", ["null", "boolean", "int"], "x.member1"),
+        ("float", ["double", "boolean"], "x.member0"),
+        ("bytes", ["null", "boolean", "string"], "x.member1"),
+        ("int", "long", "x"),
+    ],
+)
+def test_a_branch_whose_type_is_promoted_stays_protected(said: str, plain: Any, place: str) -> None:
+    """It fills the same column."""
+    texts = {1: json.dumps(tagged(["null", "boolean", {"type": said, "pii": "drop"}])), 2: json.dumps(tagged(plain))}
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(attributes=("pii",)), KEYS))
+    for number in (2, 1):
+        plan = plan.extend(number, texts[number])
+    assert places(plan.schemas[2]) == {place: "drop"}
+
+
+def test_of_two_numbers_in_a_union_the_one_that_is_tagged_is_protected() -> None:
+    found = planned(tagged(["null", {"type": "int", "pii": "drop"}, "double"]), attributes=["pii"])
+    assert places(found) == {"x.member0": "drop"}
+
+
+def nest(depth: int, **of_field: Any) -> Any:
+    """Return a record with a field in a field in a field."""
+    kind: Any = "string"
+    for level in range(depth, 0, -1):
+        kind = record(f"Level{level}", ("x", kind))
+        kind["fields"][0] |= of_field
+    return kind
+
+
+def nest_unions(depth: int) -> Any:
+    kind: Any = "string"
+    for level in range(depth, 0, -1):
+        kind = record(f"shop.Level{level}", ("x", ["null", "int", kind]))
+    return kind
+
+
+@pytest.mark.parametrize("kind", [nest(40, aliases=["y"]), nest_unions(30)])
+def test_a_schema_whose_aliases_multiply_paths_is_rejected(kind: Any) -> None:
+    found = planned(kind, attributes=["pii"])
+    assert isinstance(found, RejectedSchema)
+    assert "more than 100,000 paths by their aliases" in found.reason
+
+
+def fields_with_tags(name: str, count: int) -> str:
+    columns = record(name, *((f"f{number}", "string") for number in range(count)))
+    return json.dumps(columns | {"fields": [{**one, "pii": "hash"} for one in columns["fields"]]})
+
+
+def test_paths_of_the_log_go_before_those_of_a_schema_that_are_too_many() -> None:
+    """The schemas of the log's paths may be gone, so a start knows the other schema first."""
+    recorded = Privacy(Policies(attributes=("pii",)), KEYS).learned([avro.parse(fields_with_tags("Old", 6_000))]).news
+    start = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(attributes=("pii",)), KEYS))
+    start = start.extend(1, fields_with_tags("New", 6_000)).remembering(recorded, SchemaPlan.extend)
+    plan = start.extend(2, fields_with_tags("Old", 10)).extend(3, json.dumps(tagged("string")))
+    assert [type(plan.schemas[number]) for number in (1, 2, 3)] == [RejectedSchema, WriterSchema, WriterSchema]
 
 
 def test_a_branch_that_is_a_tagged_type_is_protected_at_whatever_position() -> None:

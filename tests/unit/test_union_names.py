@@ -149,3 +149,18 @@ def test_all_that_starts_from_the_same_schemas_finds_the_same_members() -> None:
         assert again.columns == before.columns
         assert members_of(again, 2) == [f"member{number}" for number in members]
     assert len(set(itertools.chain(texts))) > 1
+
+
+def test_unions_in_unions_are_matched_in_time_that_grows_with_their_number() -> None:
+    """Each level of another namespace is tried before it is taken, and so is what is inside it."""
+
+    def nested(namespace: str) -> Any:
+        kind: Any = "int"
+        for level in range(30, 0, -1):
+            kind = ["null", "string", record(f"{namespace}.Level{level}", "u", kind)]
+        return kind
+
+    first = EMPTY.extend(1, text_of(nested("v1")))
+    both = first.extend(2, text_of(nested("v2")))
+    assert not isinstance(both.schemas[2], RejectedSchema)
+    assert both.columns == first.columns

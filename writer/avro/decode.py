@@ -15,6 +15,7 @@ from writer.avro.record_decoder import DecodedBlock, SingleDecoder
 from writer.avro.wire_format import header
 
 BLOCK_BYTES_MAX = 2**30  # Arrow's binary arrays end at 2 GiB; half of it leaves room for the nonces
+PROBE_BYTES_MAX = 2**20  # of the fixed types of a record; nobody sends so large ones, and a schema may name any size
 SINGLY = 16  # this few records are decoded one by one: a native call costs as much
 
 
@@ -80,7 +81,9 @@ def _natively(block: pa.Array, native: BlockDecoder, singly: SingleDecoder) -> D
 
 
 def is_native(record: schema.Record) -> bool:
-    """Probe the native decoder with records through every branch of the schema; fastavro's answer is the judge."""
+    """Probe the native decoder with records through every branch of the schema; the single decoder is the judge."""
+    if schema.fixed_bytes(record, record.root) > PROBE_BYTES_MAX:
+        return False
     schema_id, probe = 1, []
     plain = schema.plain_schema(record)
     for sample in schema.samples(record, 24):

@@ -164,10 +164,14 @@ class _Resolution:
     """One writer schema on its way through the columns. Grows copies of what the reader knows."""
 
     def __init__(
-        self, record: avro.Record, reader: Reader, reserved: frozenset[str], *, widen: Widening, is_newest: bool
-    ) -> None:
+        self, record: avro.Record, reader: Reader, reserved: frozenset[str], *, widen: Widening, is_newest: bool,
+        trials: dict[tuple[Place, str], bool] | None = None,
+    ) -> None:  # fmt: skip
+        """`trials`: place of a branch, and its full name → whether it fits; of a resolution that tries a part."""
         self._record, self._reserved, self._widen = record, reserved, widen
         self._is_newest = is_newest
+        # Shared with trials: else each level of unions is tried twice as often as the one around it.
+        self._trials = dict[tuple[Place, str], bool]() if trials is None else trials
         self.names, self.branches, self.times = dict(reader.names), dict(reader.branches), dict(reader.times)
         self._unions = {place[:-1] for place in reader.branches}
         self.parts: dict[Place, Mapping[str, str]] = {}
@@ -369,8 +373,14 @@ class _Resolution:
                 targets[key] = by_short_name
         return targets
 
-    def _fits(self, place: Place, schema: avro.Schema, have: pa.DataType) -> bool:
-        """Return whether a place was made for such a type and can take its values, without taking them."""
+    def _fits(self, place: Place, branch: avro.Schema, have: pa.DataType) -> bool:
+        """Return whether a place was made for such a named type and can take its values, without taking them."""
+        key = place, avro.branch_names(branch)[0]
+        if key not in self._trials:
+            self._trials[key] = self._try(place, branch, have)
+        return self._trials[key]
+
+    def _try(self, place: Place, schema: avro.Schema, have: pa.DataType) -> bool:
         want = avro.table_type(self._record, schema)
         if want is None or want.id != have.id:
             return False
@@ -380,6 +390,7 @@ class _Resolution:
             self._reserved,
             widen=self._widen,
             is_newest=self._is_newest,
+            trials=self._trials,
         )
         try:
             trial._kind(place, "", schema, have)

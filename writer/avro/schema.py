@@ -11,6 +11,7 @@ A logical type that does not fit the type it stands on is ignored, as Avro says.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -190,6 +191,13 @@ def samples(record: Record, number: int) -> Iterator[dict[str, Any]]:
         yield {field["name"]: _sample(tagged, field["type"], n) for field in tagged.fields}
 
 
+def fixed_bytes(record: Record, schema: Schema) -> int:
+    """Return how many bytes the fixed types in a type take together, each counted wherever it stands."""
+    schema = record.resolve(schema)
+    own = int(schema["size"]) if _name(schema) == "fixed" else 0
+    return own + sum(fixed_bytes(record, child) for child in _children(schema))
+
+
 def branch_names(schema: Schema) -> tuple[str, ...]:
     """Return the names by which a branch of a union is known: its full name and its aliases, or its type."""
     if not isinstance(schema, dict):
@@ -222,7 +230,8 @@ def _is_decimal(part: dict[str, Any]) -> bool:
         return False
     if part.get("type") != "fixed":
         return True
-    return isinstance(size, int) and size > 0 and precision < len(str(2 ** (8 * size - 1)))
+    # Avro 1.12, "Decimal": at most floor(log10(2^(8n-1) - 1)) digits. No power of 2 is one of 10, so the 1 is nothing.
+    return isinstance(size, int) and size > 0 and precision <= math.floor((8 * size - 1) * math.log10(2))
 
 
 def _name(schema: Schema) -> str:
@@ -350,16 +359,17 @@ def _refuse_nonsense(record: Record, schema: Schema) -> None:
             raise UnsupportedSchema(f"enum {schema['name']} has no symbols; give it one")
         case "fixed" if schema["size"] < 0:
             raise UnsupportedSchema(f"fixed {schema['name']} has the size {schema['size']}; make it positive")
-        case "array" if _takes_no_bytes(record, schema["items"]):
+        case "array" if takes_no_bytes(record, schema["items"]):
             raise UnsupportedSchema("it has an array whose items take no bytes; give them a field with a value")
     for child in _children(schema):
         _refuse_nonsense(record, child)
 
 
-def _takes_no_bytes(record: Record, schema: Schema) -> bool:
+def takes_no_bytes(record: Record, schema: Schema) -> bool:
+    """Return whether values of a type are empty in binary."""
     schema = record.resolve(schema)
     if _name(schema) == "record":
-        return all(_takes_no_bytes(record, field["type"]) for field in schema["fields"])
+        return all(takes_no_bytes(record, field["type"]) for field in schema["fields"])
     return _name(schema) == "null" or (_name(schema) == "fixed" and schema["size"] == 0)
 
 
@@ -389,7 +399,7 @@ def _sample(record: Record, schema: Schema, n: int) -> Any:
         case "string":
             return f"é{n}" * (n % 4)
         case "fixed":
-            return bytes([n % 100] * schema["size"])
+            return bytes([n % 100]) * schema["size"]
         case "enum":
             return schema["symbols"][n % len(schema["symbols"])]
         case "array":

@@ -168,7 +168,7 @@ class SchemaPlan:
         """Return the plan with what the table's log has of protected paths, its schemas admitted anew."""
         if self.privacy is None:
             return self
-        privacy = self.privacy.remembering(recorded).learned(parsed(self.known_texts))
+        privacy = self.privacy.forgetting_schemas().remembering(recorded).learned(parsed(self.known_texts))
         return self._readmitted(replace(self, privacy=privacy), extend)
 
     def recording(self, recorded: RecordPolicies) -> "SchemaPlan":
@@ -183,8 +183,9 @@ class SchemaPlan:
         """Return a plan with the schemas admitted anew of records of which other paths are protected than here."""
         assert self.privacy is not None
         assert plan.privacy is not None
-        words = plan.privacy.tagged.items()
-        changed = {name for name, paths in words if self.privacy.tagged.get(name) != paths}
+        before = self.privacy.tagged
+        after = plan.privacy.tagged
+        changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
         known = {schema_id: text for schema_id, text in self.texts() if not changed.isdisjoint(_names_of(text))}
         of_records = {str(schema.parse(text).root["name"]) for text in known.values()}
         shaped = {name: record for name, record in plan.shaped.items() if name not in of_records}

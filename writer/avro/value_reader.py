@@ -61,7 +61,12 @@ def compile_reader(record: avro.Record, schema: avro.Schema) -> Read:
     name = schema["type"] if isinstance(schema, dict) else schema
     match name:
         case "record":
-            fields = [(str(field["name"]), compile_reader(record, field["type"])) for field in schema["fields"]]
+            # What takes no bytes and has no column is left out: items of an array may have thousands of such fields.
+            fields = [
+                (str(field["name"]), compile_reader(record, field["type"]))
+                for field in schema["fields"]
+                if not (avro.table_type(record, field["type"]) is None and avro.takes_no_bytes(record, field["type"]))
+            ]
             return partial(_read_record, fields)
         case "array":
             return partial(_read_array, compile_reader(record, schema["items"]))
@@ -285,7 +290,8 @@ def _decimal(precision: int, scale: int, raw: bytes) -> Decimal | str:
     if not raw:
         raise ValueError(NO_DECIMAL)
     unscaled = int.from_bytes(raw, "big", signed=True)
-    if abs(unscaled) >= 10**precision:
+    # 10 is more than three bits. So no schema's precision makes a larger number here than the value is.
+    if unscaled.bit_length() > 3 * precision and abs(unscaled) >= 10**precision:
         raise ValueError(too_many_digits(precision))
     number = decimal_value(unscaled, scale)
     return number if precision <= avro.DECIMAL_DIGITS_MAX else str(number)

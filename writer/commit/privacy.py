@@ -17,7 +17,7 @@ from writer.core.text import listed
 from writer.privacy.field_decryption import kms_of, secret_of
 from writer.privacy.keyring import PURPOSES, KeyringPlace, KeySource, read_keyring
 from writer.privacy.path_policies import RecordPolicies, effective, is_any_protected, overlaid, shown_path
-from writer.privacy.policy import CLEAR, PrivacyError, UnknownTag, fingerprint
+from writer.privacy.policy import CLEAR, PrivacyError, TooManyPaths, UnknownTag, fingerprint
 from writer.privacy.protected_schema import Privacy, check_paths, paths_of
 from writer.privacy.record_sealing import RecordScreen
 from writer.schemas.tracker import KEY_RECORD, Schemas
@@ -80,7 +80,8 @@ def primary_keys(source: KeySource) -> KeySource:
 def check_privacy(pipeline: str, settings: Pipeline, plan: SchemaPlan, keys: SchemaPlan | None = None) -> None:
     """Raise ConfigError for policies that do not fit the schemas that are known.
 
-    A schema with a tag for which there is no policy is rejected alone, as the plan says. `keys`: plan of Avro keys.
+    A schema with a tag for which there is no policy, or with too many paths, is rejected alone, as the plan says.
+    `keys`: plan of Avro keys.
     """
     privacy = plan.privacy
     if privacy is None:
@@ -90,11 +91,11 @@ def check_privacy(pipeline: str, settings: Pipeline, plan: SchemaPlan, keys: Sch
     known = {*settings.record_columns.names, *_recorded_paths(privacy)}
     texts = (*plan.known_texts, *(keys.known_texts if keys else ()))
     for record in parsed(texts):
-        known |= paths_of(record)
         of_table = settings_of(settings, record.root["name"])
         try:
+            known |= paths_of(record)
             replace(privacy, uses=of_table.uses if of_table else ()).protection(record, settings.record_specs)
-        except UnknownTag:
+        except (UnknownTag, TooManyPaths):
             continue
         except PrivacyError as error:
             raise ConfigError(f"pipelines.{pipeline}.privacy: {error} (record {record.root['name']})") from error

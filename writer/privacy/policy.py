@@ -1,7 +1,7 @@
 """What becomes of protected values, and by which words of a schema, or paths of the configuration."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -22,6 +22,10 @@ class UnknownTag(PrivacyError):
 
 class Unprotects(PrivacyError):
     """A path that would be in the clear, and that the table's log has as protected."""
+
+
+class TooManyPaths(PrivacyError):
+    """A schema with more paths to protect than a table's log may have, or with more names of paths than fit a start."""
 
 
 class ProtectedUse(PrivacyError):
@@ -95,25 +99,39 @@ class Policies:
         Raises UnknownTag. `path`: of the field, for the message.
         """
         words = list[tuple[Action, str]]()
+        for action, source in self._each_word(part):
+            if action is None:
+                raise UnknownTag(_unknown(path, source))
+            words.append((action, source))
+        return words
+
+    def known_words(self, part: Mapping[str, Any], _: str) -> list[tuple[Action, str]]:
+        """Return what the attributes of a field or a type say, as `of_words` does, but for tags without a policy."""
+        return [(action, source) for action, source in self._each_word(part) if action is not None]
+
+    def _each_word(self, part: Mapping[str, Any]) -> Iterator[tuple[Action | None, str]]:
+        """Yield each policy with its source; None with each tag that has no policy."""
         tags = dict(self.tags)
         listed = part.get(CONFLUENT_TAGS)
         for tag in listed if isinstance(listed, list) else [] if listed is None else [listed]:
-            if not isinstance(tag, str) or tag not in tags:
-                raise UnknownTag(_unknown(path, str(tag)))
-            words.append((tags[tag], f"tag {tag}"))
+            if isinstance(tag, str) and tag in tags:
+                yield tags[tag], f"tag {tag}"
+            else:
+                yield None, str(tag)
         for attribute in self.attributes:
             if part.get(attribute) in (None, False):
                 continue
             setting = part[attribute]
             tag = attribute if setting is True else setting
             if isinstance(tag, str) and tag in tags:
-                words.append((tags[tag], f"tag {tag}"))
+                yield tags[tag], f"tag {tag}"
                 continue
             try:
-                words.append((Action.of(setting), f"attribute {attribute}"))
+                action = Action.of(setting)
             except ValueError:
-                raise UnknownTag(_unknown(path, str(tag))) from None
-        return words
+                yield None, str(tag)
+            else:
+                yield action, f"attribute {attribute}"
 
     def to_json(self) -> dict[str, Any]:
         """Write them as a configuration has them, without what is empty."""

@@ -6,7 +6,7 @@ default, which would stand in the clear.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -34,12 +34,25 @@ from writer.privacy.path_policies import (
     shown_record,
     strictest_policy,
 )
-from writer.privacy.policy import CLEAR, Action, Policies, PrivacyError, ProtectedUse, Unprotects, strictest
+from writer.privacy.policy import (
+    CLEAR,
+    Action,
+    Policies,
+    PrivacyError,
+    ProtectedUse,
+    TooManyPaths,
+    Unprotects,
+    strictest,
+)
 from writer.privacy.record_sealing import RecordSealing
 from writer.specs.spec import Spec, spec_of
 
 Paths = frozenset[Path]  # those of one field, by its names and aliases, and by names of branches around it
 _DROP = Action("drop")
+_NUMBERS = ("int", "long", "float", "double")
+_TEXTS = ("string", "bytes")
+_PROMOTED = dict.fromkeys(_NUMBERS, _NUMBERS) | dict.fromkeys(_TEXTS, _TEXTS)  # types that may share a column
+_NAMES_MAX = 100_000  # of the paths of one schema: each alias, and each branch of a union, multiplies those inside
 
 
 class Record(Protocol):
@@ -94,6 +107,11 @@ class Privacy:
         """What the table's log is to have before rows are protected by it."""
         return difference(self.tagged, self.recorded)
 
+    def forgetting_schemas(self) -> "Privacy":
+        """Return it without what schemas said: the log's paths go first, where all are more than a log may have."""
+        columns = {name: paths for name, paths in self.tagged.items() if name == COLUMNS}
+        return replace(self, tagged=columns).remembering(self.recorded)
+
     def remembering(self, recorded: RecordPolicies) -> "Privacy":
         """Return it with what the table's log has, as if the schemas that said so were still there."""
         tagged = dict(self.tagged)
@@ -127,7 +145,10 @@ class Privacy:
                 )
 
     def learned(self, records: Iterable[Record]) -> "Privacy":
-        """Return it with the words of these schemas. One that cannot be protected says nothing."""
+        """Return it with the words of these schemas, also of one that is rejected, as it cannot be protected.
+
+        One with too many paths says nothing.
+        """
         privacy = self
         known = list(records)
         before: Privacy | None = None
@@ -136,7 +157,7 @@ class Privacy:
             for record in known:
                 try:
                     privacy = privacy._with(record)
-                except PrivacyError:
+                except TooManyPaths:
                     continue
         return privacy
 
@@ -144,7 +165,7 @@ class Privacy:
         """Return what is protected of a schema; None: nothing. Raises PrivacyError."""
         walk = self._walked(record)
         if count_paths({**self.tagged, **dict.fromkeys(record_names(record), walk.words)}) > PATHS_MAX:
-            raise PrivacyError(
+            raise TooManyPaths(
                 f"record {walk.name} has fields to protect, and the table's log has {PATHS_MAX:,} protected paths, "
                 "which is the most; give another pipeline its topic"
             )
@@ -163,20 +184,20 @@ class Privacy:
         return [walk.action_of(path) for path in _sources(column, walk, specs)]
 
     def _with(self, record: Record) -> "Privacy":
-        """Return it with the words of one schema. Raises PrivacyError, also where there are too many paths."""
-        words = self._walked(record).words
+        """Return it with the words of one schema. Raises TooManyPaths."""
+        words = self._walked(record, learns=True).words
         if all(self.tagged.get(name, {}) == words for name in record_names(record)):
             return self
         tagged = {**self.tagged, **dict.fromkeys(record_names(record), words)}
         if count_paths(tagged) > PATHS_MAX:
-            raise PrivacyError(f"there are more than {PATHS_MAX} paths")
+            raise TooManyPaths(f"there are more than {PATHS_MAX} paths")
         return replace(self, tagged=tagged)
 
-    def _walked(self, record: Record) -> "_Walk":
+    def _walked(self, record: Record, *, learns: bool = False) -> "_Walk":
         names = record_names(record)
         words = joined((self.tagged.get(name, {}) for name in names), self.policies)
         recorded = joined((self.recorded.get(name, {}) for name in names), self.policies)
-        walk = _Walk(record, self.policies, words, recorded)
+        walk = _Walk(record, self.policies, words, recorded, learns=learns)
         walk.start()
         return walk
 
@@ -230,20 +251,35 @@ class _Walk:
     """One way through a schema."""
 
     def __init__(
-        self, record: Record, policies: Policies | None, words: dict[Path, PathPolicy], recorded: PathPolicies
+        self,
+        record: Record,
+        policies: Policies | None,
+        words: dict[Path, PathPolicy],
+        recorded: PathPolicies,
+        *,
+        learns: bool = False,
     ) -> None:
-        """`policies`: None to look at the fields alone, whatever their tags. `recorded`: what the table's log has."""
+        """`policies`: None to look at the fields alone, whatever their tags. `recorded`: what the table's log has.
+
+        `learns`: only the words are of interest, and what cannot be protected is no error.
+        """
         self._record, self._policies, self.name = record, policies or Policies(), str(record.root["name"])
-        self._says: _Says = policies.of_words if policies else self._silent
+        self._learns = learns
+        self._says: _Says = self._silent
+        if policies:
+            self._says = policies.known_words if learns else policies.of_words
         self._recorded = recorded
         self.words = words  # what is said of paths; grows
         # Branches of unions in other schemas, of which, or of whose insides, something is said.
-        self._branches = {path[: n + 1] for path in words for n, step in enumerate(path) if step.startswith("<")}
+        self._branches = {path[: n + 1] for path in words for n, step in enumerate(path) if _is_branch(step)}
+        self._words_by_fields = _group_by_fields(words)
+        self._branches_by_fields = _group_by_fields(self._branches)
         self.places = dict[Place, Action]()
         self.actions = dict[Path, Action]()  # what becomes of each path that is protected
         self.paths = set[Path]()
         self.dropped = set[Path]()
         self._positions = set[Path]()  # of branches of unions, which mean others in another schema
+        self._known_as_branches = set[Path]()  # of types that are branches in another schema, and go by those names
         self._root: Any = None
 
     def start(self) -> None:
@@ -266,7 +302,9 @@ class _Walk:
     def _type(self, schema: Any, place: Place, paths: Paths, above: Action, *, named: bool = False) -> Any | None:
         """Return the type that is left; None: nothing. `above`: policy of what is around it; `named`: by its path."""
         # In another schema the type may be a branch of a union, where something is protected.
-        if branches := _branches(paths, self._plain(schema)) & self._branches:
+        branches = frozenset(path for path in self._branch_paths(paths, self._plain(schema)) if self._has_branch(path))
+        if branches:
+            self._known_as_branches |= paths
             paths |= branches
             actions = [self.words[path].action for path in branches if path in self.words]
             above = above if named else strictest([above, *actions])
@@ -308,12 +346,15 @@ class _Walk:
         if values is None:
             return None
         if action.kind != "clear":
-            check_keys(_shown(paths), action)
+            if not self._learns:
+                check_keys(_shown(paths), action)
             self.places[(*place, "key")] = action
         return {**schema, "values": values}
 
     def _field(self, one: Mapping[str, Any], place: Place, above: Paths, policy: Action) -> Any | None:
-        paths = frozenset((*path, name) for path in above for name in (one["name"], *one.get("aliases", ())))
+        names = {one["name"], *one.get("aliases", ())}
+        self._check_count(len(above) * len(names))
+        paths = frozenset((*path, name) for path in above for name in names)
         inside = (*place, one["name"])
         self.paths |= paths
         action, named = self._decided(paths, policy, one)
@@ -334,7 +375,7 @@ class _Walk:
             return strictest([above, *self._learned(paths, self._says(part, _shown(paths)))]), False
         words = [by_path(self._policies.by_path[path], path) for path in named]
         word = strictest_policy(words, self._policies)
-        if word.action == CLEAR:
+        if word.action == CLEAR and not self._learns:
             self._check_clear(paths, word)
         for path in self._alike(paths):
             known = self.words.get(path)
@@ -368,6 +409,7 @@ class _Walk:
                 for plain, one in branches
             ]
             return None if None in found else found
+        present = {name for plain, _ in branches for name in _branch_names(plain)}
         left, number = list[Any](), 0
         for plain, one in branches:
             if plain == "null":
@@ -375,11 +417,11 @@ class _Walk:
                 continue
             step = f"member{number}"
             number += 1
-            by_name = _branches(paths, plain)
+            by_name = self._branch_paths(paths, plain, present)
             positions = frozenset((*path, step) for path in paths)
             self._positions |= positions
             left.append(self._member(one, (*place, step), positions | by_name, action))
-        if left.count("string") > 1:
+        if left.count("string") > 1 and not self._learns:
             raise PrivacyError(
                 f"field {_shown(paths)!r} is a union of which two branches would be text; give the whole field a policy"
             )
@@ -402,15 +444,49 @@ class _Walk:
         words = [
             *(PathPolicy(*word) for word in of_schema),
             *(self.words[path] for path in alike if path in self.words),
+            *(self.words[other] for path in alike for other in _wider_paths(path, self._words_by_fields)),
         ]
         if not words:
             return []
         self.words |= dict.fromkeys(alike, strictest_policy(words, self._policies))
         return [word.action for word in words]
 
+    def _check_count(self, more: int) -> None:
+        """Raise TooManyPaths where so many more paths are too many."""
+        if len(self.paths) + more > _NAMES_MAX:
+            raise TooManyPaths(
+                f"the fields of record {self.name} have more than {_NAMES_MAX:,} paths by their aliases and the unions "
+                "around them; take aliases out"
+            )
+
+    def _branch_paths(self, paths: Paths, plain: Any, present: Collection[str] = ()) -> Paths:
+        """Return the paths of a branch by its names, which it has in each schema, at whatever position.
+
+        A number fills the column of another type of number, and text that of bytes. So it has their names, too, where
+        no other of these is among the branches that are `present`.
+        """
+        names = _branch_names(plain)
+        alike = {other for name in names for other in _PROMOTED.get(name, ())}
+        if (alike - names).isdisjoint(present):
+            names |= alike
+        self._check_count(len(paths) * len(names))
+        return frozenset((*path, f"<{name}>") for path in paths for name in names)
+
+    def _has_branch(self, path: Path) -> bool:
+        """Return whether something is said of a branch of a union in another schema, or of its insides."""
+        return path in self._branches or any(_wider_paths(path, self._branches_by_fields))
+
     def _alike(self, paths: Paths) -> list[Path]:
-        """Return the paths that mean the same in another schema: none goes by the position of a branch."""
-        return [path for path in paths if self._positions.isdisjoint(path[: n + 1] for n in range(len(path)))]
+        """Return the paths that mean the same in another schema: none goes by the position of a branch.
+
+        Nor does one go into a branch without its name, where that is known: it would mean all branches.
+        """
+        return [path for path in paths if not any(self._is_vague(path, length) for length in range(len(path)))]
+
+    def _is_vague(self, path: Path, length: int) -> bool:
+        """Return whether the step behind so many is to one of several branches, and does not name it."""
+        is_branch = _is_branch(path[length])
+        return path[: length + 1] in self._positions or (not is_branch and path[:length] in self._known_as_branches)
 
     def _protect(self, place: Place, paths: Paths, action: Action) -> None:
         self.places[place] = action
@@ -440,23 +516,45 @@ def _is_complex(schema: Any) -> bool:
     return isinstance(schema, list) or (isinstance(schema, dict) and schema["type"] in ("record", "array", "map"))
 
 
-def _branches(paths: Paths, plain: Any) -> Paths:
-    """Return the paths of a branch by its names, which it has in each schema, at whatever position.
-
-    They are the names by which a table finds the branch's column: in full, aliases, and without the namespace.
-    """
+def _branch_names(plain: Any) -> set[str]:
+    """Return the names by which a table finds a branch's column: in full, aliases, and without the namespace."""
     if isinstance(plain, dict) and "name" in plain:
         names = {*full_names(plain)}
-        names |= {name.rpartition(".")[2] for name in names}
-    elif isinstance(plain, dict):
-        names = {plain["type"]}
-    else:
-        names = {plain if isinstance(plain, str) else ""}
-    return frozenset((*path, f"<{name}>") for path in paths for name in names)
+        return names | {name.rpartition(".")[2] for name in names}
+    if isinstance(plain, dict):
+        return {plain["type"]}
+    return {plain if isinstance(plain, str) else ""}
 
 
 def _names_branch(path: Path) -> bool:
-    return any(step.startswith("<") for step in path)
+    return any(map(_is_branch, path))
+
+
+def _is_branch(step: str) -> bool:
+    return step.startswith("<")
+
+
+def _fields(path: Path) -> Path:
+    """Return a path without its steps into branches of unions."""
+    return tuple(step for step in path if not _is_branch(step))
+
+
+def _group_by_fields(paths: Iterable[Path]) -> Mapping[Path, Sequence[Path]]:
+    groups = dict[Path, list[Path]]()
+    for path in paths:
+        groups.setdefault(_fields(path), []).append(path)
+    return groups
+
+
+def _wider_paths(path: Path, by_fields: Mapping[Path, Sequence[Path]]) -> Iterator[Path]:
+    """Yield the paths that lead the same way through fewer unions, for a schema may have one branch in place of them.
+
+    What the last step leads into is the same: a word of a whole field is no word of its branches.
+    """
+    for other in by_fields.get(_fields(path), ()):
+        steps = iter(path)
+        if len(other) < len(path) and other[-1:] == path[-1:] and all(step in steps for step in other):
+            yield other
 
 
 def _shown(paths: Paths) -> str:

@@ -115,7 +115,8 @@ class _NamedTypes:
         if schema.get("type") in _NAMED and isinstance(schema.get("name"), str):
             return self._define(schema, space)
         if isinstance(schema.get("type"), str) and schema["type"] not in _KEYWORDS:
-            return self._full_name_of(schema["type"], space)
+            # What stands beside a name, such as a tag, may be what protects the values. Parsers refuse it there.
+            return self._full_name_of(schema["type"], space) if len(schema) == 1 else schema
         return _change_parts(schema, lambda part: self._qualify(part, space))
 
     def _define(self, schema: Mapping[str, Any], space: str) -> str:
@@ -155,7 +156,7 @@ class _NamedTypes:
             return self._expand_name(schema, space, defined)
         if isinstance(schema, list):
             return [self.expand(branch, space, defined) for branch in schema]
-        if not isinstance(schema, dict):
+        if not isinstance(schema, dict) or (isinstance(schema.get("type"), str) and schema["type"] not in _KEYWORDS):
             return schema
         return _change_parts(schema, lambda part: self.expand(part, space, defined))
 
