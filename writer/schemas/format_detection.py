@@ -175,7 +175,7 @@ class DetectedWire:
         if verdict.wire != self.wire:
             schemas.read_by(verdict.wire)
         now = datetime.now(UTC)
-        self.detected_by = f"a sample of {instant(now)} ({verdict.message})"
+        self.detected_by = f"a sample of {instant(now)}"
         origin = _wire_origin(self.detected_by, self.part)
         self.wire, self.known = replace(verdict.wire, origin=origin), verdict.sure
         log = logging.event if verdict.sure else logging.warning
