@@ -36,6 +36,9 @@ from writer.table.log.operations import Rewrite, Takeover
 OFFSETS = pa.schema(
     [("_topic", pa.string()), ("_incarnation", pa.int32()), ("_partition", pa.int32()), ("_offset", pa.int64())]
 )
+
+# A vacuum removes what it finds on this machine, too.
+pytestmark = pytest.mark.usefixtures("scratch")
 HOUR, NOON = "2026-11-20T05", datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
