@@ -18,7 +18,7 @@ from writer.cli.read.explain import choose, run_explain, to_dict
 from writer.cli.write import delete_rows
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.core.text import reason, what
+from writer.core.text import describe_entry, reason
 from writer.maintenance.row_keys import where
 from writer.table.log.entries import ANY_CLIENT, CREATED, Entry
 from writer.table.log.operations import Closing
@@ -170,14 +170,17 @@ FACTS = {
 
 def test_every_kind_of_entry_is_explained():
     assert written_kinds() == set(KINDS)
-    said = {kind: what(kind, FACTS) for kind in (*KINDS, CREATED, ANY_CLIENT) if kind not in ("batch", "gap")}
+    said = {kind: describe_entry(kind, FACTS) for kind in (*KINDS, CREATED, ANY_CLIENT) if kind not in ("batch", "gap")}
     assert [kind for kind, text in said.items() if "does not know" in text] == []
     assert len(set(said.values())) == len(said), "each in its own words"
-    assert "does not know" in what("newer", FACTS)
-    assert what("replay", {"moves": []}).startswith("dead letters were deleted")
+    assert "does not know" in describe_entry("newer", FACTS)
+    assert describe_entry("replay", {"moves": []}).startswith("dead letters were deleted")
     another_key = {"keys": FACTS["keys"], "privacy_version": 2}
-    assert what("privacy", another_key) == "the hash key became h1: hashes of later rows equal none of those before"
-    assert what("rewrite", {"taken": {"why": "delete", "rows": 3}}) == "3 rows were taken out by delete"
+    assert (
+        describe_entry("privacy", another_key)
+        == "the hash key became h1: hashes of later rows equal none of those before"
+    )
+    assert describe_entry("rewrite", {"taken": {"why": "delete", "rows": 3}}) == "3 rows were taken out by delete"
 
 
 def test_every_version_of_a_table_is_explained(tmp_path):

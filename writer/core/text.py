@@ -97,7 +97,7 @@ _PLAIN: Mapping[str, str] = {
 }
 
 
-def what(kind: str, facts: Mapping[str, Any]) -> str:
+def describe_entry(kind: str, facts: Mapping[str, Any]) -> str:
     """Return what an entry of the log did that is neither a batch nor a gap."""
     match kind:
         case _ if kind in _PLAIN:
@@ -135,6 +135,18 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
             return f"tables of the route became Iceberg tables: {', '.join(one['location'] for one in facts['added'])}"
         case "targets":
             return f"tables of the route were entered: {', '.join(one['location'] for one in facts['added'])}"
+        case "raw" | "promote" | "specs" | "privacy":
+            return _describe_settings(kind, facts)
+        case "side":
+            return f"what version {facts['main_version']} of the pipeline's table listed for this one was added"
+        case "client":
+            return f"another client ran {facts['operation']}; `headrace audit` says whether it changed rows"
+    return f"it is a {kind}, which this version of headrace does not know"
+
+
+def _describe_settings(kind: str, facts: Mapping[str, Any]) -> str:
+    """Return what an entry changed of what later entries go by: a raw table, a successor, specs, privacy."""
+    match kind:
         case "raw":
             return f"a raw table was entered: from here on records may be kept at {facts['location']}"
         case "promote" if facts["superseded_by"]:
@@ -155,14 +167,8 @@ def what(kind: str, facts: Mapping[str, Any]) -> str:
             return f"the hash key became {facts['keys']['hash']['id']}: hashes of later rows equal none of those before"
         case "privacy" if not facts["policies"]:
             return f"the pipeline has no privacy policies from here on: version {facts['privacy_version']}"
-        case "privacy":
-            keys = ", ".join(f"{what} key {one['id']}" for what, one in facts["keys"].items())
-            return f"privacy policies became version {facts['privacy_version']}{f', with {keys}' if keys else ''}"
-        case "side":
-            return f"what version {facts['main_version']} of the pipeline's table listed for this one was added"
-        case "client":
-            return f"another client ran {facts['operation']}; `headrace audit` says whether it changed rows"
-    return f"it is a {kind}, which this version of headrace does not know"
+    keys = ", ".join(f"{use} key {key['id']}" for use, key in facts["keys"].items())
+    return f"privacy policies became version {facts['privacy_version']}{f', with {keys}' if keys else ''}"
 
 
 def paths(protected: Mapping[str, Sequence[Any]]) -> str:

@@ -17,7 +17,7 @@ from writer.audit.table_history import read
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.core.text import held, instant, iso, lost, plural, reason, what
+from writer.core.text import describe_entry, held, instant, iso, lost, plural, reason
 from writer.core.units import show_size
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.tables import emit_whole, labelled, ruled, show
@@ -107,7 +107,12 @@ def to_dict(one: Explanation) -> dict[str, Any]:
         about = {**gap_record(facts), "why": lost(facts["cause"])}
         return {"version": one.entry.version, "kind": "gap", **about}
     if one.entry.kind != "batch":
-        return {**facts, "version": one.entry.version, "at": iso(one.entry.at), "why": what(one.entry.kind, facts)}
+        return {
+            **facts,
+            "version": one.entry.version,
+            "at": iso(one.entry.at),
+            "why": describe_entry(one.entry.kind, facts),
+        }
     sums = Totals()
     sums.add(facts)
     kept = (
@@ -226,7 +231,7 @@ def _other_page(name: str, entry: Entry) -> list[RenderableType]:
         for key, value in entry.facts.items()
         if isinstance(value, str | int | float) and key not in ("kind", "format")
     ]
-    done = what(entry.kind, entry.facts)
+    done = describe_entry(entry.kind, entry.facts)
     return [head, Text(f"{done[0].upper()}{done[1:]}."), "", labelled(rows, 3)]
 
 
