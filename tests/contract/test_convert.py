@@ -40,6 +40,8 @@ from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.appender import Converted
 from writer.table.log.foreign_writes import ForeignChange
 
+# A vacuum removes what tasks spilled.
+pytestmark = pytest.mark.usefixtures("scratch")
 FORMS = ["delta", "parquet"]
 HOUR = timedelta(hours=1)
 P0 = TopicPartition("clicks", 1, 0)

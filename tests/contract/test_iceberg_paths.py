@@ -29,6 +29,8 @@ from writer.output.tables import console
 from writer.table.iceberg.catalog.catalog_client import file_settings
 from writer.table.iceberg.metadata.data_files import canonical
 
+# A vacuum removes what tasks spilled.
+pytestmark = pytest.mark.usefixtures("scratch")
 HOUR = timedelta(hours=1)
 
 

@@ -31,6 +31,8 @@ from writer.status.model import Totals
 from writer.table.factory import all_tables
 from writer.table.log.operations import Closing
 
+# A vacuum removes what tasks spilled.
+pytestmark = pytest.mark.usefixtures("scratch")
 DAY = timedelta(days=1)
 VALUES: dict[int, bytes | None] = {
     0: event(0), 1: event(1), 2: None, 3: b"\0\0\0\0\1cut", 4: event(4, at=OLD), 5: b"", 6: event(6), 7: event(1),

@@ -25,6 +25,8 @@ from writer.sealing.manifest import FOLDER
 from writer.table.log.operations import Closing, Rewrite, Takeover
 from writer.table.log.snapshot import PipelineSnapshot
 
+# A vacuum removes what tasks spilled.
+pytestmark = pytest.mark.usefixtures("scratch")
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURS = bucketers.build({"type": "event_time", "width": HOUR, "zone": "UTC"})
 

@@ -3,8 +3,11 @@
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shutil import rmtree
+from threading import Event
 from typing import Any
 
 import pytest
@@ -183,6 +186,27 @@ def test_what_dead_tasks_spilled_on_this_machine_goes(tmp_path: Path, scratch: P
     remove(find_unneeded(driver.config, "clicks", None, later()))
     assert sorted(path.name for path in scratch.iterdir()) == sorted([decoder.name, "headrace-stage-b", "somebodys-d"])
     assert alive.scratch == str(scratch)
+
+
+def test_folders_that_tasks_remove_meanwhile_are_passed_over(tmp_path: Path, scratch: Path) -> None:
+    driver = filled(tmp_path, "delta", commits=1)
+    ended = Event()
+
+    def spill() -> None:
+        while not ended.is_set():
+            for number in range(20):
+                (scratch / f"headrace-avro-{number}" / "runs").mkdir(parents=True)
+            for number in range(20):
+                rmtree(scratch / f"headrace-avro-{number}")
+
+    with ThreadPoolExecutor(1) as tasks:
+        spills = tasks.submit(spill)
+        try:
+            for _ in range(30):
+                find_unneeded(driver.config, "clicks", None, later())
+        finally:
+            ended.set()
+        spills.result()
 
 
 def test_an_age_below_that_of_orphans_is_refused(tmp_path: Path) -> None:

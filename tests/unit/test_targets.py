@@ -37,6 +37,8 @@ from writer.table.factory import Tables, all_tables, table_at
 from writer.table.log.operations import Batch
 from writer.table.log.snapshot import FORMAT, TargetRecord
 
+# A vacuum removes what tasks spilled.
+pytestmark = pytest.mark.usefixtures("scratch")
 PART = TopicPartition("t", 1, 0)
 HOURLY = {"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"}
 BY_HEADER = {"by": {"header": "type"}}

@@ -220,19 +220,23 @@ def _scratch(folder: str, cutoff: datetime) -> Iterator[UnneededObject]:
     """Find what tasks on this machine spilled and left. What is written to is touched."""
     for path in sorted(Path(folder).glob("headrace-*")):
         if path.is_dir() and path.name.startswith(SCRATCH):
-            inside = _inside(path)
-            touched = datetime.fromtimestamp(max((found.st_mtime for found in inside), default=cutoff.timestamp()), UTC)
+            stats = _inside(path)
+            touched = datetime.fromtimestamp(max((stat.st_mtime for stat in stats), default=cutoff.timestamp()), UTC)
             if touched < cutoff and not _at_work(path):
-                yield UnneededObject(path.name, sum(found.st_size for found in inside[1:]), touched, "scratch")
+                yield UnneededObject(path.name, sum(stat.st_size for stat in stats[1:]), touched, "scratch")
 
 
 def _inside(folder: Path) -> list[os.stat_result]:
     """Look at a folder and what is in it, as far as it is still there: its task may end meanwhile."""
-    found = []
-    for path in (folder, *folder.rglob("*")):
+    paths = [folder]
+    # os.walk passes over a folder that is gone by the time it is listed; Path.rglob raises.
+    for root, folders, files in os.walk(folder):
+        paths += (Path(root, name) for name in (*folders, *files))
+    stats = []
+    for path in paths:
         with suppress(FileNotFoundError):
-            found.append(path.lstat())
-    return found
+            stats.append(path.lstat())
+    return stats
 
 
 def _at_work(folder: Path) -> bool:
