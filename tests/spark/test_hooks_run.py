@@ -14,7 +14,7 @@ from tests.servers.scripted import Asked, Reply, scripted
 from tests.writing import Site
 from writer.cli.read.buckets import Bucket, BucketListing
 from writer.config.loader import load
-from writer.hooks.dispatcher import seen
+from writer.hooks.dispatcher import hook_health
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -31,7 +31,7 @@ def buckets(site: Site) -> list[Bucket]:
 
 
 def waiting(site: Site) -> int:
-    (health,) = seen("events", load(site.config)).values()
+    (health,) = hook_health("events", load(site.config)).values()
     return health.waiting
 
 

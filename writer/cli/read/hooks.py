@@ -42,12 +42,12 @@ def _worked_off(delivery: HookDelivery, key: BucketKey | None, within: timedelta
     deadline = time.monotonic() + within.total_seconds()
     delivery.take_up()
     if key is not None:
-        delivery.again(key)
-    delivery.hurry()
+        delivery.redeliver(key)
+    delivery.make_due()
     while True:
-        box = delivery.round(datetime.now(UTC))
-        due = delivery.due(box)
-        tried = all(pending.error for pending in box.next())
+        box = delivery.run_round(datetime.now(UTC))
+        due = delivery.next_due(box)
+        tried = all(pending.error for pending in box.next_entries())
         if due is None or tried or time.monotonic() > deadline:
             return box
         time.sleep(_PAUSE_S)
@@ -199,7 +199,7 @@ def skip(
     def without(box: OutboxContent | None) -> OutboxContent:
         known = box or OutboxContent(-1)
         gone[:] = [pending for pending in known.pending if pending.bucket == key]
-        return known.without(gone)
+        return known.skip(gone)
 
     delivery.outbox.change(without)
     versions = [pending.version for pending in gone]
