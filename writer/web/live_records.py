@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.output.tables import plain
-from writer.preflight.samples.preview import Step, looked
+from writer.preflight.samples.preview import Step, newest_records
 from writer.web.http_server import TEXT, Answer, Guarded, allowed, json_answer
 
 _PATH = "/records"
@@ -56,7 +56,7 @@ def _answer(config: Config, query: str) -> Answer:
         words = f"'at' is one of {', '.join(_STEPS)}, and 'records' 1 to {_RECORDS_MAX}\n"
         return HTTPStatus.BAD_REQUEST, TEXT, words.encode()
     try:
-        found = looked(config, name, at=step, records=int(count), now=datetime.now(UTC))
+        found = newest_records(config, name, step=step, records=int(count), now=datetime.now(UTC))
     except (HeadraceError, OSError) as error:
         return HTTPStatus.BAD_GATEWAY, TEXT, f"{error}\n".encode()
     return json_answer({"pipeline": name, "at": step, "records": [plain(record) for record in found]})

@@ -38,7 +38,9 @@ def run_tests(
 
     def work(*, write: bool) -> bool:
         found[:] = _run(paths or [Path("specs")], word, verbose=verbose, junit=junit, as_json=as_json)
-        texts = {one.case.expected_path: one.case.with_expected(one.wanted) for one in found if one.wanted and update}
+        texts = {
+            one.case.expected_path: one.case.replace_expected(one.wanted) for one in found if one.wanted and update
+        }
         for path, text in texts.items() if write else ():
             path.write_text(text, encoding="utf-8")
             if not as_json:
@@ -62,8 +64,8 @@ def _run(
 ) -> list[runner.FileResult]:  # fmt: skip
     """Run the tests and show them. Raises ConfigError."""
     began_s = time.monotonic()
-    cases = [case.read(path) for path in case.files(paths)]
-    tests = sum(word.casefold() in one.called(name) for one in cases for name in one.tests)
+    cases = [case.read(path) for path in case.test_files(paths)]
+    tests = sum(word.casefold() in one.full_name(name) for one in cases for name in one.tests)
     reporter = report.Reporter(tables.console(), tests, verbose=verbose)
     found = list[runner.FileResult]()
     for one in runner.run(cases, word):
