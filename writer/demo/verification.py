@@ -21,7 +21,7 @@ from writer.core.offsets import Source
 from writer.demo.devstack.events import NEW_FIELD
 from writer.demo.table_files import ReadTable
 from writer.demo.workload import ProducedMessages
-from writer.output.tables import ruled
+from writer.output.tables import ruled_table
 from writer.sealing.manifest import bucket_path
 
 _MIB = 2**20
@@ -167,7 +167,7 @@ def of(
 
 def show(found: Account) -> RenderableType:
     """Tables of buckets and of what became no row, for a person."""
-    buckets = ruled(
+    buckets = ruled_table(
         "bucket", "rows", "delayed", "files", "MiB", "first event", "last event",
         title="The lake, as DuckDB reads it",
     )  # fmt: skip
@@ -179,7 +179,7 @@ def show(found: Account) -> RenderableType:
     files, size = sum(b.files for b in found.buckets), sum(b.bytes for b in found.buckets)
     buckets.add_section()
     buckets.add_row("all", f"{found.rows:,}", f"{found.delayed:,}", f"{files:,}", f"{size / _MIB:.2f}", style="bold")
-    dead_letter_rows = ruled(
+    dead_letter_rows = ruled_table(
         "outcome", "reason", "events", left=2, title="What became no row: kept whole, with the reason"
     )
     for outcome, reason, count in found.reasons:

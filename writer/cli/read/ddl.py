@@ -13,7 +13,7 @@ from writer.engines import iceberg, sql
 from writer.engines.caveats import Engine, notes
 from writer.engines.druid_spec import table_task
 from writer.engines.table_description import TableDescription, described
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, opened_table
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, load_table
 from writer.output.tables import emit_whole
 from writer.table.factory import main_table
 
@@ -98,5 +98,5 @@ def ddl(
 
     Exit codes: 0 printed, 1 the table cannot be read, 2 configuration, or there is no table yet.
     """
-    settings, name = opened_table(config, pipeline, target)
+    settings, name = load_table(config, pipeline, target)
     run_ddl(settings, name, engine, name=table, location=location, as_json=as_json)

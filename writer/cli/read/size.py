@@ -42,7 +42,7 @@ def _show(out: Console, name: str, sizing: Sizing, looked_at: str) -> None:
 
 def _listed(out: Console, what: str, names: Sequence[str], sizings: Mapping[str, Sizing]) -> None:
     """Print a line for each, the one with most files a day first."""
-    table = tables.ruled(what, *names)
+    table = tables.ruled_table(what, *names)
     for label, sizing in sorted(sizings.items(), key=lambda one: -one[1].value("files a day")):
         lines = {line.name: line for line in sizing.lines}
         table.add_row(Text(label), *(lines[name].shown for name in names))

@@ -12,7 +12,7 @@ from writer.core.files import BucketKey
 from writer.core.text import instant, plural
 from writer.core.units import show_duration
 from writer.output.bucket_names import bucket_of
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, duration_of, opened
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, duration_of, load_pipeline
 from writer.output.tables import console, emit_whole, sentence
 from writer.sealing.manifest import Manifest, bucket_path
 from writer.storage.locations import on_s3
@@ -38,7 +38,7 @@ def wait(
     Exit codes: 0 sealed, 1 not within the time (the reason is said), or the table cannot be read, 2 configuration, or
     no such bucket can be.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = load_pipeline(config, pipeline)
     within, out = duration_of("--timeout", timeout), console()
     look = BucketListing(name, settings, datetime.now(UTC), target)
     key = bucket_of(sealed, look.bucketer)

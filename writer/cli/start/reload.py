@@ -16,7 +16,7 @@ from writer.core.errors import ConfigError, HeadraceError
 from writer.core.signals import process
 from writer.core.units import show_duration
 from writer.output.cli_options import AsJson, ConfigFile, duration_of
-from writer.output.tables import console, emit_whole, labelled, sentence
+from writer.output.tables import console, emit_whole, label_grid, sentence
 from writer.web.http_server import url_of
 
 _LOOK_S = 0.2  # between two looks at the answer
@@ -151,7 +151,7 @@ def _merged(answers: list[dict[str, Any]]) -> dict[str, Any]:
 def _show(found: dict[str, Any]) -> None:
     rows = [(what, ", ".join(found[what])) for what in ("added", "changed", "removed") if found[what]]
     if rows:
-        console().print(labelled(rows))
+        console().print(label_grid(rows))
         sentence(console(), "They begin, begin anew or drain now; `headrace status` shows how far they are.")
     else:
         sentence(console(), "The file was read; its pipelines are as they were.")

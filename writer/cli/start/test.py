@@ -9,7 +9,7 @@ import typer
 from writer.core.errors import ConfigError
 from writer.output import tables
 from writer.output.cli_options import AsJson
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.preflight.testing import case, report, runner
 
 _FAILED, _NO_TESTS = 1, 5  # exit codes, as pytest has them
@@ -50,7 +50,7 @@ def run_tests(
     if update and word:
         raise ConfigError("--update rewrites whole files; name the files, and leave -k out")
     if update:
-        confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+        confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
         return
     work(write=False)
     if not any(one.tests or one.error for one in found):

@@ -26,8 +26,8 @@ from writer.core.text import listed, plural
 from writer.engines import sql
 from writer.engines.table_description import described
 from writer.output import tables as lines
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console
 from writer.privacy.path_policies import RecordPolicies, difference, overlaid
 from writer.table.factory import existing_table, main_table, table_names
@@ -270,7 +270,7 @@ def promote(
 
     Exit codes: 0 shown or promoted, 1 a driver runs, or storage or catalog failed, 2 it cannot be promoted.
     """
-    first, name = opened(config, pipeline)
+    first, name = load_pipeline(config, pipeline)
     asked = Request(first, load(other) if other else first, other or config, name, shadow, leave_history, not no_diff)
     work = partial(run_promote, asked, now=datetime.now(UTC), as_json=as_json, out=console())
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)

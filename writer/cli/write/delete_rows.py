@@ -24,7 +24,7 @@ from writer.maintenance.row_deletion import DeletionResult, DeletionScan, RawDel
 from writer.maintenance.row_keys import Keys, from_file, hashed_too, where as condition
 from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console
 from writer.privacy.keyring import read_keyring
 from writer.privacy.policy import Action, PrivacyError
@@ -229,4 +229,4 @@ def delete_rows(
         run_delete, settings, name, wanted, schemas, with_dead_letters=dead_letters, now=datetime.now(UTC),
         as_json=as_json, out=out, target=target,
     )  # fmt: skip
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
