@@ -172,7 +172,7 @@ def test_a_bucket_is_shown_as_the_log_has_it(
 @contextmanager
 def showing(tmp_path: Path, **http: object) -> Iterator[str]:
     settings = config(tmp_path).model_copy(update={"http": Http.model_validate({"port": 0, **http})})
-    with serving(settings.http, {"clicks": Progress("clicks")}, guarded=live_records.guarded(settings)) as found:
+    with serving(settings.http, {"clicks": Progress("clicks")}, guarded=live_records.record_guard(settings)) as found:
         assert found is not None
         yield found
 
@@ -246,7 +246,7 @@ def test_without_the_token_nothing_is_changed_over_either_surface(tmp_path: Path
             Http(port=0),
             board,
             starts(board, "secret", lambda *given: done.append(given)),
-            live_records.guarded(settings),
+            live_records.record_guard(settings),
         )
         if surface == "driver"
         else answering(Http(port=0), answers(ward), section="supervisor")

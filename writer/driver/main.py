@@ -111,7 +111,7 @@ def _serving(
     starts = endpoints.starts(board, orders.token, lambda *request: asked.put(StartRequest(*request)))
     return endpoints.serving(
         file.config.http, board, http_server.first_of(starts, executor_manager.post),
-        live_records.guarded(file.config, lambda: file.config),
+        live_records.record_guard(file.config, lambda: file.config),
         lambda: {
             "executors": executor_manager.to_dict(),
             "config": {**file.document(), "process": process(orders.supervisor or os.getpid())},
