@@ -11,7 +11,7 @@ from writer.config.hooks import Druid, HookSettings, Webhook
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import HeadraceError
-from writer.engines.table_description import described
+from writer.engines.table_description import describe_table
 from writer.hooks.base import Hook
 from writer.hooks.delivery import HookDelivery
 from writer.hooks.druid import DruidHook
@@ -54,7 +54,7 @@ def deliveries(name: str, config: Config) -> list[HookDelivery]:
 
 def _delivery(settings: HookSettings, name: str, config: Config, bucketer: bucketers.Bucketer) -> HookDelivery:
     table = main_table(name, config)
-    describe = partial(described, name, config, table)
+    describe = partial(describe_table, name, config, table)
     return HookDelivery(build_hook(settings, name), settings.start, Seals(table, bucketer), describe)
 
 

@@ -12,7 +12,7 @@ from writer.core.errors import ConfigError
 from writer.engines import iceberg, sql
 from writer.engines.caveats import Engine, notes
 from writer.engines.druid_spec import table_task
-from writer.engines.table_description import TableDescription, described
+from writer.engines.table_description import TableDescription, describe_table
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, load_table
 from writer.output.tables import emit_whole
 from writer.table.factory import main_table
@@ -32,7 +32,7 @@ def run_ddl(
             f"the table at {config.pipelines[pipeline].table.location} does not exist yet, so its columns are not "
             "known. Start the pipeline once (`headrace run --once`)."
         )
-    known = described(pipeline, config, table)
+    known = describe_table(pipeline, config, table)
     remarks = notes(known, engine)
     found = texts(known, engine, name=name, location=location, segment=_segment(config, pipeline))
     if as_json:

@@ -24,7 +24,7 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.core.text import listed, plural
 from writer.engines import sql
-from writer.engines.table_description import described
+from writer.engines.table_description import describe_table
 from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
 from writer.output.confirmation import DryRun, Yes, confirm
@@ -114,7 +114,7 @@ class Switch:
 
     def statements(self) -> dict[str, list[str]]:
         """Return the SQL by which Trino and Presto go over to the other table, by engine. Iceberg's names do that."""
-        about = described(self.name, self.made, self.new)
+        about = describe_table(self.name, self.made, self.new)
         if about.format == "iceberg":
             return {}
         found, engines = dict[str, list[str]](), ("trino", "presto")
