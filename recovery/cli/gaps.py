@@ -10,7 +10,7 @@ import typer
 
 from recovery import identity
 from writer.cli.config_command import ConfigCommand
-from writer.clients.kafka_sample import asked
+from writer.clients.kafka_sample import open_cluster
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -234,7 +234,7 @@ def open_(
 
 def _run_open(settings: Config, name: str, reason: str, by: str, *, fence: bool, write: bool, as_json: bool) -> bool:
     """Show what would be skipped, or skip it. Raises ConfigError where nothing may be skipped, HeadraceError."""
-    found = skip_to_latest.look(settings, name, asked(settings.kafka), "person")
+    found = skip_to_latest.look(settings, name, open_cluster(settings.kafka), "person")
     if isinstance(found.decision, start_decision.Refuse):
         raise ConfigError(found.decision.reason)
     ranges = found.decision.ranges if isinstance(found.decision, skip_to_latest.Skip) else ()

@@ -153,7 +153,7 @@ held = LeaseHolder({"clicks": leases_of(config, "clicks", store(config, "clicks"
 with place() as folder:
     supervisor = Supervisor(
         config, {"clicks": SupervisedPipeline("clicks")}, lambda: [sys.executable, str(program), str(disk)],
-        folder=folder, held=held, notifier=notifications.opened(config.notifications), actions=actions(config),
+        folder=folder, held=held, notifier=notifications.open_notifier(config.notifications), actions=actions(config),
         stop=threading.Event(), before=lambda *_: None,
     )
     code = supervisor.run()

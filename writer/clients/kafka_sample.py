@@ -30,18 +30,22 @@ RECORDS = pa.schema(
     ]
 )
 Position = Literal["earliest", "latest"] | datetime
-_GROUP = "headrace-look"  # no group is joined and no offset committed
-_AT_ONCE = 1_000  # messages taken from librdkafka in one call
-_BYTES_MAX = 512 * 2**20  # of values in one sample
+# The client wants a name, but joins no group and commits no offset.
+_GROUP = "headrace-look"
+# Messages that one call takes from librdkafka.
+_AT_ONCE = 1_000
+# The size of all values in one sample.
+_BYTES_MAX = 512 * 2**20
 _ANSWER_WITHIN = timedelta(seconds=10)
-_FOLLOW_S = 0.3  # how long a tail waits for more before it shows what has come
+# How long a tail waits for more before it shows what has come.
+_FOLLOW_S = 0.3
 
 
 class TooLarge(ConfigError):
     """The sample would take more memory than a look should."""
 
 
-def asked(kafka: Kafka) -> Cluster:
+def open_cluster(kafka: Kafka) -> Cluster:
     """Open the cluster with a short time-out, for a command whose user waits."""
     return Cluster(kafka.address, min(kafka.request_timeout, _ANSWER_WITHIN))
 
@@ -62,14 +66,14 @@ def position(text: str) -> Position:
     return instant.astimezone(UTC)
 
 
-def spread(held: Mapping[Source, int], count: int) -> dict[Source, int]:
+def spread(available: Mapping[Source, int], count: int) -> dict[Source, int]:
     """Share `count` records out over the partitions: equal shares, and what one does not hold goes to the others."""
     shares: dict[Source, int] = {}
-    left = count
-    for at, source in enumerate(sorted(held, key=lambda source: (held[source], source))):
-        partitions = len(held) - at
-        shares[source] = min(held[source], -(-left // partitions))
-        left -= shares[source]
+    remaining = count
+    for index, source in enumerate(sorted(available, key=lambda source: (available[source], source))):
+        partitions = len(available) - index
+        shares[source] = min(available[source], -(-remaining // partitions))
+        remaining -= shares[source]
     return shares
 
 
@@ -77,12 +81,13 @@ def spans(cluster: Cluster, topics: list[str], count: int, start: Position = "la
     """Choose `count` offsets of the topics: the newest, or those from a position on. Raises as Cluster does."""
     described = cluster.topics(topics).values()
     sources = [(topic.name, partition) for topic in described for partition in range(topic.partitions)]
-    first, end = cluster.earliest(sources), cluster.latest(sources)
+    first = cluster.earliest(sources)
+    latest = cluster.latest(sources)
     if isinstance(start, datetime):
         first = cluster.at(start, sources)
-    shares = spread({source: max(0, end[source] - first[source]) for source in sources}, count)
+    shares = spread({source: max(0, latest[source] - first[source]) for source in sources}, count)
     if start == "latest":
-        return {source: (end[source] - shares[source], end[source]) for source in sources}
+        return {source: (latest[source] - shares[source], latest[source]) for source in sources}
     return {source: (first[source], first[source] + shares[source]) for source in sources}
 
 
@@ -92,16 +97,17 @@ def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
     Offsets without a record (compacted away, or a transaction's mark) give none. Raises BrokerUnreachable when the
     broker stops answering, HeadraceError when it refuses, TooLarge beyond `_BYTES_MAX`.
     """
-    left = {source: end for source, (start, end) in wanted.items() if start < end}
-    found: list[Message] = []
-    held_bytes = 0
-    with _assigned(kafka, {source: wanted[source][0] for source in left}) as opened:
+    unread = {source: stop for source, (start, stop) in wanted.items() if start < stop}
+    records: list[Message] = []
+    value_bytes = 0
+    with _assigned_consumer(kafka, {source: wanted[source][0] for source in unread}) as kafka_consumer:
         deadline = _deadline(kafka)
-        while left:
-            messages = opened.consume(_AT_ONCE, timeout=0.2)
-            deadline = _deadline(kafka) if messages else deadline
+        while unread:
+            messages = kafka_consumer.consume(_AT_ONCE, timeout=0.2)
+            if messages:
+                deadline = _deadline(kafka)
             if time.monotonic() > deadline:
-                topic, partition = min(left)
+                topic, partition = min(unread)
                 raise BrokerUnreachable(
                     f"{kafka.bootstrap_servers} sends no records of {topic}/{partition} within "
                     f"{kafka.request_timeout.total_seconds():.0f} s. Check that the partition has a leader, or give "
@@ -111,36 +117,44 @@ def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
                 source = (message.topic(), message.partition())
                 at_end = _at_end(message, kafka)
                 if not at_end and message.offset() < wanted[source][1]:
-                    found.append(message)
-                    held_bytes += len(message)
-                if held_bytes > _BYTES_MAX:
+                    records.append(message)
+                    value_bytes += len(message)
+                if value_bytes > _BYTES_MAX:
                     raise TooLarge(
-                        f"{len(found):,} records are over {show_size(_BYTES_MAX)} already; ask for fewer records"
+                        f"{len(records):,} records are over {show_size(_BYTES_MAX)} already; ask for fewer records"
                     )
-                if source in left and (at_end or message.offset() >= left[source] - 1):
-                    del left[source]
-                    opened.incremental_unassign([TopicPartition(*source)])
-    return _batch(found)
+                if source in unread and (at_end or message.offset() >= unread[source] - 1):
+                    del unread[source]
+                    kafka_consumer.incremental_unassign([TopicPartition(*source)])
+    return _batch(records)
 
 
 def follow(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[pa.RecordBatch]:
     """Yield records from these offsets on as they come, for ever. Raises HeadraceError when the broker refuses."""
-    with _assigned(kafka, start) as opened:
+    with _assigned_consumer(kafka, start) as kafka_consumer:
         while True:
-            messages = [m for m in opened.consume(_AT_ONCE, timeout=_FOLLOW_S) if not _at_end(m, kafka)]
+            messages = [
+                message
+                for message in kafka_consumer.consume(_AT_ONCE, timeout=_FOLLOW_S)
+                if not _at_end(message, kafka)
+            ]
             if messages:
                 yield _batch(messages)
 
 
 @contextlib.contextmanager
-def _assigned(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
+def _assigned_consumer(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
     settings = {
-        "auto.offset.reset": "earliest",  # retention may take the first records between the question and the read
-        "queued.min.messages": _AT_ONCE,  # a look needs no deep read-ahead
+        # Retention may remove the first records between the question and the read.
+        "auto.offset.reset": "earliest",
+        # A sample needs no deep read-ahead.
+        "queued.min.messages": _AT_ONCE,
     }
-    with consumer(kafka.address, _GROUP, settings) as opened:
-        opened.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in start.items()])
-        yield opened
+    with consumer(kafka.address, _GROUP, settings) as kafka_consumer:
+        kafka_consumer.assign(
+            [TopicPartition(topic, partition, offset) for (topic, partition), offset in start.items()]
+        )
+        yield kafka_consumer
 
 
 def _at_end(message: Message, kafka: Kafka) -> bool:
@@ -157,15 +171,15 @@ def _at_end(message: Message, kafka: Kafka) -> bool:
 
 
 def _batch(messages: list[Message]) -> pa.RecordBatch:
-    messages.sort(key=lambda m: (m.topic(), m.partition(), m.offset()))
+    messages.sort(key=lambda message: (message.topic(), message.partition(), message.offset()))
     columns: dict[str, Any] = {
-        "topic": [m.topic() for m in messages],
-        "partition": [m.partition() for m in messages],
-        "offset": [m.offset() for m in messages],
+        "topic": [message.topic() for message in messages],
+        "partition": [message.partition() for message in messages],
+        "offset": [message.offset() for message in messages],
         "timestamp": times_of(messages),
-        "key": [m.key() for m in messages],
-        "value": [m.value() for m in messages],
-        "headers": [_headers(m) for m in messages],
+        "key": [message.key() for message in messages],
+        "value": [message.value() for message in messages],
+        "headers": [_headers(message) for message in messages],
     }
     return pa.record_batch([pa.array(columns[field.name], field.type) for field in RECORDS], schema=RECORDS)
 
@@ -185,6 +199,7 @@ def _deadline(kafka: Kafka) -> float:
 
 
 def age(records: pa.RecordBatch, now: datetime) -> timedelta | None:
-    """How long ago the newest record came to the broker; None without records."""
-    times = [time for time in records.column("timestamp").to_pylist() if time is not None]  # a sample: some hundred
+    """Return how long ago the newest record came to the broker; None without records."""
+    # A sample has some hundred records.
+    times = [time for time in records.column("timestamp").to_pylist() if time is not None]
     return now - max(times) if times else None

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import yaml
 
-from writer.clients.driver_endpoint import announced
+from writer.clients.driver_endpoint import find_announcement
 from writer.core.offsets import Source
 from writer.core.text import plural
 from writer.demo import mixed_topic
@@ -210,7 +210,7 @@ class Flow:
 
 def page(workspace: Workspace) -> str | None:
     """Return the URL of the writer's page; None before it answers."""
-    driver = announced(str(workspace.directory / "checkpoints"), PIPELINE)
+    driver = find_announcement(str(workspace.directory / "checkpoints"), PIPELINE)
     return None if driver is None else f"{driver.url}/"
 
 

@@ -154,8 +154,8 @@ def _reason(answer: Answer) -> str:
     try:
         document = json.loads(answer.body)
     except ValueError:
-        return answer.shown()
+        return answer.summary()
     if not isinstance(document, dict):
-        return answer.shown()
+        return answer.summary()
     message = document.get("errorMessage") or document.get("error")
-    return f"{answer.status}: {message}" if isinstance(message, str) else answer.shown()
+    return f"{answer.status}: {message}" if isinstance(message, str) else answer.summary()

@@ -80,7 +80,7 @@ class Server:
 
 def _message(answer: Answer) -> str:
     hint = {401: " (user, password or token)", 403: " (user, password or token)"}.get(answer.status, "")
-    return answer.shown() + hint
+    return answer.summary() + hint
 
 
 class SqlHook:

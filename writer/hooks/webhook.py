@@ -46,7 +46,7 @@ class WebhookHook:
         timeout_s = self._settings.timeout.total_seconds()
         answer = ask(self._url, method="POST", body=body, headers=headers, timeout_s=timeout_s)
         if not answer.ok:
-            raise HookFailed(f"{self.target} answered {answer.shown()}", after=answer.after)
+            raise HookFailed(f"{self.target} answered {answer.summary()}", after=answer.after)
         return Receipt(f"answered {answer.status}")
 
 

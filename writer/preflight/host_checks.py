@@ -12,7 +12,7 @@ from pathlib import Path
 
 import bucketers
 from writer.clients import java_artifacts
-from writer.clients.driver_endpoint import announcement, ask_driver
+from writer.clients.driver_endpoint import ask_driver, read_announcement
 from writer.config.connections import Http
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
@@ -223,7 +223,7 @@ def running_driver(config: Config, name: str, *, offline: bool) -> Finding:
     if offline and on_s3(config.checkpoints):
         return not_checked("driver", "--offline")
     try:
-        driver = announcement(config.checkpoints, name, config.s3.settings)
+        driver = read_announcement(config.checkpoints, name, config.s3.settings)
     except StoreError as error:
         return failure("driver", error)
     if driver is None:

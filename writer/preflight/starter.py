@@ -88,7 +88,7 @@ def summary(name: str, config: Config, field: str | None, records: int, now: dat
     """
     (topic,) = config.pipelines[name].topics.names
     local_pipeline = opened(name, config, source(config.registry), with_table=False)
-    spans = kafka_sample.spans(kafka_sample.asked(config.kafka), [topic], records)
+    spans = kafka_sample.spans(kafka_sample.open_cluster(config.kafka), [topic], records)
     batch = kafka_sample.read(config.kafka, spans)
     values = len(batch.column("value").drop_null())
     wire: str | Mapping[str, Any] = "auto"

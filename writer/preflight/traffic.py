@@ -62,7 +62,7 @@ def arrival_pace(cluster: Cluster, topics: list[str], newest: datetime, now: dat
     sources = cluster.sources(topics)
     end = now if now - newest < _QUIET else newest + timedelta(milliseconds=1)
     end_ms = int(end.timestamp() * 1000)
-    stamps = (stamp for offset, stamp in cluster.found(dict.fromkeys(sources, 0)).values() if offset >= 0)
+    stamps = (stamp for offset, stamp in cluster.first_records(dict.fromkeys(sources, 0)).values() if offset >= 0)
     first_ms = min((stamp for stamp in stamps if stamp <= end_ms), default=0)
     start = max(end - _WINDOW, datetime.fromtimestamp(first_ms / 1000, UTC))
     marks = [start + (end - start) * part / _SLICES for part in range(_SLICES)]

@@ -207,7 +207,7 @@ def answering(
 
 
 def _open_server(settings: Http, get: Get, post: Post, guarded: Guarded, section: str) -> _Server:
-    context = tls.served(*settings.tls) if settings.tls is not None else None
+    context = tls.server_context(*settings.tls) if settings.tls is not None else None
     try:
         return _Server((settings.host, settings.port), get, post, guarded, context)
     except OSError as error:

@@ -93,7 +93,7 @@ def size(
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration, or nothing to measure.
     """
     settings, now = load(config), datetime.now(UTC)
-    cluster = kafka_sample.asked(settings.kafka)
+    cluster = kafka_sample.open_cluster(settings.kafka)
     known, out = rates(), tables.console()
     done: dict[str, tuple[Sizing, str]] = {}
     for name in settings.chosen(pipeline):

@@ -158,7 +158,7 @@ def _reach(config: Config, names: list[str], shown: Findings, *, offline: bool) 
     if offline:
         shown.add(not_checked("broker", no_cluster))
     else:
-        cluster = kafka_sample.asked(config.kafka)
+        cluster = kafka_sample.open_cluster(config.kafka)
         try:
             number = cluster.brokers()
             answer = "1 broker answers" if number == 1 else f"{number} brokers answer"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from writer.clients.driver_endpoint import announced, status_at
+from writer.clients.driver_endpoint import find_announcement, status_at
 from writer.config.loader import Addresses, addresses, load
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.signals import process
@@ -117,7 +117,7 @@ def _urls(known: Addresses) -> dict[str, str]:
     """Return the URLs where drivers, else their supervisors may answer, with their certificates."""
     found: dict[str, str] = {}
     for name in known.pipelines if known.checkpoints else ():
-        if (driver := announced(known.checkpoints, name, known.s3.settings)) is not None:
+        if (driver := find_announcement(known.checkpoints, name, known.s3.settings)) is not None:
             found[driver.url] = driver.certificate
     scheme, certificate = "https" if known.http.tls else "http", str(known.http.certificate or "")
     for section in (known.http, known.supervisor):  # none of these pipelines may have begun yet

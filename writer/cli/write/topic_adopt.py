@@ -110,7 +110,7 @@ def _committed(
 ) -> dict[Source, int]:
     """Offsets of a consumer group, of the topics whose id the table does not know."""
     moved = [t for t in topics.values() if t.id not in known.get(t.name, ())]
-    return cluster.committed(group, [(t.name, p) for t in moved for p in range(t.partitions)])
+    return cluster.committed_offsets(group, [(t.name, p) for t in moved for p in range(t.partitions)])
 
 
 def _partitions(plan: Plan) -> list[dict[str, Any]]:
@@ -221,7 +221,7 @@ def run_adopt(
     table = main_table(name, settings)
     if not table.exists():
         raise ConfigError(f"pipeline {name!r} has no table at {table.location}; there is nothing to go on with.")
-    snapshot, cluster = table.snapshot(), kafka_sample.asked(settings.kafka)
+    snapshot, cluster = table.snapshot(), kafka_sample.open_cluster(settings.kafka)
     known = snapshot.incarnations()
     topics = cluster.topics(choose_topics(cluster, settings.pipelines[name].topics, known).names)
     if group is not None:

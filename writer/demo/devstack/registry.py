@@ -84,4 +84,4 @@ def set_compatibility(url: str, level: str) -> None:
     except RequestFailed as error:
         raise ServerFailed(str(error)) from error
     if not answer.ok:
-        raise ServerFailed(f"{url} refused compatibility {level}: {answer.shown()}")
+        raise ServerFailed(f"{url} refused compatibility {level}: {answer.summary()}")

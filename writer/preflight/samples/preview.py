@@ -166,7 +166,7 @@ def _open_pipeline(config: Config, name: str, step: Step) -> LocalPipeline | Non
 
 def _open_cluster(config: Config, name: str) -> tuple[Cluster, list[str]]:
     """Open the cluster. Return it, and the topics that the pipeline reads."""
-    cluster = kafka_sample.asked(config.kafka)
+    cluster = kafka_sample.open_cluster(config.kafka)
     return cluster, choose_topics(cluster, config.pipelines[name].topics).names
 
 
