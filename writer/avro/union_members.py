@@ -58,28 +58,23 @@ def written_members(members: UnionMembers) -> str:
 def joined_members(have: UnionMembers, want: UnionMembers) -> UnionMembers:
     """Return what a table has of its unions, and what a process wants to add. Raises OtherMembers.
 
-    What is there stays. A member that both gave to a branch, without a name in common, is that of two branches.
+    A name may move from a member that had it as an alias to that of its own branch. A member whose names in both have
+    none in common is that of two branches.
     """
     joined = dict(have)
     for record, branches in want.items():
         before = have.get(record, {})
-        for place, member in branches.items():
-            if before.get(place, member) != member:
-                raise OtherMembers(_other(place, member))
         names_before = _names_of_members(before)
-        for place, names in _names_of_members(branches).items():
-            if names.isdisjoint(names_before.get(place, names)):
-                raise OtherMembers(_other((*place[:-1], ""), place[-1]))
+        for member, names in _names_of_members(branches).items():
+            if names.isdisjoint(names_before.get(member, names)):
+                raise OtherMembers(f"column {'.'.join(member)} is that of another branch of its union by now")
         joined[record] = {**before, **branches}
     return joined
 
 
 def _names_of_members(branches: Branches) -> Mapping[Place, set[str]]:
+    """Return the names of the branches that fill each member, by its place."""
     names = dict[Place, set[str]]()
     for place, member in branches.items():
         names.setdefault((*place[:-1], member), set()).add(place[-1])
     return names
-
-
-def _other(place: Place, member: str) -> str:
-    return f"column {'.'.join((*place[:-1], member))} is that of another branch of its union by now"

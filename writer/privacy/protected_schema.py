@@ -409,7 +409,7 @@ class _Walk:
 
     def _union(self, schema: list[Any], place: Place, paths: Paths, action: Action, *, named: bool) -> Any | None:
         branches = [(self._plain(one), one) for one in schema]
-        some = [one for plain, one in branches if plain != "null"]
+        some = [plain for plain, _ in branches if plain != "null"]
         nullable: list[Any] = ["null"] if len(some) < len(schema) else []
         if action.kind != "clear" and some and not any(is_complex(plain) for plain, _ in branches):
             self._protect(place, paths, action)  # also of several: the text of the one that is set
@@ -421,7 +421,7 @@ class _Walk:
             ]
             return None if None in found else found
         left = self._members(branches, place, paths, action)
-        if is_number_pair([plain for plain, _ in branches if plain != "null"]):
+        if is_number_pair(some):
             return self._number_pair(left, place, paths)
         return left
 
