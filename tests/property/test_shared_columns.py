@@ -102,7 +102,8 @@ class Schemas:
     def union(self, depth: int, defined: set[str]) -> Any:
         branches = {"day": "int", "instant": "long"}
         kinds = self.draw(st.lists(
-            st.sampled_from(["shop.A", "shop.B", "shop.A", "shop.Old", "array", "null", *SCALARS]), min_size=2, max_size=4,
+            st.sampled_from(["shop.A", "shop.B", "shop.A", "shop.Old", "array", "null", *SCALARS]),
+            min_size=2, max_size=4,
             unique_by=lambda kind: branches.get(kind, kind),
         ))  # fmt: skip
         made = list[Any]()
