@@ -19,6 +19,7 @@ from writer.avro.resolution import Reader, ResolvedSchema, Widening, resolve
 from writer.avro.union_members import TABLE, Branches, UnionMembers
 from writer.privacy.column_protection import Protection
 from writer.privacy.field_decryption import Decryption
+from writer.privacy.partial_schema import PartialRecord, read_records
 from writer.privacy.path_policies import RecordPolicies
 from writer.privacy.policy import PrivacyError
 from writer.privacy.protected_schema import Privacy, record_names
@@ -157,9 +158,9 @@ class SchemaPlan:
             return self
         found = list(texts)
         known = (*self.known_texts, *(text for text in found if text not in self.known_texts))
-        privacy = self.privacy.learned(parsed(found))
+        privacy = self.privacy.learned(_records_of(found))
         if privacy.tagged != self.privacy.tagged:  # a schema from before may have an alias of what is protected now
-            privacy = privacy.learned(parsed(known))
+            privacy = privacy.learned(_records_of(known))
         return replace(self, privacy=privacy, known_texts=known)
 
     def extended_by(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
@@ -180,7 +181,7 @@ class SchemaPlan:
         """Return the plan with what the table's log has of protected paths, its schemas admitted anew."""
         if self.privacy is None:
             return self
-        privacy = self.privacy.forgetting_schemas().remembering(recorded).learned(parsed(self.known_texts))
+        privacy = self.privacy.forgetting_schemas().remembering(recorded).learned(_records_of(self.known_texts))
         return self._readmitted(replace(self, privacy=privacy), extend)
 
     def recording(self, recorded: RecordPolicies) -> "SchemaPlan":
@@ -324,6 +325,15 @@ def parsed(texts: Iterable[str]) -> Iterator[schema.Record]:
     for text in texts:
         with suppress(schema.UnsupportedSchema):
             yield schema.parse(text)
+
+
+def _records_of(texts: Iterable[str]) -> Iterator[schema.Record | PartialRecord]:
+    """Yield the records of texts; of one that is no schema, as far as it can be read."""
+    for text in texts:
+        try:
+            yield schema.parse(text)
+        except schema.UnsupportedSchema:
+            yield from read_records(text)
 
 
 def _names_of(text: str) -> list[str]:

@@ -55,6 +55,7 @@ from writer.privacy.union_branches import (
     is_number_pair,
     is_protected_name,
     names_branch,
+    own_name,
     protected_text,
     wider_paths,
 )
@@ -157,7 +158,8 @@ class Privacy:
     def learned(self, records: Iterable[Record]) -> "Privacy":
         """Return it with the words of these schemas, also of one that is rejected, as it cannot be protected.
 
-        One with too many paths says nothing.
+        One with too many paths by its aliases and unions says what it does of each field's own name. One with more to
+        protect than a log may have says nothing: else it would leave no place for others.
         """
         privacy = self
         known = list(records)
@@ -165,10 +167,7 @@ class Privacy:
         while privacy != before:  # an alias may lead from one schema's words to a field of another
             before = privacy
             for record in known:
-                try:
-                    privacy = privacy._with(record)
-                except TooManyPaths:
-                    continue
+                privacy = privacy._with(record)
         return privacy
 
     def protection(self, record: Record, specs: Sequence[Spec] = ()) -> Protection | None:
@@ -195,20 +194,21 @@ class Privacy:
         return [walk.action_of(path) for path in _sources(column, walk, specs)]
 
     def _with(self, record: Record) -> "Privacy":
-        """Return it with the words of one schema. Raises TooManyPaths."""
-        words = self._walked(record, learns=True).words
+        """Return it with the words of one schema, as many as fit."""
+        try:
+            words = self._walked(record, learns=True).words
+        except TooManyPaths:
+            words = self._walked(record, learns=True, by_own_names=True).words
         if all(self.tagged.get(name, {}) == words for name in record_names(record)):
             return self
         tagged = {**self.tagged, **dict.fromkeys(record_names(record), words)}
-        if count_paths(tagged) > PATHS_MAX:
-            raise TooManyPaths(f"there are more than {PATHS_MAX} paths")
-        return replace(self, tagged=tagged)
+        return self if count_paths(tagged) > PATHS_MAX else replace(self, tagged=tagged)
 
-    def _walked(self, record: Record, *, learns: bool = False) -> "_Walk":
+    def _walked(self, record: Record, *, learns: bool = False, by_own_names: bool = False) -> "_Walk":
         names = record_names(record)
         words = joined((self.tagged.get(name, {}) for name in names), self.policies)
         recorded = joined((self.recorded.get(name, {}) for name in names), self.policies)
-        walk = _Walk(record, self.policies, words, recorded, learns=learns)
+        walk = _Walk(record, self.policies, words, recorded, learns=learns, by_own_names=by_own_names)
         walk.start()
         return walk
 
@@ -269,11 +269,14 @@ class _Walk:
         recorded: PathPolicies,
         *,
         learns: bool = False,
+        by_own_names: bool = False,
     ) -> None:
         """`policies`: None to look at the fields alone, whatever their tags. `recorded`: what the table's log has.
 
-        `learns`: only the words are of interest, and what cannot be protected is no error.
+        `learns`: only the words are of interest, and what cannot be protected is no error. `by_own_names`: each field
+        has one path, without aliases and positions.
         """
+        self._by_own_names = by_own_names
         self._record, self._policies, self.name = record, policies or Policies(), str(record.root["name"])
         self._learns = learns
         self._says: _Says = self._silent
@@ -313,7 +316,10 @@ class _Walk:
     def _type(self, schema: Any, place: Place, paths: Paths, above: Action, *, named: bool = False) -> Any | None:
         """Return the type that is left; None: nothing. `above`: policy of what is around it; `named`: by its path."""
         # In another schema the type may be a branch of a union, where something is protected.
-        branches = frozenset(path for path in self._branch_paths(paths, self._plain(schema)) if self._has_branch(path))
+        branches: Paths = frozenset()
+        if not self._by_own_names:
+            named_paths = self._branch_paths(paths, self._plain(schema))
+            branches = frozenset(path for path in named_paths if self._has_branch(path))
         if branches:
             self._known_as_branches |= paths
             paths |= branches
@@ -363,7 +369,7 @@ class _Walk:
         return {**schema, "values": values}
 
     def _field(self, one: Mapping[str, Any], place: Place, above: Paths, policy: Action) -> Any | None:
-        names = {one["name"], *one.get("aliases", ())}
+        names = {one["name"]} if self._by_own_names else {one["name"], *one.get("aliases", ())}
         self._check_count(len(above) * len(names))
         paths = frozenset((*path, name) for path in above for name in names)
         inside = (*place, one["name"])
@@ -436,7 +442,7 @@ class _Walk:
             step = f"member{number}"
             number += 1
             by_name = self._branch_paths(paths, plain, present)
-            positions = frozenset((*path, step) for path in paths)
+            positions = frozenset[Path]() if self._by_own_names else frozenset((*path, step) for path in paths)
             self._positions |= positions
             left.append(self._member(one, (*place, step), positions | by_name, action))
         return left
@@ -496,6 +502,8 @@ class _Walk:
         A number fills the column of another type of number, and text that of bytes. So it has their names, too, where
         no other of these is among the branches that are `present`.
         """
+        if self._by_own_names:
+            return frozenset((*path, f"<{own_name(plain)}>") for path in paths)
         names = branch_names(plain)
         alike = {other for name in names for other in PROMOTED.get(name, ())}
         if (alike - names).isdisjoint(present):
@@ -545,7 +553,8 @@ class _Walk:
 
 
 def _shown(paths: Paths) -> str:
-    return ".".join(min(path for path in paths if not names_branch(path))) or "the record itself"
+    path = min((path for path in paths if not names_branch(path)), default=min(paths))
+    return ".".join(path) or "the record itself"
 
 
 def _empty(schema: Any) -> dict[str, Any]:

@@ -39,6 +39,11 @@ def branch_names(plain: Any) -> set[str]:
     return {type_name(plain)}
 
 
+def own_name(plain: Any) -> str:
+    """Return the full name of a named type, else the name of the type."""
+    return str(plain["name"]) if isinstance(plain, dict) and "name" in plain else type_name(plain)
+
+
 def type_name(plain: Any) -> str:
     """Return the name of a type as Avro has it, such as `long` or `array`; empty for a union."""
     if isinstance(plain, dict):
