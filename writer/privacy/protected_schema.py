@@ -313,11 +313,16 @@ class _Walk:
             return None
         return Protection(json.dumps(_Folding().folded(self._root or _empty(self._record.root))), self.places, keys)
 
-    def _type(self, schema: Any, place: Place, paths: Paths, above: Action, *, named: bool = False) -> Any | None:
-        """Return the type that is left; None: nothing. `above`: policy of what is around it; `named`: by its path."""
+    def _type(
+        self, schema: Any, place: Place, paths: Paths, above: Action, *, named: bool = False, is_member: bool = False
+    ) -> Any | None:
+        """Return the type that is left; None: nothing.
+
+        `above`: policy of what is around it; `named`: by its path. `is_member`: it is a branch here, too.
+        """
         # In another schema the type may be a branch of a union, where something is protected.
         branches: Paths = frozenset()
-        if not self._by_own_names:
+        if not self._by_own_names and not is_member:
             named_paths = self._branch_paths(paths, self._plain(schema))
             branches = frozenset(path for path in named_paths if self._has_branch(path))
         if branches:
@@ -472,7 +477,7 @@ class _Walk:
         if action.kind == "drop":
             self._drop(place, paths)
         else:
-            found = self._type(schema, place, paths, action, named=named)
+            found = self._type(schema, place, paths, action, named=named, is_member=True)
         return _empty(self._plain(schema)) if found is None else found
 
     def _learned(self, paths: Paths, of_schema: list[tuple[Action, str]]) -> list[Action]:
