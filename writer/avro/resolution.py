@@ -1,8 +1,9 @@
 """Avro schema resolution with the table as the reader: the column for each field, and the columns that must grow.
 
 The table is a reader schema that grows: the union of all fields that admitted schemas have, each as the newest schema
-that has it declares it. Its columns hold the types; what else a reader knows (names and aliases, branches of unions,
-defaults) is a `Reader`, worked out anew from the registered schemas at each start. (docs/SCHEMAS.md)
+that has it declares it. Its columns hold the types, and say which branches of unions fill which members; what else a
+reader knows (names and aliases, defaults) is a `Reader`, worked out anew from the registered schemas at each start.
+(docs/SCHEMAS.md)
 """
 
 import re
