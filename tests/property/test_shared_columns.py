@@ -36,6 +36,7 @@ TAGS = {"PII": Action("hash"), "CARD": Action("mask", 2), "NOTE": Action("encryp
 SCALARS = ("string", "long", "Color", "string", "long", "int", "double", "bytes", "day", "instant")
 NAMES = ("a", "a", "b")
 UNSHARED = "unshared"
+SPECS = (Spec("shop.Event", rename=(("a", "who"),)), Spec("shop.Event", flatten_all=True))
 Path = tuple[str, ...]
 
 
@@ -260,7 +261,8 @@ def test_a_column_of_protected_values_gets_none_in_the_clear(source: KeySource, 
     schemas = Schemas(data.draw)
     events = {number: schemas.event() for number in range(1, data.draw(st.integers(2, 4)) + 1)}
     registered = {number: json.dumps(event) for number, event in events.items()}
-    table = Table(source, Policies(tags=tuple(TAGS.items())), ())
+    specs = data.draw(st.sampled_from([(), (), *((spec,) for spec in SPECS)]))
+    table = Table(source, Policies(tags=tuple(TAGS.items())), specs)
     known = dict[int, str]()
     protected, clear = set[Path](), set[Path]()
     for _ in range(data.draw(st.integers(2, 7))):
