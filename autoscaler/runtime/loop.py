@@ -1,6 +1,7 @@
 """The autoscaler's loop: collect, decide, save, request, every few seconds until it is stopped."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -35,15 +36,16 @@ class Loop:
     def __init__(
         self, policy: Policy, source: Source, kept: AutoscalerState, *, ask: Callable[[int, Event], str | None],
         keep: Callable[[AutoscalerState], None], dry_run: bool, now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        seconds: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """`ask`: the driver, for so many executors; returns why it refuses, or None.
 
-        `keep`: what is to outlive this process; may raise OSError.
+        `keep`: what is to outlive this process; may raise OSError. `seconds`: a monotonic clock.
         """
         self._policy, self._source, self._kept = policy, source, kept
         self._ask, self._keep, self._dry_run, self._now = ask, keep, dry_run, now
-        self._unkept = ""
-        self.shown = LastTick(began=now(), interval_s=policy.interval_s, dry_run=dry_run, events=kept.events)
+        self._seconds, self._unkept = seconds, ""
+        self.shown = LastTick(seconds(), interval_s=policy.interval_s, dry_run=dry_run, events=kept.events)
 
     def run(self, stop: threading.Event) -> None:
         """Evaluate until stopped. An error ends only the present evaluation."""
@@ -72,8 +74,9 @@ class Loop:
             self._remember(before)
             refused = self._request(memory, facts, new)
         self.shown = replace(
-            self.shown, at=now, facts=facts, decision=decision, events=self._kept.events, refused=refused,
-            executors=self._source.executors, counts=self._counted(decision, before.memory.scalings),
+            self.shown, ended_s=self._seconds(), at=now, facts=facts, decision=decision, events=self._kept.events,
+            refused=refused, executors=self._source.executors,
+            counts=self._counted(decision, before.memory.scalings),
         )  # fmt: skip
         return decision
 
