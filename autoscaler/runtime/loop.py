@@ -10,11 +10,12 @@ from typing import Any, Protocol
 from autoscaler.decision.decide import Decision, ScaleDown, ScaleUp, tick
 from autoscaler.decision.events import Event, added, event
 from autoscaler.decision.facts import Facts
-from autoscaler.decision.history import Memory, Scaling
+from autoscaler.decision.history import Memory, Scaling, moved
 from autoscaler.decision.policy import Policy
 from autoscaler.runtime.endpoints import LastTick
 from autoscaler.runtime.state_store import AutoscalerState
 from writer.core import logging
+from writer.driver.clock_steps import ClockComparison
 
 _REVERSED_WITHIN = timedelta(minutes=30)
 
@@ -36,12 +37,14 @@ class Loop:
     def __init__(
         self, policy: Policy, source: Source, kept: AutoscalerState, *, ask: Callable[[int, Event], str | None],
         keep: Callable[[AutoscalerState], None], dry_run: bool, now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        seconds: Callable[[], float] = time.monotonic,
+        seconds: Callable[[], float] = time.monotonic, clocks: ClockComparison | None = None,
     ) -> None:  # fmt: skip
         """`ask`: the driver, for so many executors; returns why it refuses, or None.
 
-        `keep`: what is to outlive this process; may raise OSError. `seconds`: a monotonic clock.
+        `keep`: what is to outlive this process; may raise OSError. `seconds`: a monotonic clock. `clocks` find
+        its wall clock's steps; by default those of this process.
         """
+        self._clocks = clocks or ClockComparison()
         self._policy, self._source, self._kept = policy, source, kept
         self._ask, self._keep, self._dry_run, self._now = ask, keep, dry_run, now
         self._seconds, self._unkept = seconds, ""
@@ -59,6 +62,7 @@ class Loop:
 
     def tick(self) -> Decision:
         """Look, decide, store, request. An earlier decision is requested again, whatever is known now."""
+        self._follow_clock()
         now, before = self._now(), self._kept
         facts = self._source.look(now)
         decision, memory = tick(self._policy, before.memory, facts, now)
@@ -79,6 +83,14 @@ class Loop:
             counts=self._counted(decision, before.memory.scalings),
         )  # fmt: skip
         return decision
+
+    def _follow_clock(self) -> None:
+        """Move what is remembered along with a step of the wall clock."""
+        step_s = self._clocks.take_step()
+        if step_s:
+            logging.warning("clock_stepped", seconds=round(step_s, 3))
+            memory = moved(self._kept.memory, timedelta(seconds=step_s))
+            self._kept = replace(self._kept, memory=memory)
 
     def _remember(self, before: AutoscalerState) -> None:
         """Store the decision before the driver is asked; a failing storage does not prevent scaling."""

@@ -1,33 +1,29 @@
 """A driver without Spark and Kafka that a supervisor starts: it carries a fixed log, a batch after the other.
 
-python -m tests.fault.supervised_line ROOT FORMAT JOURNAL SECONDS [hang]: a batch takes so many seconds. JOURNAL gets a
+python -m tests.fault.supervised_line ROOT FORMAT JOURNAL SECONDS [fail]: a batch takes so many seconds. JOURNAL gets a
 line for each sign of its life: process id, lease, table version, and the monotonic time, which all processes of a
-machine share. `hang`: at its first start it commits one batch, and then nothing more.
+machine share. `fail`: at its first start its storage fails after one batch.
 """
 
+import errno
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from os import getpid
 from pathlib import Path
 
 from tests.carried import Driver, log
-from tests.commits import LIMITS, facts
 from tests.fault.line import END, INTERVAL, PARTS, STEP, values
-from writer.config.connections import Http
 from writer.core.errors import exit_code
 from writer.driver import supervisor_channel
 from writer.driver.pipeline_start import probe_places
-from writer.status.model import Sample
 from writer.status.progress import Progress
-from writer.web.endpoints import serving
 
 SIGN_S = 0.1
 
 
-def carry(root: Path, form: str, sign: Callable[[int], None], seconds: float, *, hangs: bool) -> None:
+def carry(root: Path, form: str, sign: Callable[[int], None], seconds: float, *, fails: bool) -> None:
     """Carry what the table does not have, with a sign of life every SIGN_S."""
     driver = Driver(root, form, interval=INTERVAL)
     probe_places("clicks", driver.config)
@@ -37,41 +33,33 @@ def carry(root: Path, form: str, sign: Callable[[int], None], seconds: float, *,
         version = driver.carry(batches, dict.fromkeys(range(PARTS), end))
         sign(-1 if version is None else version)
         until_s = time.monotonic() + seconds
-        while hangs or (version is not None and time.monotonic() < until_s):
+        while version is not None and time.monotonic() < until_s:
             time.sleep(SIGN_S)
             sign(-1)
+        if fails:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def main(root: Path, form: str, journal: Path, seconds: float, hang: str = "") -> int:
+def main(root: Path, form: str, journal: Path, seconds: float, fail: str = "") -> int:
     """Carry the log to its end as a supervisor orders it. Returns the exit code."""
     link = supervisor_channel.folder()
     assert link is not None, "a supervisor starts it"
     link.begin()
     lease = link.orders().of("clicks").lease
-    hangs = bool(hang) and not journal.exists()
-    progress = Progress("clicks")
-    progress.started(epoch=1, run=1, frontier={("clicks", 0): 0}, limits=LIMITS, buckets=[], recent=[])
-    progress.running()
+    fails = bool(fail) and not journal.exists()
 
     def sign(version: int) -> None:
         link.beat()
         with journal.open("a") as out:
-            print(json.dumps([getpid(), lease, version, time.monotonic()]), file=out)
-        now = datetime.now(UTC)
-        progress.sampled(Sample(now, {("clicks", 0): END}), {("clicks", 0): 0})
-        if version >= 0:
-            progress.began(version, "look")
-            progress.committed(version, facts(0, STEP), {("clicks", 0): STEP}, [])
+            print(json.dumps([os.getpid(), lease, version, time.monotonic()]), file=out)
 
     failure = None
-    with serving(Http(port=0), {"clicks": progress}) as url:
-        link.announce(pid=getpid(), url=url)
-        try:
-            sign(-1)
-            carry(root, form, sign, seconds, hangs=hangs)
-        except Exception as error:  # noqa: BLE001 - the supervisor is to judge it
-            failure = error
-        link.report(progress.view(), failure)
+    try:
+        sign(-1)
+        carry(root, form, sign, seconds, fails=fails)
+    except Exception as error:  # noqa: BLE001 - the supervisor is to judge it
+        failure = error
+    link.report(Progress("clicks").view(), failure)
     return int(exit_code(failure))
 
 
