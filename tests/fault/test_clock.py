@@ -29,7 +29,7 @@ from tests.fault.line import carry, judge
 from tests.looking import config
 from tests.scaling import batches, facts, pipeline
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_000), needs_faked_clock]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2_000), needs_faked_clock]
 ROOT = Path(__file__).parents[2]
 EXPIRY_S = 20  # of a lease
 PAUSE_MAX_S = 45.0  # before a start; on a busy machine most of it is the start of a process
@@ -49,7 +49,7 @@ def test_a_writer_whose_clock_steps_right_does_what_it_would_have_done(
     seconds = [str(step.total_seconds()) for step in steps]
     done = subprocess.run(
         [sys.executable, "-m", "tests.fault.by_clock", str(tmp_path), form, str(clock.file), *seconds], cwd=ROOT,
-        env={**os.environ, **clock.environment}, capture_output=True, text=True, timeout=900, check=False,
+        env={**os.environ, **clock.environment}, capture_output=True, text=True, timeout=1_800, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for found in json.loads(done.stdout):
