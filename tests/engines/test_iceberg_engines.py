@@ -27,7 +27,8 @@ from writer.cli.write import delete_rows
 from writer.engines.registration import registration
 from writer.engines.table_description import described
 from writer.maintenance.compaction import Compactor, here
-from writer.maintenance.row_keys import where
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.output.tables import console
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.foreign_writes import ForeignChange
@@ -87,9 +88,13 @@ class Produced:
         self.carry(HOURS[0] + timedelta(minutes=30), 1)
         yield "late row"
         delete_rows.run_delete(
-            self.driver.config, "clicks", where("id = 7"), self.driver.schemas, now=NOW, out=console(), write=True,
-            with_dead_letters=False, as_json=True,
-        )  # fmt: skip
+            self.driver.config,
+            DeletionRequest("clicks", where("id = 7"), NOW, with_dead_letters=False),
+            self.driver.schemas,
+            write=True,
+            as_json=True,
+            out=console(),
+        )
         del self.rows[7]
         yield "delete-rows"
         version, end = self.driver.table.snapshot().version, self.next
