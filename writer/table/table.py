@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pyarrow import dataset  # imports pandas, half a second
 
 CHECKPOINT_INTERVAL = 50  # versions
-_DRAFT_AGE_MAX = timedelta(days=1)  # of an entry that was begun; writing one takes milliseconds
+# Of an entry that was begun. Writing one takes milliseconds, and the wall clock may step by a day meanwhile.
+_DRAFT_AGE_MAX = timedelta(days=7)
 
 
 class PipelineTable(Appender):
