@@ -352,8 +352,16 @@ def _named_columns(one: Pipeline) -> Iterator[tuple[str, str]]:
 
 
 def _check_iceberg_names(one: Pipeline) -> None:
-    """Raise ValueError where a column would be called as one that Iceberg, or headrace in its tables, has already."""
+    """Raise ValueError where a column would be called as one that Iceberg, or headrace in its tables, has already.
+
+    So would `a.b` be beside a column `a` with the field `b`, which a later schema may bring.
+    """
     for key, name in _named_columns(one):
+        if "." in name:
+            raise ValueError(
+                f"{key}: a name with a dot is that of a field within a column in an Iceberg table; instead of {name!r} "
+                f"use {name.replace('.', '_')!r}"
+            )
         if name.lower() in ICEBERG_RESERVED | {"_partition"}:
             whose = "headrace has" if name.lower().endswith("_partition") else "Iceberg has"
             raise ValueError(
