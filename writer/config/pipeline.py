@@ -360,14 +360,19 @@ def _check_iceberg_names(one: Pipeline) -> None:
         if "." in name:
             raise ValueError(
                 f"{key}: a name with a dot is that of a field within a column in an Iceberg table; instead of {name!r} "
-                f"use {name.replace('.', '_')!r}"
+                f"use {_plain_name(name)!r}"
             )
         if name.lower() in ICEBERG_RESERVED | {"_partition"}:
             whose = "headrace has" if name.lower().endswith("_partition") else "Iceberg has"
             raise ValueError(
                 f"{key}: {name!r} is the name of a column that {whose} in an Iceberg table; give yours another, such "
-                f"as {name.lstrip('_')!r}"
+                f"as {_plain_name(name)!r}"
             )
+
+
+def _plain_name(name: str) -> str:
+    """Return a name like this one that no format keeps for itself."""
+    return name.replace(".", "_").lstrip("_") or "column"
 
 
 def _check_window(one: Pipeline, window: timedelta) -> None:
