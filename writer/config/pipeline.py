@@ -313,6 +313,25 @@ def bucket_fields(bucket: Mapping[str, Any]) -> list[str]:
     return [*own, *(name for part in parts if isinstance(part, Mapping) for name in bucket_fields(part))]
 
 
+def zones_of(pipeline: Pipeline) -> list[str]:
+    """Return the time zones by which rows of a pipeline get their buckets, those of all its tables; UTC is none."""
+    tables = [] if pipeline.route is None else [pipeline.of_target(rule, rule) for rule in pipeline.route.targets]
+    return sorted({zone for table in (pipeline, *tables) for zone in zones_of_table(table)})
+
+
+def zones_of_table(settings: Pipeline) -> list[str]:
+    """Return the time zones of one table's buckets and clocks; UTC is none."""
+    clocks = {clock.zone for clock in settings.event_time.clocks if clock.zone}
+    return sorted({*_bucket_zones(settings.bucket), *clocks} - {"UTC"})
+
+
+def _bucket_zones(bucket: Mapping[str, Any]) -> list[str]:
+    """Return the zones of a bucketer, also inside a composite one."""
+    own = [str(bucket["zone"])] if bucket.get("type") == "event_time" and "zone" in bucket else []
+    parts = bucket.get("parts", [])
+    return [*own, *(zone for part in parts if isinstance(part, Mapping) for zone in _bucket_zones(part))]
+
+
 def check_table(one: Pipeline) -> None:
     """Raise ValueError where the settings of one table contradict each other."""
     if one.retention is not None:
