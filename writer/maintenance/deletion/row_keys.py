@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bucketers.arrow import column
+from bucketers.arrow import column, has_text
 from writer.batch.staging.parquet_files import value_bounds
 from writer.core.errors import ConfigError
 from writer.privacy.hashing import hashed
@@ -157,7 +157,7 @@ def typed(match: RowMatch, kind: pa.DataType) -> pa.Array:
 
 def _kind(rows: pa.Table, name: str) -> pa.DataType:
     try:
-        return column(rows, name).type
+        return column(rows, name, has_text).type
     except ValueError as error:
         raise ConfigError(str(error).replace("the record", "the table")) from error
 
