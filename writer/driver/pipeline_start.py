@@ -97,11 +97,14 @@ def _check_not_ahead(side: PipelineTable, main: PipelineTable, key: str) -> None
         )
 
 
-def check_rules(name: str, settings: Pipeline, schemas: Schemas, snapshot: PipelineSnapshot | None = None) -> None:
-    """Raise ConfigError where privacy or event specs do not fit the schemas, or the keys what a log has recorded."""
-    check_privacy(name, settings, schemas.plan, None if schemas.keys is None else schemas.keys.plan)
-    if snapshot is not None:
-        check_hash_key(name, schemas.plan.privacy, RecordedPrivacy.of(snapshot))
+def check_rules(name: str, settings: Pipeline, schemas: Schemas, recorded: RecordedPrivacy | None) -> None:
+    """Raise ConfigError where privacy or event specs do not fit the schemas, or the keys what a log has recorded.
+
+    `recorded`: what the table's log has of privacy; None: there is no table yet.
+    """
+    check_privacy(name, settings, schemas.plan, None if schemas.keys is None else schemas.keys.plan, recorded)
+    if recorded is not None:
+        check_hash_key(name, schemas.plan.privacy, recorded)
     check_specs(name, settings, schemas.plan)
 
 

@@ -10,7 +10,13 @@ from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
 from writer.commit.event_specs import check_specs, unused
-from writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy, opened_privacy, recorded_paths
+from writer.commit.privacy import (
+    check_hash_key,
+    check_privacy,
+    opened_privacy,
+    recorded_paths,
+    recorded_privacy,
+)
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.topic_selection import TopicSelection
@@ -25,7 +31,6 @@ from writer.preflight.sample_checks import SAMPLED, sampled, sampled_route
 from writer.schemas.contexts import UnclearContext, describe_choice
 from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaSource, subjects
 from writer.schemas.tracker import Schemas
-from writer.table.factory import main_table
 from writer.table.log.foreign_writes import CommitFailed
 
 _RETENTION_MIN = timedelta(hours=12)  # a night
@@ -195,13 +200,14 @@ def _keys(keys: Schemas | None, subjects: str) -> Iterator[Finding]:
 
 def _privacy(name: str, config: Config, schemas: Schemas) -> Iterator[Finding]:
     """Say whether the privacy policies fit the schemas and the keys the table's log, and which fields they protect."""
-    settings, table = config.pipelines[name], main_table(name, config)
+    settings = config.pipelines[name]
     if schemas.plan.privacy is None:
         return
     try:
-        check_privacy(name, settings, schemas.plan, None if schemas.keys is None else schemas.keys.plan)
-        if table.exists():
-            check_hash_key(name, schemas.plan.privacy, RecordedPrivacy.of(table.snapshot()))
+        recorded = recorded_privacy(name, config)
+        check_privacy(name, settings, schemas.plan, None if schemas.keys is None else schemas.keys.plan, recorded)
+        if recorded is not None:
+            check_hash_key(name, schemas.plan.privacy, recorded)
     except (ConfigError, CommitFailed) as error:
         yield failure("privacy", error)
         return
