@@ -44,7 +44,6 @@ LINES = [
     '{"add": {"path": "a", "size": 1, "partitionValues": {}, "stats": "[1]"}}',
     '{"add": {"path": "a", "size": 1, "partitionValues": {}, "stats": "{\\"minValues\\": 3}"}}',
     '{"add": {"path": "a", "size": 1, "partitionValues": {}, "stats": "{\\"numRecords\\": \\"x\\"}"}}',
-    '{"add": {"path": "a", "size": 1, "partitionValues": {}, "stats": "{\\"maxValues\\": {\\"_offset\\": \\"x\\"}}"}}',
     '{"add": {"path": "a", "size": 1, "partitionValues": {}, "tags": {"headrace.event_time_min": "soon"}}}',
     '{"remove": {}}', '{"remove": []}', '{"txn": {"appId": "a"}}', '{"txn": {"version": 1}}', '{"txn": "x"}',
     '{"protocol": {}}', '{"protocol": {"minReaderVersion": "1", "minWriterVersion": 2}}', '{"metaData": {"id": "x"}}',

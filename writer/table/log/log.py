@@ -392,7 +392,7 @@ def _check_columns(metadata: Mapping[str, Any]) -> None:
 
 
 def _check_statistics(text: str) -> None:
-    """Check what is read of a file's statistics: the number of rows, and bounds of offsets."""
+    """Check what is read of a file's statistics: the number of rows, and that bounds are by column."""
     statistics = json.loads(text)
     if not isinstance(statistics, dict):
         raise _OtherShape("its add has statistics that are no object")
@@ -402,7 +402,4 @@ def _check_statistics(text: str) -> None:
     for name in ("minValues", "maxValues"):
         bounds = statistics.get(name)
         if bounds is not None and not isinstance(bounds, dict):
-            raise _OtherShape(f"its add has {name} of another type")
-        offset = (bounds or {}).get("_offset")
-        if offset is not None and not _is_of(offset, _NUMBER):
             raise _OtherShape(f"its add has {name} of another type")
