@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from deltalake import Schema
 
 from writer.storage.base import Mark, Store
-from writer.storage.damage import naming_damage
+from writer.storage.damage import FileDamaged, naming_damage
 
 Action = Mapping[str, Any]  # one line of an entry: its kind → what it says
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.(?:parquet|json)$")
@@ -180,6 +180,18 @@ class Log:
         if problem is not None and self._store.mark(entry_name(0)) is None:
             raise problem
         return -1, pa.table({"add": pa.array([], _ADD)})
+
+    def checkpoint_damage(self) -> FileDamaged | None:
+        """Return what is wrong with the newest checkpoint in Parquet; None of a sound one. Raises OSError."""
+        filesystem, root = self._store.files()
+        checkpoints = _checkpoints(name for name in self._store.list() if name.endswith(".parquet"))
+        for name in checkpoints[0][1] if checkpoints else ():
+            try:
+                with naming_damage(f"{self.location}/{name}", "a checkpoint of a table's log"):
+                    pq.read_table(f"{root}/{name}", filesystem=filesystem, partitioning=None)
+            except FileDamaged as error:
+                return error
+        return None
 
     def create(self, actions: Sequence[Action]) -> bool:
         """Write the first entry. False when there is one. Raises NotExclusive, OSError as `append` does."""
