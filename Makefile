@@ -106,12 +106,12 @@ $(READY): requirements.lock pyproject.toml
 lock:
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header -q -o requirements.lock
 
-# REFERENCE, METRICS, SIZING, AUTOSCALING, RECOVERY and LICENSES of docs/, Grafana's dashboard and the chart's README, FAULTS and
+# REFERENCE, METRICS, PACKAGES, SIZING, AUTOSCALING, RECOVERY and LICENSES of docs/, Grafana's dashboard and the chart's README, FAULTS and
 # tests/fault/REPORT.md from recorded outcomes.
 reference: $(READY)
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/metrics.py
-	$(BIN)/python docs/architecture.py
+	$(BIN)/python docs/packages.py
 	$(BIN)/python docs/sizing.py
 	$(BIN)/python docs/autoscaling.py
 	$(BIN)/python docs/licenses.py
