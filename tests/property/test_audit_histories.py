@@ -27,8 +27,8 @@ from writer.cli.write import delete_rows
 from writer.core.offsets import TopicPartition
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.dead_letters import Selection
+from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.replay import Replaying
-from writer.maintenance.row_keys import where
 from writer.output.tables import console
 from writer.table.log.operations import Closing, Sealing
 from writer.table.table import PipelineTable
