@@ -27,6 +27,7 @@ from writer.cli.write import delete_rows
 from writer.core.offsets import TopicPartition
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.dead_letters import Selection
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.replay import Replaying
 from writer.output.tables import console
@@ -162,10 +163,9 @@ class History:
 
     def delete_rows(self, _: None) -> None:
         """Delete a row of each partition, wherever it is: in the table, late, or a dead letter that can be decoded."""
-        settings = {"with_dead_letters": True, "write": True, "as_json": True}
-        condition = where("id = 2")
+        request = DeletionRequest("clicks", where("id = 2"), NOW, with_dead_letters=True)
         delete_rows.run_delete(
-            self.driver.config, "clicks", condition, self.driver.schemas, now=NOW, out=console(), **settings
+            self.driver.config, request, self.driver.schemas, write=True, as_json=True, out=console()
         )
         self.deleted |= {(p, 2) for p, end in self.ends.items() if end > 2 and (p, 2) not in self.skipped}
 
