@@ -44,7 +44,7 @@ test-engines: test-lake test-chart test-rollout test-page test-stores
 # Trino, Presto, Druid, Spark and DuckDB on a lake that the writer fills: 3.4 GB of downloads and 2 GB on disk, once.
 test-lake: $(READY)
 	$(BIN)/python -m tests.servers.parts
-	$(BIN)/pytest -q -m "engines and not long" --durations 12 $(addprefix tests/engines/test_,end_to_end.py freshness.py hooks.py iceberg_catalogs.py iceberg_engines.py iceberg_faults.py iceberg_logins.py iceberg_postgres.py iceberg_rest.py iceberg_spark.py partition_names.py queries.py route.py)
+	$(BIN)/pytest -q -m "engines and not long" --durations 12 $(addprefix tests/engines/test_,end_to_end.py freshness.py hooks.py iceberg_catalogs.py iceberg_commits.py iceberg_engines.py iceberg_faults.py iceberg_logins.py iceberg_postgres.py iceberg_rest.py iceberg_spark.py partition_names.py queries.py route.py)
 
 # The chart on a real Kubernetes API. Go 1.24 builds helm, etcd and Kubernetes, once, in 20 minutes on two cores.
 test-chart: $(READY)
