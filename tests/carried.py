@@ -18,7 +18,7 @@ from writer.clients.kafka_sample import RECORDS
 from writer.commit import builder
 from writer.commit.batch_limits import limits
 from writer.commit.closed_buckets import all_seen
-from writer.commit.privacy import record_privacy
+from writer.commit.privacy import RecordedPrivacy, record_privacy
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core.offsets import TopicPartition
@@ -85,7 +85,7 @@ class Driver:
             make_raw_table(self.settings.raw_place, self.tables)
 
     def start(self, parts: int = 1, at: int = 0) -> None:
-        check_rules("clicks", self.settings, self._walk.schemas, self.table.snapshot())
+        check_rules("clicks", self.settings, self._walk.schemas, RecordedPrivacy.of(self.table.snapshot()))
         self.epoch = self.table.begin(
             {TopicPartition("clicks", 1, p): at for p in range(parts)}, {"clicks": ["uuid-1"]}
         )

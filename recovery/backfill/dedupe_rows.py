@@ -16,6 +16,7 @@ from writer.batch.task_report import Report
 from writer.config.pipeline import Pipeline
 from writer.core.errors import ConfigError
 from writer.core.files import BucketKey
+from writer.storage.damage import naming_damage
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
@@ -81,7 +82,8 @@ class Unplaced:
         """Read the keys that the table has in a bucket."""
         found: set[tuple[object, ...]] = set()
         for file in self._table.bucket_files(self._snapshot, bucket):
-            with open_file(self._table.store, file.path) as source:
+            path = f"{self._table.store.location}/{file.path}"
+            with open_file(self._table.store, file.path) as source, naming_damage(path, "a Parquet file"):
                 have = pq.read_schema(source).names
                 source.seek(0)
                 rows = pq.read_table(source, columns=[name for name in keys if name in have])

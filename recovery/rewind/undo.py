@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import pyarrow.parquet as pq
-
-from writer.batch.staging.parquet_files import delta_statistics, open_file
+from writer.batch.staging.parquet_files import delta_statistics
+from writer.batch.staging.table_file import read_footer
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.maintenance.retention import rows_of
@@ -78,8 +77,7 @@ def _rows(store: Store, files: Iterable[BucketFile]) -> dict[BucketKey, int]:
 
 
 def _restored(store: Store, file: BucketFile) -> StagedFile:
-    with open_file(store, file.path) as source:
-        metadata = pq.ParquetFile(source).metadata
+    metadata = read_footer(store, file.path)
     first, last = file.event_time_min or datetime.now(UTC), file.event_time_max or datetime.now(UTC)
     statistics = delta_statistics(metadata)
     return StagedFile(file.path, file.bucket, metadata.num_rows, file.bytes, statistics, first, last, {})

@@ -159,6 +159,43 @@ def test_a_tag_on_the_event_time_refuses_the_start_and_rejects_a_later_schema(tm
     driver = started(tmp_path / "b", Schemas({1: EVENT, 2: TIMED}, [1]), limits={"failed_ratio_max": 1})
     driver.carry([log({0: event(0, EVENT, 1), 1: event(1, TIMED, 2)})], {0: 2})
     assert driver.table.rows().count_rows() == 0, "what is to be protected now would be in the clear"
+    started(tmp_path / "b", Schemas({1: EVENT, 2: TIMED}, [1, 2]), limits={"failed_ratio_max": 1})
+
+
+MASKED_MAP = {"name": "labels", "type": {"type": "map", "values": "string"}, "pii": {"mask": 2}}
+UNLIKE_NUMBERS = {"name": "count", "type": ["int", {"type": "long", "pii": "hash"}]}
+PROTECTED_NAME = {
+    "name": "kind", "type": {"type": "enum", "name": "headrace.protected.kind", "symbols": ["A"]}, "pii": "hash",
+}  # fmt: skip
+UNKNOWN_TAG = {"name": "x", "type": "int", "pii": "WHAT"}
+
+
+@pytest.mark.parametrize(
+    "field", [MASKED_MAP, UNLIKE_NUMBERS, PROTECTED_NAME, UNKNOWN_TAG], ids=lambda one: one["name"]
+)
+@pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
+def test_a_schema_that_came_while_the_writer_ran_does_not_keep_it_from_its_next_start(
+    tmp_path: Path, form: str, field: Any
+) -> None:
+    """It is rejected alone at both moments; by new policies, a start holds it against them."""
+    bad = {**EVENT, "name": "Other", "fields": [*TAGGED["fields"], field]}
+    settings = {"form": form, "limits": {"failed_ratio_max": 1}}
+    settings |= {"table": {"name": "s.clicks"}} if form == "iceberg" else {}
+    value_of_bad = b"\0\0\0\0\2 broken anyway"
+    driver = started(tmp_path, Schemas({1: TAGGED, 2: bad}, [1]), **settings)
+    driver.carry([log({0: event(0), 1: value_of_bad})], {0: 2})
+    again = started(tmp_path, Schemas({1: TAGGED, 2: bad}, [1, 2]), **settings)
+    again.carry([log({2: event(2), 3: value_of_bad})], {0: 4})
+    assert ids_of(again) == {hashed(tmp_path, at) for at in (0, 2)}
+    assert again.side(again.dead_letters).rows().count_rows() == 2
+    (checked,) = source_checks._privacy("clicks", again.config, again._walk.schemas)
+    assert checked.status == "ok"
+    changed = {**PRIVACY, "tags": {**PRIVACY["tags"], "NEW": "drop"}}
+    if field is UNKNOWN_TAG:
+        started(tmp_path, Schemas({1: TAGGED, 2: bad}, [1, 2]), changed, **settings)
+        return
+    with pytest.raises(ConfigError, match=r"\(record Other\)"):
+        started(tmp_path, Schemas({1: TAGGED, 2: bad}, [1, 2]), changed, **settings)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +380,7 @@ def test_a_route_sends_on_what_is_left_and_each_table_judges_for_itself(tmp_path
     )
     walk = opened("clicks", settings, known, tables=tables)
     with pytest.raises(ConfigError, match=r"is a column that rows are put in order by.*\(record Other\)"):
-        check_rules("clicks", settings.pipelines["clicks"], walk.schemas)
+        check_rules("clicks", settings.pipelines["clicks"], walk.schemas, None)
     assert walk.targets is not None
     plan = walk.task_plan(NOW, "000001", {"clicks": 1})
     columns = {name: one.schemas.columns.field("id").type for name, one in plan.targets.items() if one.schemas.columns}

@@ -45,6 +45,7 @@ SWAP = (
     "_offset, _kafka_time, hour) VALUES (s.id, s.at, s.note, s._topic, s._incarnation, s._kafka_partition, s._offset, "
     "s._kafka_time, s.hour)"
 )
+PROVENANCE = "_topic, _incarnation, _kafka_partition, _offset, _kafka_time, hour"
 UNPARTITIONED, PARTITIONED = (f"ALTER TABLE {{t}} {one} PARTITION FIELD hour" for one in ("DROP", "ADD"))
 ADD_FIELD, DROP_FIELD = (f"ALTER TABLE {{t}} {one} PARTITION FIELD bucket(4, id)" for one in ("ADD", "DROP"))
 UNSET = "ALTER TABLE {t} UNSET TBLPROPERTIES ('%s')"
@@ -150,6 +151,13 @@ GOES_ON: dict[str, tuple[Sequence[Step], int]] = {  # what Spark runs, and how m
     "delete_then_expire": ([DELETE, EXPIRE], 5),
     "delete_on_read_then_rewrite": ([MERGE_ON_READ, DELETE, WITHOUT_DELETED], 5),
     "merge_that_deletes": ([MERGE.replace("= 3", "< 2") + "WHEN MATCHED THEN DELETE"], 2),
+    "insert_overwrite_of_fewer": (["INSERT OVERWRITE {t} SELECT * FROM {t} WHERE _offset >= 30"], 30),
+    "two_deletes": ([DELETE, "DELETE FROM {t} WHERE _offset = 5"], 6),
+    # Which values changed of rows that stay, no offset says.
+    "merge_that_deletes_and_updates": (
+        [MERGE.replace("= 3", "< 3") + "WHEN MATCHED AND s._offset = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET "
+         "note = 'x'"], 1,
+    ),
     "truncate": (["TRUNCATE TABLE {t}"], 60),
     "rewrite": ([REWRITE], 0),
     "rewrite_then_expire": ([REWRITE, EXPIRE], 0),
@@ -179,6 +187,12 @@ STOPS: dict[str, tuple[Sequence[Step], str, Sequence[Step] | None]] = {  # what 
     "merge_of_a_row_without_offset": ([SWAP.replace("NEW", OLD)], "ran OVERWRITE", None),
     "merge_of_a_row_to_come": ([SWAP.replace("NEW", "CAST(60 AS bigint)")], "ran OVERWRITE", None),
     "merge_on_read_of_a_row": ([MERGE_ON_READ, SWAP.replace("NEW", OLD)], "ran OVERWRITE", [roll_back_to_ours]),
+    "insert_overwrite": (
+        ["INSERT OVERWRITE {t} SELECT id, at, 'x', " + PROVENANCE + " FROM {t}"], "ran UPDATE", None,
+    ),
+    "insert_overwrite_of_more": (
+        ["INSERT OVERWRITE {t} SELECT * FROM {t} UNION ALL SELECT * FROM {t} WHERE _offset = 3"], "ran OVERWRITE", None,
+    ),
     "rollback": ([roll_back], "ran ROLLBACK", None),
     "fast_forward": (
         ["ALTER TABLE {t} CREATE BRANCH theirs", "INSERT INTO {t}.branch_theirs SELECT * FROM {t} LIMIT 3",

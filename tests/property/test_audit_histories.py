@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,11 +21,17 @@ from tests.contract.test_foreign_change import back
 from tests.contract.test_rewind import Cluster
 from tests.examples import share
 from tests.looking import NOW, event
-from tests.skipped import skipped
+from tests.skipped import archived, filled, skipped
 from writer.audit.audit import Audit
+from writer.cli.write import delete_rows
 from writer.core.offsets import TopicPartition
 from writer.maintenance.compaction import Compactor, here
-from writer.table.log.operations import Closing
+from writer.maintenance.dead_letters import Selection
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
+from writer.maintenance.replay import Replaying
+from writer.output.tables import console
+from writer.table.log.operations import Closing, Sealing
 from writer.table.table import PipelineTable
 
 INTERVAL = 3  # entries between two checkpoints: pages of the ledger begin early
@@ -33,7 +39,9 @@ PARTITIONS = 3
 TABLES = st.fixed_dictionaries(
     {"form": st.sampled_from(["delta", "parquet"]), "raw": st.booleans(), "late": st.booleans()}
 )
-KINDS = ("row", "row", "row", "tombstone", "cut", "old", "hole")
+# Records of "later" are quarantined: their event time is to come.
+KINDS = ("row", "row", "row", "tombstone", "cut", "old", "hole", "later")
+LATER = NOW + timedelta(days=3)
 BATCHES = st.lists(st.tuples(st.integers(0, PARTITIONS - 1), st.lists(st.sampled_from(KINDS), max_size=5)), max_size=4)
 STEPS = st.lists(
     st.one_of(
@@ -42,7 +50,9 @@ STEPS = st.lists(
         st.tuples(st.just("start"), st.integers(1, PARTITIONS)),
         st.tuples(st.just("rewind"), st.integers(1, 6)),
         st.tuples(st.just("gap"), st.integers(1, 3)),
-        st.tuples(st.sampled_from(["compact", "delete", "close"]), st.none()),
+        st.tuples(
+            st.sampled_from(["compact", "delete", "delete_rows", "close", "seal", "replay", "backfill"]), st.none()
+        ),
     ),
     min_size=1,
     max_size=8,
@@ -63,8 +73,8 @@ class Log:
         }
         return {offset: value for offset, value in values.items() if offset >= start}
 
-    def _time(self, kind: str) -> object:
-        return OLD if kind == "old" else NOW - timedelta(minutes=1)
+    def _time(self, kind: str) -> datetime:
+        return {"old": OLD, "later": LATER - timedelta(minutes=1)}.get(kind, NOW - timedelta(minutes=1))
 
 
 class History:
@@ -80,6 +90,7 @@ class History:
         self.states = dict[int, dict[int, int]]()  # version → ends of partitions, as the table had them
         self.skipped = set[tuple[int, int]]()
         self.deleted = set[tuple[int, int]]()
+        self.replayed = set[tuple[int, int]]()
         self.restart()
         self.start(1)
 
@@ -128,7 +139,7 @@ class History:
             return
         self.ends = {p: self.states[to].get(p, 0) for p in self.ends}
         self.states = {version: ends for version, ends in self.states.items() if version <= to}
-        for known in (self.skipped, self.deleted):
+        for known in (self.skipped, self.deleted, self.replayed):
             known -= {(p, offset) for p, offset in known if offset >= self.ends[p]}
         self.start(max(self.ends) + 1)
 
@@ -150,6 +161,38 @@ class History:
             self.deleted |= {(p, offset) for p, offset in self.read(self.driver.table) if offset == 1}
             DeltaTable(self.driver.lake).delete("_offset = 1")
 
+    def delete_rows(self, _: None) -> None:
+        """Delete a row of each partition, wherever it is: in the table, late, or a dead letter that can be decoded."""
+        request = DeletionRequest("clicks", where("id = 2"), NOW, with_dead_letters=True)
+        delete_rows.run_delete(
+            self.driver.config, request, self.driver.schemas, write=True, as_json=True, out=console()
+        )
+        self.deleted |= {(p, 2) for p, end in self.ends.items() if end > 2 and (p, 2) not in self.skipped}
+
+    def seal(self, _: None) -> None:
+        """Enter that all buckets are sealed."""
+        manifests = [{"bucket": list(bucket), "version": 1} for bucket in self.driver.table.buckets()]
+        if manifests:
+            self.driver.table.seal(self.driver.table.snapshot(), Sealing(uuid4().hex, manifests))
+
+    def replay(self, _: None) -> None:
+        """Replay all dead letters on a day on which those are of the past that were to come."""
+        Replaying("clicks", self.driver.config, self.driver.schemas).run(Selection(), LATER)
+        self.replayed |= {
+            (p, offset)
+            for p, end in self.ends.items()
+            for offset in range(end)
+            if self.logs[p].kinds[offset] == "later"
+        } - self.skipped  # fmt: skip
+
+    def backfill(self, _: None) -> None:
+        """Fill all gaps from an archive that has all of the topic."""
+        with TemporaryDirectory() as root:
+            for partition, kafka_log in enumerate(self.logs):
+                archived(Path(root), kafka_log.records(0), partition=partition)
+            filled(self.driver, Path(root, "archive"))
+        self.skipped.clear()
+
     def read(self, table: PipelineTable) -> list[tuple[int, int]]:
         """Return the partitions and offsets of the rows of a table."""
         rows = table.rows().to_table(columns=["_partition", "_offset"]).to_pylist()
@@ -160,7 +203,7 @@ class History:
             (p, offset)
             for p, end in self.ends.items()
             for offset in range(end)
-            if self.logs[p].kinds[offset] == "row"
+            if self.logs[p].kinds[offset] == "row" or (p, offset) in self.replayed
         } - self.skipped - self.deleted  # fmt: skip
 
     def check(self) -> Audit:

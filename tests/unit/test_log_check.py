@@ -27,7 +27,8 @@ from writer.kafka_reader.requests.epoch_ends import EpochEnd
 from writer.offsets import skip_to_latest, start_offsets
 from writer.offsets.log_check import LogCheck, LogWatch
 from writer.offsets.start_decision import LogRange, Refuse
-from writer.table.log.operations import Batch, LogCut
+from writer.table.gap_records import history
+from writer.table.log.operations import Adoption, Batch, LogCut
 from writer.table.table import PipelineTable
 
 ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -44,6 +45,7 @@ class Kafka:
     marks: dict[int, LogMark] = field(default_factory=dict)
     ends: dict[int, tuple[int, int]] = field(default_factory=lambda: {3: (3, 1_900), 5: (5, 1_900)})
     epoch: int = 3
+    other_end: int = 70  # of epoch 3 in partition 1
     failure: Exception | None = None
     questions: int = 0
 
@@ -69,7 +71,7 @@ class Kafka:
         if self.failure is not None:
             raise self.failure
         return {
-            source: EpochEnd(0, 3, 70) if source[1] else EpochEnd(0, *self.ends[epoch])
+            source: EpochEnd(0, 3, self.other_end) if source[1] else EpochEnd(0, *self.ends[epoch])
             for source, epoch in epochs.items()
         }
 
@@ -143,11 +145,64 @@ def test_where_nothing_says_where_a_person_has_to(table: PipelineTable) -> None:
         start_offsets.find(diverging, kafka, kafka.topics(), table.snapshot(), lambda _: None, wanted)  # type: ignore[arg-type]
 
 
-def test_retention_behind_a_cut_is_a_gap_of_the_new_incarnation_only_from_where_it_began(table: PipelineTable) -> None:
-    kafka = Kafka(held=[(1_700, 1_900), (0, 70)], ends={3: (3, 1_200)})
+def test_retention_behind_a_cut_is_a_gap_of_the_new_incarnation_from_the_last_sound_commit(
+    table: PipelineTable,
+) -> None:
+    kafka = Kafka(held=[(500, 1_900), (0, 70)], marks={600: LogMark(3, 6)}, ends={3: (0, 900)})
     found = find(table, kafka)
-    assert found.cuts == [LogCut(P0, 2, 1_200, 1_500, is_proven=False)]
-    assert found.lost == [OffsetRange(N0, 1_200, 1_700)]
+    assert found.cuts == [LogCut(P0, 2, 600, 1_500, is_proven=False)]
+    assert found.lost == ()
+    # Retention took what could say where, and the leader has no epoch from before: it may have been anywhere.
+    kafka = Kafka(held=[(1_200, 1_900), (0, 70)], ends={3: (3, 1_200)})
+    found = find(table, kafka)
+    assert found.cuts == [LogCut(P0, 2, 0, 1_500, is_proven=False)]
+    assert found.lost == [OffsetRange(N0, 0, 1_200)]
+
+
+def test_a_partition_that_went_on_uncut_is_cut_before_its_first_commit_as_its_earlier_incarnation_says(
+    table: PipelineTable,
+) -> None:
+    position = find(table, Kafka(marks={1_500: OLD}, other_end=60))
+    assert position.cuts == [LogCut(P1, 2, 0, 70, is_proven=False)]
+    table.begin(position.fresh, position.incarnations, cuts=position.cuts)
+    assert (table.snapshot().frontier(N0), table.snapshot().mark(N0)) == (1_500, OLD)
+    position = find(table, Kafka(marks={1_500: NEW, 1_000: LogMark(3, 10)}, ends={3: (3, 1_200)}))
+    third = replace(N0, incarnation=3)
+    assert position.cuts == [LogCut(part, 3, 1_200, 1_500, is_proven=True) for part in (N0, P0)]
+    assert position.fresh == {third: 1_200, replace(N1, incarnation=3): 0}
+    table.begin(position.fresh, position.incarnations, cuts=position.cuts)
+    assert table.snapshot().frontier(third) == 1_200
+    orphans = [OffsetRange(P0, 1_200, 1_500), OffsetRange(P1, 0, 70), OffsetRange(N0, 1_200, 1_500)]
+    assert table.snapshot().orphans() == orphans
+
+
+def test_a_partition_that_is_cut_again_below_its_incarnation_takes_rows_of_the_one_before(table: PipelineTable) -> None:
+    position = find(table, Kafka(marks={1_500: NEW, 1_000: LogMark(3, 10)}, ends={3: (3, 1_200)}))
+    epoch = table.begin(position.fresh, position.incarnations, cuts=position.cuts)
+    last = Batch("to 1300", epoch, [OffsetRange(N0, 1_200, 1_300)], marks={N0: NEW})
+    table.commit(table.snapshot(), last)
+    position = find(table, Kafka(marks={1_300: LogMark(7, 70), 600: LogMark(3, 6)}, ends={3: (3, 800), 5: (3, 800)}))
+    assert position.cuts == [LogCut(N0, 3, 600, 1_300, is_proven=False), LogCut(P0, 3, 600, 1_500, is_proven=False)]
+    table.begin(position.fresh, position.incarnations, cuts=position.cuts)
+    assert table.snapshot().orphans() == [OffsetRange(P0, 600, 1_500), OffsetRange(N0, 600, 1_300)]
+    _, segments = history(table, "events", table.rows_at)
+    cuts = [(cut.part, cut.start, cut.end) for segment in segments for cut in segment.cuts]
+    assert sorted(cuts) == [(P0, 600, 1_500), (P0, 1_200, 1_500), (N0, 600, 1_300)]
+
+
+def test_a_cluster_whose_log_was_cut_and_that_was_left_is_not_read_on_where_it_was_cut(table: PipelineTable) -> None:
+    position = find(table, Kafka(marks={1_500: NEW, 1_000: LogMark(3, 10)}, ends={3: (3, 1_200)}))
+    table.begin(position.fresh, position.incarnations, cuts=position.cuts)
+    table.adopt(table.snapshot(), Adoption({"clicks": [ID, "the other cluster's"]}, {}))
+    back = Kafka(marks={1_500: NEW, 1_000: LogMark(3, 10)}, ends={3: (3, 1_200)})
+    with pytest.raises(LogChanged, match=r"has the id of its incarnation 1 .*adopted as incarnation 2.*--offsets"):
+        find(table, back)
+    assert "topic adopt" in start_offsets.left_behind(table.snapshot(), {"clicks": 1})
+    third = {replace(N0, incarnation=3): 1_300, replace(N1, incarnation=3): 70}
+    table.adopt(table.snapshot(), Adoption({"clicks": [ID, "the other cluster's", ID]}, third))
+    position = find(table, back)
+    assert (position.cuts, position.numbers) == ([], {"clicks": 3})
+    assert position.offsets == {("clicks", 0): 1_300, ("clicks", 1): 70}
 
 
 def test_brokers_that_are_too_old_to_say_anything_are_read_as_before(

@@ -1,6 +1,7 @@
 """What is decided of a log that may have been cut: from marks, from leaders' answers, from earlier commits."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from writer.offsets.log_continuity import (
     Diverges,
     EarlierEnd,
     PartHistory,
+    SoundEnd,
     Unproven,
     break_in,
     candidates,
@@ -71,31 +73,43 @@ EARLIER = [EarlierEnd(900, LogMark(5, 9)), EarlierEnd(600, LogMark(5, 6)), Earli
 HISTORY = PartHistory(EARLIER, 0)
 
 
-@pytest.mark.parametrize(("found", "sound", "point"), [
-    # The epoch's end is exact where an earlier commit of the same epoch is sound.
-    (Diverges(700, 700), EARLIER[1], DivergencePoint(700, is_proven=True)),
-    (Diverges(700, 700), EARLIER[2], DivergencePoint(300, is_proven=False)),
-    (Diverges(700), EARLIER[1], DivergencePoint(600, is_proven=False)),
-    (Diverges(999), EARLIER[0], DivergencePoint(900, is_proven=False)),
+NEWEST = [SoundEnd(end, is_newest=True) for end in EARLIER]
+
+
+@pytest.mark.parametrize(("diverges", "sound", "point"), [
+    # The epoch's end is exact where the newest commit of the same epoch below it is sound.
+    (Diverges(700, 700), NEWEST[1], DivergencePoint(700, is_proven=True)),
+    (Diverges(700, 700), NEWEST[2], DivergencePoint(300, is_proven=False)),
+    # A volume that took records under the epoch of before: a newer commit below the end is another batch.
+    (Diverges(950, 950), SoundEnd(EARLIER[1], is_newest=False), DivergencePoint(600, is_proven=False)),
+    (Diverges(700), NEWEST[1], DivergencePoint(600, is_proven=False)),
+    (Diverges(999), NEWEST[0], DivergencePoint(900, is_proven=False)),
     (Diverges(999), None, DivergencePoint(0, is_proven=False)),
 ])  # fmt: skip
 def test_a_divergence_lies_where_the_epoch_ends_or_behind_the_last_commit_that_is_sound(
-    found: Diverges, sound: EarlierEnd | None, point: DivergencePoint
+    diverges: Diverges, sound: SoundEnd | None, point: DivergencePoint
 ) -> None:
-    assert divergence_point(found, HISTORY, sound, 0, 2_000, KNOWN) == point
+    assert divergence_point(diverges, HISTORY, sound, 0, 2_000, KNOWN) == point
 
 
 def test_a_log_that_ends_before_is_read_on_where_it_ends() -> None:
     unproven = DivergencePoint(500, is_proven=False)
-    assert divergence_point(Diverges(700, 700), HISTORY, EARLIER[1], 0, 500, KNOWN) == unproven
-    assert divergence_point(Diverges(700), HISTORY, None, 100, 50, KNOWN) == DivergencePoint(50, is_proven=False)
+    assert divergence_point(Diverges(700, 700), HISTORY, NEWEST[1], 0, 500, KNOWN) == unproven
+    whole_part = DivergencePoint(50, is_proven=False)
+    assert divergence_point(Diverges(700), PartHistory(EARLIER, 80), None, 100, 50, KNOWN) == whole_part
 
 
 def test_without_a_sound_commit_and_without_the_part_s_beginning_nothing_says_where() -> None:
     assert divergence_point(Diverges(999), PartHistory(EARLIER, None), None, 0, 2_000, KNOWN) is None
     assert divergence_point(Diverges(999), PartHistory(EARLIER, 50), None, 0, 2_000, KNOWN) is None
-    later = divergence_point(Diverges(999), PartHistory(EARLIER, 50), None, 60, 2_000, KNOWN)
-    assert later == DivergencePoint(60, is_proven=False)
+
+
+@pytest.mark.parametrize("diverges", [Diverges(999), Diverges(700), Diverges(700, 700)])
+def test_what_retention_took_of_a_log_without_a_sound_commit_counts_from_where_the_part_began(
+    diverges: Diverges,
+) -> None:
+    from_its_beginning = DivergencePoint(50, is_proven=False)
+    assert divergence_point(diverges, PartHistory(EARLIER, 50), None, 600, 2_000, KNOWN) == from_its_beginning
 
 
 def test_candidates_are_the_commits_that_kafka_holds_below_the_divergence() -> None:
@@ -111,8 +125,9 @@ def entry(kind: str, frontier: int | None, mark: LogMark | None = None, part: To
     return [{"commitInfo": {"headrace": f'{{"kind": "{kind}"}}'}}, *txns]
 
 
-def history(*entries: list[Any], frontier: int) -> PartHistory:
-    return history_of(list(enumerate(entries)), "events", PART, frontier)
+def history(*entries: list[Any], frontier: int, part: TopicPartition = PART) -> PartHistory:
+    predecessors = [replace(part, incarnation=number) for number in range(part.incarnation - 1, 0, -1)]
+    return history_of(list(enumerate(entries)), "events", part, frontier, predecessors)
 
 
 def test_a_history_has_the_ends_of_commits_and_where_the_part_began() -> None:
@@ -132,6 +147,47 @@ def test_a_history_passes_over_gaps_commits_without_a_mark_and_what_a_rewind_too
         entry("batch", 70, LogMark(NO_MARK, NO_MARK)), entry("batch", 80, marks[5]), frontier=80,
     )  # fmt: skip
     assert found == PartHistory((EarlierEnd(30, marks[4]), EarlierEnd(20, marks[1])), None)
+
+
+NEXT = replace(PART, incarnation=2)
+LATER = replace(PART, incarnation=3)
+
+
+def test_a_history_follows_a_part_that_went_on_uncut_into_the_incarnation_before() -> None:
+    marks = [LogMark(1, n) for n in range(5)]
+    known = history(
+        entry("start", 10), entry("batch", 20, marks[1]), entry("batch", 30, marks[2]),
+        entry("start", 30, marks[2], NEXT), entry("batch", 40, marks[3], NEXT), frontier=40, part=NEXT,
+    )  # fmt: skip
+    assert known == PartHistory((EarlierEnd(30, marks[2]), EarlierEnd(20, marks[1])), 10)
+    at_once = history(entry("start", 10), entry("batch", 20, marks[1]), entry("batch", 30, marks[2]),
+                      entry("start", 30, marks[2], NEXT), entry("start", 30, marks[2], LATER),
+                      frontier=30, part=LATER)  # fmt: skip
+    assert at_once == PartHistory((EarlierEnd(20, marks[1]),), 10)
+
+
+def test_a_history_has_of_the_incarnation_before_what_lies_below_the_cut() -> None:
+    marks = [LogMark(1, n) for n in range(5)]
+    known = history(
+        entry("start", 0), entry("batch", 20, marks[1]), entry("batch", 30, marks[2]), entry("batch", 40, marks[3]),
+        entry("start", 30, part=NEXT), entry("batch", 50, marks[4], NEXT), entry("batch", 60, part=NEXT), frontier=60,
+        part=NEXT,
+    )  # fmt: skip
+    assert known.ends == (EarlierEnd(50, marks[4]), EarlierEnd(30, marks[2]), EarlierEnd(20, marks[1]))
+    assert known.begin == 0
+
+
+@pytest.mark.parametrize(("entries", "begin"), [
+    # An adoption says nothing of the records before; a further partition begins with its first record; the entries
+    # of the incarnation before are gone.
+    ([entry("start", 0), entry("batch", 20, KNOWN), entry("adopt", 30, part=NEXT)], 30),
+    ([entry("start", 0, part=NEXT)], 0),
+    ([entry("start", 30, part=NEXT)], None),
+])  # fmt: skip
+def test_a_history_ends_where_nothing_is_known_of_the_incarnation_before(
+    entries: Sequence[list[Any]], begin: int | None
+) -> None:
+    assert history(*entries, entry("batch", 50, KNOWN, NEXT), frontier=50, part=NEXT) == PartHistory((), begin)
 
 
 def read(start: int, stop: int, before: LogMark | None, last: LogMark | None, partition: int = 0) -> RangeRead:

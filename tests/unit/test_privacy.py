@@ -213,7 +213,8 @@ def test_tags_that_are_no_texts_reject_the_schema(said: Any) -> None:
     [
         (tagged("string", **{"confluent:tags": ["X"]}), {}, "field 'x' has the tag 'X', for which there is no policy"),
         (tagged({"type": "map", "values": "int"}), {"fields": {"x": {"mask": 2}}}, "is a map, of whose keys two may"),
-        (tagged(["string", "long", USER]), {"fields": {"x": "hash"}}, "a union of which two branches would be text"),
+        (tagged(["int", {"type": "long", "pii": "hash"}]), {"attributes": ["pii"]}, "a union of two numbers, which"),
+        (tagged({"type": "fixed", "name": "headrace.protected.x", "size": 1}), {}, "for protected values; rename it"),
     ],
 )  # fmt: skip
 def test_a_schema_that_cannot_be_protected_is_rejected(schema: Any, policies: Any, message: str) -> None:
@@ -227,7 +228,7 @@ def test_a_schema_that_cannot_be_protected_is_rejected(schema: Any, policies: An
     [
         {"type": "string", "confluent:tags": ["X"]},
         {"type": {"type": "map", "values": "int"}, "pii": {"mask": 2}},
-        {"type": ["string", "long", USER], "pii": "hash"},
+        {"type": ["int", {"type": "long", "pii": "hash"}]},
     ],
 )
 @pytest.mark.parametrize("first", [1, 2])

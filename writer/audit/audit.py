@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import pyarrow.parquet as pq
-
 from writer.audit.offset_count import WITHOUT_OFFSET, FileOffsets, FileSet, count
 from writer.audit.reconciliation import Problem, Reconciliation, compared, compared_raw, state, totals
 from writer.audit.table_history import PendingChanges, PendingSideFiles, PipelineTables, TableHistory, read, waiting
 from writer.avro.schema_plan import PROVENANCE
-from writer.batch.staging.parquet_files import open_file, staged_name
+from writer.batch.staging.parquet_files import staged_name
+from writer.batch.staging.table_file import read_footer
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile
@@ -272,12 +271,11 @@ def _seen(table: PipelineTable, named: Sequence[BucketFile]) -> list[BucketFile]
     if not foreign:
         return list(named)
     for path in foreign:
-        with open_file(table.store, path) as source:
-            if not {*PROVENANCE.names} <= {*pq.read_schema(source).names}:
-                raise HeadraceError(
-                    f"{table.location}/{path} was not written by headrace, and readers take its rows for the table's. "
-                    "Move it away."
-                )
+        if not {*PROVENANCE.names} <= {*read_footer(table.store, path).schema.to_arrow_schema().names}:
+            raise HeadraceError(
+                f"{table.location}/{path} was not written by headrace, and readers take its rows for the table's. "
+                "Move it away."
+            )
     left = [file for file in named if any(map(table.store.mark, (file.path, staged_name(file.path))))]
     return [*left, *(BucketFile(path, (), None, 0) for path in foreign)]
 

@@ -1,8 +1,9 @@
 """Avro schema resolution with the table as the reader: the column for each field, and the columns that must grow.
 
 The table is a reader schema that grows: the union of all fields that admitted schemas have, each as the newest schema
-that has it declares it. Its columns hold the types; what else a reader knows (names and aliases, branches of unions,
-defaults) is a `Reader`, worked out anew from the registered schemas at each start. (docs/SCHEMAS.md)
+that has it declares it. Its columns hold the types, and say which branches of unions fill which members; what else a
+reader knows (names and aliases, defaults) is a `Reader`, worked out anew from the registered schemas at each start.
+(docs/SCHEMAS.md)
 """
 
 import re
@@ -15,6 +16,7 @@ import pyarrow as pa
 from writer.avro import schema as avro
 from writer.avro.column_cast import Defaults, Place, Seams, fitted
 from writer.avro.value_reader import column_shape, union_shape
+from writer.privacy.union_branches import is_protected_name
 
 _INT_RANGE, _LONG_RANGE = range(-(2**31), 2**31), range(-(2**63), 2**63)
 
@@ -239,7 +241,7 @@ class _Resolution:
                 return self._kind(place, at, branches[0], have)
             if pa.types.is_struct(want):
                 return self._union(place, at, branches, have, want)
-        if have is not None and self._is_union(place, schema, have):
+        if place in self._unions or (have is not None and self._is_union(place, schema, have)):
             return self._one_branch(place, at, schema, want, have)
         match schema["type"] if isinstance(schema, dict) else schema:
             case "record" if have is None or pa.types.is_struct(have):
@@ -296,18 +298,19 @@ class _Resolution:
             raise avro.UnsupportedSchema(f"field {at!r} is {want}, but column {'.'.join(place)!r} holds {have}")
         mine = {f"member{i}": branch for i, branch in enumerate(branches) if f"member{i}" in want.names}
         members = {} if have is None else {part.name: part.type for part in have}
-        targets = {source: source for source in mine} if have is None else self._targets_in(place, mine, members)
+        is_new = have is None and place not in self._unions
+        targets = {source: source for source in mine} if is_new else self._targets_in(place, mine, members)
         for source, member in targets.items():
             self._fill(place, at, mine[source], member, members)
         self._remember_parts(place, {member: source for source, member in targets.items()})
         return _in_order(members)
 
     def _one_branch(
-        self, place: Place, at: str, schema: avro.Schema, want: pa.DataType, have: pa.DataType
+        self, place: Place, at: str, schema: avro.Schema, want: pa.DataType, have: pa.DataType | None
     ) -> pa.DataType:
         """Fill a union by a writer that has one of its branches only."""
         branch = ("long" if want == _LONG else "double") if isinstance(schema, list) else schema
-        members = {part.name: part.type for part in have}
+        members = {} if have is None else {part.name: part.type for part in have}
         member = self._targets_in(place, {"": branch}, members)[""]
         self.wrapped[place] = member
         self._fill(place, at, branch, member, members)
@@ -328,18 +331,22 @@ class _Resolution:
 
         Else one that it is promoted to, or that it widens; else one without a name so far; else a new one, whose number
         follows the others. No two branches have one member. (Avro 1.12, "Schema Resolution" and "Aliases")
+
+        Protected values get no member without a name: it may have values in the clear. `members`: of the column; those
+        that are known by names need not be among them yet, where a spec shapes the records.
         """
-        known = {at[-1]: member for at, member in self.branches.items() if at[:-1] == place and member in members}
+        known = {branch[-1]: member for branch, member in self.branches.items() if branch[:-1] == place}
         targets = self._named_targets(place, mine, members, known)
         unnamed = [member for member in members if member not in known.values()]
-        free = max(map(_number, members), default=-1) + 1
+        free = max(map(_number, [*members, *known.values()]), default=-1) + 1
         for key, branch in mine.items():
             if key in targets:
                 continue
             name, want = avro.branch_names(branch)[0], avro.table_type(self._record, branch)
             near = (*_BRANCH_PROMOTIONS.get(name, ()), *_BRANCH_WIDENED[self._widen].get(name, ()))
             found = [known[other] for other in near if other in known]
-            found += [member for member in unnamed if _alike(want, members[member])]
+            if not is_protected_name(name):
+                found += [member for member in unnamed if _alike(want, members[member])]
             target = next((member for member in found if member not in targets.values()), f"member{free}")
             free += target == f"member{free}"
             targets[key] = target
@@ -365,11 +372,12 @@ class _Resolution:
             if key not in targets and by_alias is not None and by_alias not in targets.values():
                 targets[key] = by_alias
         for key, (full, *_) in names.items():
-            near = {member for name, member in known.items() if avro.short_name(name) == avro.short_name(full)}
+            near = {member for name, member in known.items() if _has_short_name(full, name)}
             if key in targets or len(near) != 1 or not near.isdisjoint(targets.values()):
                 continue
             (by_short_name,) = near
-            if self._fits((*place, by_short_name), mine[key], members[by_short_name]):
+            have = members.get(by_short_name)
+            if have is None or self._fits((*place, by_short_name), mine[key], have):
                 targets[key] = by_short_name
         return targets
 
@@ -417,6 +425,12 @@ def time_of_day(schema: avro.Schema) -> str | None:
         return None
     found = (schema["type"], schema.get("logicalType"))
     return str(found[1]) if found in _TIMES_OF_DAY else None
+
+
+def _has_short_name(full: str, other: str) -> bool:
+    """Return whether two names are alike without their namespaces, and both of protected values, or neither."""
+    is_alike = avro.short_name(full) == avro.short_name(other)
+    return is_alike and is_protected_name(full) == is_protected_name(other)
 
 
 def _dotted(at: str, name: str) -> str:

@@ -16,8 +16,10 @@ from writer.avro import schema
 from writer.avro.column_cast import SEAMLESS, Seams, absent, fitted
 from writer.avro.decode import is_native
 from writer.avro.resolution import Reader, ResolvedSchema, Widening, resolve
+from writer.avro.union_members import TABLE, Branches, UnionMembers
 from writer.privacy.column_protection import Protection
 from writer.privacy.field_decryption import Decryption
+from writer.privacy.partial_schema import PartialRecord, read_records
 from writer.privacy.path_policies import RecordPolicies
 from writer.privacy.policy import PrivacyError
 from writer.privacy.protected_schema import Privacy, record_names
@@ -102,6 +104,17 @@ class SchemaPlan:
     privacy: Privacy | None = None
     known_texts: tuple[str, ...] = ()  # of schemas, admitted or not, where there is privacy
     ranks: Mapping[int, int] = field(default_factory=dict)  # of registered schemas, by their age, the oldest first
+    input_branches: Mapping[str, Branches] = field(default_factory=dict)  # of records that a spec shapes, by name
+
+    @property
+    def union_members(self) -> UnionMembers:
+        """Which branches of unions fill which members, as the table is to keep it."""
+        return {**self.input_branches, TABLE: self.reader.branches}
+
+    def beginning_from(self, members: UnionMembers) -> "SchemaPlan":
+        """Return the plan, of no schema yet, with the members of unions that the table has."""
+        of_inputs = {record: branches for record, branches in members.items() if record != TABLE}
+        return replace(self, reader=Reader(branches=members.get(TABLE, {})), input_branches=of_inputs)
 
     def reject(self, schema_id: int, reason: str) -> "SchemaPlan":
         """Park the records of this schema id."""
@@ -145,9 +158,9 @@ class SchemaPlan:
             return self
         found = list(texts)
         known = (*self.known_texts, *(text for text in found if text not in self.known_texts))
-        privacy = self.privacy.learned(parsed(found))
+        privacy = self.privacy.learned(_records_of(found))
         if privacy.tagged != self.privacy.tagged:  # a schema from before may have an alias of what is protected now
-            privacy = privacy.learned(parsed(known))
+            privacy = privacy.learned(_records_of(known))
         return replace(self, privacy=privacy, known_texts=known)
 
     def extended_by(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
@@ -168,7 +181,7 @@ class SchemaPlan:
         """Return the plan with what the table's log has of protected paths, its schemas admitted anew."""
         if self.privacy is None:
             return self
-        privacy = self.privacy.forgetting_schemas().remembering(recorded).learned(parsed(self.known_texts))
+        privacy = self.privacy.forgetting_schemas().remembering(recorded).learned(_records_of(self.known_texts))
         return self._readmitted(replace(self, privacy=privacy), extend)
 
     def recording(self, recorded: RecordPolicies) -> "SchemaPlan":
@@ -256,11 +269,13 @@ class SchemaPlan:
         While no schema gives the spec what it names, all of the record are rejected; once one does, a further one that
         the spec does not fit is rejected alone.
         """
-        columns = SchemaPlan(pa.schema([]), self.reserved, widen=self.widen, ranks=self.ranks)
+        reader = Reader(branches=self.input_branches.get(name, {}))
+        columns = SchemaPlan(pa.schema([]), self.reserved, widen=self.widen, ranks=self.ranks, reader=reader)
         before = self.shaped.get(name) or ShapedRecord(spec, columns)
         grown = before.input.admit(schema_id, text, protection)
         if isinstance(rejected := grown.schemas[schema_id], RejectedSchema):
             return self.reject(schema_id, rejected.reason)
+        input_branches = {**self.input_branches, name: grown.reader.branches}
         admitted = {n: replace(one, shaped=name) for n, one in grown.schemas.items() if isinstance(one, WriterSchema)}
         try:
             output = avro_schema(compiled(spec, grown.columns).columns)
@@ -271,11 +286,13 @@ class SchemaPlan:
                 return self.reject(schema_id, why)
             waiting = replace(before, input=grown, problem=str(error))
             schemas = {**self.schemas, **{n: RejectedSchema(why) for n in admitted}}
-            return replace(self, schemas=schemas, shaped={**self.shaped, name: waiting})
+            return replace(
+                self, schemas=schemas, shaped={**self.shaped, name: waiting}, input_branches=input_branches
+            )  # fmt: skip
         ready = ShapedRecord(spec, grown, WriterSchema(output, native=False, columns=found.mapping, seams=found.seams))
         return replace(
             self, columns=found.columns, reader=found.reader, schemas={**self.schemas, **admitted},
-            shaped={**self.shaped, name: ready},
+            shaped={**self.shaped, name: ready}, input_branches=input_branches,
         )  # fmt: skip
 
     @property
@@ -308,6 +325,15 @@ def parsed(texts: Iterable[str]) -> Iterator[schema.Record]:
     for text in texts:
         with suppress(schema.UnsupportedSchema):
             yield schema.parse(text)
+
+
+def _records_of(texts: Iterable[str]) -> Iterator[schema.Record | PartialRecord]:
+    """Yield the records of texts; of one that is no schema, as far as it can be read."""
+    for text in texts:
+        try:
+            yield schema.parse(text)
+        except schema.UnsupportedSchema:
+            yield from read_records(text)
 
 
 def _names_of(text: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Opens the keys of a pipeline's privacy, and checks its policies against the schemas and the log."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -77,19 +77,32 @@ def primary_keys(source: KeySource) -> KeySource:
     return replace(source, hash=ring.primary_of("hash"), encrypt=ring.primary_of("encrypt"))
 
 
-def check_privacy(pipeline: str, settings: Pipeline, plan: SchemaPlan, keys: SchemaPlan | None = None) -> None:
-    """Raise ConfigError for policies that do not fit the schemas that are known.
+def check_privacy(
+    pipeline: str,
+    settings: Pipeline,
+    plan: SchemaPlan,
+    keys: SchemaPlan | None,
+    recorded: RecordedPrivacy | None,
+) -> None:
+    """Raise ConfigError where a path of the log would be in the clear, or new policies do not fit the known schemas.
 
-    A schema with a tag for which there is no policy, or with too many paths, is rejected alone, as the plan says.
-    `keys`: plan of Avro keys.
+    By the policies of the log, a schema that came since and does not fit them is rejected alone, as it would be while
+    the writer runs. So is one with a tag for which there is no policy, or with too many paths, in any case.
+
+    `keys`: plan of Avro keys. `recorded`: what the table's log has; None: there is no table yet.
     """
     privacy = plan.privacy
     if privacy is None:
         return
     check_recorded(pipeline, settings, plan, keys)
     _check_keks(pipeline, privacy, plan, keys)
+    if recorded is None or recorded.fingerprint != fingerprint(privacy.policies.to_json()):
+        _check_schemas(pipeline, settings, privacy, [*plan.known_texts, *(keys.known_texts if keys else ())])
+
+
+def _check_schemas(pipeline: str, settings: Pipeline, privacy: Privacy, texts: Sequence[str]) -> None:
+    """Raise ConfigError where policies do not fit schemas, or have a path that none of them has."""
     known = {*settings.record_columns.names, *_recorded_paths(privacy)}
-    texts = (*plan.known_texts, *(keys.known_texts if keys else ()))
     for record in parsed(texts):
         of_table = settings_of(settings, record.root["name"])
         try:
@@ -99,7 +112,7 @@ def check_privacy(pipeline: str, settings: Pipeline, plan: SchemaPlan, keys: Sch
             continue
         except PrivacyError as error:
             raise ConfigError(f"pipelines.{pipeline}.privacy: {error} (record {record.root['name']})") from error
-    if plan.known_texts:
+    if texts:
         try:
             check_paths(privacy.policies, known)
         except PrivacyError as error:
@@ -128,6 +141,12 @@ def _recorded_paths(privacy: Privacy) -> Iterator[str]:
         for path in paths:
             for length in range(1, len(path) + 1):
                 yield ".".join(path[:length])
+
+
+def recorded_privacy(name: str, config: Config) -> RecordedPrivacy | None:
+    """Return what the log of a pipeline's table has of privacy; None where there is none. Raises CommitFailed."""
+    table = main_table(name, config)
+    return RecordedPrivacy.of(table.snapshot()) if table.exists() else None
 
 
 def recorded_paths(name: str, config: Config) -> RecordPolicies:

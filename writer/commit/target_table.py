@@ -8,6 +8,7 @@ import pyarrow as pa
 
 import bucketers
 from writer.avro.schema_plan import PROVENANCE, RejectedSchema, SchemaPlan, WriterSchema
+from writer.avro.union_members import union_members, with_members
 from writer.batch.bucketing import times_of
 from writer.batch.record_columns import RecordColumns
 from writer.commit.privacy import check_uses
@@ -68,7 +69,8 @@ class Target:
 
     def columns(self, record_columns: RecordColumns) -> pa.Schema:
         """Columns that the table needs, but those of buckets."""
-        return pa.schema([*self.plan.columns, *record_columns.schema, *PROVENANCE])
+        columns = pa.schema([*self.plan.columns, *record_columns.schema, *PROVENANCE])
+        return with_members(columns, self.plan.union_members)
 
 
 def check_settings(record: TargetRecord, settings: Pipeline, name: str) -> None:
@@ -114,6 +116,7 @@ def open_target(
     reserved = frozenset(column.lower() for column in (*PROVENANCE.names, *buckets, *own.names)) | rules.reserved
     there = [field for field in known if field.name.lower() not in reserved]
     plan = SchemaPlan(pa.schema(there), reserved, widen=rules.widen, specs=settings.record_specs)
+    plan = plan.beginning_from(union_members(known))
     return Target(record.name, record.number, settings, table, late, plan, unit), why
 
 

@@ -161,11 +161,12 @@ class Targets:
         for name, target in self._targets.items():
             columns = target.columns(self._record_columns(target))
             with reading(log.location):
-                if columns != target.kept:
+                if target.kept is None or not columns.equals(target.kept, check_metadata=True):
                     held_files.keep_columns(log.store, target.number, columns)
                     target.kept = columns
             try:
-                if columns != target.grown and name not in self._refusing():
+                is_grown = target.grown is not None and columns.equals(target.grown, check_metadata=True)
+                if not is_grown and name not in self._refusing():
                     for table in filter(None, (target.table, target.late)):
                         table.grow(list(columns))
                     target.grown = columns

@@ -18,7 +18,13 @@ from writer.commit.batch_limits import BatchEndings
 from writer.commit.closed_buckets import all_seen
 from writer.commit.failed_records_limit import check as check_failed_records
 from writer.commit.missing_offsets import RecordsMissed, check as check_without_records, questions
-from writer.commit.privacy import opened_privacy, protected_paths, recorded_paths
+from writer.commit.privacy import (
+    RecordedPrivacy,
+    opened_privacy,
+    protected_paths,
+    recorded_paths,
+    recorded_privacy,
+)
 from writer.commit.targets import Targets
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
@@ -119,7 +125,8 @@ class PipelineRun:
         )
         self._schemas.remember(recorded_paths(self.name, self._whole), 0)
         self._schemas.begin(self._topics)
-        check_rules(self.name, self.config, self._schemas)
+        recorded = None if self._schemas.plan.privacy is None else recorded_privacy(self.name, self._whole)
+        check_rules(self.name, self.config, self._schemas, recorded)
         probe_places(self.name, self._whole)
         if self._targets is None:
             self._found.check_time(self._schemas.plan)
@@ -138,7 +145,7 @@ class PipelineRun:
         snapshot = self._table.snapshot()
         self._schemas.remember(protected_paths(self.name, self._whole, snapshot), snapshot.privacy)
         self._schemas.follow(snapshot.columns())
-        check_rules(self.name, self.config, self._schemas, snapshot)
+        check_rules(self.name, self.config, self._schemas, RecordedPrivacy.of(snapshot))
         now = self._standing = start_offsets.find(
             self.config, self.cluster, topics, snapshot, self._draining.wait, self._log_check
         )

@@ -13,10 +13,8 @@ from datetime import datetime, timedelta
 from math import inf
 from uuid import uuid4
 
-import pyarrow.parquet as pq
-
 import bucketers
-from writer.batch.staging.parquet_files import open_file
+from writer.batch.staging.table_file import read_footer
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.files import BucketFile, BucketKey, by_bucket
@@ -162,8 +160,7 @@ def rows_of(store: Store, file: BucketFile) -> int:
     """Rows of a file, from its own footer where the log does not say. Raises OSError."""
     if file.rows is not None:
         return file.rows
-    with open_file(store, file.path) as source:
-        return int(pq.ParquetFile(source).metadata.num_rows)
+    return int(read_footer(store, file.path).num_rows)
 
 
 def _some(old: Sequence[ExpiredBucket]) -> list[ExpiredBucket]:

@@ -17,15 +17,15 @@ from writer.offsets.log_continuity import (
     Continues,
     DivergencePoint,
     Diverges,
-    EarlierEnd,
     PartHistory,
+    SoundEnd,
     Unproven,
     candidates,
     divergence_point,
     history_of,
     judge,
 )
-from writer.offsets.start_decision import LogRange
+from writer.offsets.start_decision import LogRange, predecessors_of
 from writer.table.log.log import Action
 from writer.table.log.snapshot import PipelineSnapshot
 
@@ -53,6 +53,7 @@ class CommittedPart:
     frontier: int
     mark: LogMark
     held: LogRange
+    predecessors: Sequence[TopicPartition] = ()  # the part in earlier incarnations of the same id, newest first
 
     @property
     def source(self) -> Source:
@@ -72,10 +73,11 @@ Diverging = dict[TopicPartition, tuple[CommittedPart, Diverges]]
 def committed_parts(snapshot: PipelineSnapshot, log_ranges: Mapping[TopicPartition, LogRange]) -> list[CommittedPart]:
     """Return the parts that the table has a mark of. `log_ranges`: what Kafka holds of them."""
     parts = list[CommittedPart]()
+    ids = snapshot.incarnations()
     for part, log_range in log_ranges.items():
         frontier, mark = snapshot.frontier(part), snapshot.mark(part)
         if frontier is not None and mark is not None:
-            parts.append(CommittedPart(part, frontier, mark, log_range))
+            parts.append(CommittedPart(part, frontier, mark, log_range, predecessors_of(part, ids)))
     return parts
 
 
@@ -129,7 +131,7 @@ class LogCheck:
         entries = self.entries()
         points = dict[TopicPartition, DivergencePoint | None]()
         for part, (committed, diverges) in diverging.items():
-            history = history_of(entries, self.pipeline, part, committed.frontier)
+            history = history_of(entries, self.pipeline, part, committed.frontier, committed.predecessors)
             sound = self._newest_sound(committed, diverges, history, native_kafka.topic_ids(topic_ids))
             log_range = committed.held
             points[part] = divergence_point(diverges, history, sound, log_range.earliest, log_range.end, committed.mark)
@@ -137,7 +139,7 @@ class LogCheck:
 
     def _newest_sound(
         self, committed: CommittedPart, diverges: Diverges, history: PartHistory, topic_ids: Mapping[str, UUID]
-    ) -> EarlierEnd | None:
+    ) -> SoundEnd | None:
         """Find the newest earlier commit before whose end the log has the same batch.
 
         Before a divergence all commits are sound, behind it none is. So it looks back in steps that double, to the
@@ -145,9 +147,11 @@ class LogCheck:
         """
         log_range, source = committed.held, committed.source
         ends = [end for end in candidates(history, diverges, log_range.earliest) if end.offset <= log_range.end]
+        marks = dict[int, LogMark | None]()
 
         def is_sound(index: int) -> bool:
             mark = self.logs.marks_before({source: ends[index].offset}, topic_ids).get(source)
+            marks[index] = mark
             return mark is not None and mark.continues(ends[index].mark)
 
         unsound = -1
@@ -162,7 +166,10 @@ class LogCheck:
                 sound = middle
             else:
                 unsound = middle
-        return ends[sound] if sound < len(ends) else None
+        if sound == len(ends):
+            return None
+        is_newest = all(index in marks and marks[index] is None for index in range(sound))
+        return SoundEnd(ends[sound], is_newest)
 
 
 class LogWatch:

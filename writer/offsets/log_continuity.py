@@ -73,6 +73,18 @@ class EarlierEnd:
 
 
 @dataclass(frozen=True)
+class SoundEnd:
+    """The newest earlier commit before whose end a diverged log still has the same batch.
+
+    `is_newest`: no commit after it ends below the offset that bounds the divergence, but for those whose batch
+    compaction removed.
+    """
+
+    end: EarlierEnd
+    is_newest: bool
+
+
+@dataclass(frozen=True)
 class PartHistory:
     """What the table's log still says of a part, newest first."""
 
@@ -81,20 +93,35 @@ class PartHistory:
 
 
 def history_of(
-    entries: Sequence[tuple[int, Sequence[Action]]], pipeline: str, part: TopicPartition, frontier: int
+    entries: Sequence[tuple[int, Sequence[Action]]],
+    pipeline: str,
+    part: TopicPartition,
+    frontier: int,
+    predecessors: Sequence[TopicPartition] = (),
 ) -> PartHistory:
     """Read from a log's entries, oldest first, where commits of a part ended below its frontier.
 
-    What a rewind took back is passed over: offsets fall from entry to entry.
+    `predecessors`: the part in earlier incarnations of the same topic id, newest first. A start began the later one
+    where a log was cut: what the earlier one was up to there is of the same log. What a rewind took back is passed
+    over: offsets fall from entry to entry.
     """
-    ends, below = list[EarlierEnd](), frontier
+    ends = list[EarlierEnd]()
+    below = frontier
     begin: int | None = None
-    for kind, offset, mark in _frontiers(entries, pipeline, part):
-        if kind in ("start", "adopt", "take"):
-            begin = offset
-        if offset < below and mark is not None:
-            ends.append(EarlierEnd(offset, mark))
-            below = offset
+    for incarnation in (part, *predecessors):
+        begin = None
+        begin_kind = ""
+        for kind, offset, mark in _frontiers(entries, pipeline, incarnation):
+            if kind in ("start", "adopt", "take"):
+                begin = offset
+                begin_kind = kind
+            if offset < below and mark is not None:
+                ends.append(EarlierEnd(offset, mark))
+                below = offset
+        # Only a start goes on with the log of an incarnation before; a further partition begins with its first record.
+        if not begin or begin_kind != "start":
+            break
+        below = min(below, begin + 1)
     return PartHistory(tuple(ends), begin)
 
 
@@ -121,24 +148,26 @@ class DivergencePoint:
 
 
 def divergence_point(
-    diverges: Diverges, history: PartHistory, sound: EarlierEnd | None, earliest: int, end: int, mark: LogMark
+    diverges: Diverges, history: PartHistory, sound: SoundEnd | None, earliest: int, end: int, mark: LogMark
 ) -> DivergencePoint | None:
     """Choose where a diverged log is read on; None where the table's log does not reach back far enough to say.
 
     `sound`: the newest earlier commit before whose end the log has the same batch; None: there is none. `earliest` and
     `end`: what the log holds. `mark`: of the last commit.
 
-    Records of one epoch come from one leader. So where an earlier commit of the epoch of the last one is sound, the
-    log is the same up to where it says that this epoch ends. Else it is known to be the same up to the earlier commit
-    only; without one, from where the part began.
+    Records of one epoch come from one leader. So where the newest commit below the end of this epoch is sound, and of
+    this epoch, the log is the same up to that end. Where a newer one below it is another batch, the epoch was repeated,
+    and its end says nothing. Else the log is known to be the same up to the sound commit only; without one, from where
+    the part began: records that retention took since are a gap from there.
     """
-    if sound is not None and diverges.epoch_end is not None and sound.mark.leader_epoch == mark.leader_epoch:
+    if sound is None:
+        if history.begin is None or history.begin > earliest:
+            return None
+        return DivergencePoint(min(history.begin, end, diverges.below), is_proven=False)
+    is_of_epoch = sound.is_newest and sound.end.mark.leader_epoch == mark.leader_epoch
+    if diverges.epoch_end is not None and is_of_epoch:
         return DivergencePoint(min(diverges.epoch_end, end), is_proven=diverges.epoch_end <= end)
-    if sound is not None:
-        return DivergencePoint(min(sound.offset, end), is_proven=False)
-    if history.begin is not None and history.begin <= earliest:
-        return DivergencePoint(min(earliest, end, diverges.below), is_proven=False)
-    return None
+    return DivergencePoint(min(sound.end.offset, end), is_proven=False)
 
 
 def candidates(history: PartHistory, diverges: Diverges, earliest: int) -> list[EarlierEnd]:

@@ -19,7 +19,7 @@ from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.core.text import listed
 from writer.offsets.log_check import log_check
 from writer.offsets.start_decision import LogRange, Refuse, numbers_of
-from writer.offsets.start_offsets import gap_hints
+from writer.offsets.start_offsets import gap_hints, left_behind
 from writer.table.factory import main_table
 from writer.table.gap_records import open_gap
 from writer.table.log.operations import Gap
@@ -108,7 +108,11 @@ def look(config: Config, pipeline: str, cluster: Cluster, asker: Asker) -> SkipP
     ends, earliest = cluster.readable(sources), cluster.earliest(sources)  # the ends first, and once
     held = {part: LogRange(earliest[source], ends[source]) for source, part in sources.items()}
     check = log_check(pipeline, config.kafka, partial(table.entries, -1))
-    decision = decide(frontier, held, asker, changed, check.diverging(snapshot, held, ids))
+    decision: Skip | NothingToSkip | Refuse
+    if reason := left_behind(snapshot, read):
+        decision = Refuse(reason)
+    else:
+        decision = decide(frontier, held, asker, changed, check.diverging(snapshot, held, ids))
     there = sum(r.end - max(r.start, held[r.part].earliest) for r in _ranges(decision) if r.end > held[r.part].earliest)
     return SkipPreview(snapshot, decision, there, ids)
 

@@ -134,6 +134,13 @@ def number(ids: Sequence[str], topic_id: str) -> int:
     return len(ids) - list(ids)[::-1].index(topic_id)
 
 
+def predecessors_of(part: TopicPartition, ids: Mapping[str, Sequence[str]]) -> list[TopicPartition]:
+    """Return a part in the earlier incarnations of its topic that have the same id, newest first."""
+    of_topic = ids.get(part.topic, ())
+    earlier = range(min(part.incarnation, len(of_topic)) - 1, 0, -1)
+    return [replace(part, incarnation=n) for n in earlier if of_topic[n - 1] == of_topic[part.incarnation - 1]]
+
+
 def reborn(known: Mapping[str, Sequence[str]], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Topics that were deleted and created again since the table saw them: the id it knows, and the one there is."""
     return {t: (known[t][-1], found) for t, found in now.items() if known.get(t) and found not in known[t]}

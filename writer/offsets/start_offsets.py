@@ -1,7 +1,7 @@
 """Finds a start's offsets: the topics' incarnations, where each partition reads on, what Kafka has lost."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
@@ -22,6 +22,7 @@ from writer.offsets.start_decision import (
     go_on,
     incarnations,
     number,
+    predecessors_of,
     reborn,
     refusal,
     without_id,
@@ -69,6 +70,8 @@ def find(
     _check_topics(settings, known, now)
     ids = incarnations(known, now)
     parts = _parts(topics, ids)
+    if reason := left_behind(snapshot, {part.topic: part.incarnation for part in parts.values()}):
+        raise LogChanged(reason)
     frontier = {source: snapshot.frontier(part) for source, part in parts.items()}
     _check_frontiers(topics, known, frontier)
     fresh = _initial(settings, cluster, [s for s, at in frontier.items() if at is None], snapshot)
@@ -83,6 +86,7 @@ def find(
     cuts: list[LogCut] = []
     if check is not None and diverging:
         cuts = _cuts(settings, check, diverging, ids, now)
+        cuts += [older for cut in cuts for older in _cuts_before(cut, snapshot)]
         ids, begins = go_on(ids, now, at, cuts)
         parts = _parts(topics, ids)
         at = {part: at.get(part, begins.get(part, 0)) for part in parts.values()}
@@ -115,6 +119,26 @@ def _check_topics(settings: Pipeline, known: Mapping[str, Sequence[str]], now: M
         logging.warning("topic_without_id", topic=topic, reason="its brokers are older than Kafka 2.8")
 
 
+def left_behind(snapshot: PipelineSnapshot, numbers: Mapping[str, int]) -> str:
+    """Return why incarnations are not read on whose logs were cut, and that went on as another; empty where none is.
+
+    `numbers`: topic → number of the incarnation that the configured cluster has. Normally the one that went on is of
+    the same id, and newer. After an adoption into another cluster it is of that one's id.
+    """
+    ids = snapshot.incarnations()
+    for part in sorted(orphans.part for orphans in snapshot.orphans()):
+        topic = part.topic
+        if numbers.get(topic) == part.incarnation:
+            return (
+                f"topic {topic!r} has the id of its incarnation {part.incarnation} ({ids[topic][part.incarnation - 1]})"
+                f". The log of {part.name} was cut then, and what followed was adopted as incarnation "
+                f"{len(ids[topic])} ({ids[topic][-1]}), so the table does not know how far this cluster was read. "
+                "Configure the cluster of that one, or say with `headrace topic adopt --offsets "
+                "topic:partition=offset` where to read on in this one."
+            )
+    return ""
+
+
 def _parts(topics: Mapping[str, Topic], ids: Mapping[str, Sequence[str]]) -> dict[Source, TopicPartition]:
     """Return the parts that are read. `ids`: of the incarnations of each topic."""
     return {
@@ -143,6 +167,17 @@ def _cuts(
             cuts.append(LogCut(part, successor, point.offset, one.frontier, point.is_proven))
     if (reason := refusal(cuts, unknown, settings.on_data_loss)) is not None:
         raise LogChanged(reason)
+    return cuts
+
+
+def _cuts_before(cut: LogCut, snapshot: PipelineSnapshot) -> list[LogCut]:
+    """Return what a cut below the beginning of its incarnation takes of those before it, which read the same log."""
+    known = {orphans.part: orphans.start for orphans in snapshot.orphans()}
+    cuts = list[LogCut]()
+    for part in predecessors_of(cut.part, snapshot.incarnations()):
+        frontier = snapshot.frontier(part)
+        if frontier is not None and cut.offset < known.get(part, frontier):
+            cuts.append(replace(cut, part=part, frontier=frontier))
     return cuts
 
 

@@ -6,6 +6,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,7 @@ from writer.core.errors import HeadraceError
 from writer.core.text import instant, plural
 from writer.core.units import show_size
 from writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
+from writer.preflight.zone_checks import zone_data
 from writer.scaling.spark_settings import slots_now_at_most
 from writer.storage.base import S3Settings, StoreError
 from writer.storage.locations import on_s3, store_at
@@ -267,6 +269,8 @@ def tables(name: str, pipeline: Pipeline, probed: ProbedLocations, *, offline: b
             table = table_at(checked.settings.format, location, name, s3=probed.s3, catalog=in_catalog)
             check_identity = partial(table.check_identity, checked.columns, checked.layout)
             yield _table(checked.check, name, table, check_identity, written(location, in_catalog), probed)
+            if checked.settings is pipeline.table:
+                yield from zone_data(pipeline, table, datetime.now(UTC))
     if not on_s3(pipeline.table.location) and not probed.is_unusable(pipeline.table.location):
         yield _disk(pipeline)
 

@@ -18,6 +18,7 @@ from writer.core.text import instant, listed, plural
 from writer.core.units import show_duration
 from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample
 from writer.output.tables import legible, short_type
+from writer.preflight.event_time_hints import fix_event_time
 from writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
 from writer.preflight.host_checks import scratch
 from writer.preflight.samples.route_sample import RouteSplit, open_part, split
@@ -251,7 +252,7 @@ def _event_time(local_pipeline: LocalPipeline, sample: Sample, now: datetime) ->
     except ClockFieldMissing as error:
         return failure("event_time", ConfigError(str(error)))
     except ValueError as error:
-        return failure("event_time", ConfigError(f"{error}{_field_fix(local_pipeline.plan.columns)}"))
+        return failure("event_time", ConfigError(f"{error}{fix_event_time(local_pipeline.plan, rule)}"))
     if times.first is None or times.last is None:
         return wrong("event_time", f"{rule.field} holds no time in {times.rows:,} rows", "Choose another field.")
     message = f"{rule.field}, {times.words}"
@@ -269,16 +270,6 @@ def _event_time(local_pipeline: LocalPipeline, sample: Sample, now: datetime) ->
     if times.nulls + times.outside == times.rows:
         return wrong("event_time", message, fix)
     return doubtful("event_time", message, fix)
-
-
-def _field_fix(columns: pa.Schema) -> str:
-    """Return the end of a sentence that names the columns which could be an event time."""
-    times = [column.name for column in columns if pa.types.is_temporal(column.type)]
-    longs = [column.name for column in columns if pa.types.is_int64(column.type)]
-    candidates = times or longs
-    if not candidates:
-        return ". Set event_time.field."
-    return f". Set event_time.field to one that is: {', '.join(candidates)}."
 
 
 def _buckets(columns: Sequence[str], sample: Sample) -> Finding:

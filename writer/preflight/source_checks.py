@@ -10,7 +10,13 @@ from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
 from writer.commit.event_specs import check_specs, unused
-from writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy, opened_privacy, recorded_paths
+from writer.commit.privacy import (
+    check_hash_key,
+    check_privacy,
+    opened_privacy,
+    recorded_paths,
+    recorded_privacy,
+)
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.topic_selection import TopicSelection
@@ -23,9 +29,9 @@ from writer.preflight.engine_checks import readers
 from writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
 from writer.preflight.sample_checks import SAMPLED, route_sample_findings, sample_findings
 from writer.privacy.policy import Action
-from writer.schemas.registry import RegistryUnreachable, SchemaSource, subjects
+from writer.schemas.contexts import UnclearContext, describe_choice
+from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaSource, subjects
 from writer.schemas.tracker import Schemas
-from writer.table.factory import main_table
 from writer.table.log.foreign_writes import CommitFailed
 
 # A shorter retention does not survive a night.
@@ -66,11 +72,12 @@ def pipeline(name: str, config: Config, reach: ReachableSystems, records: int, n
     else:
         try:
             local_pipeline = _open_pipeline(name, config, reach.schemas, topics)
-        except (RegistryUnreachable, SchemaChanged) as error:
+        except (RegistryUnreachable, SchemaChanged, UnclearContext) as error:
             yield failure("schemas", error)
             yield not_checked("columns", "the schemas are not known")
         else:
             names = subjects(config.registry)
+            yield from _contexts(reach.schemas, topics)
             yield from _schemas(local_pipeline.plan, names.words(topics))
             yield from _keys(local_pipeline.schemas.keys, names.of_keys().words(topics))
             yield from _privacy(name, config, local_pipeline.schemas)
@@ -159,6 +166,17 @@ def _topic(cluster: Cluster, topic: str) -> Finding:
     return good("topics", message)
 
 
+def _contexts(schemas: SchemaSource, topics: Sequence[str]) -> Iterator[Finding]:
+    """Say which topics have subjects in several contexts, of which the configuration names none."""
+    if not isinstance(schemas, ConfluentRegistry):
+        return
+    for topic in topics:
+        contexts = schemas.contexts(topic)
+        if len(contexts) > 1:
+            message, _, fix = describe_choice(schemas.subjects, topic, contexts).partition(". ")
+            yield doubtful("registry", f"{message}; the default context is used", f"{fix}.")
+
+
 def _schemas(plan: SchemaPlan, subjects: str) -> Iterator[Finding]:
     """Check how the writer decodes each registered schema, and which columns come of them."""
     if not plan.schemas:
@@ -201,12 +219,12 @@ def _privacy(name: str, config: Config, schemas: Schemas) -> Iterator[Finding]:
     """Check that the privacy policies fit the schemas, and the keys the table's log. Yields the protected fields."""
     if schemas.plan.privacy is None:
         return
-    table = main_table(name, config)
     key_plan = None if schemas.keys is None else schemas.keys.plan
     try:
-        check_privacy(name, config.pipelines[name], schemas.plan, key_plan)
-        if table.exists():
-            check_hash_key(name, schemas.plan.privacy, RecordedPrivacy.of(table.snapshot()))
+        recorded = recorded_privacy(name, config)
+        check_privacy(name, config.pipelines[name], schemas.plan, key_plan, recorded)
+        if recorded is not None:
+            check_hash_key(name, schemas.plan.privacy, recorded)
     except (ConfigError, CommitFailed) as error:
         yield failure("privacy", error)
         return

@@ -6,7 +6,7 @@ default, which would stand in the clear.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -45,13 +45,24 @@ from writer.privacy.policy import (
     strictest,
 )
 from writer.privacy.record_sealing import RecordSealing
+from writer.privacy.union_branches import (
+    PROMOTED,
+    branch_names,
+    full_names,
+    group_by_fields,
+    is_branch,
+    is_complex,
+    is_number_pair,
+    is_protected_name,
+    names_branch,
+    own_name,
+    protected_text,
+    wider_paths,
+)
 from writer.specs.spec import Spec, spec_of
 
 Paths = frozenset[Path]  # those of one field, by its names and aliases, and by names of branches around it
 _DROP = Action("drop")
-_NUMBERS = ("int", "long", "float", "double")
-_TEXTS = ("string", "bytes")
-_PROMOTED = dict.fromkeys(_NUMBERS, _NUMBERS) | dict.fromkeys(_TEXTS, _TEXTS)  # types that may share a column
 _NAMES_MAX = 100_000  # of the paths of one schema: each alias, and each branch of a union, multiplies those inside
 
 
@@ -147,7 +158,8 @@ class Privacy:
     def learned(self, records: Iterable[Record]) -> "Privacy":
         """Return it with the words of these schemas, also of one that is rejected, as it cannot be protected.
 
-        One with too many paths says nothing.
+        One with too many paths by its aliases and unions says what it does of each field's own name. One with more to
+        protect than a log may have says nothing: else it would leave no place for others.
         """
         privacy = self
         known = list(records)
@@ -155,14 +167,12 @@ class Privacy:
         while privacy != before:  # an alias may lead from one schema's words to a field of another
             before = privacy
             for record in known:
-                try:
-                    privacy = privacy._with(record)
-                except TooManyPaths:
-                    continue
+                privacy = privacy._with(record)
         return privacy
 
     def protection(self, record: Record, specs: Sequence[Spec] = ()) -> Protection | None:
         """Return what is protected of a schema; None: nothing. Raises PrivacyError."""
+        _check_names(record)
         walk = self._walked(record)
         if count_paths({**self.tagged, **dict.fromkeys(record_names(record), walk.words)}) > PATHS_MAX:
             raise TooManyPaths(
@@ -184,20 +194,21 @@ class Privacy:
         return [walk.action_of(path) for path in _sources(column, walk, specs)]
 
     def _with(self, record: Record) -> "Privacy":
-        """Return it with the words of one schema. Raises TooManyPaths."""
-        words = self._walked(record, learns=True).words
+        """Return it with the words of one schema, as many as fit."""
+        try:
+            words = self._walked(record, learns=True).words
+        except TooManyPaths:
+            words = self._walked(record, learns=True, by_own_names=True).words
         if all(self.tagged.get(name, {}) == words for name in record_names(record)):
             return self
         tagged = {**self.tagged, **dict.fromkeys(record_names(record), words)}
-        if count_paths(tagged) > PATHS_MAX:
-            raise TooManyPaths(f"there are more than {PATHS_MAX} paths")
-        return replace(self, tagged=tagged)
+        return self if count_paths(tagged) > PATHS_MAX else replace(self, tagged=tagged)
 
-    def _walked(self, record: Record, *, learns: bool = False) -> "_Walk":
+    def _walked(self, record: Record, *, learns: bool = False, by_own_names: bool = False) -> "_Walk":
         names = record_names(record)
         words = joined((self.tagged.get(name, {}) for name in names), self.policies)
         recorded = joined((self.recorded.get(name, {}) for name in names), self.policies)
-        walk = _Walk(record, self.policies, words, recorded, learns=learns)
+        walk = _Walk(record, self.policies, words, recorded, learns=learns, by_own_names=by_own_names)
         walk.start()
         return walk
 
@@ -207,12 +218,12 @@ def record_names(record: Record) -> list[str]:
     return full_names(record.root)
 
 
-def full_names(named: Mapping[str, Any]) -> list[str]:
-    """Return the full names of a named type: its own, and its aliases, which are of its namespace if they name none."""
-    name = str(named["name"])
-    namespace, _, _ = name.rpartition(".")
-    aliases = [str(alias) for alias in named.get("aliases", ())]
-    return [name, *(alias if "." in alias or not namespace else f"{namespace}.{alias}" for alias in aliases)]
+def _check_names(record: Record) -> None:
+    """Raise PrivacyError for a type whose name is one of those that protected values get."""
+    for named in record.named.values():
+        for name in full_names(named):
+            if is_protected_name(name):
+                raise PrivacyError(f"type {name} has a name that headrace keeps for protected values; rename it")
 
 
 def _sources(column: Path, walk: "_Walk", specs: Sequence[Spec]) -> list[Path]:
@@ -234,7 +245,7 @@ def paths_of(record: Record) -> set[str]:
     """Return the dotted paths of all fields of a record."""
     walk = _Walk(record, None, {}, {})
     walk.start()
-    return {".".join(path) for path in walk.paths if not _names_branch(path)}
+    return {".".join(path) for path in walk.paths if not names_branch(path)}
 
 
 def check_paths(policies: Policies, known: set[str]) -> None:
@@ -258,11 +269,14 @@ class _Walk:
         recorded: PathPolicies,
         *,
         learns: bool = False,
+        by_own_names: bool = False,
     ) -> None:
         """`policies`: None to look at the fields alone, whatever their tags. `recorded`: what the table's log has.
 
-        `learns`: only the words are of interest, and what cannot be protected is no error.
+        `learns`: only the words are of interest, and what cannot be protected is no error. `by_own_names`: each field
+        has one path, without aliases and positions.
         """
+        self._by_own_names = by_own_names
         self._record, self._policies, self.name = record, policies or Policies(), str(record.root["name"])
         self._learns = learns
         self._says: _Says = self._silent
@@ -271,9 +285,9 @@ class _Walk:
         self._recorded = recorded
         self.words = words  # what is said of paths; grows
         # Branches of unions in other schemas, of which, or of whose insides, something is said.
-        self._branches = {path[: n + 1] for path in words for n, step in enumerate(path) if _is_branch(step)}
-        self._words_by_fields = _group_by_fields(words)
-        self._branches_by_fields = _group_by_fields(self._branches)
+        self._branches = {path[: n + 1] for path in words for n, step in enumerate(path) if is_branch(step)}
+        self._words_by_fields = group_by_fields(words)
+        self._branches_by_fields = group_by_fields(self._branches)
         self.places = dict[Place, Action]()
         self.actions = dict[Path, Action]()  # what becomes of each path that is protected
         self.paths = set[Path]()
@@ -299,10 +313,18 @@ class _Walk:
             return None
         return Protection(json.dumps(_Folding().folded(self._root or _empty(self._record.root))), self.places, keys)
 
-    def _type(self, schema: Any, place: Place, paths: Paths, above: Action, *, named: bool = False) -> Any | None:
-        """Return the type that is left; None: nothing. `above`: policy of what is around it; `named`: by its path."""
+    def _type(
+        self, schema: Any, place: Place, paths: Paths, above: Action, *, named: bool = False, is_member: bool = False
+    ) -> Any | None:
+        """Return the type that is left; None: nothing.
+
+        `above`: policy of what is around it; `named`: by its path. `is_member`: it is a branch here, too.
+        """
         # In another schema the type may be a branch of a union, where something is protected.
-        branches = frozenset(path for path in self._branch_paths(paths, self._plain(schema)) if self._has_branch(path))
+        branches: Paths = frozenset()
+        if not self._by_own_names and not is_member:
+            named_paths = self._branch_paths(paths, self._plain(schema))
+            branches = frozenset(path for path in named_paths if self._has_branch(path))
         if branches:
             self._known_as_branches |= paths
             paths |= branches
@@ -339,7 +361,7 @@ class _Walk:
         if action.kind == "clear":
             return schema
         self._protect(place, paths, action)
-        return "string"
+        return protected_text(schema)
 
     def _map(self, schema: Any, place: Place, paths: Paths, action: Action, *, named: bool) -> Any | None:
         values = self._type(schema["values"], (*place, "value"), paths, action, named=named)
@@ -352,7 +374,7 @@ class _Walk:
         return {**schema, "values": values}
 
     def _field(self, one: Mapping[str, Any], place: Place, above: Paths, policy: Action) -> Any | None:
-        names = {one["name"], *one.get("aliases", ())}
+        names = {one["name"]} if self._by_own_names else {one["name"], *one.get("aliases", ())}
         self._check_count(len(above) * len(names))
         paths = frozenset((*path, name) for path in above for name in names)
         inside = (*place, one["name"])
@@ -381,7 +403,7 @@ class _Walk:
             known = self.words.get(path)
             if word.action != CLEAR:
                 self.words[path] = strictest_policy([word, known or word], self._policies)
-            elif known is None or _names_branch(path):
+            elif known is None or names_branch(path):
                 self.words[path] = known or word
         return word.action, True
 
@@ -398,18 +420,25 @@ class _Walk:
 
     def _union(self, schema: list[Any], place: Place, paths: Paths, action: Action, *, named: bool) -> Any | None:
         branches = [(self._plain(one), one) for one in schema]
-        some = [one for plain, one in branches if plain != "null"]
+        some = [plain for plain, _ in branches if plain != "null"]
         nullable: list[Any] = ["null"] if len(some) < len(schema) else []
-        if action.kind != "clear" and some and not any(_is_complex(plain) for plain, _ in branches):
+        if action.kind != "clear" and some and not any(is_complex(plain) for plain, _ in branches):
             self._protect(place, paths, action)  # also of several: the text of the one that is set
-            return [*nullable, "string"]
+            return [*nullable, protected_text(some[0] if len(some) == 1 else some)]
         if len(some) < 2:  # noqa: PLR2004 - null and one
             found = [
                 one if plain == "null" else self._type(one, place, paths, action, named=named)
                 for plain, one in branches
             ]
             return None if None in found else found
-        present = {name for plain, _ in branches for name in _branch_names(plain)}
+        left = self._members(branches, place, paths, action)
+        if is_number_pair(some):
+            return self._number_pair(left, place, paths)
+        return left
+
+    def _members(self, branches: Sequence[tuple[Any, Any]], place: Place, paths: Paths, action: Action) -> list[Any]:
+        """Return what is left of the branches of a union of several. `branches`: each resolved, and as it stands."""
+        present = {name for plain, _ in branches for name in branch_names(plain)}
         left, number = list[Any](), 0
         for plain, one in branches:
             if plain == "null":
@@ -418,14 +447,27 @@ class _Walk:
             step = f"member{number}"
             number += 1
             by_name = self._branch_paths(paths, plain, present)
-            positions = frozenset((*path, step) for path in paths)
+            positions = frozenset[Path]() if self._by_own_names else frozenset((*path, step) for path in paths)
             self._positions |= positions
             left.append(self._member(one, (*place, step), positions | by_name, action))
-        if left.count("string") > 1 and not self._learns:
-            raise PrivacyError(
-                f"field {_shown(paths)!r} is a union of which two branches would be text; give the whole field a policy"
-            )
         return left
+
+    def _number_pair(self, left: list[Any], place: Place, paths: Paths) -> list[Any] | None:
+        """Return what is left of a union that a table has as one column of numbers, so that one policy is for both."""
+        of_branches = [self.places.pop((*place, step), CLEAR) for step in ("member0", "member1")]
+        action = strictest(of_branches)
+        if action == CLEAR:
+            return left
+        if of_branches[0] != of_branches[1] and not self._learns:
+            raise PrivacyError(
+                f"field {_shown(paths)!r} is a union of two numbers, which are one column, and their policies differ; "
+                "give the whole field a policy"
+            )
+        if action.kind == "drop":
+            self._drop(place, paths)
+            return None
+        self._protect(place, paths, action)
+        return [*(one for one in left if one == "null"), protected_text("long")]
 
     def _member(self, schema: Any, place: Place, paths: Paths, policy: Action) -> Any:
         """Return a branch of a union; one of which nothing is left keeps its position."""
@@ -435,7 +477,7 @@ class _Walk:
         if action.kind == "drop":
             self._drop(place, paths)
         else:
-            found = self._type(schema, place, paths, action, named=named)
+            found = self._type(schema, place, paths, action, named=named, is_member=True)
         return _empty(self._plain(schema)) if found is None else found
 
     def _learned(self, paths: Paths, of_schema: list[tuple[Action, str]]) -> list[Action]:
@@ -444,7 +486,7 @@ class _Walk:
         words = [
             *(PathPolicy(*word) for word in of_schema),
             *(self.words[path] for path in alike if path in self.words),
-            *(self.words[other] for path in alike for other in _wider_paths(path, self._words_by_fields)),
+            *(self.words[other] for path in alike for other in wider_paths(path, self._words_by_fields)),
         ]
         if not words:
             return []
@@ -465,8 +507,10 @@ class _Walk:
         A number fills the column of another type of number, and text that of bytes. So it has their names, too, where
         no other of these is among the branches that are `present`.
         """
-        names = _branch_names(plain)
-        alike = {other for name in names for other in _PROMOTED.get(name, ())}
+        if self._by_own_names:
+            return frozenset((*path, f"<{own_name(plain)}>") for path in paths)
+        names = branch_names(plain)
+        alike = {other for name in names for other in PROMOTED.get(name, ())}
         if (alike - names).isdisjoint(present):
             names |= alike
         self._check_count(len(paths) * len(names))
@@ -474,7 +518,7 @@ class _Walk:
 
     def _has_branch(self, path: Path) -> bool:
         """Return whether something is said of a branch of a union in another schema, or of its insides."""
-        return path in self._branches or any(_wider_paths(path, self._branches_by_fields))
+        return path in self._branches or any(wider_paths(path, self._branches_by_fields))
 
     def _alike(self, paths: Paths) -> list[Path]:
         """Return the paths that mean the same in another schema: none goes by the position of a branch.
@@ -485,8 +529,9 @@ class _Walk:
 
     def _is_vague(self, path: Path, length: int) -> bool:
         """Return whether the step behind so many is to one of several branches, and does not name it."""
-        is_branch = _is_branch(path[length])
-        return path[: length + 1] in self._positions or (not is_branch and path[:length] in self._known_as_branches)
+        if path[: length + 1] in self._positions:
+            return True
+        return not is_branch(path[length]) and path[:length] in self._known_as_branches
 
     def _protect(self, place: Place, paths: Paths, action: Action) -> None:
         self.places[place] = action
@@ -512,53 +557,9 @@ class _Walk:
         return []
 
 
-def _is_complex(schema: Any) -> bool:
-    return isinstance(schema, list) or (isinstance(schema, dict) and schema["type"] in ("record", "array", "map"))
-
-
-def _branch_names(plain: Any) -> set[str]:
-    """Return the names by which a table finds a branch's column: in full, aliases, and without the namespace."""
-    if isinstance(plain, dict) and "name" in plain:
-        names = {*full_names(plain)}
-        return names | {name.rpartition(".")[2] for name in names}
-    if isinstance(plain, dict):
-        return {plain["type"]}
-    return {plain if isinstance(plain, str) else ""}
-
-
-def _names_branch(path: Path) -> bool:
-    return any(map(_is_branch, path))
-
-
-def _is_branch(step: str) -> bool:
-    return step.startswith("<")
-
-
-def _fields(path: Path) -> Path:
-    """Return a path without its steps into branches of unions."""
-    return tuple(step for step in path if not _is_branch(step))
-
-
-def _group_by_fields(paths: Iterable[Path]) -> Mapping[Path, Sequence[Path]]:
-    groups = dict[Path, list[Path]]()
-    for path in paths:
-        groups.setdefault(_fields(path), []).append(path)
-    return groups
-
-
-def _wider_paths(path: Path, by_fields: Mapping[Path, Sequence[Path]]) -> Iterator[Path]:
-    """Yield the paths that lead the same way through fewer unions, for a schema may have one branch in place of them.
-
-    What the last step leads into is the same: a word of a whole field is no word of its branches.
-    """
-    for other in by_fields.get(_fields(path), ()):
-        steps = iter(path)
-        if len(other) < len(path) and other[-1:] == path[-1:] and all(step in steps for step in other):
-            yield other
-
-
 def _shown(paths: Paths) -> str:
-    return ".".join(min(path for path in paths if not _names_branch(path))) or "the record itself"
+    path = min((path for path in paths if not names_branch(path)), default=min(paths))
+    return ".".join(path) or "the record itself"
 
 
 def _empty(schema: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from writer.avro.schema_plan import PROVENANCE, ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
+from writer.avro.union_members import TABLE, UnionMembers, union_members, with_members
 from writer.avro.wire_format import CONFLUENT, Part, Wire, show_id
 from writer.batch.record_columns import RecordColumns
 from writer.batch.schema_reader import KeyPlan
@@ -172,9 +173,13 @@ class Schemas:
         return news if self.keys is None else {**news, **self.keys.privacy_news}
 
     def follow(self, table: pa.Schema) -> None:
-        """Let the columns that the table already has decide, and admit the schemas again on top of them."""
+        """Let the columns that the table already has decide, and admit the schemas again on top of them.
+
+        So do the members of its unions, where the table says whose they are.
+        """
         columns = [f for f in table if self._is_mine(f.name)]
-        self._anew(pa.schema(columns) if columns else self.plan.columns)
+        members = self._members_of(table) if columns else self.plan.union_members
+        self._anew(pa.schema(columns) if columns else self.plan.columns, members)
         if self.keys is not None:
             self.keys.follow(table)
 
@@ -183,7 +188,14 @@ class Schemas:
         self._wire, self._source = wire, self._opened(self._named, self.meanings, wire)
         self._registered_texts = None
         self.plan = self.plan.decrypting({})  # those were by ids of the former format
-        self._anew(self.plan.columns)
+        self._anew(self.plan.columns, self.plan.union_members)
+
+    def _members_of(self, table: pa.Schema) -> UnionMembers:
+        """Return what a table says of unions in the columns over which schemas decide here."""
+        return {
+            record: {place: member for place, member in branches.items() if record != TABLE or self._is_mine(place[0])}
+            for record, branches in union_members(table).items()
+        }
 
     def _opened(self, source: SchemaSource, meanings: IdMeanings, wire: Wire) -> SchemaSource:
         return meanings.checked(by(source, wire.ids), wire.ids)
@@ -192,14 +204,12 @@ class Schemas:
         """Return whether schemas decide over this column of the table."""
         return column.lower() not in self._reserved
 
-    def _anew(self, columns: pa.Schema) -> None:
+    def _anew(self, columns: pa.Schema, members: UnionMembers) -> None:
         since = self.meanings.since(self._wire.ids)
-        self.plan = self._registered(
-            SchemaPlan(
-                columns, self._reserved, widen=self.plan.widen, since=since, specs=self._specs,
-                privacy=self.plan.privacy,
-            )
-        )  # fmt: skip
+        plan = SchemaPlan(
+            columns, self._reserved, widen=self.plan.widen, since=since, specs=self._specs, privacy=self.plan.privacy
+        )
+        self.plan = self._registered(plan.beginning_from(members))
 
     def _registered(self, plan: SchemaPlan) -> SchemaPlan:
         """Extend the plan by schemas that are registered for the topics, oldest first. Raises RegistryUnreachable.
@@ -258,7 +268,13 @@ class Schemas:
 
     def columns(self) -> pa.Schema:
         """Columns that the table needs: of values, of keys and headers, and provenance; bucket columns not."""
-        return pa.schema([*self.plan.columns, *self.record_columns.schema, *PROVENANCE])
+        columns = pa.schema([*self.plan.columns, *self.record_columns.schema, *PROVENANCE])
+        return with_members(columns, self._union_members())
+
+    def _union_members(self) -> UnionMembers:
+        of_keys = {} if self.keys is None else self.keys.plan.union_members[TABLE]
+        members = self.plan.union_members
+        return {**members, TABLE: {**members[TABLE], **of_keys}}
 
     @property
     def record_columns(self) -> RecordColumns:

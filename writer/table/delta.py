@@ -45,7 +45,7 @@ class Delta:
         """Make the table, unless there is one."""
         # Owner and layout stand in the first entry, not in a property set later: of two starts that create the table
         # at once, the second may write its entry over what the first has set meanwhile.
-        with _as_os_error(self.location):
+        with _as_os_error(self.location, self.log):
             DeltaTable.create(
                 self.location,
                 schema=Schema.from_arrow(columns),
@@ -65,7 +65,7 @@ class Delta:
 
     def buckets(self, _: State) -> list[BucketKey]:
         """Buckets that have files. Looks at every file of the table."""
-        with _as_os_error(self.location):
+        with _as_os_error(self.location, self.log):
             table = self._opened()
             columns = table.metadata().partition_columns
             return [tuple(found[column] for column in columns) for found in table.partitions()]
@@ -90,12 +90,12 @@ class Delta:
 
     def rows(self, _: State) -> "dataset.Dataset":
         """Return the rows, through delta-rs: for a filter on a column without bounds, it would find none."""
-        with _as_os_error(self.location):
+        with _as_os_error(self.location, self.log):
             return self._opened().to_pyarrow_dataset()
 
     def tidy(self, state: State, *, keeps_entries: bool = False) -> None:
         """Write the log's checkpoint, and remove what has outlived its retention."""
-        with _as_os_error(self.location):
+        with _as_os_error(self.location, self.log):
             table = self._opened()
             table.create_checkpoint()
             if not keeps_entries and state.configuration.get("delta.enableExpiredLogCleanup") != "false":
@@ -107,9 +107,9 @@ class Delta:
 
 
 @contextmanager
-def _as_os_error(location: str) -> Iterator[None]:
-    """Raise what delta-rs raises as what every store raises."""
+def _as_os_error(location: str, log: Log) -> Iterator[None]:
+    """Raise what delta-rs raises as what every store raises, with the name of a damaged checkpoint."""
     try:
         yield
     except DeltaError as error:
-        raise disk_space.full(location, str(error)) or OSError(str(error)) from error
+        raise disk_space.full(location, str(error)) or log.checkpoint_damage() or OSError(str(error)) from error

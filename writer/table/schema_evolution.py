@@ -12,19 +12,25 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Schema
 
+from writer.avro.union_members import KEY, OtherMembers, joined_members, read_members, written_members
+
 _WIDER = {("integer", "long"), ("integer", "double"), ("float", "double")}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 Type = Any  # of a Delta schema: str | dict
 
 
 class ColumnTypeMismatch(Exception):
-    """A column that another client gave a type that does not fit ours. Its message says which."""
+    """A column that another client gave a type that does not fit ours, or a member that another branch fills by now.
+
+    Its message says which.
+    """
 
 
 def grown(schema_string: str, columns: Sequence[pa.Field]) -> tuple[str, dict[str, str]]:
-    """Return the table's schema with these columns in it, and what changed: place → how. Raises Unfit.
+    """Return the table's schema with these columns in it, and what changed: place → how. Raises ColumnTypeMismatch.
 
-    What is there keeps its name, order, comments and constraints; names are compared without case, as Delta does.
+    What is there keeps its name, order, comments and constraints; names are compared without case, as Delta does. What
+    columns say of the members of unions is joined.
     """
     have = json.loads(schema_string)
     want = json.loads(Schema.from_arrow(pa.schema([column.with_nullable(True) for column in columns])).to_json())
@@ -57,13 +63,31 @@ def _struct(have: Type, want: Type, at: str, changes: dict[str, str]) -> Type:
     for part in have["fields"]:
         other = wanted.get(part["name"].lower())
         place = f"{at}.{part['name']}".lstrip(".")
-        parts.append(part if other is None else {**part, "type": _merged(part["type"], other["type"], place, changes)})
+        if other is None:
+            parts.append(part)
+            continue
+        kind = _merged(part["type"], other["type"], place, changes)
+        parts.append({**_with_members(part, other, place, changes), "type": kind})
     known = {part["name"].lower() for part in have["fields"]}
     for name, part in wanted.items():
         if name not in known:
             parts.append(part)
             changes[f"{at}.{part['name']}".lstrip(".")] = f"new, {_named(part['type'])}"
     return {**have, "fields": parts}
+
+
+def _with_members(part: dict[str, Any], other: dict[str, Any], place: str, changes: dict[str, str]) -> dict[str, Any]:
+    """Return a column with what another says of the members of unions."""
+    metadata = part.get("metadata") or {}
+    have = metadata.get(KEY, "")
+    try:
+        members = joined_members(read_members(have), read_members(other["metadata"].get(KEY, "")))
+    except OtherMembers as error:
+        raise ColumnTypeMismatch(str(error)) from error
+    if (text := written_members(members)) == have:
+        return part
+    changes[place] = "members of unions"
+    return {**part, "metadata": {**metadata, KEY: text}}
 
 
 def _widens(have: str, want: str) -> bool:

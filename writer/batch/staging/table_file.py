@@ -9,9 +9,11 @@ import pyarrow.parquet as pq
 
 from writer.batch.staging.parquet_files import open_file
 from writer.storage.base import Store
+from writer.storage.damage import naming_damage
 
 # What Iceberg's clients write for a column whose name Iceberg reserves, and its name in files of headrace.
 NAMES_IN_ICEBERG = {"_partition": "_kafka_partition"}
+_PARQUET = "a Parquet file"
 _PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _OURS = {theirs: ours for ours, theirs in NAMES_IN_ICEBERG.items()}
 
@@ -19,8 +21,11 @@ _OURS = {theirs: ours for ours, theirs in NAMES_IN_ICEBERG.items()}
 class TableFile:
     """An open Parquet file of a table."""
 
-    def __init__(self, source: Any) -> None:
-        self._file = pq.ParquetFile(source)
+    def __init__(self, source: Any, path: str = "a file") -> None:
+        """`path` names the file in errors. Raises FileDamaged, OSError."""
+        self._path = path
+        with naming_damage(path, _PARQUET):
+            self._file = pq.ParquetFile(source)
         self._theirs = {_OURS.get(name, name): name for name in self._file.schema_arrow.names}
 
     @property
@@ -36,9 +41,17 @@ class TableFile:
     def iter_batches(
         self, size: int, columns: Sequence[str] | None = None, row_groups: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, at most `size` at a time; `columns`: those that are wanted, all of which are there."""
+        """Yield the rows, at most `size` at a time; `columns`: those that are wanted, all of which are there.
+
+        Raises FileDamaged, OSError.
+        """
         wanted = None if columns is None else [self._theirs[name] for name in columns]
-        for batch in self._file.iter_batches(size, columns=wanted, row_groups=row_groups):
+        batches = self._file.iter_batches(size, columns=wanted, row_groups=row_groups)
+        while True:
+            with naming_damage(self._path, _PARQUET):
+                batch = next(batches, None)
+            if batch is None:
+                return
             yield _without_views(batch.rename_columns([_OURS.get(name, name) for name in batch.schema.names]))
 
 
@@ -55,4 +68,10 @@ def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
 def opened(store: Store, path: str) -> Iterator[TableFile]:
     """Open a file of a table, where it lies: in its place, or still staged. Raises OSError."""
     with open_file(store, path) as source:
-        yield TableFile(source)
+        yield TableFile(source, f"{store.location}/{path}")
+
+
+def read_footer(store: Store, path: str) -> pq.FileMetaData:
+    """Return the footer of a file of a table. Raises FileDamaged, OSError."""
+    with opened(store, path) as file:
+        return file.metadata

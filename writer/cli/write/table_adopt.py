@@ -29,6 +29,7 @@ from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipe
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console
 from writer.sealing.manifest import bucket_path
+from writer.storage.damage import naming_damage
 from writer.table.factory import foreign_table, main_table
 from writer.table.log.foreign_writes import reading
 from writer.table.log.snapshot import PipelineSnapshot
@@ -157,7 +158,8 @@ def _compared(
 
 def _some(table: "PipelineTable | ForeignTable", file: BucketFile) -> pa.Table:
     """Return the first rows of a file."""
-    with open_file(table.store, file.path) as source:
+    path = f"{table.store.location}/{file.path}"
+    with open_file(table.store, file.path) as source, naming_damage(path, "a Parquet file"):
         batches = pq.ParquetFile(source).iter_batches(_ROWS_COMPARED)
         first = next(batches, None)
         return pa.table({}) if first is None else pa.Table.from_batches([first])

@@ -22,6 +22,7 @@ from writer.table.iceberg.compatibility import FORMAT_VERSION
 from writer.table.iceberg.foreign_snapshots import live_files
 from writer.table.iceberg.iceberg import Iceberg
 from writer.table.iceberg.metadata.data_files import add_of, canonical
+from writer.table.iceberg.metadata.manifests import read_manifests
 from writer.table.iceberg.metadata.schema import schema_of
 from writer.table.iceberg.metadata.snapshots import VERSION
 from writer.table.log.entries import created, named
@@ -158,7 +159,7 @@ def _of_columns(table: Table) -> Iterator[str]:
 
 def _of_files(table: Table, location: str) -> Iterator[str]:
     current = table.metadata.current_snapshot()
-    for manifest in current.manifests(table.io) if current else ():
+    for manifest in read_manifests(table, current):
         is_live = manifest.has_added_files() or manifest.has_existing_files()
         if manifest.content == ManifestContent.DELETES and is_live:
             yield "Row deletes lie on its files, which headrace does not read. Rewrite them (rewrite_data_files)."

@@ -9,7 +9,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
 from writer.table.iceberg import foreign_snapshots
-from writer.table.iceberg.metadata.manifests import deleted_from, live_entries
+from writer.table.iceberg.metadata.manifests import deleted_from, live_entries, read_manifests
 from writer.table.iceberg.metadata.schema import in_files
 from writer.table.iceberg.metadata.snapshots import DRAFT, SNAPSHOT, TAG, VERSION
 from writer.table.log.foreign_writes import ForeignChange
@@ -61,7 +61,7 @@ def check_partitions(table: Table, bucket_columns: Sequence[str]) -> None:
             "FIELD, then start again."
         )
     head = table.metadata.current_snapshot()
-    for manifest in head.manifests(table.io) if head else ():
+    for manifest in read_manifests(table, head):
         is_live = manifest.has_added_files() or manifest.has_existing_files()
         if manifest.content == ManifestContent.DATA and is_live and manifest.partition_spec_id != spec.spec_id:
             raise ForeignChange(

@@ -10,9 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from writer.batch.staging.parquet_files import open_file
+from writer.batch.staging.table_file import read_footer
 from writer.config.table_sections import ICEBERG_RESERVED
 from writer.core import fault_points
 from writer.storage.base import Store
@@ -152,8 +151,7 @@ def _of_files(store: Store, adds: Sequence[Action], state: State) -> Iterator[st
     columns = state.columns()
 
     def narrow(add: Action) -> str:
-        with open_file(store, file_listing.path_of(add)) as source:
-            found = pq.read_schema(source)
+        found = read_footer(store, file_listing.path_of(add)).schema.to_arrow_schema()
         there = [name for name in columns.names if name in found.names]
         return next((name for name in there if _is_unread(found.field(name).type, columns.field(name).type)), "")
 
@@ -187,5 +185,5 @@ def _counted(store: Store, add: Action) -> Action:
     """Return an action that says how many rows its file has: of another client's checkpoint it may not."""
     if "numRecords" in json.loads(add.get("stats") or "{}"):
         return add
-    with open_file(store, file_listing.path_of(add)) as source:
-        return {**add, "stats": json.dumps({"numRecords": pq.read_metadata(source).num_rows})}
+    rows = read_footer(store, file_listing.path_of(add)).num_rows
+    return {**add, "stats": json.dumps({"numRecords": rows})}

@@ -14,6 +14,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveS
 from writer.table.iceberg.catalog.catalog_client import CatalogClient
 from writer.table.iceberg.catalog.catalog_errors import CommitRefused
 from writer.table.iceberg.metadata.data_files import canonical, relative
+from writer.table.iceberg.metadata.manifests import read_entries, read_manifests
 
 SNAPSHOTS_KEPT = 30  # newest ones; each has about 640 bytes in the metadata, which has 80 before older ones expire
 _NEVER_TOO_OLD = datetime.max.replace(tzinfo=UTC)  # of `before`: the number alone counts
@@ -53,10 +54,10 @@ def referenced(table: Table, location: str, since: datetime) -> set[str]:
     metadata, kept = table.metadata, _kept(table, since)
     found = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     found |= {one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)}
-    manifests = {one.manifest_path: one for snapshot in kept for one in snapshot.manifests(table.io)}
+    manifests = {one.manifest_path: one for snapshot in kept for one in read_manifests(table, snapshot)}
     found |= _metadata_files(metadata.snapshots, table)
     for manifest in manifests.values():
-        found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
+        found |= {entry.data_file.file_path for entry in read_entries(table, manifest)}
     return {relative(path, location) for path in found}
 
 
@@ -72,6 +73,6 @@ def _metadata_files(snapshots: Iterable[Snapshot], table: Table) -> set[str]:
     found = set()
     for snapshot in snapshots:
         with suppress(FileNotFoundError):  # another process expired it at the same time
-            found |= {one.manifest_path for one in snapshot.manifests(table.io)}
+            found |= {one.manifest_path for one in read_manifests(table, snapshot)}
         found.add(snapshot.manifest_list)
     return found

@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from writer.core.files import BucketFile
 from writer.table.iceberg.metadata.catalog_commits import CatalogCommit, group_by_commit
 from writer.table.iceberg.metadata.data_files import add_of, canonical, path_of, remove_of
-from writer.table.iceberg.metadata.manifests import live_entries
+from writer.table.iceberg.metadata.manifests import live_entries, read_entries, read_manifests
 from writer.table.iceberg.metadata.offset_bounds import brings_rows
 from writer.table.log.entries import parse_commit_info, removed
 from writer.table.log.foreign_writes import keeps_offsets
@@ -164,13 +164,13 @@ def _elsewhere(
 def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[DataFile], bool]:
     """Return the data files that a snapshot added and removed, and whether it deleted rows of others."""
     added, gone, deletes_rows = [], [], False
-    for manifest in snapshot.manifests(table.io):
+    for manifest in read_manifests(table, snapshot):
         if manifest.added_snapshot_id != snapshot.snapshot_id:
             continue
         if manifest.content == ManifestContent.DELETES:
             deletes_rows = deletes_rows or manifest.has_added_files()
             continue
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+        for entry in read_entries(table, manifest, discard_deleted=False):
             if entry.snapshot_id == snapshot.snapshot_id and entry.status == ManifestEntryStatus.ADDED:
                 added.append(entry.data_file)
             elif entry.snapshot_id == snapshot.snapshot_id and entry.status == ManifestEntryStatus.DELETED:

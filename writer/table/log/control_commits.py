@@ -61,8 +61,9 @@ def begin(
         _check_cuts(end, snapshot, cuts)
         new = {part: offset for part, offset in starts.items() if snapshot.frontier(part) is None}
         lease_facts = {} if lease is None else {"lease": lease}
-        # Of two starts that meet the same cut, the first enters it.
-        new_cuts = [cut for cut in cuts if cut_name(end.pipeline, cut.part) not in snapshot.state.transactions]
+        # Of two starts that meet the same cut, the first enters it. A later cut may lie below the one that is known.
+        known = {orphans.part: orphans.start for orphans in snapshot.orphans()}
+        new_cuts = [cut for cut in cuts if cut.offset < known.get(cut.part, cut.frontier + 1)]
         cut_facts = {"cuts": [cut.to_dict() for cut in new_cuts]} if new_cuts else {}
         values = {cut_name(end.pipeline, cut.part): cut.offset for cut in new_cuts}
         values |= {} if lease is None else {f"{end.pipeline}/lease": lease}
@@ -84,7 +85,10 @@ def _carried(
     """
     values = dict[str, int]()
     cut_parts = {cut.part for cut in cuts}
-    numbers = {(cut.part.topic, cut.successor): cut.part.incarnation for cut in cuts}
+    numbers = dict[tuple[str, int], int]()
+    for cut in cuts:
+        successor = cut.part.topic, cut.successor
+        numbers[successor] = max(cut.part.incarnation, numbers.get(successor, 0))
     for part, offset in starts.items():
         old = replace(part, incarnation=numbers.get((part.topic, part.incarnation), 0))
         if old in cut_parts or snapshot.frontier(old) != offset:

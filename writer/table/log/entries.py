@@ -271,7 +271,9 @@ def named(columns: Sequence[str], add: Mapping[str, Any]) -> BucketFile:
     tags = dict(add.get("tags") or {})
     low, high = (datetime.fromisoformat(tags[name]) if name in tags else None for name in _EVENT_TIMES)
     stats = json.loads(add.get("stats") or "null") or add.get("stats_parsed") or {}
-    offsets = ((stats.get(bound) or {}).get("_offset") for bound in ("minValues", "maxValues"))
+    bounds = ((stats.get(name) or {}).get("_offset") for name in ("minValues", "maxValues"))
+    # A column of another client's table may have this name and another type.
+    offsets = (bound if isinstance(bound, int) else None for bound in bounds)
     return BucketFile(
         unquote(add["path"]), bucket_of(columns, add), stats.get("numRecords"), add["size"], low, high, *offsets
     )

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from writer.core.files import BucketFile, BucketKey
+from writer.storage.damage import naming_damage
 from writer.table.log.entries import named
 from writer.table.log.log import Action, Log, LogUnreadable, State
 
@@ -33,7 +34,7 @@ def followed(log: Log, state: State, known: Listing | None) -> Listing:
     columns = state.metadata["partitionColumns"]
     if known is None or known.place[0] != table or known.place[1] > version:
         at, adds = log.added(version)
-        known = Listing((table, at), {file.path: file for file in _named(columns, adds)})
+        known = Listing((table, at), {file.path: file for file in _named(log, at, columns, adds)})
     files = dict(known.files)
     for actions in _entries(log, known.place[1], version):
         _apply(files, actions, columns)
@@ -49,7 +50,7 @@ def after_checkpoint(log: Log, state: State, bucket: BucketKey | None) -> list[B
     at, adds = log.added(version)
     if bucket is not None:
         adds = adds.filter(_lies_in(adds, columns, bucket))
-    files = {file.path: file for file in _named(columns, adds)}
+    files = {file.path: file for file in _named(log, at, columns, adds)}
     for actions in _entries(log, at, version):
         _apply(files, actions, columns)
     return [file for file in files.values() if bucket in (None, file.bucket)]
@@ -74,8 +75,10 @@ def path_of(add: Action) -> str:
     return unquote(add["path"])
 
 
-def _named(columns: Sequence[str], adds: pa.Table) -> Iterable[BucketFile]:
-    return (named(columns, add) for add in adds.column("add").to_pylist())
+def _named(log: Log, version: int, columns: Sequence[str], adds: pa.Table) -> list[BucketFile]:
+    """Return the files that the actions of a checkpoint add. Raises FileDamaged."""
+    with naming_damage(f"checkpoint {version} of {log.location}", "one of a table's log"):
+        return [named(columns, add) for add in adds.column("add").to_pylist()]
 
 
 def _lies_in(adds: pa.Table, columns: Sequence[str], bucket: BucketKey) -> pa.ChunkedArray | pa.Array:

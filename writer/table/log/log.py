@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 from deltalake import Schema
 
 from writer.storage.base import Mark, Store
+from writer.storage.damage import FileDamaged, naming_damage
 
 Action = Mapping[str, Any]  # one line of an entry: its kind → what it says
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.(?:parquet|json)$")
@@ -31,9 +33,33 @@ _AT_ONCE = 16  # of a store, each of which takes a round trip to answer
 _TEXTS = pa.map_(pa.string(), pa.string())
 _ADD = pa.struct({"path": pa.string(), "partitionValues": _TEXTS, "size": pa.int64(), "stats": pa.string()})
 
+_TEXT, _NUMBER, _OBJECT, _LIST = (str,), (int,), (dict,), (list,)
+_NO_OBJECT = (dict, type(None))
+# Kind of action → its fields that are read, and the types of their values in JSON:
+# https://github.com/delta-io/delta/blob/master/PROTOCOL.md#actions.
+_FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "protocol": {"minReaderVersion": _NUMBER, "minWriterVersion": _NUMBER},
+    "metaData": {"id": _TEXT, "schemaString": _TEXT, "partitionColumns": _LIST},
+    "txn": {"appId": _TEXT, "version": _NUMBER},
+    "add": {"path": _TEXT, "size": _NUMBER, "partitionValues": _NO_OBJECT},
+    "remove": {"path": _TEXT},
+    "commitInfo": {},
+}
+_OPTIONAL: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "metaData": {"configuration": _OBJECT},
+    "add": {"stats": _TEXT, "tags": _OBJECT},
+    "remove": {"partitionValues": _OBJECT},
+    "commitInfo": {"timestamp": _NUMBER, "operation": _TEXT, "operationParameters": _OBJECT},
+}
+_TIME_TAGS = "headrace.event_time_"  # of files, which engines may copy
+
 
 class LogUnreadable(OSError):
     """An entry of the log, or its checkpoint, does not follow the protocol."""
+
+
+class _OtherShape(ValueError):
+    """An action is not as the protocol has it; the text is a phrase."""
 
 
 @dataclass(frozen=True)
@@ -139,14 +165,33 @@ class Log:
         -1 and none without one, or where checkpoints name no files. Raises OSError.
         """
         filesystem, root = self._store.files()
+        read = partial(pq.read_table, columns=["add"], filesystem=filesystem, partitioning=None)
         parquet = (name for name in self._store.list() if name.endswith(".parquet"))
+        problem: OSError | None = None
         for at, names in _checkpoints(parquet):
-            with suppress(OSError, KeyError, ValueError):  # corrupt: the one before it leads to the same files
-                if at <= version:
-                    read = partial(pq.read_table, columns=["add"], filesystem=filesystem, partitioning=None)
-                    found = pa.concat_tables([_of_files(read(f"{root}/{name}")) for name in names])
-                    return at, found.filter(pc.is_valid(found.column("add")))
+            if at > version:
+                continue
+            try:
+                with naming_damage(f"{self.location}/{names[0]}", "a checkpoint of a table's log"):
+                    adds = pa.concat_tables([_of_files(read(f"{root}/{name}")) for name in names])
+                    return at, adds.filter(pc.is_valid(adds.column("add")))
+            except OSError as error:  # corrupt: the one before it leads to the same files
+                problem = problem or error
+        if problem is not None and self._store.mark(entry_name(0)) is None:
+            raise problem
         return -1, pa.table({"add": pa.array([], _ADD)})
+
+    def checkpoint_damage(self) -> FileDamaged | None:
+        """Return what is wrong with the newest checkpoint in Parquet; None of a sound one. Raises OSError."""
+        filesystem, root = self._store.files()
+        checkpoints = _checkpoints(name for name in self._store.list() if name.endswith(".parquet"))
+        for name in checkpoints[0][1] if checkpoints else ():
+            try:
+                with naming_damage(f"{self.location}/{name}", "a checkpoint of a table's log"):
+                    pq.read_table(f"{root}/{name}", filesystem=filesystem, partitioning=None)
+            except FileDamaged as error:
+                return error
+        return None
 
     def create(self, actions: Sequence[Action]) -> bool:
         """Write the first entry. False when there is one. Raises NotExclusive, OSError as `append` does."""
@@ -247,10 +292,9 @@ class Log:
         path = f"{self.location}/{name}"
         try:
             actions = [json.loads(line) for line in found.content.split(b"\n") if line.strip()]
-        except ValueError as error:
+            _check_shapes(actions)
+        except (ValueError, RecursionError) as error:
             raise LogUnreadable(f"{path} is not {what} of a table's log: {error}") from error
-        if not all(isinstance(action, dict) for action in actions):
-            raise LogUnreadable(f"{path} is not {what} of a table's log: a line of it is no action")
         return actions, found.mark
 
     def _checkpointed(self, name: str) -> Iterator[Action]:
@@ -263,15 +307,15 @@ class Log:
             return
         filesystem, root = self._store.files()
         columns = ["txn", *_KEPT]
-        try:
-            found = pq.read_table(f"{root}/{name}", columns=columns, filesystem=filesystem, partitioning=None)
+        with naming_damage(f"{self.location}/{name}", "a checkpoint of a table's log"):
+            table = pq.read_table(f"{root}/{name}", columns=columns, filesystem=filesystem, partitioning=None)
+            actions: list[Action] = []
             for column in columns:
-                for kept in found.column(column).drop_null().to_pylist():  # few: none is a file
+                for kept in table.column(column).drop_null().to_pylist():  # few: none is a file
                     maps = {key: dict(value or []) for key, value in kept.items() if key == "configuration"}
-                    yield {column: {**kept, **maps}}
-        except (ValueError, KeyError) as error:  # pyarrow's errors are ValueErrors
-            path = f"{self.location}/{name}"
-            raise LogUnreadable(f"{path} is not a checkpoint of a table's log: {error}") from error
+                    actions.append({column: {**kept, **maps}})
+            _check_shapes(actions)
+        yield from actions
 
 
 def _of_files(adds: pa.Table) -> pa.Table:
@@ -313,3 +357,61 @@ def entry_lines(actions: Sequence[Action]) -> bytes:
     """Write the actions of an entry as it is stored."""
     lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) + "\n" for action in actions]
     return "".join(lines).encode()
+
+
+def _check_shapes(actions: Sequence[Any]) -> None:
+    """Raise _OtherShape with a phrase where an entry, or the lines of a checkpoint, have actions of another shape."""
+    if not all(isinstance(action, dict) for action in actions):
+        raise _OtherShape("a line of it is no action")
+    infos = [action["commitInfo"] for action in actions if action.get("commitInfo") is not None]
+    if any(isinstance(info, dict) and "headrace" in info for info in infos):
+        return
+    for action in actions:
+        for kind in action.keys() & _FIELDS.keys():
+            if action[kind] is not None:
+                _check_action(kind, action[kind])
+
+
+def _check_action(kind: str, action: Any) -> None:
+    if not isinstance(action, dict):
+        raise _OtherShape(f"its {kind} is no object")
+    for name, types in _FIELDS[kind].items():
+        if not _is_of(action.get(name), types):
+            raise _OtherShape(f"its {kind} has no {name}, or one of another type")
+    for name, types in _OPTIONAL.get(kind, {}).items():
+        if action.get(name) is not None and not _is_of(action[name], types):
+            raise _OtherShape(f"its {kind} has a {name} of another type")
+    if kind == "metaData":
+        _check_columns(action)
+    if kind == "add" and action.get("stats"):
+        _check_statistics(action["stats"])
+    for name, value in (action.get("tags") or {}).items():
+        if name.startswith(_TIME_TAGS):
+            datetime.fromisoformat(value)
+
+
+def _is_of(value: Any, types: tuple[type, ...]) -> bool:
+    return isinstance(value, types) and not isinstance(value, bool)
+
+
+def _check_columns(metadata: Mapping[str, Any]) -> None:
+    try:
+        Schema.from_json(metadata["schemaString"])
+    except Exception as error:
+        raise _OtherShape("its metaData has a schemaString that is no schema") from error
+    if not all(isinstance(column, str) for column in metadata["partitionColumns"]):
+        raise _OtherShape("its metaData has a partitionColumns of another type")
+
+
+def _check_statistics(text: str) -> None:
+    """Check what is read of a file's statistics: the number of rows, and that bounds are by column."""
+    statistics = json.loads(text)
+    if not isinstance(statistics, dict):
+        raise _OtherShape("its add has statistics that are no object")
+    rows = statistics.get("numRecords")
+    if rows is not None and not _is_of(rows, _NUMBER):
+        raise _OtherShape("its add has a numRecords of another type")
+    for name in ("minValues", "maxValues"):
+        bounds = statistics.get(name)
+        if bounds is not None and not isinstance(bounds, dict):
+            raise _OtherShape(f"its add has {name} of another type")

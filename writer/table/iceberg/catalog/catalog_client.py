@@ -3,7 +3,9 @@
 The catalog decides what was committed: a commit holds when it moved the table's pointer, and only its word counts.
 """
 
+import gzip
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -17,6 +19,7 @@ from pyiceberg.exceptions import (
     NoSuchNamespaceError,
     NoSuchTableError,
     TableAlreadyExistsError,
+    ValidationError,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -33,6 +36,7 @@ from requests.exceptions import RequestException
 from writer.core.catalog_table import DATA, CatalogTable
 from writer.core.errors import ConfigError, HeadraceError
 from writer.storage.base import S3Settings
+from writer.storage.damage import naming_damage
 from writer.storage.locations import on_s3
 from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, Retries, described, refused
 from writer.table.iceberg.catalog.rest_client import rest_client
@@ -42,6 +46,8 @@ from writer.table.iceberg.metadata.schema import MAPPING, mapping_of
 from writer.table.iceberg.metadata.snapshots import LOCATION, LOG_LOCATION, VERSION
 
 _T = TypeVar("_T")
+# What a damaged metadata file makes pyiceberg raise, where no server reads it.
+_DAMAGE = (ValueError, ValidationError, LookupError, TypeError, AttributeError, EOFError, zlib.error, gzip.BadGzipFile)
 
 
 class CatalogClient:
@@ -177,9 +183,18 @@ class CatalogClient:
     def _load(self) -> Table | None:
         if self._is_to_be_made():
             return None
-        with suppress(NoSuchTableError, NoSuchNamespaceError):
-            return self._catalog().load_table(self.place.identifier)
-        return None
+        catalog = self._catalog()
+        try:
+            return catalog.load_table(self.place.identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        except _DAMAGE:
+            if self._settings["type"] == "rest":
+                # The server reads the file; what is wrong is its answer.
+                raise
+            path = _metadata_file(catalog, self.place) or f"the newest metadata file in {self.location}/metadata"
+            with naming_damage(path, "a metadata file of Iceberg"):
+                raise
 
     def _create(self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
         catalog = self._with_namespace()
@@ -233,6 +248,23 @@ class CatalogClient:
             raise
         except Exception as error:
             raise described(error, self.place) from error
+
+
+def _metadata_file(catalog: Catalog, place: CatalogTable) -> str | None:
+    """Return which file an SQL catalog names for a table that cannot be loaded; None of other catalogs."""
+    from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+    from sqlalchemy import select
+    from sqlalchemy.orm import Session
+
+    if not isinstance(catalog, SqlCatalog):
+        return None
+    query = select(IcebergTables.metadata_location).where(
+        IcebergTables.catalog_name == catalog.name,
+        IcebergTables.table_namespace == ".".join(place.namespace),
+        IcebergTables.table_name == place.table,
+    )
+    with Session(catalog.engine) as session:
+        return session.scalar(query)
 
 
 def _location_of(table: Table) -> str:

@@ -9,11 +9,13 @@ https://iceberg.apache.org/spec/#table-metadata-fields.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import ValidationError
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+
+from writer.storage.damage import FileDamaged, naming_damage
+from writer.table.log.foreign_writes import one_line
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,12 @@ def _earlier_metadata(table: Table) -> Iterator[TableMetadata | None]:
     """Yield what each metadata file before the table's own says, newest first; None for one that is gone or damaged."""
     for entry in reversed(table.metadata.metadata_log):
         try:
-            yield FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
-        except (FileNotFoundError, ValidationError, UnicodeDecodeError):
+            with naming_damage(entry.metadata_file, "a metadata file of Iceberg"):
+                yield FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
+        except (FileNotFoundError, FileDamaged):
             yield None
+        except OSError as error:
+            raise OSError(
+                f"cannot read {entry.metadata_file}, which says what one commit of another client brought: "
+                f"{one_line(error).rstrip('.')}. Let the credentials of the table's files read its metadata, too"
+            ) from error

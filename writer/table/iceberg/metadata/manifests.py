@@ -16,12 +16,13 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    write_manifest,
     write_manifest_list,
 )
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from writer.storage.damage import naming_damage
+from writer.table.iceberg.metadata.avro_names import SafeManifestWriter
 from writer.table.iceberg.metadata.data_files import canonical
 from writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles
 
@@ -56,7 +57,7 @@ class ManifestWriter:
         `removed`: whole paths, as `canonical` gives them. `rows_stay`: rows of them are in the files that are added, or
         elsewhere in the lake.
         """
-        found = self._parent.manifests(self._io) if self._parent else []
+        found = read_manifests(self._table, self._parent)
         live = [one for one in found if one.has_added_files() or one.has_existing_files()]
         if removed and rows_stay:
             check_deletes(self._table, removed)
@@ -122,17 +123,15 @@ class ManifestWriter:
 
     def _written(self, entries: Sequence[ManifestEntry], spec_id: int) -> ManifestFile:
         path = f"{self._folder}/{self._name}-m{len(self.written)}.avro"
-        with write_manifest(
-            self._metadata.format_version, self._metadata.specs()[spec_id], self._table.schema(),
-            self._io.new_output(path), self.snapshot_id, _COMPRESSION,
-        ) as out:  # fmt: skip
+        spec, output = self._metadata.specs()[spec_id], self._io.new_output(path)
+        with SafeManifestWriter(spec, self._table.schema(), output, self.snapshot_id, _COMPRESSION) as out:
             for entry in entries:
                 out.add_entry(entry)
         self.written.append(path)
         return out.to_manifest_file()
 
     def _entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
-        return manifest.fetch_manifest_entry(self._io, discard_deleted=True)
+        return read_entries(self._table, manifest)
 
     def _entry(self, entry: ManifestEntry, *, is_deleted: bool) -> ManifestEntry:
         """Return the entry of a file that stays or goes. Its sequence numbers say which deletes apply to it."""
@@ -169,9 +168,23 @@ def deleted_from(table: Table, snapshot: Snapshot | None, is_meant: Callable[[st
 
 def live_entries(table: Table, snapshot: Snapshot | None, content: ManifestContent) -> Iterator[ManifestEntry]:
     """Yield the entries of data files, or of delete files, of a snapshot. Raises OSError."""
-    for manifest in snapshot.manifests(table.io) if snapshot else ():
+    for manifest in read_manifests(table, snapshot):
         if manifest.content == content:
-            yield from manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+            yield from read_entries(table, manifest)
+
+
+def read_manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
+    """Return the manifests of a snapshot; none where there is none. Raises FileDamaged, OSError."""
+    if snapshot is None:
+        return []
+    with naming_damage(snapshot.manifest_list, "a list of Iceberg's manifests"):
+        return snapshot.manifests(table.io)
+
+
+def read_entries(table: Table, manifest: ManifestFile, *, discard_deleted: bool = True) -> list[ManifestEntry]:
+    """Return the entries of a manifest. Raises FileDamaged, OSError."""
+    with naming_damage(manifest.manifest_path, "a manifest of Iceberg"):
+        return manifest.fetch_manifest_entry(table.io, discard_deleted=discard_deleted)
 
 
 def _without_bounds(file: DataFile) -> DataFile:
