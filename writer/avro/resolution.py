@@ -6,7 +6,7 @@ defaults) is a `Reader`, worked out anew from the registered schemas at each sta
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ def default_of(record: avro.Record, field: Mapping[str, Any]) -> pa.Array | None
     kind = avro.table_type(record, field["type"])
     try:
         return pa.array([_read(record, field["type"], field["default"])], kind)
-    except (ValueError, TypeError, OverflowError, pa.ArrowException):
+    except (ValueError, TypeError, ArithmeticError, pa.ArrowException):
         return None
 
 
@@ -158,6 +158,32 @@ def resolve(
               for name, kind in members.items()]  # fmt: skip
     known = Reader(work.names, work.branches, work.times, defaults)
     return ResolvedSchema(pa.schema(fields), known, mapping, seams)
+
+
+def check_dotted_paths(columns: pa.Schema, reserved: frozenset[str]) -> None:
+    """Raise UnsupportedSchema for two fields whose paths, with dots between the names, are alike but for their case.
+
+    `reserved`: lower-case names of columns besides these.
+    """
+    paths: dict[str, Place] = {}
+    for place in _places(list(columns), ()):
+        path = ".".join(place)
+        is_of_other = len(place) == 1 and "." in path and path.lower().partition(".")[0] in reserved
+        if is_of_other or paths.setdefault(path.lower(), place) != place:
+            raise avro.UnsupportedSchema(
+                f"field {path!r} has the name of a field inside another, as the table's format writes names; rename it"
+            )
+
+
+def _places(fields: Iterable[pa.Field], around: Place) -> Iterator[Place]:
+    """Yield where each of these fields lies, and each part of them."""
+    for part in fields:
+        place = (*around, part.name)
+        yield place
+        if pa.types.is_map(part.type):
+            yield from _places([part.type.key_field, part.type.item_field], place)
+        else:
+            yield from _places((part.type.field(number) for number in range(part.type.num_fields)), place)
 
 
 class _Resolution:

@@ -15,7 +15,7 @@ from bucketers.arrow import contiguous
 from writer.avro import schema
 from writer.avro.column_cast import SEAMLESS, Seams, absent, fitted
 from writer.avro.decode import is_native
-from writer.avro.resolution import Reader, ResolvedSchema, Widening, resolve
+from writer.avro.resolution import Reader, ResolvedSchema, Widening, check_dotted_paths, resolve
 from writer.privacy.column_protection import Protection
 from writer.privacy.field_decryption import Decryption
 from writer.privacy.path_policies import RecordPolicies
@@ -25,6 +25,8 @@ from writer.specs.avro_schema import avro_schema
 from writer.specs.spec import Spec, SpecError, spec_of
 from writer.specs.step import Step, compiled
 
+UNFORESEEN = "headrace fails on it, which is no fault of the schema"
+_REASON_MAX = 1_000  # characters
 # What every row carries besides its own fields: the lake proves itself, and the frontier can be rebuilt from the files.
 PROVENANCE = pa.schema(
     [
@@ -56,9 +58,13 @@ class WriterSchema:
 
 @dataclass(frozen=True)
 class RejectedSchema:
-    """A schema whose records become dead letters, and the reason."""
+    """A schema whose records become dead letters, and the reason, which stands in each of these."""
 
     reason: str
+
+    def __post_init__(self) -> None:
+        if len(self.reason) > _REASON_MAX:
+            object.__setattr__(self, "reason", f"{self.reason[:_REASON_MAX]}…")
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,7 @@ class ColumnRules:
 
     widen: Widening = "any"
     reserved: frozenset[str] = frozenset()  # lower-case names that the format keeps for itself
+    dotted_paths: bool = False  # the format finds fields by their names with dots between them
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,7 @@ class SchemaPlan:
     schemas: Mapping[int, WriterSchema | RejectedSchema] = field(default_factory=dict)
     reader: Reader = field(default_factory=Reader)
     widen: Widening = "any"  # which columns may get a wider type
+    dotted_paths: bool = False  # the table finds fields by their names with dots between them
     since: Mapping[int, datetime] = field(default_factory=dict)  # ids that meant other schemas for older records
     specs: tuple[Spec, ...] = ()
     shaped: Mapping[str, ShapedRecord] = field(default_factory=dict)  # by the full name of the record
@@ -118,8 +126,8 @@ class SchemaPlan:
     def extend(self, schema_id: int, text: str) -> "SchemaPlan":
         """Admit a schema: what is new in it grows the columns, what is known fills them by Avro's rules.
 
-        A schema that cannot fill the table's columns, or not be protected, is rejected: only its own records are
-        parked. One that says that more is to be protected says so for all of its record's schemas.
+        A text that is no schema, or one that cannot fill the table's columns, or not be protected, is rejected: only
+        its own records are parked. One that says that more is to be protected says so for all of its record's schemas.
         """
         return self.extended_by(schema_id, text, SchemaPlan.admit)
 
@@ -151,7 +159,15 @@ class SchemaPlan:
         return replace(self, privacy=privacy, known_texts=known)
 
     def extended_by(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
-        """Protect what a schema says, and then admit it, or reject it."""
+        """Protect what a schema says, and then admit it, or reject it. Whatever its text is, nothing is raised."""
+        try:
+            return self._decide(schema_id, text, admit)
+        except Exception as error:  # noqa: BLE001 - one schema never stops those of others
+            return self.reject(
+                schema_id, f"schema id {schema_id}: {UNFORESEEN} ({type(error).__name__}); report it with the schema"
+            )
+
+    def _decide(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
         if self.privacy is None:
             return admit(self, schema_id, text, None)
         plan = self._learned_anew(text, admit)
@@ -159,7 +175,9 @@ class SchemaPlan:
         if (decryption := self.decryption(schema_id)) is not None and decryption.problem:
             return plan.reject(schema_id, f"schema id {schema_id}: {decryption.problem}")
         try:
-            protection = plan.privacy.protection(schema.parse(text), self.specs)
+            record = schema.parse(text)
+            _check_path_names(record)
+            protection = plan.privacy.protection(record, self.specs)
         except (PrivacyError, schema.UnsupportedSchema) as error:
             return plan.reject(schema_id, f"schema id {schema_id}: {error}")
         return admit(plan, schema_id, text, protection)
@@ -237,7 +255,10 @@ class SchemaPlan:
     def _resolved(self, record: schema.Record, schema_id: int | None = None) -> ResolvedSchema:
         """Resolve a schema against the columns. `schema_id`: None for what a spec makes, which is always the newest."""
         is_newest = schema_id is None or self._is_newest(schema_id)
-        return resolve(record, self.columns, self.reader, self.reserved, widen=self.widen, is_newest=is_newest)
+        resolved = resolve(record, self.columns, self.reader, self.reserved, widen=self.widen, is_newest=is_newest)
+        if self.dotted_paths:
+            check_dotted_paths(resolved.columns, self.reserved)
+        return resolved
 
     def _is_newest(self, schema_id: int) -> bool:
         """Return whether no admitted schema is newer. One that is not registered for the topics is newer than those."""
@@ -270,7 +291,7 @@ class SchemaPlan:
             if before.output is not None:
                 return self.reject(schema_id, why)
             waiting = replace(before, input=grown, problem=str(error))
-            schemas = {**self.schemas, **{n: RejectedSchema(why) for n in admitted}}
+            schemas = {**self.schemas, **{number: RejectedSchema(why) for number in admitted}}
             return replace(self, schemas=schemas, shaped={**self.shaped, name: waiting})
         ready = ShapedRecord(spec, grown, WriterSchema(output, native=False, columns=found.mapping, seams=found.seams))
         return replace(
@@ -304,10 +325,23 @@ Extend = Callable[[SchemaPlan, int, str], SchemaPlan]
 
 
 def parsed(texts: Iterable[str]) -> Iterator[schema.Record]:
-    """Yield the records of texts that are schemas of some."""
+    """Yield the records of texts that are schemas of some, and whose fields paths can name."""
     for text in texts:
         with suppress(schema.UnsupportedSchema):
-            yield schema.parse(text)
+            record = schema.parse(text)
+            _check_path_names(record)
+            yield record
+
+
+def _check_path_names(record: schema.Record) -> None:
+    """Raise UnsupportedSchema for a field that a path of `privacy` cannot name: it would mean another one."""
+    for named in record.named.values():
+        for part in named.get("fields", ()):
+            name = part["name"]
+            if "." in name or name.startswith("<"):
+                raise schema.UnsupportedSchema(
+                    f"record {named['name']!r} has a field {name!r}, which no path of privacy can name; rename it"
+                )
 
 
 def _names_of(text: str) -> list[str]:

@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 from confluent_kafka.schema_registry import Schema
 
-from writer.avro.schema import UnsupportedSchema, fingerprint
+from writer.avro.fingerprint import crc_fingerprint
+from writer.avro.schema_text import UnsupportedSchema
 from writer.avro.wire_format import Ids, is_guid, show_id
 from writer.clients.http import RequestFailed
 from writer.config.connections import Registry
@@ -266,7 +267,7 @@ class ByFingerprint:
         found: dict[int, str] = {}
         for text in self._schemas.known(topic).values():
             with suppress(UnsupportedSchema):
-                found[fingerprint(text)] = text
+                found[crc_fingerprint(text)] = text
         self._texts |= found
         return found
 

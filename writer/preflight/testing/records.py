@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.avro.schema import UnsupportedSchema, fingerprint
+from writer.avro.fingerprint import crc_fingerprint
+from writer.avro.schema_text import UnsupportedSchema
 from writer.avro.wire_format import CONFLUENT, Part, Wire
 from writer.clients.kafka_sample import RECORDS
 from writer.config.pipeline import Pipeline
@@ -81,7 +82,7 @@ class _Registry:
             if path not in self._texts:
                 text = (self._folder / path).read_text(encoding="utf-8")
                 known = len(self._ids) + 1 if self._wire.schema_id is None else self._wire.schema_id
-                self._ids[path] = fingerprint(text) if self._wire.ids == "fingerprint" else known
+                self._ids[path] = crc_fingerprint(text) if self._wire.ids == "fingerprint" else known
                 self._texts[path] = text
             return self._encoder(self._texts[path])
         except (OSError, UnsupportedSchema, ValueError) as error:
