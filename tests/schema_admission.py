@@ -93,9 +93,13 @@ def around(text: str | None) -> dict[int, str]:
 
 
 def as_value(text: str | None) -> Outcome:
+    """Fill a Delta or a Parquet table, whose log has Delta's schema."""
     values = around(text)
-    plan = start(Source(values if text is None else values | {LATER: text})).plan
-    return Outcome(plan.schemas, plan.columns)
+    schemas = start(Source(values if text is None else values | {LATER: text}))
+    before = DeltaSchema.from_arrow(pa.schema([pa.field("good", pa.int64())])).to_json()
+    after, _ = grown(before, list(schemas.columns()))
+    assert len(DeltaSchema.from_json(after).fields) == len(schemas.columns())
+    return Outcome(schemas.plan.schemas, schemas.plan.columns)
 
 
 def as_key(text: str | None) -> Outcome:
@@ -120,14 +124,6 @@ def in_iceberg(text: str | None) -> Outcome:
     made = schema_of(schemas.columns())
     mapping_of(made)
     assert len(columns_of(made)) == len(schemas.columns())
-    return Outcome(schemas.plan.schemas, schemas.plan.columns)
-
-
-def in_delta(text: str | None) -> Outcome:
-    schemas = start(Source(around(text)), settings("delta").column_rules)
-    before = DeltaSchema.from_arrow(pa.schema([pa.field("good", pa.int64())])).to_json()
-    after, _ = grown(before, list(schemas.columns()))
-    assert len(DeltaSchema.from_json(after).fields) == len(schemas.columns())
     return Outcome(schemas.plan.schemas, schemas.plan.columns)
 
 
@@ -159,6 +155,5 @@ WAYS: dict[str, Callable[[str | None], Outcome]] = {
     "privacy": with_privacy,
     "specs": with_specs,
     "iceberg": in_iceberg,
-    "delta": in_delta,
     "route": by_route,
 }
