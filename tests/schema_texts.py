@@ -1,4 +1,4 @@
-"""Texts that a registry may hold as a schema: real ones, some with parts changed, and texts that are no schema at all."""
+"""Texts that a registry may hold as a schema: real ones with some parts changed, and what is no schema at all."""
 
 import json
 import random
@@ -25,47 +25,185 @@ COLOURS = {"type": "enum", "name": "Colour", "symbols": ["RED", "GREEN"], "defau
 REAL: list[Json] = [
     record("Click", ("at", MILLIS), ("id", "long"), ("x", "int")),
     record(
-        "Order", ("at", MILLIS), ("buyer", ADDRESS), ("seller", "Address"), ("paid", MONEY), ("colour", COLOURS),
+        "Order",
+        ("at", MILLIS),
+        ("buyer", ADDRESS),
+        ("seller", "Address"),
+        ("paid", MONEY),
+        ("colour", COLOURS),
         ("lines", {"type": "array", "items": record("Line", ("sku", "string"), ("n", {"type": "int", "default": 1}))}),
-        ("notes", {"type": "map", "values": ["null", "string"]}), namespace="com.shop", doc="An order.",
+        ("notes", {"type": "map", "values": ["null", "string"]}),
+        namespace="com.shop",
+        doc="An order.",
     ),
     record(
-        "User", ("at", MILLIS), ("email", {"type": "string", "confluent:tags": ["PII"], "default": ""}),
+        "User",
+        ("at", MILLIS),
+        ("email", {"type": "string", "confluent:tags": ["PII"], "default": ""}),
         ("ip", {"type": ["null", {"type": "fixed", "name": "Ip", "size": 4}], "default": None}),
         ("device", [record("Phone", ("os", "string")), record("Browser", ("agent", {"type": "string", "pii": True}))]),
-        namespace="com.shop", aliases=["Customer"],
+        namespace="com.shop",
+        aliases=["Customer"],
     ),
     record(
-        "Reading", ("at", MILLIS), ("value", ["double", "string", "boolean"]), ("day", {"type": "int", "logicalType": "date"}),
-        ("raw", "bytes"), ("f", "float"), ("flag", {"type": "boolean", "default": False}),
+        "Reading",
+        ("at", MILLIS),
+        ("value", ["double", "string", "boolean"]),
+        ("day", {"type": "int", "logicalType": "date"}),
+        ("raw", "bytes"),
+        ("f", "float"),
+        ("flag", {"type": "boolean", "default": False}),
         ("id", {"type": "fixed", "name": "Uuid", "size": 16, "logicalType": "uuid"}),
         ("tax", {"type": "fixed", "name": "Tax", "size": 8, "logicalType": "decimal", "precision": 12, "scale": 3}),
     ),
-]  # fmt: skip
+]
 NAMES = [
-    "", "a", "at", "x", "A", "a.b", "a.element", "notes.key", ".a", "a.", "a..b", "1", "a b", "a-b", "ü", "日本", "😀",
-    "\x00", "\n", "\x1b[0m", "\ud800", "<a>", "<string>", "member0", "element", "key", "value", "_topic", "_Offset", "hour", "_key",
-    "__fastavro_parsed", "__named_schemas", "a" * 300, "a" * 20_000, "null", "int", "string", "record", "enum", "Address", "com.shop.Address",
-    "com.shop.Order", "Row", "../x", "a/b", "`", '"', "\\", "{name}", "%", "headrace_key", "headrace_frame.Head", "_hdr", "_end",
-]  # fmt: skip
+    "",
+    "a",
+    "at",
+    "x",
+    "A",
+    "a.b",
+    "a.element",
+    "notes.key",
+    ".a",
+    "a.",
+    "a..b",
+    "1",
+    "a b",
+    "a-b",
+    "ü",
+    "日本",
+    "😀",
+    "\x00",
+    "\n",
+    "\x1b[0m",
+    "\ud800",
+    "<a>",
+    "<string>",
+    "member0",
+    "element",
+    "key",
+    "value",
+    "_topic",
+    "_Offset",
+    "hour",
+    "_key",
+    "__fastavro_parsed",
+    "__named_schemas",
+    "a" * 300,
+    "a" * 20_000,
+    "null",
+    "int",
+    "string",
+    "record",
+    "enum",
+    "Address",
+    "com.shop.Address",
+    "com.shop.Order",
+    "Row",
+    "../x",
+    "a/b",
+    "`",
+    '"',
+    "\\",
+    "{name}",
+    "%",
+    "headrace_key",
+    "headrace_frame.Head",
+    "_hdr",
+    "_end",
+]
 NUMBERS = [
-    0, 1, -1, 2, 38, 39, 77, 64, 65, 127, 128, 255, 2**31 - 1, 2**31, -(2**31), 2**63, -(2**63) - 1, 10**9, 10**18, 10**400,
-    0.5, 1.0, 1e308, -0.0, float("nan"), float("inf"), float("-inf"),
-]  # fmt: skip
+    0,
+    1,
+    -1,
+    2,
+    38,
+    39,
+    77,
+    64,
+    65,
+    127,
+    128,
+    255,
+    2**31 - 1,
+    2**31,
+    -(2**31),
+    2**63,
+    -(2**63) - 1,
+    10**9,
+    10**18,
+    10**400,
+    0.5,
+    1.0,
+    1e308,
+    -0.0,
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+]
 PRIMITIVES = ["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
 TYPES = [
-    *PRIMITIVES, *PRIMITIVES, "record", "error", "enum", "fixed", "array", "map", "Address", "com.shop.Address", "none", "Order",
-]  # fmt: skip
+    *PRIMITIVES,
+    *PRIMITIVES,
+    "record",
+    "error",
+    "enum",
+    "fixed",
+    "array",
+    "map",
+    "Address",
+    "com.shop.Address",
+    "none",
+    "Order",
+]
 LOGICAL = [
-    "date", "decimal", "uuid", "duration", "time-millis", "time-micros", "timestamp-millis", "timestamp-micros",
-    "timestamp-nanos", "local-timestamp-millis", "local-timestamp-nanos", "timestamp-", "local-timestamp-days", "big-decimal", "none", "",
-]  # fmt: skip
+    "date",
+    "decimal",
+    "uuid",
+    "duration",
+    "time-millis",
+    "time-micros",
+    "timestamp-millis",
+    "timestamp-micros",
+    "timestamp-nanos",
+    "local-timestamp-millis",
+    "local-timestamp-nanos",
+    "timestamp-",
+    "local-timestamp-days",
+    "big-decimal",
+    "none",
+    "",
+]
 ATTRIBUTES = [
-    "namespace", "aliases", "default", "doc", "order", "logicalType", "precision", "scale", "confluent:tags", "pii", "x",
-    "__fastavro_parsed", "__named_schemas",
-]  # fmt: skip
+    "namespace",
+    "aliases",
+    "default",
+    "doc",
+    "order",
+    "logicalType",
+    "precision",
+    "scale",
+    "confluent:tags",
+    "pii",
+    "x",
+    "__fastavro_parsed",
+    "__named_schemas",
+]
 KEYS = ["type", "name", "fields", "items", "values", "symbols", "size", *ATTRIBUTES]
-_OF_TYPES = {"type", "items", "values", "logicalType", "precision", "scale", "default", "aliases", "confluent:tags", "size"}
+_OF_TYPES = {
+    "type",
+    "items",
+    "values",
+    "logicalType",
+    "precision",
+    "scale",
+    "default",
+    "aliases",
+    "confluent:tags",
+    "size",
+}
 
 
 def _part(rng: random.Random) -> Json:
@@ -76,7 +214,9 @@ def _part(rng: random.Random) -> Json:
 def _part_of_constants(rng: random.Random) -> Json:
     match rng.randrange(12):
         case 0:
-            return record(rng.choice(["Inner", rng.choice(NAMES)]), (rng.choice(["v", rng.choice(NAMES)]), rng.choice(TYPES)))
+            return record(
+                rng.choice(["Inner", rng.choice(NAMES)]), (rng.choice(["v", rng.choice(NAMES)]), rng.choice(TYPES))
+            )
         case 1:
             return {"type": "error", "name": "Failure", "fields": [{"name": "code", "type": "int"}]}
         case 2:
@@ -91,8 +231,9 @@ def _part_of_constants(rng: random.Random) -> Json:
             return rng.sample([*TYPES, ADDRESS, COLOURS, {"type": "array", "items": "int"}, ["int"]], rng.randrange(5))
         case 7:
             return {"type": rng.choice(["bytes", "string", {"type": "bytes"}]), "logicalType": "decimal"} | {
-                "precision": rng.choice(NUMBERS), "scale": rng.choice(NUMBERS)
-            }  # fmt: skip
+                "precision": rng.choice(NUMBERS),
+                "scale": rng.choice(NUMBERS),
+            }
         case 8:
             return {"type": rng.choice(TYPES), "logicalType": rng.choice([*LOGICAL, *_odd_values(rng)])}
         case 9:
@@ -105,9 +246,30 @@ def _part_of_constants(rng: random.Random) -> Json:
 
 def _odd_values(rng: random.Random) -> list[Json]:
     return [
-        None, True, False, {}, [], "", [[]], [None], {"a": 1}, ["a"], [["b"]], [5], rng.choice(NAMES), rng.choice(NUMBERS),
-        rng.choice(TYPES), [rng.choice(NAMES)], "PII", ["PII"], ["none"], {"mask": 4}, "hash", {"type": {}}, [{"type": []}],
-    ]  # fmt: skip
+        None,
+        True,
+        False,
+        {},
+        [],
+        "",
+        [[]],
+        [None],
+        {"a": 1},
+        ["a"],
+        [["b"]],
+        [5],
+        rng.choice(NAMES),
+        rng.choice(NUMBERS),
+        rng.choice(TYPES),
+        [rng.choice(NAMES)],
+        "PII",
+        ["PII"],
+        ["none"],
+        {"mask": 4},
+        "hash",
+        {"type": {}},
+        [{"type": []}],
+    ]
 
 
 def random_json(rng: random.Random, depth: int = 3) -> Json:

@@ -189,7 +189,7 @@ class _Form:
             full = name
         if full not in self._definitions:
             if name in KEYWORDS:
-                raise _refusal(f"{place} is a bare {name!r}; that is written as an object, such as {{'type': {name!r}, …}}")
+                raise _refusal(f"{place} is a bare {name!r}, which stands in an object of its own")
             raise _refusal(f"{place} is of type {shown(name)}, which is defined nowhere in the schema")
         if full in self.named:
             return full

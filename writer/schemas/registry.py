@@ -225,7 +225,11 @@ class SchemaFiles:
         """`keys`: files of the schemas of keys. `section`: of the configuration, which names the files."""
         self._keys, self._section = keys or {}, section
         try:
-            self._texts = {schema_id: path.read_text(encoding="utf-8") for schema_id, path in files.items()}
+            # A name that is not UTF-8 is refused by the parser.
+            self._texts = {
+                schema_id: path.read_text(encoding="utf-8", errors="surrogateescape")
+                for schema_id, path in files.items()
+            }
         except OSError as error:
             raise file_error(f"{self._section}: cannot read {error.filename}: {error.strerror}", error) from error
 
