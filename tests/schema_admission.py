@@ -10,6 +10,7 @@ import pyarrow as pa
 from deltalake import Schema as DeltaSchema
 
 from tests.schema_texts import MILLIS, record
+from writer.avro.schema import parse
 from writer.avro.schema_plan import ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
 from writer.batch.record_columns import RecordColumns
 from writer.commit.target_table import admitted
@@ -19,7 +20,8 @@ from writer.config.record_rules import EventSpec
 from writer.privacy.keyring import KeyId, KeyringPlace, KeySource
 from writer.privacy.policy import Action, Policies
 from writer.privacy.protected_schema import Privacy
-from writer.schemas.schema_id_check import IdMeanings
+from writer.schemas.schema_id_check import IdMeanings, meant
+from writer.schemas.subjects import full_name
 from writer.schemas.tracker import Admission, Schemas
 from writer.table.iceberg.metadata.schema import columns_of, mapping_of, schema_of
 from writer.table.schema_evolution import grown
@@ -99,6 +101,9 @@ def as_value(text: str | None) -> Outcome:
     before = DeltaSchema.from_arrow(pa.schema([pa.field("good", pa.int64())])).to_json()
     after, _ = grown(before, list(schemas.columns()))
     assert len(DeltaSchema.from_json(after).fields) == len(schemas.columns())
+    if text is not None and isinstance(schemas.plan.schemas[TEXT], WriterSchema):
+        assert meant(text) is not None
+        assert full_name(text) == parse(text).root["name"]
     return Outcome(schemas.plan.schemas, schemas.plan.columns)
 
 

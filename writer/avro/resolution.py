@@ -6,8 +6,10 @@ defaults) is a `Reader`, worked out anew from the registered schemas at each sta
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -112,6 +114,8 @@ _BRANCH_WIDENED: Mapping[Widening, Mapping[str, tuple[str, ...]]] = {
     "iceberg": {"long": ("int",), "double": ("float",)},
     "none": {},
 }
+# Of JSON, inside one another: delta-rs reads at most 127, and the table around the columns has some.
+_BRACKETS_MAX = 121
 _MEMBER = re.compile(r"member(\d+)")
 _MICROSECONDS = {"ms": 1_000, "us": 1}
 _TIMES_OF_DAY = {("int", "time-millis"), ("long", "time-micros")}
@@ -160,6 +164,21 @@ def resolve(
     return ResolvedSchema(pa.schema(fields), known, mapping, seams)
 
 
+def check_depth(columns: pa.Schema) -> None:
+    """Raise UnsupportedSchema for columns whose schema no reader of a table's log takes: too deep as JSON."""
+    deepest = max((_brackets(column.type) for column in columns), default=0)
+    if deepest > _BRACKETS_MAX:
+        raise avro.UnsupportedSchema("its records and unions lie more than 40 levels inside one another; flatten it")
+
+
+def _brackets(kind: pa.DataType) -> int:
+    """Return how many brackets stand inside one another where a type is written as Delta and Iceberg do."""
+    if pa.types.is_map(kind):
+        return 1 + max(_brackets(kind.key_type), _brackets(kind.item_type))
+    inner = max((_brackets(kind.field(number).type) for number in range(kind.num_fields)), default=0)
+    return inner + (3 if pa.types.is_struct(kind) else 1)
+
+
 def check_dotted_paths(columns: pa.Schema, reserved: frozenset[str]) -> None:
     """Raise UnsupportedSchema for two fields whose paths, with dots between the names, are alike but for their case.
 
@@ -198,8 +217,12 @@ class _Resolution:
         self._is_newest = is_newest
         # Shared with trials: else each level of unions is tried twice as often as the one around it.
         self._trials = dict[tuple[Place, str], bool]() if trials is None else trials
-        self.names, self.branches, self.times = dict(reader.names), dict(reader.branches), dict(reader.times)
-        self._unions = {place[:-1] for place in reader.branches}
+        self.names = dict(reader.names)
+        self.branches = dict(reader.branches)
+        self.times = dict(reader.times)
+        # By place of a union: name of a branch → its member.
+        self._unions = _group_by_place(reader.branches)
+        self._records = {place[:-1] for place in reader.names}
         self.parts: dict[Place, Mapping[str, str]] = {}
         self.wrapped: dict[Place, str] = {}
         self.divided: dict[Place, int] = {}
@@ -222,6 +245,7 @@ class _Resolution:
             if self._is_newest or member not in have:
                 self.declared[*place, member] = (default_of(self._record, spec), kind)
             self.names[*place, spec["name"]] = member
+            self._records.add(place)
             for alias in spec.get("aliases", []):
                 self.names.setdefault((*place, alias), member)
         return members, mapping
@@ -233,6 +257,7 @@ class _Resolution:
         by_case = {name.lower(): name for name in have}
         taken = {f["name"] for f in fields if f["name"] in have}
         mapping: dict[str, str] = {}
+        filled: set[str] = set()
         for spec in fields:
             name, aliases = str(spec["name"]), spec.get("aliases", [])
             stored = next((known for known in (name, *aliases) if known in have), None)
@@ -242,9 +267,10 @@ class _Resolution:
             if by_case.setdefault(member.lower(), member) != member:
                 other = _dotted(".".join(place), by_case[member.lower()])
                 raise avro.UnsupportedSchema(f"field {_dotted(at, name)!r} differs from column {other!r} only in case")
-            if member in mapping.values():
+            if member in filled:
                 raise avro.UnsupportedSchema(f"two fields would fill column {_dotted('.'.join(place), member)!r}")
             mapping[name] = member
+            filled.add(member)
             taken.add(member)
         return mapping
 
@@ -320,7 +346,8 @@ class _Resolution:
         """Fill a union of several: each branch its own member, matched by name at any position."""
         if have is not None and not self._is_union(place, branches, have):
             raise avro.UnsupportedSchema(f"field {at!r} is {want}, but column {'.'.join(place)!r} holds {have}")
-        mine = {f"member{i}": branch for i, branch in enumerate(branches) if f"member{i}" in want.names}
+        stored = set(want.names)
+        mine = {f"member{i}": branch for i, branch in enumerate(branches) if f"member{i}" in stored}
         members = {} if have is None else {part.name: part.type for part in have}
         targets = {source: source for source in mine} if have is None else self._targets_in(place, mine, members)
         for source, member in targets.items():
@@ -341,11 +368,12 @@ class _Resolution:
 
     def _fill(self, place: Place, at: str, branch: avro.Schema, member: str, members: dict[str, pa.DataType]) -> None:
         members[member] = self._kind((*place, member), f"{at}.{member}", branch, members.get(member))
+        union = self._unions.setdefault(place, {})
         name, *aliases = avro.branch_names(branch)
-        self.branches[*place, name] = member
+        union[name] = member
         for alias in aliases:
-            self.branches.setdefault((*place, alias), member)
-        self._unions.add(place)
+            union.setdefault(alias, member)
+        self.branches |= {(*place, known): union[known] for known in (name, *aliases)}
 
     def _targets_in(
         self, place: Place, mine: Mapping[str, avro.Schema], members: Mapping[str, pa.DataType]
@@ -355,20 +383,25 @@ class _Resolution:
         Else one that it is promoted to, or that it widens; else one without a name so far; else a new one, whose number
         follows the others. No two branches have one member. (Avro 1.12, "Schema Resolution" and "Aliases")
         """
-        known = {at[-1]: member for at, member in self.branches.items() if at[:-1] == place and member in members}
+        known = {name: member for name, member in self._unions.get(place, {}).items() if member in members}
         targets = self._named_targets(place, mine, members, known)
-        unnamed = [member for member in members if member not in known.values()]
+        taken = set(targets.values())
+        named = set(known.values())
+        unnamed = [member for member in members if member not in named]
         free = max(map(_number, members), default=-1) + 1
         for key, branch in mine.items():
             if key in targets:
                 continue
             name, want = avro.branch_names(branch)[0], avro.table_type(self._record, branch)
             near = (*_BRANCH_PROMOTIONS.get(name, ()), *_BRANCH_WIDENED[self._widen].get(name, ()))
-            found = [known[other] for other in near if other in known]
-            found += [member for member in unnamed if _alike(want, members[member])]
-            target = next((member for member in found if member not in targets.values()), f"member{free}")
+            fitting = chain(
+                (known[other] for other in near if other in known),
+                (member for member in unnamed if member not in taken and _alike(want, members[member])),
+            )
+            target = next((member for member in fitting if member not in taken), f"member{free}")
             free += target == f"member{free}"
             targets[key] = target
+            taken.add(target)
         return targets
 
     def _named_targets(
@@ -380,23 +413,31 @@ class _Resolution:
     ) -> dict[str, str]:
         """Find the members that branches have by their names. `known`: name of a branch → its member."""
         targets: dict[str, str] = {}
+        taken: set[str] = set()
         names = {key: avro.branch_names(branch) for key, branch in mine.items()}
+        keys = {full: key for key, (full, *_) in reversed(names.items())}
         # Of two branches that one member is known for, the one has it for which it was made.
         for name, member in known.items():
-            key = next((key for key, (full, *_) in names.items() if full == name), None)
-            if key is not None and member not in targets.values():
+            key = keys.get(name)
+            if key is not None and member not in taken:
                 targets[key] = member
+                taken.add(member)
         for key, (_, *aliases) in names.items():
             by_alias = next((known[alias] for alias in aliases if alias in known), None)
-            if key not in targets and by_alias is not None and by_alias not in targets.values():
+            if key not in targets and by_alias is not None and by_alias not in taken:
                 targets[key] = by_alias
+                taken.add(by_alias)
+        by_short_name = defaultdict[str, set[str]](set)
+        for name, member in known.items():
+            by_short_name[avro.short_name(name)].add(member)
         for key, (full, *_) in names.items():
-            near = {member for name, member in known.items() if avro.short_name(name) == avro.short_name(full)}
-            if key in targets or len(near) != 1 or not near.isdisjoint(targets.values()):
+            near = by_short_name.get(avro.short_name(full), set())
+            if key in targets or len(near) != 1 or not near.isdisjoint(taken):
                 continue
-            (by_short_name,) = near
-            if self._fits((*place, by_short_name), mine[key], members[by_short_name]):
-                targets[key] = by_short_name
+            (member,) = near
+            if self._fits((*place, member), mine[key], members[member]):
+                targets[key] = member
+                taken.add(member)
         return targets
 
     def _fits(self, place: Place, branch: avro.Schema, have: pa.DataType) -> bool:
@@ -430,11 +471,19 @@ class _Resolution:
             return True
         named = pa.types.is_struct(have) and all(_MEMBER.fullmatch(name) for name in have.names)
         is_record = isinstance(schema, dict) and schema["type"] == "record"
-        return named and not is_record and not any(known[:-1] == place for known in self.names)
+        return named and not is_record and place not in self._records
 
     def _remember_parts(self, place: Place, sources: Mapping[str, str]) -> None:
         if any(member != source for member, source in sources.items()):
             self.parts[place] = sources
+
+
+def _group_by_place(branches: Mapping[Place, str]) -> dict[Place, dict[str, str]]:
+    """Return the members of branches by the place of their union, and by their names."""
+    unions: dict[Place, dict[str, str]] = {}
+    for place, member in branches.items():
+        unions.setdefault(place[:-1], {})[place[-1]] = member
+    return unions
 
 
 def time_of_day(schema: avro.Schema) -> str | None:

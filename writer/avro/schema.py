@@ -65,7 +65,7 @@ class Record:
         return self.form.named
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=64)
 def parse(text: str) -> Record:
     """Parse a schema's JSON text. Raises UnsupportedSchema when it is no record, refers to itself, or holds nothing."""
     form = parse_schema(text)

@@ -15,7 +15,7 @@ from bucketers.arrow import contiguous
 from writer.avro import schema
 from writer.avro.column_cast import SEAMLESS, Seams, absent, fitted
 from writer.avro.decode import is_native
-from writer.avro.resolution import Reader, ResolvedSchema, Widening, check_dotted_paths, resolve
+from writer.avro.resolution import Reader, ResolvedSchema, Widening, check_depth, check_dotted_paths, resolve
 from writer.privacy.column_protection import Protection
 from writer.privacy.field_decryption import Decryption
 from writer.privacy.path_policies import RecordPolicies
@@ -256,6 +256,7 @@ class SchemaPlan:
         """Resolve a schema against the columns. `schema_id`: None for what a spec makes, which is always the newest."""
         is_newest = schema_id is None or self._is_newest(schema_id)
         resolved = resolve(record, self.columns, self.reader, self.reserved, widen=self.widen, is_newest=is_newest)
+        check_depth(resolved.columns)
         if self.dotted_paths:
             check_dotted_paths(resolved.columns, self.reserved)
         return resolved

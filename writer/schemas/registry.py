@@ -89,7 +89,11 @@ class ConfluentRegistry:
 
     def registered(self, schema_id: int) -> Schema:
         """Return a schema by id with what the registry keeps beside it. Raises as `schema` does."""
-        return Schema.from_dict(self._envelope(schema_id))
+        envelope = self._envelope(schema_id)
+        try:
+            return Schema.from_dict(envelope)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise self.unreachable(error) from error
 
     def subjects_of(self, schema_id: int) -> list[str]:
         """Return the subjects that have a schema, deleted ones too. Raises RegistryUnreachable."""
