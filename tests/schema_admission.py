@@ -1,7 +1,7 @@
-"""The ways on which a registered text becomes part of a plan, each with a good schema on either side of it."""
+"""The ways on which registered texts become part of a plan, with a good schema on either side of them."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -27,9 +27,9 @@ from writer.table.iceberg.metadata.schema import columns_of, mapping_of, schema_
 from writer.table.schema_evolution import grown
 
 GOOD = 1
-TEXT = 2
-WIDER = 3
-LATER = 4  # id of the same text, of which no subject of the topic has a version
+WIDER = 2
+TEXT = 10  # id of the first text; those of the others follow
+LATER = 1_000  # the same for texts of which no subject of the topic has a version
 _GOOD_FIELDS = (("good_at", MILLIS), ("good", "long"))
 TEXTS = {
     GOOD: json.dumps(record("Good", *_GOOD_FIELDS, namespace="g")),
@@ -57,7 +57,7 @@ class Source:
         return self.values[schema_id]
 
     def known(self, topic: str) -> Mapping[int, str]:  # noqa: ARG002 - one topic
-        return {schema_id: text for schema_id, text in self.values.items() if schema_id != LATER}
+        return {schema_id: text for schema_id, text in self.values.items() if schema_id < LATER}
 
     def of_keys(self) -> "Source":
         return Source(self.keys)
@@ -72,7 +72,7 @@ class Outcome:
 
 
 def start(source: Source, rules: ColumnRules | None = None, **more: Any) -> Schemas:
-    """Return the schemas of a pipeline that has started, and then has met a record of the text, if it is there."""
+    """Return the schemas of a pipeline that has started, and then has met records of what no subject has."""
     schemas = Schemas(
         "p",
         source,
@@ -83,58 +83,62 @@ def start(source: Source, rules: ColumnRules | None = None, **more: Any) -> Sche
         **more,
     )
     schemas.begin(["t"])
-    if LATER in source.values:
+    met = [schema_id for schema_id in source.values if schema_id >= LATER]
+    if met:
         schemas.follow(schemas.columns())
-        schemas.learn([LATER])
+        schemas.learn(met)
     schemas.meant_by([number for number, known in schemas.plan.schemas.items() if isinstance(known, WriterSchema)])
     return schemas
 
 
-def around(text: str | None) -> dict[int, str]:
-    return TEXTS if text is None else {GOOD: TEXTS[GOOD], TEXT: text, WIDER: TEXTS[WIDER]}
+def numbered(texts: Sequence[str], first: int = TEXT) -> dict[int, str]:
+    return dict(enumerate(texts, first))
 
 
-def as_value(text: str | None) -> Outcome:
+def around(texts: Sequence[str]) -> dict[int, str]:
+    return {GOOD: TEXTS[GOOD], **numbered(texts), WIDER: TEXTS[WIDER]}
+
+
+def as_value(texts: Sequence[str]) -> Outcome:
     """Fill a Delta or a Parquet table, whose log has Delta's schema."""
-    values = around(text)
-    schemas = start(Source(values if text is None else values | {LATER: text}))
+    schemas = start(Source(around(texts) | numbered(texts, LATER)))
     before = DeltaSchema.from_arrow(pa.schema([pa.field("good", pa.int64())])).to_json()
     after, _ = grown(before, list(schemas.columns()))
     assert len(DeltaSchema.from_json(after).fields) == len(schemas.columns())
-    if text is not None and isinstance(schemas.plan.schemas[TEXT], WriterSchema):
-        assert meant(text) is not None
-        assert full_name(text) == parse(text).root["name"]
+    for schema_id, text in numbered(texts).items():
+        if isinstance(schemas.plan.schemas[schema_id], WriterSchema):
+            assert meant(text) is not None
+            assert full_name(text) == parse(text).root["name"]
     return Outcome(schemas.plan.schemas, schemas.plan.columns)
 
 
-def as_key(text: str | None) -> Outcome:
-    texts = {} if text is None else {TEXT: text}
-    keys = start(Source(keys={**texts, WIDER: '"string"'}), record_columns=KEY_COLUMNS).keys
+def as_key(texts: Sequence[str]) -> Outcome:
+    keys = start(Source(keys={**numbered(texts), WIDER: '"string"'}), record_columns=KEY_COLUMNS).keys
     assert keys is not None
     return Outcome(keys.plan.schemas, keys.plan.columns)
 
 
-def with_privacy(text: str | None) -> Outcome:
-    plan = start(Source(around(text)), privacy=Privacy(POLICIES, KEYS)).plan
+def with_privacy(texts: Sequence[str]) -> Outcome:
+    plan = start(Source(around(texts)), privacy=Privacy(POLICIES, KEYS)).plan
     return Outcome(plan.schemas, plan.columns)
 
 
-def with_specs(text: str | None) -> Outcome:
-    plan = start(Source(around(text)), specs=(SPEC,)).plan
+def with_specs(texts: Sequence[str]) -> Outcome:
+    plan = start(Source(around(texts)), specs=(SPEC,)).plan
     return Outcome(plan.schemas, plan.columns)
 
 
-def in_iceberg(text: str | None) -> Outcome:
-    schemas = start(Source(around(text)), settings("iceberg").column_rules)
+def in_iceberg(texts: Sequence[str]) -> Outcome:
+    schemas = start(Source(around(texts)), settings("iceberg").column_rules)
     made = schema_of(schemas.columns())
     mapping_of(made)
     assert len(columns_of(made)) == len(schemas.columns())
     return Outcome(schemas.plan.schemas, schemas.plan.columns)
 
 
-def by_route(text: str | None) -> Outcome:
+def by_route(texts: Sequence[str]) -> Outcome:
     """Decode by one plan, and fill a table of a route by another, which needs an event time and a bucket."""
-    decoding = start(Source(around(text)), admission=Admission(extended=SchemaPlan.decode_only)).plan
+    decoding = start(Source(around(texts)), admission=Admission(extended=SchemaPlan.decode_only)).plan
     plan = SchemaPlan(pa.schema([]))
     for schema_id, known in decoding.schemas.items():
         if isinstance(known, WriterSchema):
@@ -154,7 +158,7 @@ def settings(form: str) -> Pipeline:
     )
 
 
-WAYS: dict[str, Callable[[str | None], Outcome]] = {
+WAYS: dict[str, Callable[[Sequence[str]], Outcome]] = {
     "value": as_value,
     "key": as_key,
     "privacy": with_privacy,

@@ -298,14 +298,14 @@ DOTTED: Mapping[str, tuple[Json, ...]] = {
 @pytest.mark.parametrize("case", DOTTED)
 def test_a_dotted_name_that_iceberg_takes_for_another_is_rejected_there_alone(case: str) -> None:
     text = json.dumps(record("R", *DOTTED[case]))
-    known = in_iceberg(text).schemas[TEXT]
+    known = in_iceberg([text]).schemas[TEXT]
     assert isinstance(known, RejectedSchema)
     assert "has the name of a field inside another" in known.reason
     admitted(text)
 
 
 def test_a_dotted_name_of_no_other_field_is_a_column_in_iceberg() -> None:
-    assert isinstance(in_iceberg(json.dumps(record("R", ("a.b", "long")))).schemas[TEXT], WriterSchema)
+    assert isinstance(in_iceberg([json.dumps(record("R", ("a.b", "long")))]).schemas[TEXT], WriterSchema)
 
 
 @pytest.mark.parametrize("name", ["a.b", "<string>"])
