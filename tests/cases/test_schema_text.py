@@ -358,3 +358,23 @@ def test_a_registered_text_that_is_no_schema_harms_no_test_of_a_pipeline(
     (tmp_path / "odd.test.yaml").write_text(yaml.safe_dump(case | {"records": records, "expect": expect}))
     done = CliRunner().invoke(app, ["test", "odd.test.yaml"])
     assert done.exit_code == 0, done.output + str(done.exception)
+
+
+def test_what_nobody_foresaw_rejects_the_schema_alone_and_says_so() -> None:
+    def fail(_: SchemaPlan, __: int, text: str, ___: object) -> SchemaPlan:
+        raise RecursionError(text)
+
+    before = SchemaPlan(pa.schema([])).extend(GOOD, TEXTS[GOOD])
+    after = before.extended_by(TEXT, PLAIN, fail)
+    known = after.schemas[TEXT]
+    assert isinstance(known, RejectedSchema)
+    assert f"{UNFORESEEN} (RecursionError)" in known.reason
+    assert (after.columns, after.schemas[GOOD]) == (before.columns, before.schemas[GOOD])
+
+
+def test_columns_are_no_deeper_than_the_readers_of_a_log_take() -> None:
+    deep: Json = record("R99", ("x", "int"))
+    for level in range(41):
+        deep = record(f"R{level}", ("a", deep))
+    assert "more than 40 levels inside one another" in reason(json.dumps(deep))
+    admitted(json.dumps(deep["fields"][0]["type"]))
