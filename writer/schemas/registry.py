@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 from confluent_kafka.schema_registry import Schema
 
-from writer.avro.schema import UnsupportedSchema, fingerprint
+from writer.avro.fingerprint import crc_fingerprint
+from writer.avro.schema_text import UnsupportedSchema
 from writer.avro.wire_format import Ids, is_guid, show_id
 from writer.clients.http import RequestFailed
 from writer.config.connections import Registry
@@ -99,7 +100,11 @@ class ConfluentRegistry:
 
     def registered(self, schema_id: int) -> Schema:
         """Return a schema by id with what the registry keeps beside it. Raises as `schema` does."""
-        return Schema.from_dict(self._envelope(schema_id))
+        envelope = self._envelope(schema_id)
+        try:
+            return Schema.from_dict(envelope)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise self.unreachable(error) from error
 
     def subjects_of(self, schema_id: int) -> list[str]:
         """Return the subjects that have a schema, deleted ones too. Raises RegistryUnreachable."""
@@ -262,7 +267,11 @@ class SchemaFiles:
         """`keys`: files of the schemas of keys. `section`: of the configuration, which names the files."""
         self._keys, self._section = keys or {}, section
         try:
-            self._texts = {schema_id: path.read_text(encoding="utf-8") for schema_id, path in files.items()}
+            # A name that is not UTF-8 is refused by the parser.
+            self._texts = {
+                schema_id: path.read_text(encoding="utf-8", errors="surrogateescape")
+                for schema_id, path in files.items()
+            }
         except OSError as error:
             raise file_error(f"{self._section}: cannot read {error.filename}: {error.strerror}", error) from error
 
@@ -304,7 +313,7 @@ class ByFingerprint:
         found: dict[int, str] = {}
         for text in self._schemas.known(topic).values():
             with suppress(UnsupportedSchema):
-                found[fingerprint(text)] = text
+                found[crc_fingerprint(text)] = text
         self._texts |= found
         return found
 

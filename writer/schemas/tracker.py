@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from writer.avro.schema_plan import PROVENANCE, ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
+from writer.avro.schema_text import UnsupportedSchema, read_json
 from writer.avro.union_members import TABLE, UnionMembers, union_members, with_members
 from writer.avro.wire_format import CONFLUENT, Part, Wire, show_id
 from writer.batch.record_columns import RecordColumns
@@ -113,7 +114,8 @@ class Schemas:
         self._hold = RegistryHold(pipeline, stopping or threading.Event(), unknown_ids)
         self._specs = () if decode_only else specs  # of a route, those of its tables
         self.plan = SchemaPlan(
-            pa.schema([]), self._reserved, widen=rules.widen, specs=self._specs, privacy=privacy
+            pa.schema([]), self._reserved, widen=rules.widen, dotted_paths=rules.dotted_paths, specs=self._specs,
+            privacy=privacy,
         )  # fmt: skip
         if privacy is not None:
             self._record_columns = replace(record_columns, key_source=privacy.keys)
@@ -207,7 +209,13 @@ class Schemas:
     def _anew(self, columns: pa.Schema, members: UnionMembers) -> None:
         since = self.meanings.since(self._wire.ids)
         plan = SchemaPlan(
-            columns, self._reserved, widen=self.plan.widen, since=since, specs=self._specs, privacy=self.plan.privacy
+            columns,
+            self._reserved,
+            widen=self.plan.widen,
+            dotted_paths=self.plan.dotted_paths,
+            since=since,
+            specs=self._specs,
+            privacy=self.plan.privacy,
         )
         self.plan = self._registered(plan.beginning_from(members))
 
@@ -450,7 +458,7 @@ class _Wrapped:
 
     def _around(self, text: str) -> str:
         try:
-            fields = [{"name": self.field, "type": json.loads(text)}]
-        except ValueError:
+            fields = [{"name": self.field, "type": read_json(text)}]
+        except UnsupportedSchema:
             return text  # no Avro, such as Protobuf: rejected as it is
         return json.dumps({"type": "record", "name": KEY_RECORD, "fields": fields})

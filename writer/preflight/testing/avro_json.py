@@ -14,11 +14,10 @@ from io import BytesIO
 from typing import Any
 
 from fastavro import schemaless_writer
-from fastavro.schema import parse_schema
 
+from writer.avro.schema_text import Schema, parse_schema
 from writer.config.base import did_you_mean
 
-Schema = Any  # Avro schemas are JSON: str | list | dict
 Place = tuple[str, ...]  # of a value: names of fields, positions in lists
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PER_SECOND = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
@@ -37,28 +36,24 @@ class AvroEncoder:
     """Encodes values of one schema, of any type."""
 
     def __init__(self, text: str) -> None:
-        """Raise ValueError for what is no Avro schema."""
-        self._named = dict[str, Schema]()
-        try:
-            self._root = parse_schema(json.loads(text), named_schemas=self._named, _force=True)
-        except Exception as error:  # fastavro raises what it stumbles over, such as KeyError for a missing "items"
-            raise ValueError(f"no Avro schema: {type(error).__name__}: {error}") from error
+        """Raise UnsupportedSchema for what is no Avro schema."""
+        self._form = parse_schema(text)
 
     def __call__(self, value: Any) -> bytes:
         """Return the binary form of a value. Raises NotOfType."""
         out = BytesIO()
-        self._write(out, value, self._root, ())
+        self._write(out, value, self._form.root, ())
         return out.getvalue()
 
     def _write(self, out: BytesIO, value: Any, kind: Schema, at: Place) -> None:
-        kind = self._named.get(kind, kind) if isinstance(kind, str) else kind
+        kind = self._form.resolve(kind)
         if isinstance(kind, list):
             number, inner = self._branch(value, kind, at)
             schemaless_writer(out, "long", number)
             self._write(out, inner, kind[number], at)
             return
         match type_name(kind):
-            case "record" | "error":
+            case "record":
                 self._record(out, _of(dict, value, at), kind, at)
             case "array":
                 for place, item in _block(out, list(enumerate(_of(list, value, at)))):
@@ -103,7 +98,7 @@ class AvroEncoder:
 
     def _branch_name(self, kind: Schema) -> str:
         """Return the name of a type in a union: in full, of a type that has one."""
-        kind = self._named.get(kind, kind) if isinstance(kind, str) else kind
+        kind = self._form.resolve(kind)
         return str(kind["name"]) if isinstance(kind, dict) and "name" in kind else type_name(kind)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.avro.schema import UnsupportedSchema, fingerprint
+from writer.avro.fingerprint import crc_fingerprint
+from writer.avro.schema_text import UnsupportedSchema
 from writer.avro.wire_format import CONFLUENT, Part, Wire
 from writer.clients.kafka_sample import RECORDS
 from writer.config.pipeline import Pipeline
@@ -33,7 +34,7 @@ def made(
     values = _Registry(folder, "value", pipeline.wire.fixed or CONFLUENT)
     keys = _Registry(folder, "key", (None if key is None else key.wire.fixed) or CONFLUENT)
     for path in file.registered:
-        values.encoder(path, "registered")
+        values.register(path, "registered")
     topic = file.topic or next(iter(pipeline.topics.names), None)
     rows, places, ends = list[dict[str, Any]](), dict[str, Place](), dict[tuple[str, int], int]()
     for label, one in given.items():
@@ -75,18 +76,26 @@ class _Registry:
         self._ids, self._texts = dict[Path, int](), dict[Path, str]()
         self._encoder = cache(AvroEncoder)
 
-    def encoder(self, path: Path, where: str) -> AvroEncoder:
-        """Return the encoder of a schema, which has an id from then on. Raises Unusable."""
+    def register(self, path: Path, where: str) -> None:
+        """Give a text an id, also one that is no schema, as a registry may have it. Raises Unusable."""
+        if path in self._texts:
+            return
         try:
-            if path not in self._texts:
-                text = (self._folder / path).read_text(encoding="utf-8")
-                known = len(self._ids) + 1 if self._wire.schema_id is None else self._wire.schema_id
-                self._ids[path] = fingerprint(text) if self._wire.ids == "fingerprint" else known
-                self._texts[path] = text
-            return self._encoder(self._texts[path])
-        except (OSError, UnsupportedSchema, ValueError) as error:
+            text = (self._folder / path).read_text(encoding="utf-8")
+            known = len(self._ids) + 1 if self._wire.schema_id is None else self._wire.schema_id
+            self._ids[path] = crc_fingerprint(text) if self._wire.ids == "fingerprint" else known
+        except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise Unusable(f"{where}: {self._folder / path}: {why}") from error
+        self._texts[path] = text
+
+    def encoder(self, path: Path, where: str) -> AvroEncoder:
+        """Return the encoder of a schema, which has an id from then on. Raises Unusable."""
+        self.register(path, where)
+        try:
+            return self._encoder(self._texts[path])
+        except UnsupportedSchema as error:
+            raise Unusable(f"{where}: {self._folder / path}: {error}") from error
 
     def written(self, value: Any, path: Path | None, where: str, headers: list[dict[str, Any]]) -> bytes | None:
         """Return a value in the wire format, and add to the headers what that needs there; None is none.
