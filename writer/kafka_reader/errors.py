@@ -58,6 +58,19 @@ class Corrupt(ReadFailed):
     """An answer or a record batch is damaged, or larger than what is allowed."""
 
 
+def damaged_batch(source: Source, offset: int, reason: str) -> Corrupt:
+    """Return the error for a record batch that cannot be read, with the way on. `offset`: its first."""
+    topic, partition = source
+    return Corrupt(
+        f"{topic}/{partition} at offset {offset}: {reason}. Let a replica whose copy is sound lead the partition. "
+        f"Where there is none, `headrace topic adopt --offsets {topic}:{partition}=OFFSET` reads on behind the batch: "
+        "its records are left out",
+        topic,
+        partition,
+        offset,
+    )
+
+
 class OldRecordFormat(ReadFailed):
     """Records in a message format from before Kafka 0.11."""
 
