@@ -42,13 +42,6 @@ class TopicGone(ReadFailed):
 class LostRecords(ReadFailed):
     """The log does not hold the offsets of the range: retention took them, or the log was truncated."""
 
-    @property
-    def source(self) -> Source:
-        """Topic and partition of the range."""
-        assert self.topic is not None
-        assert self.partition is not None
-        return self.topic, self.partition
-
 
 class LogDiverged(ReadFailed):
     """The log has other records, or none, where records were read before: it was cut."""
