@@ -21,7 +21,7 @@ from writer.specs.spec import SpecError
 from writer.specs.step import Step
 
 MEMORY_BYTES = 3 << 30  # more than the process has once it is ready
-ROWS = 6
+ROWS = 4
 SEEDS = 100  # so many tables there are
 _TEXT = pa.field("element", pa.string())
 COLUMNS = pa.schema(
