@@ -139,7 +139,7 @@ def test_a_broker_that_goes_silent_is_a_sentence(cluster, topic, bootstrap):
     write(bootstrap, name, [(0, None, b"v", 0)])
     spans = kafka_sample.spans(cluster, [name], 1)
     nobody = Kafka.model_validate({"bootstrap_servers": "127.0.0.1:1", "request_timeout": "1 s"})
-    with pytest.raises(HeadraceError, match=rf"sends no records of {name}/0 within 1 s"):
+    with pytest.raises(HeadraceError, match=r"no Kafka broker answers at 127.0.0.1:1 within 1 s"):
         kafka_sample.read(nobody, spans)
 
 
