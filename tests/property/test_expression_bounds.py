@@ -21,7 +21,8 @@ from writer.specs.growth import BYTES_MAX, GROWING
 
 ANSWER_WITHIN_S = 60
 IS_LONG = settings.default.max_examples >= 1_000
-EXAMPLES = 50_000 if IS_LONG else 200  # of each test: 100,000 in the long profile
+CALLS = 70_000 if IS_LONG else 200
+GROWING_CALLS = 30_000 if IS_LONG else 200  # of functions that multiply: each takes twice as long
 CALLS_AT_ONCE = 20  # that one seed gives: hypothesis takes longer to draw a call than the child to evaluate it
 SEED = st.integers(0, 2**32)
 DEPTH = 2 if IS_LONG else 1  # of calls inside calls
@@ -173,13 +174,13 @@ def test_no_call_that_once_ended_the_process_ends_it(child: Child, sql: str) -> 
         child.ask([sql], seed)
 
 
-@settings(max_examples=EXAMPLES // CALLS_AT_ONCE, deadline=None, phases=[Phase.generate])
+@settings(max_examples=CALLS // CALLS_AT_ONCE, deadline=None, phases=[Phase.generate])
 @given(seed=SEED)
 def test_no_function_ends_the_process(child: Child, seed: int) -> None:
     child.ask(draw_calls(seed, ALLOWED, CALLS_AT_ONCE), seed)
 
 
-@settings(max_examples=EXAMPLES // CALLS_AT_ONCE, deadline=None, phases=[Phase.generate])
+@settings(max_examples=GROWING_CALLS // CALLS_AT_ONCE, deadline=None, phases=[Phase.generate])
 @given(seed=SEED)
 def test_no_function_that_multiplies_ends_the_process(child: Child, seed: int) -> None:
     child.ask(draw_calls(seed, ALLOWED & GROWING.keys(), CALLS_AT_ONCE), seed)
