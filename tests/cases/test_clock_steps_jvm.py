@@ -68,15 +68,18 @@ def test_commits_go_on_after_a_step_of_the_clock_of_driver_and_jvm(
     lake = site.pipeline("events", [name], commit={"max_delay": "3 s"})
     site.fill(name, 100)
     writer = site.start(env=clock.environment)
-    writer.until(lambda: writer.commits() >= 1)
-    feed_until(site, name, writer, 3)
-    clock.step(step_s)
-    stepped = writer.commits()
-    passed_s = feed_until(site, name, writer, stepped + 2)
-    assert passed_s < WITHIN_S
-    writer.until(lambda: "clock_stepped" in writer.said(), WITHIN_S)
-    said = writer.stop()
-    steps_s = [float(seconds) for seconds in re.findall(r"clock_stepped.* seconds=(-?[\d.]+)", said)]
-    assert step_s == pytest.approx(sum(steps_s), abs=2), said
+    try:
+        writer.until(lambda: writer.commits() >= 1)
+        feed_until(site, name, writer, 3)
+        clock.step(step_s)
+        stepped = writer.commits()
+        passed_s = feed_until(site, name, writer, stepped + 2)
+        assert passed_s < WITHIN_S
+        writer.until(lambda: "clock_stepped" in writer.said(), WITHIN_S)
+        said = writer.stop()
+        steps_s = [float(seconds) for seconds in re.findall(r"clock_stepped.* seconds=(-?[\d.]+)", said)]
+        assert step_s == pytest.approx(sum(steps_s), abs=2), said
+    finally:
+        writer.kill()
     site.once()
     oracle.check(lake, "events", site.ends(name))
