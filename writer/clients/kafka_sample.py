@@ -164,7 +164,7 @@ def _silent_broker(kafka: Kafka, source: Source) -> BrokerUnreachable:
 def _read_by_consumer(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
     """Read logs in a format from before Kafka 0.11, whose records have no headers. Raises as `read` does."""
     left = {source: end for source, (_, end) in wanted.items()}
-    found: list[Message] = []
+    records: list[Message] = []
     held_bytes = 0
     with _assigned(kafka, {source: wanted[source][0] for source in left}) as opened:
         deadline = _deadline(kafka)
@@ -177,14 +177,14 @@ def _read_by_consumer(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordB
                 source = (message.topic(), message.partition())
                 at_end = _at_end(message, kafka)
                 if not at_end and message.offset() < wanted[source][1]:
-                    found.append(message)
+                    records.append(message)
                     held_bytes += len(message)
                 if held_bytes > _BYTES_MAX:
-                    raise _too_large(len(found))
+                    raise _too_large(len(records))
                 if source in left and (at_end or message.offset() >= left[source] - 1):
                     del left[source]
                     opened.incremental_unassign([KafkaPartition(*source)])
-    return _batch(found)
+    return _batch(records)
 
 
 def follow(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[pa.RecordBatch]:
