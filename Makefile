@@ -44,7 +44,7 @@ test-engines: test-lake test-chart test-rollout test-page test-stores
 # Trino, Presto, Druid, Spark and DuckDB on a lake that the writer fills: 3.4 GB of downloads and 2 GB on disk, once.
 test-lake: $(READY)
 	$(BIN)/python -m tests.servers.parts
-	$(BIN)/pytest -q -m "engines and not long" --durations 12 $(addprefix tests/engines/test_,end_to_end.py freshness.py hooks.py iceberg_catalogs.py iceberg_engines.py iceberg_faults.py iceberg_logins.py iceberg_postgres.py iceberg_rest.py iceberg_spark.py queries.py route.py)
+	$(BIN)/pytest -q -m "engines and not long" --durations 12 $(addprefix tests/engines/test_,end_to_end.py freshness.py hooks.py iceberg_catalogs.py iceberg_engines.py iceberg_faults.py iceberg_logins.py iceberg_postgres.py iceberg_rest.py iceberg_spark.py partition_names.py queries.py route.py)
 
 # The chart on a real Kubernetes API. Go 1.24 builds helm, etcd and Kubernetes, once, in 20 minutes on two cores.
 test-chart: $(READY)
@@ -106,12 +106,12 @@ $(READY): requirements.lock pyproject.toml
 lock:
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header -q -o requirements.lock
 
-# REFERENCE, METRICS, SIZING, AUTOSCALING, RECOVERY and LICENSES of docs/, Grafana's dashboard and the chart's README, FAULTS and
+# REFERENCE, METRICS, PACKAGES, SIZING, AUTOSCALING, RECOVERY and LICENSES of docs/, Grafana's dashboard and the chart's README, FAULTS and
 # tests/fault/REPORT.md from recorded outcomes.
 reference: $(READY)
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/metrics.py
-	$(BIN)/python docs/architecture.py
+	$(BIN)/python docs/packages.py
 	$(BIN)/python docs/sizing.py
 	$(BIN)/python docs/autoscaling.py
 	$(BIN)/python docs/licenses.py

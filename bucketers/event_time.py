@@ -1,17 +1,15 @@
 """Buckets by event time. Labels and intervals are computed here, so that they agree in every time zone.
 
-Time zones come from `zoneinfo` alone. Arrow's `local_timestamp` reads the same files but not their closing rule, so it
-knows no summer time after 2037 (pyarrow 26), and a row with such a date would lie outside its own bucket.
+Time zones come from `zoneinfo` alone (`bucketers.zone_data`). Arrow's `local_timestamp` reads the same files but not
+their closing rule, so it knows no summer time after 2037 (pyarrow 26), and a row with such a date would lie outside its
+own bucket.
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache, partial
-from itertools import pairwise
-from typing import NamedTuple
+from datetime import datetime, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -19,14 +17,12 @@ import pyarrow.compute as pc
 
 from bucketers.arrow import contiguous, floor_divide
 from bucketers.base import Buckets
+from bucketers.zone_data import DAY_S, END_S, EPOCH, FIRST_S, Shift, clock_of, find_shifts, moment
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND, _MINUTE, _HOUR, _DAY = (timedelta(seconds=n) for n in (1, 60, 3_600, 86_400))
-_DAY_S = 86_400
 _WIDTH_MAX = timedelta(days=365)
-_FIRST_S, _END_S = -62_135_596_800, 253_402_300_800  # the years 1 to 9999, as `extract` admits them
 _LABEL = re.compile(r"(\d{4}-\d{2}-\d{2})(?:T(\d{2})(?:-(\d{2})(?:-(\d{2}))?)?([bc]?))?")
-_SPAN_S = 2 * _DAY_S  # an offset is less than a day either way: wall * _SPAN_S + offset is one to one
+_SPAN_S = 2 * DAY_S  # an offset is less than a day either way: wall * _SPAN_S + offset is one to one
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ class EventTime:
         if zone == "UTC":
             return
         try:
-            ZoneInfo(zone)
+            clock_of(zone)
         except (KeyError, ValueError, OSError) as error:
             raise ValueError(f"zone {zone!r} is unknown; use an IANA name such as 'Europe/Berlin'") from error
         if width > _DAY:
@@ -107,12 +103,12 @@ class EventTime:
             wall = datetime.fromisoformat(f"{date}T{hour or '00'}:{minute or '00'}:{second or '00'}+00:00")
         except ValueError:
             return None
-        wall_s, rank = (wall - _EPOCH) // _SECOND, ("", "b", "c").index(suffix or "")
+        wall_s, rank = (wall - EPOCH) // _SECOND, ("", "b", "c").index(suffix or "")
         floor = wall_s // self._width_s
         if self.zone == "UTC":
             label, span = self._in_utc(floor)
             return span if label == values[0] else None
-        pieces = _pieces(self.zone, floor * self._width_s, self._width_s)
+        pieces = _pieces(clock_of(self.zone), floor * self._width_s, self._width_s)
         if rank >= len(pieces):  # a wall clock that the zone never showed, or not that often
             return None
         label, span = self._in_zone(floor * _SPAN_S + (0 if self.width > _HOUR else pieces[rank].offset_s))
@@ -124,48 +120,32 @@ class EventTime:
 
     @property
     def _first_floor(self) -> int:
-        return _FIRST_S // self._width_s
+        return FIRST_S // self._width_s
 
     @property
     def _last_floor(self) -> int:
-        return (_END_S - 1) // self._width_s
+        return (END_S - 1) // self._width_s
 
     def _in_utc(self, floor: int) -> tuple[str, tuple[datetime, datetime]]:
-        start, end = _moment(floor * self._width_s), _moment((floor + 1) * self._width_s)
+        start, end = moment(floor * self._width_s), moment((floor + 1) * self._width_s)
         return self._label(start), (start, end)
 
     def _in_zone(self, key: int) -> tuple[str, tuple[datetime, datetime]]:
-        floor, shifted_s = divmod(key + _DAY_S, _SPAN_S)
+        floor, shifted_s = divmod(key + DAY_S, _SPAN_S)
         wall_s = floor * self._width_s
-        pieces, suffix = _pieces(self.zone, wall_s, self._width_s), ""
+        pieces, suffix = _pieces(clock_of(self.zone), wall_s, self._width_s), ""
         if self.width <= _HOUR:
-            rank = [piece.offset_s for piece in pieces].index(shifted_s - _DAY_S)
+            rank = [piece.offset_s for piece in pieces].index(shifted_s - DAY_S)
             pieces, suffix = pieces[rank : rank + 1], ("", "b", "c")[rank]
-        start_s = _FIRST_S if floor == self._first_floor else pieces[0].start_s
-        end_s = _END_S if floor == self._last_floor else pieces[-1].end_s
-        return self._label(_moment(wall_s)) + suffix, (_moment(start_s), _moment(end_s))
+        start_s = FIRST_S if floor == self._first_floor else pieces[0].start_s
+        end_s = END_S if floor == self._last_floor else pieces[-1].end_s
+        return self._label(moment(wall_s)) + suffix, (moment(start_s), moment(end_s))
 
     def _label(self, wall: datetime) -> str:
         if not self.width % _DAY:
             return wall.date().isoformat()
         finest = "seconds" if self.width % _MINUTE else "minutes" if self.width % _HOUR else "hours"
         return wall.replace(tzinfo=None).isoformat(timespec=finest).replace(":", "-")
-
-
-class _Shift(NamedTuple):
-    """A UTC offset and the instants it holds for, in seconds since 1970."""
-
-    offset_s: int
-    start_s: int
-    end_s: int
-
-
-def _moment(instant_s: int) -> datetime:
-    """Return the instant, or the first or last that there is."""
-    if instant_s >= _END_S:
-        return datetime.max.replace(tzinfo=UTC)
-    instant_s = max(instant_s, _FIRST_S)
-    return _EPOCH + timedelta(seconds=instant_s)
 
 
 def instants(wall: pa.TimestampArray, zone: str) -> pa.TimestampArray:
@@ -193,7 +173,8 @@ def _offsets_s(instants: pa.Int64Array, zone: str) -> pa.Int64Array:
 def _shifts_among(times: pa.Int64Array, zone: str) -> list[tuple[int, int]]:
     """Start and offset of the zone's shifts, in seconds, in the years that occur."""
     years = pc.unique(pc.year(times.cast(pa.timestamp("us")))).drop_null().to_pylist()
-    return sorted({shift.start_s: shift.offset_s for year in years for shift in _shifts(zone, year)}.items())
+    clock = clock_of(zone)
+    return sorted({shift.start_s: shift.offset_s for year in years for shift in find_shifts(clock, year)}.items())
 
 
 def _looked_up(times: pa.Int64Array, starts_s: list[int], offsets_s: list[int]) -> pa.Int64Array:
@@ -204,36 +185,10 @@ def _looked_up(times: pa.Int64Array, starts_s: list[int], offsets_s: list[int]) 
 
 
 @lru_cache(maxsize=100_000)  # about 50 MB when full: eleven years of hours
-def _pieces(zone: str, wall_s: int, width_s: int) -> tuple[_Shift, ...]:
+def _pieces(clock: ZoneInfo, wall_s: int, width_s: int) -> tuple[Shift, ...]:
     """The instants whose wall clock lies in [wall_s, wall_s + width_s), one piece per offset, in order of time."""
     pieces = (
-        _Shift(offset_s, max(start_s, wall_s - offset_s), min(end_s, wall_s + width_s - offset_s))
-        for offset_s, start_s, end_s in _shifts(zone, _moment(wall_s).year)
+        Shift(offset_s, max(start_s, wall_s - offset_s), min(end_s, wall_s + width_s - offset_s))
+        for offset_s, start_s, end_s in find_shifts(clock, moment(wall_s).year)
     )
     return tuple(piece for piece in pieces if piece.start_s < piece.end_s)
-
-
-@lru_cache(maxsize=4_096)  # of a year each, which costs about 0.5 ms to find
-def _shifts(zone: str, year: int) -> tuple[_Shift, ...]:
-    """The shifts of a UTC year and two days around it, the reach of a wall clock that shows this year.
-
-    Looks once a day: no zone in the IANA database has ever changed its offset twice within three.
-    """
-    clock = ZoneInfo(zone)
-
-    def offset_s(instant_s: int) -> int:
-        inside_s = min(max(instant_s, _FIRST_S + _DAY_S), _END_S - _DAY_S)  # where every clock's reading is a datetime
-        offset = _moment(inside_s).astimezone(clock).utcoffset()
-        assert offset is not None
-        return offset // _SECOND
-
-    def differs(from_s: int, instant_s: int) -> bool:
-        return offset_s(instant_s) != from_s
-
-    first_s = (datetime(year, 1, 1, tzinfo=UTC) - _EPOCH) // _SECOND
-    days = range(first_s - 2 * _DAY_S, first_s + (366 + 2) * _DAY_S + 1, _DAY_S)
-    starts = [days[0]]
-    for day_s, next_s in pairwise(days):
-        if differs(offset_s(day_s), next_s):
-            starts.append(day_s + bisect_left(range(day_s, next_s), True, key=partial(differs, offset_s(day_s))))
-    return tuple(_Shift(offset_s(start_s), start_s, end_s) for start_s, end_s in pairwise([*starts, days[-1]]))

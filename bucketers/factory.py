@@ -61,7 +61,8 @@ def _imported(kind: str) -> Callable[..., Bucketer]:
         raise ValueError(f"bucketer {kind!r}: {error}; install the module where the writer runs") from error
     make: Callable[..., Bucketer] | None = getattr(module, class_name, None)
     if not callable(make):
+        classes = (known for known, value in vars(module).items() if isinstance(value, type))
         raise ValueError(  # noqa: TRY004
-            f"bucketer {kind!r}: {name} has no class {class_name!r}; {fix(class_name, vars(module))}"
+            f"bucketer {kind!r}: {name} has no class {class_name!r}; {fix(class_name, classes)}"
         )
     return make

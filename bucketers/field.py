@@ -6,7 +6,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import column
+from bucketers.arrow import column, has_text
 from bucketers.base import Buckets
 
 OTHER: Final = "_other"
@@ -37,7 +37,7 @@ class Field:
 
     def assign(self, rows: pa.Table, event_time: pa.ChunkedArray | pa.Array) -> Buckets:  # noqa: ARG002 the protocol's
         """Give every row the bucket of its value. ValueError if the field is absent or has no text."""
-        text = _text(column(rows, self.field), self.field)
+        text = _text(column(rows, self.field, has_text), self.field)
         kept = _most_frequent(text, self.max_values)
         codes = pc.index_in(text, value_set=kept)
         values: list[str | None] = kept.to_pylist()
@@ -50,9 +50,10 @@ class Field:
 
 
 def _text(values: pa.Array, field: str) -> pa.StringArray:
-    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        raise ValueError(f"field {field!r} is {kind}, which has no text to bucket by; choose a text, number or date")
+    if not has_text(values.type):
+        raise ValueError(
+            f"field {field!r} is {values.type}, which has no text to bucket by; choose a text, number or date"
+        )
     text = values.cast(pa.string())
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
 

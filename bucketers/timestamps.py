@@ -55,38 +55,47 @@ def event_time(
     """
     if unit not in UNITS:
         raise ValueError(f"unit {unit!r} of field {field!r} is unknown; use one of {', '.join(UNITS)}")
-    values = column(rows, field)
+    values = column(rows, field, lambda kind: not find_refusal(kind, unit))
     kind = values.type
+    if refusal := find_refusal(kind, unit):
+        raise ValueError(f"field {field!r} is {refusal}")
     if pa.types.is_null(kind):
         return values.cast(pa.timestamp("us", "UTC")), unit
     if pa.types.is_integer(kind):
-        if unit == "logical":
-            raise ValueError(f"field {field!r} is a plain {kind} without a logical type; declare s, ms, us or ns")
         numbers = _signed(values)
         if unit != "auto":
             return _instants(numbers, unit), unit
         shown = _most_frequent_unit(numbers, window_us)
         return _instants(numbers, shown or _most_frequent_unit(numbers) or "s"), shown or "auto"
     if pa.types.is_float64(kind):
-        if unit not in ("auto", "s"):
-            raise ValueError(f"field {field!r} is {kind}, read as seconds; declare 's' instead of {unit!r}")
         return _from_seconds(values), "s"
-    if unit not in ("auto", "logical"):
-        raise ValueError(f"field {field!r} is {kind}, which needs no unit; declare 'logical' instead of {unit!r}")
-    return _logical(values, field), "logical"
+    return _logical(values), "logical"
 
 
-def _logical(values: pa.Array, field: str) -> pa.TimestampArray:
+def find_refusal(kind: pa.DataType, unit: str) -> str:
+    """Return why values of a type are no times in a unit, and what to do; empty where they are."""
+    if pa.types.is_null(kind):
+        return ""
+    if pa.types.is_integer(kind):
+        return f"a plain {kind} without a logical type; declare s, ms, us or ns" if unit == "logical" else ""
+    if pa.types.is_float64(kind):
+        return "" if unit in ("auto", "s") else f"{kind}, read as seconds; declare 's' instead of {unit!r}"
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date32(kind) or _is_text(kind)):
+        return f"{kind}, which is no time; choose a timestamp, date, integer, double or ISO-8601 text"
+    return "" if unit in ("auto", "logical") else f"{kind}, which needs no unit; declare 'logical' instead of {unit!r}"
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _logical(values: pa.Array) -> pa.TimestampArray:
     kind = values.type
     if pa.types.is_timestamp(kind):
         return _instants(values.cast(pa.int64()), kind.unit)
     if pa.types.is_date32(kind):
         return _instants(values.cast(pa.int32()).cast(pa.int64()), "day")
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return _from_text(values.cast(pa.string()))
-    raise ValueError(
-        f"field {field!r} is {kind}, which is no time; choose a timestamp, date, integer, double or ISO-8601 text"
-    )
+    return _from_text(values.cast(pa.string()))
 
 
 def _signed(values: pa.Array) -> pa.Int64Array:

@@ -95,7 +95,7 @@ to use instead.
 - **Large batches** are split into three offset ranges for each slot of `executors_max`, so executors beyond the number
   of partitions help with a backlog. If more than `commit.max_records` wait, each slot gets a task, and files may be as
   small as an eighth of `roll.target_file_size`. Where `compact.at_seal` is on, the default except for Parquet tables,
-  [compaction](MAINTENANCE.md#compaction) merges them when their bucket is sealed.
+  [compaction](COMPACTION.md) merges them when their bucket is sealed.
 
 ## How it decides
 
@@ -106,7 +106,7 @@ to use instead.
    `max_delay` is D, they carry S (D - o) / D without a batch longer than D. Full batches of `max_records` R carry R /
    (o + R / S).
 3. **Need**: arrivals / `utilization_target`, plus the backlog over `catch_up_duration`, plus what arrives until new
-   executors have started, but no more than the pipeline's [rate limit](MAINTENANCE.md#rate-limit). The backlog is what
+   executors have started, but no more than the pipeline's [rate limit](OPERATION.md#rate-limit). The backlog is what
    waits beyond `max_delay` and one batch. For several pipelines, each need
    is divided by the pipeline's capacity alone; the sum is the share of slots.
 4. **Diagnosis**: a cause that executors cannot fix is reported with its remedy (table below).

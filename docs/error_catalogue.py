@@ -41,6 +41,25 @@ Each damage was applied to checkpoints that Spark wrote. [The report](../tests/f
 has, for each one, what plain Spark does, what the doctor finds, what headrace does, and the seconds that each level
 takes.
 """
+_FAULT_POINTS = """## Where the process may die
+
+`HEADRACE_FAULT=<point>:<n>` kills the process with SIGKILL the n-th time it passes a point
+(`writer/core/fault_points.py`). The crash tests do this at every point. No record is lost and none is doubled:
+
+| the process dies | durable | the next start |
+| --- | --- | --- |
+| in a start, or before `offsets/N` | perhaps an empty table | starts again; Spark plans the batch again |
+| `before_stage` to `before_commit` | `offsets/N`, perhaps files that no entry names | reads the same range again; \
+`headrace vacuum` removes the old files |
+| a task only | the same | Spark retries the task in the same batch; its files get new names |
+| `after_commit` to `before_redo` | the entry: rows, offsets, list of side files | \
+moves a Parquet table's files to their place, skips the batch, applies the side files |
+| during redo | perhaps the side files too | adds them only if the `txn` of the side table is older |
+| `after_batch` | all but `commits/N` | resumes; Spark repeats the batch, which is skipped |
+
+Between commit and redo a dead letter is listed in the main table's log and is not yet readable in the dead-letter
+table.
+"""
 _NOT_TRIED = """## Damages outside the report
 
 headrace cannot have these, or other tests cover them. The classifier recognises their messages all the same.
@@ -59,14 +78,19 @@ _ERRORS = """## Classes of failures
 def text() -> str:
     """Return the whole page."""
     rows = sorted(catalogue(), key=lambda damage: _order(damage.row))
-    lines = [_INTRODUCTION, _NOT_TRIED, *(_untried(damage) for damage in rows if damage.not_run or damage.elsewhere)]
+    lines = [
+        _INTRODUCTION,
+        _FAULT_POINTS,
+        _NOT_TRIED,
+        *(_untried(damage) for damage in rows if damage.not_run or damage.elsewhere),
+    ]
     lines += ["", _ERRORS]
     lines += [f"| {damage.row} | {damage.kind} | {_begins(damage)} | {damage.message} |" for damage in rows]
     return "\n".join(lines) + "\n"
 
 
 def _order(row: str) -> tuple[int, str]:
-    digits = "".join(letter for letter in row if letter.isdigit())
+    digits = "".join(character for character in row if character.isdigit())
     return (int(digits) if digits else 1000, row)
 
 

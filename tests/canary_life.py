@@ -24,8 +24,9 @@ from writer.cli.write import delete_rows
 from writer.core import logging
 from writer.maintenance.compaction import here
 from writer.maintenance.dead_letters import Selection
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.replay import Replaying
-from writer.maintenance.row_keys import where
 from writer.maintenance.vacuum import find_unneeded, remove
 from writer.output.tables import console
 from writer.privacy.keyring import read_keyring
@@ -76,9 +77,8 @@ def live(root: Path, form: str, policy: str) -> Driver:
         texts.append(f"text = '{STEM}-text24'")
     for text in texts:
         delete_rows.run_delete(
-            driver.config, "clicks", where(text), _LATER, with_dead_letters=True, write=True, now=NOW, as_json=True,
-            out=console(),
-        )  # fmt: skip
+            driver.config, DeletionRequest("clicks", where(text), NOW), _LATER, write=True, as_json=True, out=console()
+        )
     remove(find_unneeded(driver.config, "clicks", None, datetime.now(NOW.tzinfo) + timedelta(days=9)))
     return driver
 

@@ -16,8 +16,9 @@ from tests.looking import EVENT, NOW, WIDER, Schemas, event, value
 from writer.avro.schema_plan import SchemaPlan
 from writer.cli.write import delete_rows
 from writer.core.offsets import OffsetRange
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import Piece
-from writer.maintenance.row_keys import where
 from writer.output.tables import console
 
 HOUR = timedelta(hours=1)
@@ -130,9 +131,13 @@ def check_sound(driver: Driver) -> None:
 
 def delete(driver: Driver, text: str) -> None:
     delete_rows.run_delete(
-        driver.config, "clicks", where(text), driver.schemas, with_dead_letters=True, write=True, now=NOW,
-        as_json=True, out=console(),
-    )  # fmt: skip
+        driver.config,
+        DeletionRequest("clicks", where(text), NOW),
+        driver.schemas,
+        write=True,
+        as_json=True,
+        out=console(),
+    )
 
 
 def history(driver: Driver, start: int = 0, end: int = 60, *, tombstones: bool = True) -> None:

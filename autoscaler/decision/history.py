@@ -68,7 +68,7 @@ class Memory:
 
 
 def without_future(policy: Policy, memory: Memory, now: datetime) -> Memory:
-    """Return what is remembered, none of it from the future: the wall clock may have stepped back since."""
+    """Return what is remembered, none of it from the future: the clock may have stepped back while no process ran."""
     block = memory.block
     if block is not None:
         block = replace(block, until=min(block.until, now + timedelta(seconds=policy.block_s)))
@@ -78,6 +78,20 @@ def without_future(policy: Policy, memory: Memory, now: datetime) -> Memory:
         fewer=tuple(replace(one, at=min(one.at, now)) for one in memory.fewer),
         block=block,
         failed_at=None if memory.failed_at is None else min(memory.failed_at, now),
+    )
+
+
+def moved(memory: Memory, by: timedelta) -> Memory:
+    """Return what is remembered, its instants moved along with the wall clock: what waits, waits as long as before."""
+    return replace(
+        memory,
+        scalings=tuple(
+            replace(one, at=one.at + by, there_at=None if one.there_at is None else one.there_at + by)
+            for one in memory.scalings
+        ),
+        fewer=tuple(replace(one, at=one.at + by) for one in memory.fewer),
+        block=None if memory.block is None else replace(memory.block, until=memory.block.until + by),
+        failed_at=None if memory.failed_at is None else memory.failed_at + by,
     )
 
 

@@ -1,8 +1,9 @@
 """The autoscaler's HTTP endpoints: `/metrics`, `/status` and `/healthz`."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
 from prometheus_client.metrics_core import Metric as Family
@@ -25,7 +26,7 @@ _LATE_TICKS = 4  # then a supervisor may start it again
 class LastTick:
     """The last tick, as it is shown."""
 
-    began: datetime
+    ended_s: float  # the last tick, or the beginning before there was one, by the monotonic clock
     interval_s: float
     dry_run: bool
     at: datetime | None = None  # of the last tick
@@ -148,13 +149,13 @@ def answers(shown: Callable[[], LastTick]) -> Get:
 
     return board(
         "headrace autoscaler", families=families, status=lambda: status(shown()),
-        unhealthy=lambda: unhealthy(shown(), datetime.now(UTC)),
+        unhealthy=lambda: unhealthy(shown(), time.monotonic()),
     )  # fmt: skip
 
 
-def unhealthy(shown: LastTick, now: datetime) -> str:
+def unhealthy(shown: LastTick, now_s: float) -> str:
     """Return why this process should be started again; empty while it ticks."""
-    silent_s = (now - (shown.at or shown.began)).total_seconds()
+    silent_s = now_s - shown.ended_s
     return f"no tick for {silent_s:.0f} s" if silent_s > max(60.0, _LATE_TICKS * shown.interval_s) else ""
 
 

@@ -1,6 +1,7 @@
 """The autoscaler's loop: collect, decide, save, request, every few seconds until it is stopped."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,11 +10,12 @@ from typing import Any, Protocol
 from autoscaler.decision.decide import Decision, ScaleDown, ScaleUp, tick
 from autoscaler.decision.events import Event, added, event
 from autoscaler.decision.facts import Facts
-from autoscaler.decision.history import Memory, Scaling
+from autoscaler.decision.history import Memory, Scaling, moved
 from autoscaler.decision.policy import Policy
 from autoscaler.runtime.endpoints import LastTick
 from autoscaler.runtime.state_store import AutoscalerState
 from writer.core import logging
+from writer.driver.clock_steps import ClockComparison
 
 _REVERSED_WITHIN = timedelta(minutes=30)
 
@@ -35,15 +37,18 @@ class Loop:
     def __init__(
         self, policy: Policy, source: Source, kept: AutoscalerState, *, ask: Callable[[int, Event], str | None],
         keep: Callable[[AutoscalerState], None], dry_run: bool, now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        seconds: Callable[[], float] = time.monotonic, clocks: ClockComparison | None = None,
     ) -> None:  # fmt: skip
         """`ask`: the driver, for so many executors; returns why it refuses, or None.
 
-        `keep`: what is to outlive this process; may raise OSError.
+        `keep`: what is to outlive this process; may raise OSError. `seconds`: a monotonic clock. `clocks` find
+        its wall clock's steps; by default those of this process.
         """
+        self._clocks = clocks or ClockComparison()
         self._policy, self._source, self._kept = policy, source, kept
         self._ask, self._keep, self._dry_run, self._now = ask, keep, dry_run, now
-        self._unkept = ""
-        self.shown = LastTick(began=now(), interval_s=policy.interval_s, dry_run=dry_run, events=kept.events)
+        self._seconds, self._unkept = seconds, ""
+        self.shown = LastTick(seconds(), interval_s=policy.interval_s, dry_run=dry_run, events=kept.events)
 
     def run(self, stop: threading.Event) -> None:
         """Evaluate until stopped. An error ends only the present evaluation."""
@@ -57,6 +62,7 @@ class Loop:
 
     def tick(self) -> Decision:
         """Look, decide, store, request. An earlier decision is requested again, whatever is known now."""
+        self._follow_clock()
         now, before = self._now(), self._kept
         facts = self._source.look(now)
         decision, memory = tick(self._policy, before.memory, facts, now)
@@ -72,10 +78,19 @@ class Loop:
             self._remember(before)
             refused = self._request(memory, facts, new)
         self.shown = replace(
-            self.shown, at=now, facts=facts, decision=decision, events=self._kept.events, refused=refused,
-            executors=self._source.executors, counts=self._counted(decision, before.memory.scalings),
+            self.shown, ended_s=self._seconds(), at=now, facts=facts, decision=decision, events=self._kept.events,
+            refused=refused, executors=self._source.executors,
+            counts=self._counted(decision, before.memory.scalings),
         )  # fmt: skip
         return decision
+
+    def _follow_clock(self) -> None:
+        """Move what is remembered along with a step of the wall clock."""
+        step_s = self._clocks.take_step()
+        if step_s:
+            logging.warning("clock_stepped", seconds=round(step_s, 3))
+            memory = moved(self._kept.memory, timedelta(seconds=step_s))
+            self._kept = replace(self._kept, memory=memory)
 
     def _remember(self, before: AutoscalerState) -> None:
         """Store the decision before the driver is asked; a failing storage does not prevent scaling."""

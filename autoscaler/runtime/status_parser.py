@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from autoscaler.decision.capacity import window_s
@@ -55,17 +55,21 @@ def executors(status: Mapping[str, Any] | None, policy: Policy) -> Executors | N
 
 
 def pipeline(
-    name: str, status: Mapping[str, Any], lag: LagSample, frontiers: Frontiers, policy: Policy, now: datetime, *,
-    recovery_level: int = 0,
+    name: str, status: Mapping[str, Any], lag: LagSample, frontiers: Frontiers, policy: Policy, *, age_s: float,
+    lag_age_s: float, clock_ahead: timedelta = timedelta(0), recovery_level: int = 0,
 ) -> Pipeline:  # fmt: skip
-    """Put a pipeline's facts together. `status`: its part of `/status`; `lag`: the newest sample."""
+    """Put a pipeline's facts together.
+
+    `status`: its part of `/status`, received `age_s` seconds ago. `lag`: the newest sample, `lag_age_s` seconds old.
+    `clock_ahead`: of the clock that decides, over the one that dated the batches.
+    """
     limits = status["limits"]
     per_range, most = limits.get("records_per_range"), limits.get("records_max") or 1
     found = Pipeline(
         name=name,
         partitions=partitions(status["commits"], lag, frontiers),
         arriving_per_s=None, arriving_lately_per_s=None,
-        batches=batches(status["commits"]),
+        batches=batches(status["commits"], clock_ahead),
         delay_max_s=limits.get("delay_max_seconds") or 0.0,
         records_max=most,
         records_per_task=limits.get("records_per_task"),
@@ -76,8 +80,8 @@ def pipeline(
         failing=status["error"] or None,
         paused=status["pause"] is not None,
         rate_limit_per_s=rate_limit_per_s(status),
-        age_s=max(0.0, (now - datetime.fromisoformat(status["at"])).total_seconds()),
-        lag_age_s=0.0 if lag.at is None else max(0.0, (now - lag.at).total_seconds()),  # never: no partitions either
+        age_s=age_s,
+        lag_age_s=lag_age_s,
     )  # fmt: skip
     lately, mean = lag.arriving_per_s(policy.short_window_s), lag.arriving_per_s(window_s(policy, found))
     return replace(found, arriving_per_s=lately if mean is None else mean, arriving_lately_per_s=lately)
@@ -105,13 +109,16 @@ def partitions(commits: Sequence[Mapping[str, Any]], lag: LagSample, frontiers: 
     return tuple(found)
 
 
-def batches(commits: Sequence[Mapping[str, Any]]) -> tuple[Batch, ...]:
-    """Return the finished batches, oldest first, without commits that lack facts about their tasks."""
-    found = [one for raw in reversed(commits) if (one := _batch(raw)) is not None]
+def batches(commits: Sequence[Mapping[str, Any]], clock_ahead: timedelta = timedelta(0)) -> tuple[Batch, ...]:
+    """Return the finished batches, oldest first, without commits that lack facts about their tasks.
+
+    `clock_ahead` is added to their instants.
+    """
+    found = [one for raw in reversed(commits) if (one := _batch(raw, clock_ahead)) is not None]
     return tuple(sorted(found, key=lambda one: one.ended))
 
 
-def _batch(raw: Mapping[str, Any]) -> Batch | None:
+def _batch(raw: Mapping[str, Any], clock_ahead: timedelta) -> Batch | None:
     work, phases = raw.get("work"), raw.get("phases") or {}
     if not work or not raw.get("began") or not raw.get("tasks") or not work["slots"] or not work["ranges"]:
         return None
@@ -120,7 +127,8 @@ def _batch(raw: Mapping[str, Any]) -> Batch | None:
     waves = math.ceil(raw["tasks"] / work["slots"])  # more than one where many partitions need more tasks than slots
     tasks_s = (longest or 0.0) if waves == 1 else min(phases.get("tasks", 0.0), (longest or 0.0) * waves)
     return Batch(
-        began=datetime.fromisoformat(raw["began"]), ended=datetime.fromisoformat(raw["at"]), rows=raw["read"],
+        began=datetime.fromisoformat(raw["began"]) + clock_ahead,
+        ended=datetime.fromisoformat(raw["at"]) + clock_ahead, rows=raw["read"],
         seconds=sum(spent for phase, spent in phases.items() if phase not in _IDLE), tasks_s=tasks_s,
         tasks=raw["tasks"], ranges=work["ranges"], slots=work["slots"], skew=longest / middle if uneven else None,
     )  # fmt: skip

@@ -164,8 +164,15 @@ def decide(policy: Policy, state: State, event: Event, now: datetime, jitter: fl
     )
 
 
+def moved(state: State, by: timedelta) -> State:
+    """Return what is remembered, its instants moved along with the wall clock: budgets last as long as before."""
+    attempts = tuple(replace(attempt, at=attempt.at + by) for attempt in state.attempts)
+    healthy_since = None if state.healthy_since is None else state.healthy_since + by
+    return replace(state, attempts=attempts, healthy_since=healthy_since)
+
+
 def _without_future(state: State, now: datetime) -> State:
-    """Return what is remembered, none of it from the future: the wall clock may have stepped back since."""
+    """Return what is remembered, none of it from the future: the clock may have stepped back while nobody ran."""
     attempts = tuple(replace(attempt, at=min(attempt.at, now)) for attempt in state.attempts)
     healthy_since = None if state.healthy_since is None else min(state.healthy_since, now)
     return replace(state, attempts=attempts, healthy_since=healthy_since)

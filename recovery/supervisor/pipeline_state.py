@@ -2,9 +2,9 @@
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from recovery.escalation.decide import Decision, Halt, KeepRunning, Start
+from recovery.escalation.decide import Decision, Halt, KeepRunning, Start, moved
 from recovery.escalation.diagnosis import PipelineHealth
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
@@ -63,6 +63,10 @@ class SupervisedPipeline:
             return replace(seen, version=None)
         self.version = self.version if seen.version is None else seen.version
         return seen
+
+    def clock_stepped(self, by: timedelta) -> None:
+        """Move what is remembered along with a step of the wall clock."""
+        self.memory = replace(self.memory, state=moved(self.memory.state, by))
 
     def reconfigured(self, now_s: float) -> None:
         """Its settings are others: one that is not up is started, also where it was given up."""

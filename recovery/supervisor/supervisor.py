@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from recovery.escalation.decide import Decision, DependencyUnavailable, Event, Failed, Frontier, Halt, Healthy, decide
 from recovery.escalation.diagnosis import DriverHealth, judged, left_out, unresponsive, why_unresponsive
@@ -26,6 +26,7 @@ from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ExitCode, HeadraceError, most_severe
+from writer.driver.clock_steps import ClockComparison
 from writer.driver.supervisor_channel import ChannelFolder, ExitReport, Order
 
 _STEP_S, _LOOK_S = 0.2, 2.0
@@ -53,13 +54,15 @@ class Supervisor:
         command: Callable[[], Sequence[str]], *, folder: ChannelFolder, held: LeaseHolder, notifier: Notifier,
         actions: Mapping[RecoveryLevel, Action], stop: threading.Event, reloads: Reloads | None = None,
         before: Callable[[Config, str], Verdict | None] = found_before, jitter: Callable[[], float] = random.random,
-        memory: Callable[[Config, str], Memory] = remembered,
+        memory: Callable[[Config, str], Memory] = remembered, clocks: ClockComparison | None = None,
     ) -> None:  # fmt: skip
         """`actions` carry out the levels that are more than a start; a level without one is passed over.
 
         `command` returns that of a driver. `before` looks at a pipeline before each start. `memory` reads what the last
-        holder of a pipeline's lease left. Without `reloads` the configuration stays what it is.
+        holder of a pipeline's lease left. Without `reloads` the configuration stays what it is. `clocks` find the wall
+        clock's steps; by default those of this process.
         """
+        self._clocks = clocks or ClockComparison()
         self._config, self.supervised_pipelines = impatient(config), dict(supervised_pipelines)
         self._command, self._folder, self._held, self._reloads = command, folder, held, reloads
         self._notifier, self._actions, self._stop, self._jitter = notifier, actions, stop, jitter
@@ -90,6 +93,7 @@ class Supervisor:
 
     def _step(self) -> int | None:
         """Do what is due. Returns the exit code when it is over."""
+        self._follow_clock()
         driver = self._driver
         reap(None if driver is None else driver.pid)
         if not self._stop.is_set() and not self._held.lost:
@@ -113,6 +117,14 @@ class Supervisor:
             else:  # it is not that far yet, or is about to end
                 supervised.due_s = now_s + _LOOK_S
         return None
+
+    def _follow_clock(self) -> None:
+        """Move what is remembered of the pipelines along with a step of the wall clock."""
+        step_s = self._clocks.take_step()
+        if step_s:
+            logging.warning("clock_stepped", seconds=round(step_s, 1))
+            for supervised in self.supervised_pipelines.values():
+                supervised.clock_stepped(timedelta(seconds=step_s))
 
     def _idle(self) -> int | None:
         if self._stop.is_set():

@@ -10,24 +10,28 @@ from hypothesis import given, strategies as st
 
 from autoscaler.decision.decide import ScaleDown, ScaleUp, tick
 from autoscaler.decision.history import Block, DesiredDecrease, Memory, Scaling, without_future
-from recovery.escalation.decide import BUDGETS, Attempt, Failed, Frontier, Healthy, Policy, State, decide
+from recovery.escalation.decide import BUDGETS, Attempt, Failed, Frontier, Healthy, Policy, State, decide, used
 from recovery.escalation.diagnosis import DriverHealth, Timeouts, seen, why_unresponsive
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
+from recovery.escalation.state import Memory as RecoveryMemory
 from recovery.supervisor.driver_process import ConditionTimes
+from recovery.supervisor.pipeline_state import SupervisedPipeline
 from tests.commits import LIMITS, NOON, account, facts as commit_facts
 from tests.reloading import EndlessPipeline, Query
 from tests.scaling import NOW, POLICY, batches, facts, pipeline
-from writer.config.pipeline_sections import Commit
+from writer.config.pipeline_sections import Commit, Seal
 from writer.driver.clock_steps import ClockComparison
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
 from writer.hooks.outbox import OutboxEntry
+from writer.sealing.rules import SealLater, SealNow, Unsealed, to_seal
 from writer.status.document import document
 from writer.status.lag_sample import Lag, LagSample
 from writer.status.model import Sample
 from writer.status.progress import Progress
 from writer.status.rate_limit import LimitState, Throttle
 from writer.storage.local import LocalStore
+from writer.table.gap_claims import LEASE, BackfillLocked, BackfillLocks
 
 SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
 SIZES = (SECOND, 2 * MINUTE, HOUR, DAY)
@@ -197,6 +201,35 @@ def test_a_hook_that_was_put_off_is_tried_again_no_later_for_a_step(step: timede
     assert entry.is_due(NOON + MINUTE + step) or step == -SECOND
 
 
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_a_sealed_bucket_that_got_late_rows_rests_no_longer_for_a_step(step: timedelta) -> None:
+    policy = Seal()
+    bucket = Unsealed(("2026-11-20T11",), NOON - HOUR, NOON, NOON + MINUTE, sealed=1, added=3, late=3)
+    assert isinstance(one_state(policy, bucket, NOON + MINUTE), SealLater)
+    rested = NOON + MINUTE + policy.reopen_after
+    is_due = isinstance(one_state(policy, bucket, rested + step), SealNow)
+    assert is_due or abs(step) <= policy.reopen_after, "a step back of less than the rest adds that much"
+
+
+def one_state(policy: Seal, bucket: Unsealed, now: datetime) -> object:
+    (state,) = to_seal(policy, [bucket], [], NOON + HOUR, now)
+    return state
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_the_lock_of_a_process_that_is_gone_keeps_nobody_away_for_a_step(tmp_path: Path, step: timedelta) -> None:
+    locks = BackfillLocks(LocalStore(str(tmp_path)))
+    locks.take("gap", "ann", NOON)
+    waited = timedelta(0)
+    while waited <= 2 * LEASE:
+        try:
+            locks.take("gap", "bob", NOON + step + waited)
+            break
+        except BackfillLocked:
+            waited += SECOND
+    assert waited <= 2 * LEASE, "as long as without the step, and once more at most"
+
+
 # --- the supervisor -----------------------------------------------------------------------------------------------
 
 
@@ -244,6 +277,18 @@ def test_budgets_of_recovery_are_new_after_their_time_from_the_step_on(step: tim
     assert well.state.healthy_since is None or well.state.healthy_since <= after
     well = decide(policy, well.state, Healthy(), after + policy.healthy_after, 0.0)
     assert well.state.level is None
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_a_budget_that_is_used_up_while_a_supervisor_runs_is_free_again_at_its_time(step: timedelta) -> None:
+    level = RecoveryLevel.RESTART
+    budget = BUDGETS[level]
+    state = State(attempts=tuple(Attempt(level, NOON, "a row", 1) for _ in range(budget.times_max)))
+    supervised = SupervisedPipeline("clicks", RecoveryMemory(state=state))
+    supervised.clock_stepped(step)
+    known, stepped = supervised.memory.state, NOON + step
+    assert len(used(known, level, budget, stepped + budget.within - SECOND)) == budget.times_max, "and not sooner"
+    assert used(known, level, budget, stepped + budget.within) == []
 
 
 # --- the autoscaler -----------------------------------------------------------------------------------------------

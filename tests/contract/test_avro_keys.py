@@ -29,9 +29,10 @@ from writer.config.connections import Registry
 from writer.core.errors import SchemaChanged
 from writer.maintenance.compaction import here
 from writer.maintenance.dead_letters import Selection
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import opened
 from writer.maintenance.replay import Replaying
-from writer.maintenance.row_keys import where
 from writer.output.tables import console
 from writer.preflight.source_checks import _keys
 from writer.schemas.registry import SchemaNotFound, source
@@ -79,9 +80,13 @@ def test_a_table_that_exists_has_a_struct_from_the_next_commit_on(tmp_path: Path
     assert shown(driver.lake) == expected
     adds_up(driver)
     delete_rows.run_delete(
-        driver.config, "clicks", where("_key.id = 1"), driver.schemas, now=NOW, out=console(),
-        with_dead_letters=True, write=True, as_json=True,
-    )  # fmt: skip
+        driver.config,
+        DeletionRequest("clicks", where("_key.id = 1"), NOW),
+        driver.schemas,
+        write=True,
+        as_json=True,
+        out=console(),
+    )
     assert shown(driver.lake) == [expected[0], *expected[2:]]
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 

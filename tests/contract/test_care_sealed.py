@@ -14,8 +14,9 @@ from writer.audit.audit import audit
 from writer.cli.write import delete_rows, table_adopt
 from writer.driver.sealing.rounds import Rounds
 from writer.driver.sealing.steps import seal_due
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.retention import MARK, Retention
-from writer.maintenance.row_keys import where
 from writer.output.tables import console
 from writer.sealing.manifest import FOLDER
 from writer.sealing.sealer import Sealer
@@ -43,9 +44,13 @@ def test_a_delete_is_told_by_the_next_manifest_of_each_bucket_that_it_reached(dr
     sealer = Sealer("clicks", driver.config)
     assert {m.bucket: (m.version, m.rows) for m in sealer.manifests.all()}[ELEVEN] == (1, 10)
     delete_rows.run_delete(
-        driver.config, "clicks", where("id = 3"), driver.schemas, with_dead_letters=True, write=True, now=NOW,
-        as_json=True, out=console(),
-    )  # fmt: skip
+        driver.config,
+        DeletionRequest("clicks", where("id = 3"), NOW),
+        driver.schemas,
+        write=True,
+        as_json=True,
+        out=console(),
+    )
     assert {one.bucket for one in sealer.follow().unsealed.buckets.values()} >= {ELEVEN}
     seal_due(sealer, datetime.now(NOW.tzinfo) + DAY)
     newest = {m.bucket: m for m in sealer.manifests.all()}

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 
 from tests.sealed import DAY, SealedLake
-from writer.cli.read.ddl import run_ddl, texts
+from writer.cli.read.ddl import run_ddl
 from writer.config.table_sections import Catalog
 from writer.core.errors import ConfigError
 from writer.engines import sql
 from writer.engines.caveats import notes
 from writer.engines.druid_spec import bucket_task, interval_text
 from writer.engines.iceberg import trino_properties
+from writer.engines.registration import registration
 from writer.engines.table_description import TableDescription, described
 from writer.engines.types import PRESTO, SPARK, TRINO
 from writer.storage.base import S3Settings
@@ -51,7 +52,7 @@ def test_duckdb_runs_its_text_and_finds_every_row_with_its_bucket(tmp_path: Path
     lake.table.grow([pa.field("extra", pa.int64())], lake.epoch)
     known = described("clicks", lake.config, lake.table)
     connection = duckdb.connect()
-    for statement in texts(known, "duckdb", name='odd "name"', location=None):
+    for statement in registration(known, "duckdb", name='odd "name"', location=None):
         connection.execute(statement)
     what = "hour, count(*), count(DISTINCT _offset), sum(price), max(attrs.x)"
     asked = f'SELECT {what} FROM "odd ""name""" GROUP BY 1 ORDER BY 1'
@@ -62,23 +63,26 @@ def test_duckdb_runs_its_text_and_finds_every_row_with_its_bucket(tmp_path: Path
 
 
 def test_each_engine_is_told_the_place_as_it_names_it():
-    assert "local:///lake/clicks'" in texts(table("delta"), "trino", name=None, location=None)[-1]
-    assert "'local:///x'" in texts(table("delta"), "trino", name=None, location="local:///x")[-1]
-    assert "external_location = 'file:///lake/clicks'" in texts(table("delta"), "presto", name=None, location=None)[-1]
-    assert "'s3://b/k'" in texts(table("delta", "s3://b/k"), "presto", name=None, location=None)[-1]
-    assert "'s3a://b/k'" in texts(table("delta", "s3://b/k"), "spark", name=None, location=None)[-1]
-    first = texts(table("parquet"), "trino", name="h.s.t", location=None)[0]
+    assert "local:///lake/clicks'" in registration(table("delta"), "trino", name=None, location=None)[-1]
+    assert "'local:///x'" in registration(table("delta"), "trino", name=None, location="local:///x")[-1]
+    assert (
+        "external_location = 'file:///lake/clicks'"
+        in registration(table("delta"), "presto", name=None, location=None)[-1]
+    )
+    assert "'s3://b/k'" in registration(table("delta", "s3://b/k"), "presto", name=None, location=None)[-1]
+    assert "'s3a://b/k'" in registration(table("delta", "s3://b/k"), "spark", name=None, location=None)[-1]
+    first = registration(table("parquet"), "trino", name="h.s.t", location=None)[0]
     assert first == "SET SESSION h.timestamp_precision = 'MICROSECONDS'"
     with pytest.raises(ConfigError, match="leave --location out"):
-        texts(table(), "spark", name=None, location="x")
+        registration(table(), "spark", name=None, location="x")
     with pytest.raises(ConfigError, match=r"catalog\.schema\.table"):
-        texts(table(), "trino", name="clicks", location=None)
+        registration(table(), "trino", name="clicks", location=None)
 
 
 @pytest.mark.parametrize("engine", ["trino", "presto", "spark"])
 def test_columns_of_the_bucket_come_last_also_where_the_table_grew(engine: str):
     columns = pa.schema([("at", pa.timestamp("us", "UTC")), ("hour", pa.string()), ("extra", pa.int64())])
-    (made,) = (s for s in texts(table(columns=columns), engine, name=None, location=None) if "CREATE TABLE" in s)
+    (made,) = (s for s in registration(table(columns=columns), engine, name=None, location=None) if "CREATE TABLE" in s)
     assert made.index("at") < made.index("extra") < made.index("hour")
 
 
@@ -95,7 +99,7 @@ def iceberg_table(location: str = "/lake/clicks", **catalog: Any) -> TableDescri
 
 def test_an_iceberg_table_is_a_view_with_the_names_of_other_formats():
     def text(engine: str, made: TableDescription) -> str:
-        return "; ".join(texts(made, engine, name=None, location=None))
+        return "; ".join(registration(made, engine, name=None, location=None))
 
     known = iceberg_table()
     assert text("trino", known) == (
@@ -139,7 +143,7 @@ def test_the_command_names_the_newest_metadata_file(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize("engine", ["trino", "spark", "duckdb"])
 def test_a_secret_of_the_catalog_is_a_placeholder(engine: str, catalog: dict[str, str]):
     known = iceberg_table("s3://lake/clicks", **catalog)
-    printed = "; ".join([*texts(known, engine, name=None, location=None), *notes(known, engine)])
+    printed = "; ".join([*registration(known, engine, name=None, location=None), *notes(known, engine)])
     assert "sesame" not in printed
     assert ("<secret>" in printed) == (engine != "duckdb" or "password" not in catalog)
 
@@ -147,7 +151,7 @@ def test_a_secret_of_the_catalog_is_a_placeholder(engine: str, catalog: dict[str
 def told(known: TableDescription) -> dict[str, str]:
     """What each engine is told of a catalog and a login."""
     found: dict[str, str] = {"trino": "; ".join(trino_properties(known))}
-    return found | {one: "; ".join(texts(known, one, name=None, location=None)) for one in ("spark", "duckdb")}
+    return found | {one: "; ".join(registration(known, one, name=None, location=None)) for one in ("spark", "duckdb")}
 
 
 def test_engines_sign_their_requests_where_headrace_does():
@@ -221,7 +225,7 @@ def test_druid_is_told_objects_of_s3_by_their_exact_names():
 )  # fmt: skip
 def test_druid_is_told_how_the_event_time_is_meant(kind: pa.DataType, unit: str, expected: str):
     columns = pa.schema([("meta", pa.struct([("at", kind)])), ("hour", pa.string())])
-    spec = texts(table(columns=columns, time_field="meta.at", time_unit=unit), "druid", name=None, location=None)
+    spec = registration(table(columns=columns, time_field="meta.at", time_unit=unit), "druid", name=None, location=None)
     schema, io = spec["spec"]["dataSchema"], spec["spec"]["ioConfig"]
     assert schema["timestampSpec"] == {"column": "__headrace_time", "format": expected}
     assert io["inputFormat"]["flattenSpec"]["fields"][-1]["expr"] == "$.meta.at"
@@ -230,9 +234,9 @@ def test_druid_is_told_how_the_event_time_is_meant(kind: pa.DataType, unit: str,
 def test_a_unit_that_is_not_known_yet_is_asked_for():
     columns = pa.schema([("at", pa.int64()), ("hour", pa.string())])
     with pytest.raises(ConfigError, match=r"set pipelines\.clicks\.event_time\.unit"):
-        texts(table(columns=columns), "druid", name=None, location=None)
+        registration(table(columns=columns), "druid", name=None, location=None)
     with pytest.raises(ConfigError, match="is no column"):
-        texts(table(time_field="nope"), "druid", name=None, location=None)
+        registration(table(time_field="nope"), "druid", name=None, location=None)
 
 
 def test_notes_say_what_an_engine_reads_otherwise():

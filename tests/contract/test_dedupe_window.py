@@ -14,7 +14,7 @@ from writer.audit.audit import audit
 from writer.cli.write import compact
 from writer.driver.sealing.steps import beside_seals, seal_due
 from writer.maintenance.compaction import Compactor, here
-from writer.maintenance.dedupe.late_rows import MARK, compactor_of
+from writer.maintenance.dedupe.late_rows import MARK, LateRows, compactor_of
 from writer.maintenance.rewrite import Job
 from writer.sealing.sealer import Sealer
 from writer.table.log.operations import Closing, Rewrite, Takeover
@@ -155,6 +155,25 @@ def test_a_late_row_goes_by_a_row_of_the_table_whichever_came_first(tmp_path: Pa
     version = driver.side(place).snapshot().version
     sealed(driver, late=True)
     assert driver.side(place).snapshot().version == version, "what was judged is not written again"
+
+
+def test_between_two_looks_at_late_rows_is_a_rest_by_the_monotonic_clock(tmp_path: Path) -> None:
+    driver = made(tmp_path, "delta", seal={"late": "late_table"})
+    place = driver.settings.late_table
+    assert place is not None
+    carry(driver, 0, [(1, 2), (2, 4)])
+    close(driver, 5)
+    sealed(driver)
+    now_s = 0.0
+    compactor, _ = compactor_of(Sealer("clicks", driver.config), driver.config)
+    late_rows = LateRows(compactor, driver.side(place), timedelta(minutes=10), seconds=lambda: now_s)
+    marks = list[str]()
+    for first, seconds in ((2, 0.0), (3, 599.0), (4, 600.0)):
+        carry(driver, first, [(first, 0)], came=5)
+        now_s = seconds
+        late_rows.dedupe(here)
+        marks.append((Path(place) / MARK).read_text())
+    assert marks[0] == marks[1] != marks[2]
 
 
 def test_a_row_whose_first_was_deleted_meanwhile_stays(tmp_path: Path, form: str) -> None:

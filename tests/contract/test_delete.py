@@ -18,9 +18,10 @@ from writer.cli.main import app
 from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError
 from writer.maintenance.dead_letters import Selection
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_deletion import RowDeletion
+from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.replay import Replaying
-from writer.maintenance.row_deletion import RowDeletion
-from writer.maintenance.row_keys import where
 from writer.output.tables import console
 from writer.table.log.operations import Closing, Rewrite, Takeover
 
@@ -46,7 +47,8 @@ def ids(driver: Driver) -> list[int]:
 
 def run(driver: Driver, text: str = "id = 3", **flags: bool) -> None:
     flags = {"with_dead_letters": True, "write": True, "as_json": True} | flags
-    delete_rows.run_delete(driver.config, "clicks", where(text), driver.schemas, now=NOW, out=console(), **flags)
+    request = DeletionRequest("clicks", where(text), NOW, with_dead_letters=flags.pop("with_dead_letters"))
+    delete_rows.run_delete(driver.config, request, driver.schemas, out=console(), **flags)
 
 
 def told(driver: Driver, capsys: pytest.CaptureFixture[str], text: str = "id = 3", **flags: bool) -> dict:

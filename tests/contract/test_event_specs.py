@@ -30,9 +30,10 @@ from writer.core.errors import ConfigError, Fenced
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.pipeline_start import enter_specs
 from writer.maintenance.dead_letters import Selection
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import Piece, opened
 from writer.maintenance.replay import Replaying
-from writer.maintenance.row_keys import where
 from writer.output.tables import console
 from writer.status.model import Totals, event_time_newest
 from writer.table.factory import all_tables
@@ -215,9 +216,13 @@ def test_rows_that_are_deleted_take_the_dead_letters_with_them_of_which_an_expre
     filtering = Driver(tmp_path, specs={"Event": {"where": "id <> 1", **fails}})
     filtering.start()
     delete_rows.run_delete(
-        filtering.config, "clicks", where("id IN (0, 10)"), driver.schemas, with_dead_letters=True, write=True, now=NOW,
-        as_json=True, out=console(),
-    )  # fmt: skip
+        filtering.config,
+        DeletionRequest("clicks", where("id IN (0, 10)"), NOW),
+        driver.schemas,
+        write=True,
+        as_json=True,
+        out=console(),
+    )
     found = json.loads(capsys.readouterr().out)["dead_letters"]
     assert (found["dead_letters"], found["meant"], found["undecodable"]) == (3, 2, 0)
     letters = driver.side(driver.dead_letters).rows().to_table(columns=["_offset"])

@@ -30,6 +30,8 @@ from writer.table.log.snapshot import FORMAT, KINDS
 DIGESTS = {
     "log-1-cut.json": "4674d574e40b75fd156beb0155d180b4a0011b34b5b4654b7a070415afb9c1ee",
     "log-1-cut.tar.xz": "bd04c0851bd336ca4588241e976e4106216a5f3fd238b1f08fbd61566816eee9",
+    "log-1-zones.json": "59e651ea11bbd29ef80779aea59c22f197d65345b7bfc5113b634c2f56f6f79a",
+    "log-1-zones.tar.xz": "f827cb6f7881f44c005ff22a508301b7879e0a2d0cb09cd1ece5b36238234829",
     "log-1.json": "2b1ba0eeb5553391ace618859559d2fb3e61d50f5cd1608519d557a51ae46ecd",
     "log-1.tar.xz": "3d067acfb33554be25ebc04a054b7302240feb6b7a528ace5045f9d9588ffd14",
 }

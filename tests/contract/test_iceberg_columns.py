@@ -22,7 +22,8 @@ from writer.audit.audit import audit
 from writer.cli.table.convert import run_convert
 from writer.cli.write import delete_rows
 from writer.maintenance.compaction import Compactor, here
-from writer.maintenance.row_keys import where
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.output.tables import console
 from writer.table.iceberg.catalog.catalog_client import CatalogClient, file_settings
 from writer.table.iceberg.metadata.schema import MAPPING, mapping_of, schema_of
@@ -87,9 +88,13 @@ class Grown:
 
     def delete(self) -> None:
         delete_rows.run_delete(
-            self.driver.config, "clicks", where("id = 7"), self.driver.schemas, now=NOW, out=console(), write=True,
-            with_dead_letters=False, as_json=True,
-        )  # fmt: skip
+            self.driver.config,
+            DeletionRequest("clicks", where("id = 7"), NOW, with_dead_letters=False),
+            self.driver.schemas,
+            write=True,
+            as_json=True,
+            out=console(),
+        )
         del self.rows[7]
 
     def rewind(self) -> None:

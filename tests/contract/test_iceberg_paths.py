@@ -22,8 +22,9 @@ from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.cli.write.table_adopt import run_adopt
 from writer.maintenance.compaction import here
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.retention import Retention
-from writer.maintenance.row_keys import where
 from writer.maintenance.vacuum import find_unneeded
 from writer.output.tables import console
 from writer.table.iceberg.catalog.catalog_client import file_settings
@@ -95,9 +96,13 @@ def test_adopted_files_are_compacted_deleted_from_dropped_and_not_vacuumed(
     one.check(version)
     version = driver.table.snapshot().version
     delete_rows.run_delete(
-        driver.config, "clicks", where("id = 1004"), driver.schemas, now=NOW, out=console(), write=True,
-        with_dead_letters=False, as_json=True,
-    )  # fmt: skip
+        driver.config,
+        DeletionRequest("clicks", where("id = 1004"), NOW, with_dead_letters=False),
+        driver.schemas,
+        write=True,
+        as_json=True,
+        out=console(),
+    )
     one.check(version, 1004)
     version = driver.table.snapshot().version
     assert list(Retention(driver.table, bucketers.build(driver.settings.bucket), HOUR).run(NOW + HOUR / 2))

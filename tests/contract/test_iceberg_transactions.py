@@ -284,6 +284,7 @@ COMMITS = st.lists(
 )
 
 
+@pytest.mark.timeout(1800)  # a second for each of 250 examples
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 @settings(max_examples=share(25), phases=[Phase.generate])
 @given(commits=COMMITS)

@@ -17,7 +17,8 @@ from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError
 from writer.driver.pipeline_start import probe_places
 from writer.driver.sealing.steps import seal_due
-from writer.maintenance.row_keys import where
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.vacuum import everything, find_unneeded, remove
 from writer.output.tables import console
 from writer.sealing.sealer import Sealer
@@ -48,9 +49,13 @@ def live(driver: Driver) -> None:
     seal_due(Sealer("clicks", driver.config), later())
     compacted(driver)
     delete_rows.run_delete(
-        driver.config, "clicks", where("id = 61"), driver.schemas, now=NOW, out=console(), with_dead_letters=True,
-        write=True, as_json=True,
-    )  # fmt: skip
+        driver.config,
+        DeletionRequest("clicks", where("id = 61"), NOW),
+        driver.schemas,
+        write=True,
+        as_json=True,
+        out=console(),
+    )
     carry(driver, 7)
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems

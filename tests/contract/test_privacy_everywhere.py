@@ -24,9 +24,10 @@ from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.dead_letters import Selection
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import opened
 from writer.maintenance.replay import Replaying
-from writer.maintenance.row_keys import where
 from writer.output.tables import console
 from writer.preflight.samples import preview
 from writer.privacy.keyring import read_keyring, write_keyring
@@ -164,9 +165,8 @@ def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(
     driver.carry([log({4: event(42)})], {0: 5})
     known = Schemas({1: TAGGED, 9: TAGGED}, [1])
     delete_rows.run_delete(
-        driver.config, "clicks", where("id = 42"), known, with_dead_letters=True, write=True, now=NOW, as_json=True,
-        out=console(),
-    )  # fmt: skip
+        driver.config, DeletionRequest("clicks", where("id = 42"), NOW), known, write=True, as_json=True, out=console()
+    )
     found = json.loads(capsys.readouterr().out)
     assert (found["rows"], found["dead_letters"]["meant"]) == (2, 1)
     assert driver.table.rows().count_rows() == 2
@@ -174,9 +174,13 @@ def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(
     encrypted = started(tmp_path / "other", privacy={**PRIVACY, "fields": {"note": "encrypt"}})
     with pytest.raises(ConfigError, match="column 'note' has the policy encrypt: its values cannot be compared"):
         delete_rows.run_delete(
-            encrypted.config, "clicks", where("note = 'x'"), known, with_dead_letters=False, write=False, now=NOW,
-            as_json=True, out=console(),
-        )  # fmt: skip
+            encrypted.config,
+            DeletionRequest("clicks", where("note = 'x'"), NOW, with_dead_letters=False),
+            known,
+            write=False,
+            as_json=True,
+            out=console(),
+        )
 
 
 def test_no_row_is_looked_for_by_a_column_that_a_tag_encrypts(tmp_path: Path) -> None:
@@ -187,6 +191,10 @@ def test_no_row_is_looked_for_by_a_column_that_a_tag_encrypts(tmp_path: Path) ->
         message = "column 'said' has the policy encrypt: its values" if known else "note"
         with pytest.raises(ConfigError, match=message):
             delete_rows.run_delete(
-                driver.config, "clicks", where(f"{column} = 'note 42'"), Schemas({1: TAGGED}, [1]),
-                with_dead_letters=False, write=False, now=NOW, as_json=True, out=console(),
-            )  # fmt: skip
+                driver.config,
+                DeletionRequest("clicks", where(f"{column} = 'note 42'"), NOW, with_dead_letters=False),
+                Schemas({1: TAGGED}, [1]),
+                write=False,
+                as_json=True,
+                out=console(),
+            )

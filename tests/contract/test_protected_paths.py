@@ -19,12 +19,12 @@ from tests.reprocessing import BERLIN, reprocessed
 from tests.skipped import Silent, skipped
 from writer.cli.start.privacy import privacy
 from writer.cli.table.convert import run_convert
-from writer.cli.table.promote import Request, Switch
 from writer.cli.table.shadow import shadow_writer
 from writer.commit.privacy import record_privacy
 from writer.core.errors import ConfigError
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import opened
+from writer.maintenance.migration.promotion import Promotion, PromotionRequest
 from writer.maintenance.replay import Replaying
 from writer.output.tables import console
 from writer.preflight import source_checks
@@ -228,8 +228,8 @@ def test_a_shadow_begins_from_what_the_first_table_has_and_a_promote_keeps_it(tm
     later = {**BARE, "name": "Later", "fields": [*BARE["fields"][:2], {"name": "mail", "type": "string", **PII}]}
     first = again(tmp_path, schemas=Schemas({2: NEW, 3: later}, [2, 3]))
     assert "Later" in first.table.snapshot().protected_paths
-    asked = Request(first.config, first.config, tmp_path, "clicks", place)
-    Switch(asked).carry_out(first.table.snapshot().parts(), {})
+    asked = PromotionRequest(first.config, first.config, tmp_path, "clicks", place)
+    Promotion(asked).carry_out(first.table.snapshot().parts(), {})
     assert shadow.table.snapshot().protected_paths == first.table.snapshot().protected_paths
     assert leaks(tmp_path) == set()
 

@@ -24,7 +24,8 @@ from writer.cli.write.retention import run_retention
 from writer.core.errors import ConfigError
 from writer.driver.pipeline_start import make_tables
 from writer.maintenance.compaction import Compactor, here
-from writer.maintenance.row_keys import where
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.vacuum import find_unneeded
 from writer.output.tables import console
 from writer.status.model import Totals
@@ -173,9 +174,13 @@ def test_deleted_rows_take_their_raw_records_and_those_of_dead_letters_with_them
 
     def delete(*, write: bool) -> dict[str, Any]:
         delete_rows.run_delete(
-            driver.config, "clicks", where("id = 1"), driver.schemas, with_dead_letters=True, write=write, now=NOW,
-            as_json=True, out=console(),
-        )  # fmt: skip
+            driver.config,
+            DeletionRequest("clicks", where("id = 1"), NOW),
+            driver.schemas,
+            write=write,
+            as_json=True,
+            out=console(),
+        )
         return dict(json.loads(capsys.readouterr().out))
 
     assert delete(write=False)["raw_records"] == 4
@@ -195,16 +200,20 @@ def test_a_delete_that_dies_before_the_rows_went_finds_them_again(driver: Driver
 
     def run() -> None:
         delete_rows.run_delete(
-            driver.config, "clicks", where("id = 1"), driver.schemas, with_dead_letters=True, write=True, now=NOW,
-            as_json=False, out=console(),
-        )  # fmt: skip
+            driver.config,
+            DeletionRequest("clicks", where("id = 1"), NOW),
+            driver.schemas,
+            write=True,
+            as_json=False,
+            out=console(),
+        )
 
     with monkeypatch.context() as patched:
 
         def die(*_: object) -> None:
             raise Died
 
-        patched.setattr("writer.maintenance.row_deletion.RowDeletion._erase", die)
+        patched.setattr("writer.maintenance.deletion.row_deletion.RowDeletion._erase", die)
         with pytest.raises(Died):
             run()
     assert sorted(kept(driver)) == [0, 2, 3, 5, 6, 8]

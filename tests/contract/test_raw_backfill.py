@@ -18,7 +18,8 @@ from tests.skipped import Silent, skipped
 from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
-from writer.maintenance.row_keys import where
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.output.tables import console
 
 
@@ -36,9 +37,13 @@ def test_a_gap_is_filled_from_the_raw_table_of_an_earlier_table(tmp_path: Path, 
     carried(before, {n: event(n) for n in range(8, 12)}, came=NOW + DAY)
     carried(before, {n: event(n) for n in range(12, 15)})
     delete_rows.run_delete(
-        before.config, "clicks", where("id = 9"), before.schemas, with_dead_letters=True, write=True, now=NOW,
-        as_json=False, out=console(),
-    )  # fmt: skip
+        before.config,
+        DeletionRequest("clicks", where("id = 9"), NOW),
+        before.schemas,
+        write=True,
+        as_json=False,
+        out=console(),
+    )
     table = {"location": str(tmp_path / "lake" / "clicks"), "raw": str(tmp_path / "lake" / "clicks_raw")}
     driver = Driver(tmp_path, form, table=table, limits={"failed_ratio_max": 1})
     driver.start()

@@ -19,9 +19,10 @@ from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.maintenance.compaction import here
 from writer.maintenance.dead_letters import Selection
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import opened
 from writer.maintenance.replay import Replaying
-from writer.maintenance.row_keys import where
 from writer.output.tables import console
 from writer.table.log.operations import Closing
 
@@ -89,9 +90,13 @@ def test_rows_and_dead_letters_are_deleted_by_key(tmp_path: Path, form: str) -> 
     driver.carry([log({0: event(0), 1: event(1), 2: event(2, at=OLD), 3: event(3, at=OLD)})], {0: 4})
     for key in ("k1", "k2"):
         delete_rows.run_delete(
-            driver.config, "clicks", where(f"_key = '{key}'"), driver.schemas, now=NOW, out=console(),
-            with_dead_letters=True, write=True, as_json=True,
-        )  # fmt: skip
+            driver.config,
+            DeletionRequest("clicks", where(f"_key = '{key}'"), NOW),
+            driver.schemas,
+            write=True,
+            as_json=True,
+            out=console(),
+        )
     assert [row[1] for row in shown(driver.lake)] == ["k0"]
     assert oracle.rows(Path(driver.dead_letters), "key") == [(b"k3",)]
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up

@@ -24,7 +24,8 @@ from writer.core.offsets import LogMark, OffsetRange, Source, TopicPartition
 from writer.driver.sealing.steps import seal_due
 from writer.kafka_reader.requests.epoch_ends import EpochEnd
 from writer.maintenance.compaction import Compactor, here
-from writer.maintenance.row_keys import where
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.offsets.log_check import LogCheck
 from writer.output.tables import console
 from writer.sealing.sealer import Sealer
@@ -210,9 +211,13 @@ def test_a_version_before_the_first_start_or_not_yet_there_is_refused(driver: Wr
 
 def test_what_was_deleted_since_stays_deleted_until_it_is_read_again(driver: Wrong) -> None:
     delete_rows.run_delete(
-        driver.config, "clicks", where("id IN (3, 14)"), driver.schemas, with_dead_letters=False, write=True,
-        now=NOW, as_json=True, out=console(),
-    )  # fmt: skip
+        driver.config,
+        DeletionRequest("clicks", where("id IN (3, 14)"), NOW, with_dead_letters=False),
+        driver.schemas,
+        write=True,
+        as_json=True,
+        out=console(),
+    )
     look = way(driver).look(driver.good)
     assert look.rows == 9
     assert "run `headrace delete-rows` again" in " ".join(rewind.notes(look))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.sealed import SealedLake
-from writer.cli.read.ddl import texts
+from writer.engines.registration import registration
 from writer.engines.table_description import described
 from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import deliveries
@@ -144,7 +144,7 @@ def test_druid_takes_the_task_of_a_whole_table(root: Path, druid: Any):
     lake = SealedLake(root / "whole_site", "parquet", location=str(root / "whole"))
     lake.add(5, 20)
     lake.add(6, 5)
-    spec = texts(described("clicks", lake.config, lake.table), "druid", name="whole", location=None)
+    spec = registration(described("clicks", lake.config, lake.table), "druid", name="whole", location=None)
     druid.ingest(spec)
     _served(druid, "whole", hours((5, range(20)), (6, range(20, 25))))
 
@@ -157,7 +157,7 @@ def test_the_texts_of_ddl_run_in_trino_and_presto(root: Path, trino: Any, presto
     known = described("clicks", lake.config, lake.table)
     table = f"{CATALOG[form]}.lake.{name}"
     for engine, server, location in (("trino", trino, f"local:///{name}"), ("presto", presto, f"file://{root}/{name}")):
-        for statement in texts(known, engine, name=table, location=location):
+        for statement in registration(known, engine, name=table, location=location):
             if not statement.startswith("SET SESSION"):  # of a session; each request here has its own
                 server.ask(statement)
         assert [list(row) for row in server.ask(PER_HOUR.format(table)).rows] == hours((5, range(20)))

@@ -23,11 +23,12 @@ from tests.servers.objects import ObjectServer
 from tests.servers.statement import Coordinator
 from tests.servers.trino import trino
 from writer.audit.audit import audit
-from writer.cli.read.ddl import texts
 from writer.cli.write import delete_rows
+from writer.engines.registration import registration
 from writer.engines.table_description import described
 from writer.maintenance.compaction import Compactor, here
-from writer.maintenance.row_keys import where
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.output.tables import console
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.foreign_writes import ForeignChange
@@ -87,9 +88,13 @@ class Produced:
         self.carry(HOURS[0] + timedelta(minutes=30), 1)
         yield "late row"
         delete_rows.run_delete(
-            self.driver.config, "clicks", where("id = 7"), self.driver.schemas, now=NOW, out=console(), write=True,
-            with_dead_letters=False, as_json=True,
-        )  # fmt: skip
+            self.driver.config,
+            DeletionRequest("clicks", where("id = 7"), NOW, with_dead_letters=False),
+            self.driver.schemas,
+            write=True,
+            as_json=True,
+            out=console(),
+        )
         del self.rows[7]
         yield "delete-rows"
         version, end = self.driver.table.snapshot().version, self.next
@@ -124,10 +129,10 @@ def check(produced: Produced, engine: str, ask: Ask, view: str, step: str) -> No
 def test_spark_and_duckdb_read_a_table_on_a_local_disk(spark: Any, url: str, s3: ObjectServer, tmp_path: Path) -> None:
     produced = Produced(tmp_path, url, s3, str(tmp_path / "lake" / "clicks"), "local.clicks")
     for step in produced.steps():
-        for statement in texts(produced.description(), "spark", name=None, location=None):
+        for statement in registration(produced.description(), "spark", name=None, location=None):
             spark.sql(statement)
         check(produced, "spark", lambda sql: [tuple(row) for row in spark.sql(sql).collect()], "clicks", step)
-        told = texts(produced.description(), "duckdb", name=None, location=None)
+        told = registration(produced.description(), "duckdb", name=None, location=None)
         check(produced, "duckdb", lambda sql, told=told: duckdb_iceberg.ask([*told, sql]), "clicks", step)  # type: ignore[misc]
         _pyiceberg(produced, step)
     audited(produced)
@@ -142,13 +147,13 @@ def test_trino_and_duckdb_read_a_table_in_s3(
         f"ENDPOINT '{s3.url.removeprefix('http://')}', USE_SSL false, REGION 'us-east-1')"
     )
     for step in produced.steps():
-        for statement in texts(produced.description(), "trino", name=None, location=None):
+        for statement in registration(produced.description(), "trino", name=None, location=None):
             trino_iceberg.ask(statement)
         view = "headrace.remote.clicks_view"
         check(produced, "trino", lambda sql: trino_iceberg.ask(sql).rows, view, step)
         told = [
             secret if "SECRET lake" in one else one
-            for one in texts(produced.description(), "duckdb", name=None, location=None)
+            for one in registration(produced.description(), "duckdb", name=None, location=None)
         ]
         check(produced, "duckdb", lambda sql, told=told: duckdb_iceberg.ask([*told, sql]), "clicks", step)  # type: ignore[misc]
         _pyiceberg(produced, step)
@@ -208,10 +213,10 @@ def test_spark_and_duckdb_find_values_of_columns_that_came_later(
     grown = Grown(tmp_path, sections=sections, table={"name": "later.clicks"})
     for _ in later_steps(grown):
         description = described("clicks", grown.driver.config, grown.driver.table)
-        for statement in texts(description, "spark", name=None, location=None):
+        for statement in registration(description, "spark", name=None, location=None):
             spark.sql(statement)
         check_later(grown, "spark", lambda sql: spark.sql(sql).collect(), "clicks")
-        told = texts(description, "duckdb", name=None, location=None)
+        told = registration(description, "duckdb", name=None, location=None)
         check_later(grown, "duckdb", lambda sql, told=told: duckdb_iceberg.ask([*told, sql]), "clicks")  # type: ignore[misc]
 
 
@@ -222,7 +227,7 @@ def test_trino_finds_values_of_columns_that_came_later(
     table = {"location": f"{s3.bucket()}/lake/clicks", "name": "later_remote.clicks"}
     grown = Grown(tmp_path, sections=sections, table=table)
     for _ in later_steps(grown):
-        for statement in texts(
+        for statement in registration(
             described("clicks", grown.driver.config, grown.driver.table), "trino", name=None, location=None
         ):
             trino_iceberg.ask(statement)

@@ -14,8 +14,8 @@ from tests.servers.catalog_proxy import Login, OAuth, SigV4, catalog_proxy
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.objects import ObjectServer
 from tests.servers.trino import trino
-from writer.cli.read.ddl import texts
 from writer.engines.iceberg import trino_properties
+from writer.engines.registration import registration
 from writer.engines.table_description import TableDescription, described
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
@@ -79,20 +79,20 @@ def test_engines_log_in_by_what_ddl_says(
         for key, own in (("aws.accessKeyId", s3.key), ("aws.secretAccessKey", s3.secret)):
             spark._jvm.java.lang.System.setProperty(key, own)  # as its machine has them
         session = spark.newSession()  # a session keeps the catalogs that it has opened
-        for statement in texts(local, "spark", name=f"spark_{kind}", location=None):
+        for statement in registration(local, "spark", name=f"spark_{kind}", location=None):
             assert SECRET not in statement
             session.sql(statement.replace("<secret>", secret))
         assert [tuple(row) for row in session.sql(total.format(f"spark_{kind}")).collect()] == [(10, 45)]
 
         if kind != "sigv4":  # DuckDB signs for hosts of AWS alone
             filled = SECRET if kind == "credential" else secret
-            told = texts(remote, "duckdb", name=None, location=None)
+            told = registration(remote, "duckdb", name=None, location=None)
             told = [one.replace("<id>", CLIENT).replace("<secret>", filled) for one in told]
             assert [tuple(map(int, row)) for row in duckdb_iceberg.ask([*told, total.format("clicks")])] == [(10, 45)]
 
         properties = dict(line.split("=", 1) for line in trino_properties(remote))
         properties = {key: one.replace("<secret>", secret) for key, one in properties.items()}
         with trino(tmp_path / "trino", tmp_path, s3, properties) as server:
-            for statement in texts(remote, "trino", name=None, location=None):
+            for statement in registration(remote, "trino", name=None, location=None):
                 server.ask(statement)
             assert server.ask(total.format(f"headrace.{name}.remote_view")).rows == [(10, 45)]

@@ -151,7 +151,9 @@ class Table:
 
     def __init__(self, root: Path, form: str, hours: int, late: str) -> None:
         rule = {"key": ["id"], "window": f"{hours} h"}
-        self.driver = Driver(root, form, compact={"at_seal": True, "dedupe": rule}, seal={"late": late})
+        self.driver = Driver(
+            root, form, compact={"at_seal": True, "dedupe": rule}, seal={"late": late, "reopen_after": "0 s"}
+        )
         self.driver.start()
         self.rows, self.late, self.closed = list[Row](), list[Row](), 0
         self.new_process()

@@ -12,9 +12,9 @@ import pytest
 
 from tests.servers.scripted import Asked, Reply, scripted
 from tests.writing import Site
-from writer.cli.read.buckets import Bucket, BucketListing
 from writer.config.loader import load
 from writer.hooks.dispatcher import seen
+from writer.sealing.bucket_listing import BucketListing, ListedBucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -26,8 +26,8 @@ def say(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def buckets(site: Site) -> list[Bucket]:
-    return BucketListing("events", load(site.config), datetime.now(UTC)).buckets(None)
+def buckets(site: Site) -> list[ListedBucket]:
+    return BucketListing("events", load(site.config), datetime.now(UTC)).list_buckets(None)
 
 
 def waiting(site: Site) -> int:

@@ -19,7 +19,8 @@ from writer.cli.write import delete_rows
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.text import describe_entry, reason
-from writer.maintenance.row_keys import where
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
 from writer.table.log.entries import ANY_CLIENT, CREATED, Entry
 from writer.table.log.operations import Closing
 from writer.table.log.snapshot import KINDS
@@ -189,9 +190,13 @@ def test_every_version_of_a_table_is_explained(tmp_path):
     driver.carry([log({n: event(n) for n in range(10)} | {3: None, 5: event(5)[:-1]})], {0: 10})
     driver.table.grow([pa.field("more", pa.string())])
     delete_rows.run_delete(
-        driver.config, "clicks", where("id = 4"), driver.schemas, now=NOON, out=Console(file=StringIO()),
-        with_dead_letters=False, write=True, as_json=False,
-    )  # fmt: skip
+        driver.config,
+        DeletionRequest("clicks", where("id = 4"), NOON, with_dead_letters=False),
+        driver.schemas,
+        write=True,
+        as_json=False,
+        out=Console(file=StringIO()),
+    )
     driver.table.close(driver.table.snapshot(), Closing("c", NOON, {"reason": "command"}))
     DeltaTable(driver.lake).delete("id = 6")
     newest = driver.table.snapshot().version

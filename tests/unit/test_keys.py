@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from writer.core.errors import ConfigError
-from writer.maintenance import row_keys
-from writer.maintenance.row_keys import Finder, Keys, RowMatch, from_file, where
+from writer.maintenance.deletion import row_keys
+from writer.maintenance.deletion.row_keys import Finder, Keys, RowMatch, from_file, where
 
 ROWS = pa.table(
     {

@@ -139,7 +139,7 @@ def test_the_autoscaler_asks_kafka_where_kafka_did_not_answer_the_driver(
     found = look(settings, cluster)
     assert cluster.questions == 1
     assert [one.lag_offsets for one in found.partitions] == [1_000, 1_000], "the table holds nothing"
-    assert found.lag_age_s == 0
+    assert found.lag_age_s < 2
     assert found.arriving_per_s is not None
 
 
@@ -152,12 +152,14 @@ def test_the_autoscaler_asks_kafka_where_no_driver_answers(settings: Config) -> 
 
 def test_a_sample_grows_old_where_nothing_answers(settings: Config, progress: Progress, caplog) -> None:
     heard(progress, 5)
-    live = FactsCollector(settings, ["clicks"], Policy())
+    passed_s = 0.0
+    live = FactsCollector(settings, ["clicks"], Policy(), seconds=lambda: passed_s)
     live._cluster = Asked(up=False)
     live.look(datetime.now(UTC))
     progress._note(logs=Logs())
+    passed_s = 90.0
     for _ in range(2):
-        (found,) = live.look(datetime.now(UTC) + timedelta(seconds=90)).pipelines
+        (found,) = live.look(datetime.now(UTC)).pipelines
     assert found.lag_age_s > 90
     assert sum("lag_measurement_failed" in line for line in caplog.messages) == 1
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bucketers import Bucketer, Buckets
-from bucketers.arrow import column, contiguous
+from bucketers.arrow import column, contiguous, has_text
 from bucketers.event_time import instants
 from bucketers.timestamps import event_time, within_years
 from writer.core.units import shifted
@@ -44,7 +44,7 @@ class Clock:
         if self.field is None:
             return of_topic
         try:
-            text = column(rows, self.field).cast(pa.string())
+            text = column(rows, self.field, has_text).cast(pa.string())
         except (ValueError, pa.ArrowException) as error:
             raise ClockFieldMissing(f"clocks: {error}. Name a field that has a text, a number or a date.") from error
         of_value = pc.is_in(text, value_set=pa.array(self.values, pa.string()))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from bucketers.zone_data import ZoneData
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import CONFLUENT, Wire
 from writer.batch.bucketing import TimeRule
@@ -29,6 +30,7 @@ class TaskPlan:
     schemas: SchemaPlan
     time_rule: TimeRule
     bucket: Mapping[str, Any]
+    zones: tuple[ZoneData, ...] = field(default=(), kw_only=True)  # of buckets and clocks, as the driver has them
     table: str  # location
     dead_letters: str  # location
     prefix: str

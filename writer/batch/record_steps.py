@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 import bucketers
 from bucketers.arrow import contiguous
+from bucketers.zone_data import install
 from writer.avro.schema import TIMESTAMP
 from writer.avro.schema_plan import RejectedSchema, ShapedRecord, WriterSchema, conform
 from writer.avro.wire_format import refusals, split
@@ -74,6 +75,7 @@ class RecordSteps:
         `counts`: of steps that take other records of the same task. `keep` takes all records as Kafka has them.
         """
         self._plan, self._refuse, self._keep, self._leave_out = plan, refuse, keep, leave_out
+        install(plan.zones)
         self.bucketer = bucketers.build(plan.bucket)
         self.report, self.counts = Report(), defaultdict(Counts) if counts is None else counts
         self._values = SchemaReader(plan.schemas, plan.wire, scratch(), decoders)

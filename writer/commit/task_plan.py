@@ -5,11 +5,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from bucketers.zone_data import find_zone_data
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import Wire
 from writer.batch.plan import TaskPlan
 from writer.batch.record_columns import RecordColumns
-from writer.config.pipeline import Pipeline
+from writer.config.pipeline import Pipeline, zones_of_table
 from writer.core.offsets import Source
 from writer.storage.base import S3Settings
 
@@ -25,12 +26,13 @@ def build_task_plan(
 
     `prefix`: of the names of files. `others`: as TaskPlan has them.
     """
+    zones = tuple(map(find_zone_data, zones_of_table(settings)))
     sealing = None if schemas.privacy is None else schemas.privacy.sealing
     schemas = replace(schemas, known_texts=(), ranks={})  # a task does not learn
     return TaskPlan(
         now=now, wire=wire, frontier=frontier, incarnations=incarnations, schemas=schemas,
-        time_rule=settings.event_time.rule(unit, unit_origin), bucket=settings.bucket, table=settings.table.location,
-        dead_letters=settings.dead_letters, prefix=prefix, budget=settings.memory.buffer,
+        time_rule=settings.event_time.rule(unit, unit_origin), bucket=settings.bucket, zones=zones,
+        table=settings.table.location, dead_letters=settings.dead_letters, prefix=prefix, budget=settings.memory.buffer,
         target_file_size=settings.roll.target_file_size, entropy_bits=settings.table.entropy_bits, s3=s3,
         out_of_orderness=settings.seal.out_of_orderness, late=settings.seal.tiers, late_table=settings.late_table,
         record_columns=record_columns, sealing=sealing, **others,

@@ -25,6 +25,7 @@ _SECRET = re.compile(
 
 
 _HTTP = r"^https?://."
+_CONTEXT_PATH = "/contexts/"  # of a registry's URL, before the context
 FULL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 Strategy = Literal["topic_name", "record_name", "topic_record_name"]
 
@@ -122,6 +123,11 @@ class Registry(Strict):
     core_url: str | None = Field(
         None, description="base URL of an Apicurio registry's own API, version 3; default: beside its Confluent API"
     )
+    context: str | None = Field(
+        None, pattern=r"^\.[^:/\s]*$",
+        description="context of the registry in which the producers register, such as .staging, or `.` for the default "
+        "one; needed where the registry has a topic's subjects in a context",
+    )  # fmt: skip
     user: str | None = Field(None, min_length=1, description="user name for the registry (HTTP basic authentication)")
     password: SecretStr | None = Field(None, description="with `user`; take it from `${env:NAME}` or `${file:/path}`")
     ca_file: Path | None = Field(
@@ -147,6 +153,8 @@ class Registry(Strict):
             raise ValueError(f"schema id {twice[0]} has one file in 'files' and another in 'key_files'; give it one")
         if self.url is not None and not re.match(r"https?://[^/]", self.url):
             raise ValueError("'url' is no http:// or https:// URL; write it as http://registry:8081")
+        if self.context is not None and (self.url is None or _CONTEXT_PATH in self.url):
+            raise ValueError("'context' needs a 'url', and one that names no context itself")
         if (self.user is None) != (self.password is None):
             raise ValueError("'user' and 'password' go together; give both, or neither")
         if self.user is not None and (self.url is None or "@" in urlsplit(self.url).netloc):
@@ -154,6 +162,19 @@ class Registry(Strict):
         if self.user is not None and ":" in self.user:
             raise ValueError("'user' has a colon, which basic authentication cannot carry")
         return self
+
+    @property
+    def address(self) -> str | None:
+        """The base URL of the context's schemas; of several servers, separated by commas."""
+        if self.url is None or self.context in (None, "."):
+            return self.url
+        servers = (server.strip().rstrip("/") for server in self.url.split(",") if server.strip())
+        return ",".join(f"{server}{_CONTEXT_PATH}{self.context}" for server in servers)
+
+    @property
+    def names_context(self) -> bool:
+        """Whether it says in which context schemas are, by a key or in the URL."""
+        return self.context is not None or _CONTEXT_PATH in (self.url or "")
 
 
 class Spark(Strict):

@@ -69,7 +69,7 @@ def _allowed(options: dict[str, str]) -> dict[str, str]:
         if reason := _DENIED.get(name) or next(prefixes, None):
             raise ValueError(f"{name!r} cannot be set: {reason}")
         if name not in _CONSUMER:
-            raise ValueError(f"{name!r} is no option of Kafka's consumer{did_you_mean(name, [*_CONSUMER, *_DENIED])}")
+            raise ValueError(f"{name!r} is no option of Kafka's consumer{did_you_mean(name, list(_CONSUMER))}")
         if name.endswith(_NUMBERS) and not value.isdigit():
             raise ValueError(f"{name} is {value!r}, and must be a whole number")
     return options

@@ -313,6 +313,25 @@ def bucket_fields(bucket: Mapping[str, Any]) -> list[str]:
     return [*own, *(name for part in parts if isinstance(part, Mapping) for name in bucket_fields(part))]
 
 
+def zones_of(pipeline: Pipeline) -> list[str]:
+    """Return the time zones by which rows of a pipeline get their buckets, those of all its tables; UTC is none."""
+    tables = [] if pipeline.route is None else [pipeline.of_target(rule, rule) for rule in pipeline.route.targets]
+    return sorted({zone for table in (pipeline, *tables) for zone in zones_of_table(table)})
+
+
+def zones_of_table(settings: Pipeline) -> list[str]:
+    """Return the time zones of one table's buckets and clocks; UTC is none."""
+    clocks = {clock.zone for clock in settings.event_time.clocks if clock.zone}
+    return sorted({*_bucket_zones(settings.bucket), *clocks} - {"UTC"})
+
+
+def _bucket_zones(bucket: Mapping[str, Any]) -> list[str]:
+    """Return the zones of a bucketer, also inside a composite one."""
+    own = [str(bucket["zone"])] if bucket.get("type") == "event_time" and "zone" in bucket else []
+    parts = bucket.get("parts", [])
+    return [*own, *(zone for part in parts if isinstance(part, Mapping) for zone in _bucket_zones(part))]
+
+
 def check_table(one: Pipeline) -> None:
     """Raise ValueError where the settings of one table contradict each other."""
     if one.retention is not None:
@@ -352,14 +371,27 @@ def _named_columns(one: Pipeline) -> Iterator[tuple[str, str]]:
 
 
 def _check_iceberg_names(one: Pipeline) -> None:
-    """Raise ValueError where a column would be called as one that Iceberg, or headrace in its tables, has already."""
+    """Raise ValueError where a column would be called as one that Iceberg, or headrace in its tables, has already.
+
+    So would `a.b` be beside a column `a` with the field `b`, which a later schema may bring.
+    """
     for key, name in _named_columns(one):
+        if "." in name:
+            raise ValueError(
+                f"{key}: a name with a dot is that of a field within a column in an Iceberg table; instead of {name!r} "
+                f"use {_plain_name(name)!r}"
+            )
         if name.lower() in ICEBERG_RESERVED | {"_partition"}:
             whose = "headrace has" if name.lower().endswith("_partition") else "Iceberg has"
             raise ValueError(
                 f"{key}: {name!r} is the name of a column that {whose} in an Iceberg table; give yours another, such "
-                f"as {name.lstrip('_')!r}"
+                f"as {_plain_name(name)!r}"
             )
+
+
+def _plain_name(name: str) -> str:
+    """Return a name like this one that no format keeps for itself."""
+    return name.replace(".", "_").lstrip("_") or "column"
 
 
 def _check_window(one: Pipeline, window: timedelta) -> None:

@@ -283,7 +283,7 @@ class Dedupe(Strict):
 
 
 class Compact(Strict):
-    """Files of a bucket that are merged, put in order, and freed of rows that came twice (docs/MAINTENANCE.md)."""
+    """Files of a bucket that are merged, put in order, and freed of rows that came twice (docs/COMPACTION.md)."""
 
     at_seal: bool | None = Field(
         None, description="rewrite a bucket's files before it is sealed; default: except for tables in Parquet format"

@@ -135,7 +135,7 @@ def describe_entry(kind: str, facts: Mapping[str, Any]) -> str:
             return f"tables of the route became Iceberg tables: {', '.join(one['location'] for one in facts['added'])}"
         case "targets":
             return f"tables of the route were entered: {', '.join(one['location'] for one in facts['added'])}"
-        case "raw" | "promote" | "specs" | "privacy":
+        case "raw" | "promote" | "specs" | "privacy" | "zones":
             return _describe_settings(kind, facts)
         case "side":
             return f"what version {facts['main_version']} of the pipeline's table listed for this one was added"
@@ -158,6 +158,9 @@ def _describe_settings(kind: str, facts: Mapping[str, Any]) -> str:
         case "specs":
             names = ", ".join(facts["specs"])
             return f"event specs of {names} became version {facts['specs_version']}: batches from here on go by it"
+        case "zones":
+            versions = ", ".join(f"{zone} ({version or 'unknown'})" for zone, version in facts["versions"].items())
+            return f"labels of buckets are made by these data of time zones from here on: {versions}"
         case "privacy" if "released" in facts:
             named = paths(facts["released"])
             return f"{facts['by']} released {named}: its values may be in the clear from here on"

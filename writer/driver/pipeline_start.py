@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from bucketers.zone_data import find_zone_data
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.staging.raw_records import RAW_BUCKET, RAW_BUCKET_COLUMNS, RAW_COLUMNS
@@ -13,7 +14,7 @@ from writer.clients import notifications
 from writer.clients.kafka import Cluster
 from writer.commit.event_specs import check_specs, unused
 from writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy
-from writer.config.pipeline import Pipeline
+from writer.config.pipeline import Pipeline, zones_of
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core import logging
@@ -34,6 +35,7 @@ from writer.table.locations import known_targets
 from writer.table.log.entries import entry_facts
 from writer.table.log.operations import Gap
 from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.log.zone_records import find_zone_changes
 from writer.table.table import PipelineTable
 
 
@@ -104,8 +106,12 @@ def check_rules(name: str, settings: Pipeline, schemas: Schemas, snapshot: Pipel
 
 
 def set_rules(table: PipelineTable, epoch: int, settings: Pipeline, schemas: Schemas) -> int:
-    """Enter privacy policies and event specs in the table's log, where they changed. Returns the specs' version."""
+    """Enter privacy, data of time zones and event specs in the table's log, where they changed.
+
+    Returns the version of the specs.
+    """
     enter_privacy(table, epoch, settings, schemas)
+    enter_zone_data(table, epoch, settings, datetime.now(UTC))
     return enter_specs(table, epoch, settings, schemas.plan)
 
 
@@ -123,6 +129,16 @@ def enter_specs(table: PipelineTable, epoch: int, settings: Pipeline, plan: Sche
     if names := unused(settings.record_specs, plan):
         logging.warning("specs_unused", pipeline=table.pipeline, specs=names, reason="no known schema has such a name")
     return version
+
+
+def enter_zone_data(table: PipelineTable, epoch: int, settings: Pipeline, now: datetime) -> None:
+    """Enter the data of the time zones by which rows get their buckets, where they changed. Raises Fenced."""
+    data = [find_zone_data(zone) for zone in zones_of(settings)]
+    changes = find_zone_changes(table.snapshot().zone_data, data, now)
+    if data:
+        table.set_zone_data(epoch, data, changes)
+    for change in changes:
+        logging.warning("zone_data_changed", pipeline=table.pipeline, change=change.words)
 
 
 def enter_privacy(table: PipelineTable, epoch: int, settings: Pipeline, schemas: Schemas) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import bucketers
+from bucketers.zone_data import find_zone_data
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import CONFLUENT, Wire
 from writer.batch.bucketing import TimeRule
@@ -25,8 +26,10 @@ from writer.commit.event_specs import check_version
 from writer.commit.privacy import RecordedPrivacy, check_policies, check_recorded, opened_privacy, record_privacy
 from writer.commit.targets import Targets, routed
 from writer.commit.task_plan import build_task_plan
+from writer.config.pipeline import Pipeline, zones_of
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
+from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
 from writer.privacy.path_policies import RecordPolicies, overlaid
@@ -35,6 +38,8 @@ from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.tracker import Admission, Schemas
 from writer.table.factory import Tables, main_table
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.log.zone_records import find_zone_changes
 from writer.table.table import PipelineTable
 
 ANY_AGE = timedelta(days=36_500)  # of an event whose broker timestamp is unknown
@@ -302,6 +307,7 @@ def opened(
         specs, version = snapshot.specs, snapshot.privacy
         recorded = overlaid(recorded, snapshot.protected_paths)
         if tables is not None:
+            _warn_of_zone_changes(name, pipeline, snapshot)
             check_version(name, pipeline, snapshot.specs_fingerprint)
             check_policies(name, pipeline, privacy, RecordedPrivacy.of(snapshot))
     known = Schemas(
@@ -320,6 +326,13 @@ def opened(
     if targets is not None:
         targets.begin(None)
     return LocalPipeline(name, config, known, unit, wire, table.hidden, table.folder, key_wire, targets, specs)
+
+
+def _warn_of_zone_changes(name: str, pipeline: Pipeline, snapshot: PipelineSnapshot) -> None:
+    """Log time zones of which this process has other data than those by which the table's rows got their buckets."""
+    data = map(find_zone_data, zones_of(pipeline))
+    for change in find_zone_changes(snapshot.zone_data, data, datetime.now(UTC)):
+        logging.warning("zone_data_differs", pipeline=name, change=change.words)
 
 
 def believing(rule: TimeRule, older: timedelta) -> TimeRule:

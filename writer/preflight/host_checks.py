@@ -5,6 +5,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,7 @@ from writer.core.errors import HeadraceError
 from writer.core.text import instant, plural
 from writer.core.units import show_size
 from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
+from writer.preflight.zone_checks import zone_data
 from writer.scaling.spark_settings import slots_now_at_most
 from writer.storage.base import S3Settings, StoreError
 from writer.storage.locations import on_s3, store_at
@@ -237,6 +239,8 @@ def tables(name: str, pipeline: Pipeline, places: ProbedPlaces, *, offline: bool
         same = partial(table.check_identity, by, words)
         to = written(settings.location, in_catalog)
         yield skipped(check, "--offline") if away else _table(check, name, table, same, to, places)
+        if settings is pipeline.table and not away:
+            yield from zone_data(pipeline, table, datetime.now(UTC))
     if not on_s3(pipeline.table.location) and not places.reported(pipeline.table.location):
         yield _disk(pipeline)
 

@@ -18,6 +18,7 @@ from writer.core.text import instant, listed, plural
 from writer.core.units import show_duration
 from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample
 from writer.output.tables import legible, short_type
+from writer.preflight.event_time_hints import fix_event_time
 from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.preflight.host_checks import scratch
 from writer.preflight.samples.route_sample import RouteSplit, opened_part, split
@@ -223,7 +224,7 @@ def _event_time(walk: LocalPipeline, sample: Sample, now: datetime) -> Finding:
     try:
         found = times_in(sample, rule, now)
     except ValueError as error:
-        fix = "" if isinstance(error, ClockFieldMissing) else _candidates(walk.plan.columns)
+        fix = "" if isinstance(error, ClockFieldMissing) else fix_event_time(walk.plan, rule)
         return failure("event_time", ConfigError(f"{error}{fix}"))
     if found.first is None or found.last is None:
         return wrong("event_time", f"{rule.field} holds no time in {found.rows:,} rows", "Choose another field.")
@@ -240,14 +241,6 @@ def _event_time(walk: LocalPipeline, sample: Sample, now: datetime) -> Finding:
     fix = "Check event_time.unit, max_age and max_ahead. `headrace preview --at assigned` shows them."
     every = found.nulls + found.outside == found.rows
     return wrong("event_time", message, fix) if every else doubtful("event_time", message, fix)
-
-
-def _candidates(columns: pa.Schema) -> str:
-    """Name the columns that could be an event time, as a fix."""
-    times = [each.name for each in columns if pa.types.is_temporal(each.type)]
-    longs = [each.name for each in columns if pa.types.is_int64(each.type)]
-    near = times or longs
-    return f". Set event_time.field to one that is: {', '.join(near)}." if near else ". Set event_time.field."
 
 
 def _buckets(columns: Sequence[str], sample: Sample) -> Finding:

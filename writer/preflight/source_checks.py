@@ -22,7 +22,8 @@ from writer.output.tables import short_type
 from writer.preflight.engine_checks import readers
 from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
 from writer.preflight.sample_checks import SAMPLED, sampled, sampled_route
-from writer.schemas.registry import RegistryUnreachable, SchemaSource, subjects
+from writer.schemas.contexts import UnclearContext, describe_choice
+from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaSource, subjects
 from writer.schemas.tracker import Schemas
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import CommitFailed
@@ -61,11 +62,12 @@ def pipeline(name: str, config: Config, reach: ReachableSystems, records: int, n
     else:
         try:
             walk = _walk(name, config, reach.schemas, topics)
-        except (RegistryUnreachable, SchemaChanged) as error:
+        except (RegistryUnreachable, SchemaChanged, UnclearContext) as error:
             yield failure("schemas", error)
             yield skipped("columns", "the schemas are not known")
         else:
             names = subjects(config.registry)
+            yield from _contexts(reach.schemas, topics)
             yield from _schemas(walk.plan, names.words(topics))
             yield from _keys(walk.schemas.keys, names.of_keys().words(topics))
             yield from _privacy(name, config, walk.schemas)
@@ -144,6 +146,17 @@ def _topic(cluster: Cluster, topic: str) -> Finding:
     if kept is not None and kept < _RETENTION_MIN:
         return doubtful("topics", message, "An outage that is longer loses records. Raise the topic's retention.ms.")
     return good("topics", message)
+
+
+def _contexts(schemas: SchemaSource, topics: Sequence[str]) -> Iterator[Finding]:
+    """Say which topics have subjects in several contexts, of which the configuration names none."""
+    if not isinstance(schemas, ConfluentRegistry):
+        return
+    for topic in topics:
+        contexts = schemas.contexts(topic)
+        if len(contexts) > 1:
+            message, _, fix = describe_choice(schemas.subjects, topic, contexts).partition(". ")
+            yield doubtful("registry", f"{message}; the default context is used", f"{fix}.")
 
 
 def _schemas(plan: SchemaPlan, subjects: str) -> Iterator[Finding]:

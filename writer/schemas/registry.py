@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
@@ -16,9 +16,11 @@ from writer.avro.schema import UnsupportedSchema, fingerprint
 from writer.avro.wire_format import Ids, is_guid, show_id
 from writer.clients.http import RequestFailed
 from writer.config.connections import Registry
+from writer.core import logging
 from writer.core.errors import ConfigError, file_error
 from writer.privacy.field_decryption import DataKey
 from writer.schemas.apicurio import ApicurioRegistry
+from writer.schemas.contexts import DEFAULT_CONTEXT, check_contexts, find_contexts
 from writer.schemas.references import Reference, RegisteredSchema, inline_references
 from writer.schemas.registry_answers import envelope_text, has_absence_code, listed, without_user
 from writer.schemas.registry_client import (
@@ -71,14 +73,23 @@ class ConfluentRegistry:
     """The Confluent API, as Confluent, Apicurio, Karapace and Redpanda serve it."""
 
     def __init__(
-        self, url: str, core_url: str | None = None, login: Login | None = None, subjects: Subjects | None = None
+        self,
+        url: str,
+        core_url: str | None = None,
+        login: Login | None = None,
+        subjects: Subjects | None = None,
+        *,
+        names_context: bool = False,
     ) -> None:
         """Ask at `url`. `core_url`: where an Apicurio registry serves its own API, if it is not beside `url`.
 
-        `subjects`: of the topics, by default those of their names.
+        `subjects`: of the topics, by default those of their names. `names_context`: the configuration says in which
+        context their schemas are.
         """
         self._url = url
         self._core_url = core_url
+        self._names_context = names_context
+        self._ambiguous_topics = set[str]()  # of which the log says that several contexts have them
         self.subjects = subjects or Subjects()
         self.login = login or Login()
         self._client = RegistryClient(url, self.login)
@@ -123,13 +134,18 @@ class ConfluentRegistry:
 
     def of_keys(self) -> "ConfluentRegistry":
         """Return the same registry, asked for the schemas of keys."""
-        return ConfluentRegistry(self._url, self._core_url, self.login, self.subjects.of_keys())
+        subjects = self.subjects.of_keys()
+        return ConfluentRegistry(
+            self._url, self._core_url, self.login, subjects, names_context=self._names_context
+        )  # fmt: skip
 
     def known(self, topic: str) -> dict[int, str]:
         """Every version of the topic's schemas, oldest first; empty when none of the subjects exists.
 
         A version that refers to what the registry lacks is left out, with a log line that says so.
+        Raises UnclearContext where the subjects are in a context alone that the configuration does not name.
         """
+        self._check_contexts(topic)
         subjects = self.subjects.named(topic)
         if subjects is None:
             names = self._listed(self._get(f"subjects?subjectPrefix={quote(f'{topic}-', safe='')}"), "subjects")
@@ -139,6 +155,28 @@ class ConfluentRegistry:
             versions = self._versions(subject.name)
             texts |= {schema_id: text for schema_id, text in versions.items() if fits(subject, text)}
         return oldest_first(texts, subjects)
+
+    def contexts(self, topic: str) -> list[str]:
+        """Return the contexts that have subjects of a topic; none where the configuration names the one that counts."""
+        return [] if self._names_context else find_contexts(self.subjects, topic, self._every_subject)
+
+    def _check_contexts(self, topic: str) -> None:
+        """Raise UnclearContext where the default context has no subject of a topic; log that others have some, too."""
+        contexts = self.contexts(topic)
+        check_contexts(self.subjects, topic, contexts)
+        if len(contexts) > 1 and topic not in self._ambiguous_topics:
+            self._ambiguous_topics.add(topic)
+            logging.warning("registry_contexts", topic=topic, contexts=contexts, used=DEFAULT_CONTEXT)
+
+    @cached_property
+    def _every_subject(self) -> list[str]:
+        """Every subject of every context; none, with a log line, where the registry does not list them."""
+        try:
+            answer = self._get("subjects")
+            return [] if answer is None else [str(name) for name in self._listed(answer, "subjects")]
+        except RegistryUnreachable as error:
+            logging.warning("registry_contexts_unknown", error=str(error))
+            return []
 
     def _versions(self, subject: str) -> dict[int, str]:
         numbers = self._get(f"subjects/{quote(subject, safe='')}/versions")
@@ -290,7 +328,9 @@ def source(config: Registry) -> SchemaSource:
         return SchemaFiles(config.files, config.key_files)
     password = "" if config.password is None else config.password.get_secret_value()
     login = Login(config.user, password, config.ca_file)
-    return ConfluentRegistry(config.url, config.core_url, login, subjects(config))
+    return ConfluentRegistry(
+        str(config.address), config.core_url, login, subjects(config), names_context=config.names_context
+    )  # fmt: skip
 
 
 def subjects(config: Registry) -> Subjects:

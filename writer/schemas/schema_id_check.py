@@ -93,9 +93,9 @@ def place(registry: Registry, ids: Ids) -> str:
 
     So one that is made anew at its address is the same; one at another address is another, whose ids are recorded anew.
     """
-    if registry.url is None:
+    if registry.address is None:
         return "files"
-    url = registry.url if ids == "confluent" else registry.core_url or registry.url
+    url = registry.address if ids == "confluent" else registry.core_url or registry.address
     return ",".join(sorted(_address(one.strip()) for one in url.split(",")))
 
 

@@ -141,7 +141,9 @@ def _one(policy: Seal, b: Unsealed, missing_ranges: Sequence[MissingRange], now:
     assert b.end is not None
     if b.sealed:
         due = b.changed + policy.reopen_after
-        return SealNow(b.bucket) if due <= now else SealLater(b.bucket, due)
+        # One that changed in the future did so before the wall clock stepped back: nobody knows for how long it rests.
+        is_at_rest = b.changed <= now < due
+        return SealLater(b.bucket, due) if is_at_rest else SealNow(b.bucket)
     missing = [
         missing_range.gap
         for missing_range in missing_ranges

@@ -209,11 +209,22 @@ def _parsed(frame: Any, columns: pa.Schema, label: str, sql: str, cast: pa.DataT
         raise SpecError(str(error) if str(error).startswith(label) else f"{label}: {error}") from error
     except BaseException as error:
         _raise_unless_of_datafusion(error)
-        raise SpecError(f"{label}: {_explained(error, columns.names)}") from error
+        raise SpecError(f"{label}: {_explained(error, [_sql_name(frame, name) for name in columns.names])}") from error
     kind = table_type(found)
     if kind is None:
         raise SpecError(f"{label}: it gives {found}, which a table does not hold; cast it")
     return _Parsed(label, expression, used, kind, grows=guarded != sql)
+
+
+def _sql_name(frame: Any, name: str) -> str:
+    """Return how an expression names a column: as it is called, or in quotes where SQL would take it otherwise."""
+    try:
+        expression = frame.parse_sql_expr(name)
+        if expression.variant_name() == "Column" and expression.column_name(frame.logical_plan()) == name:
+            return name
+    except BaseException as error:  # noqa: BLE001 - all others are raised
+        _raise_unless_of_datafusion(error)
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _columns_of(expression: Any, plan: Any, label: str) -> Iterator[str]:

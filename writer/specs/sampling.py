@@ -9,7 +9,7 @@ from math import ceil
 
 import pyarrow as pa
 
-from bucketers.arrow import fix
+from bucketers.arrow import fields_of, fix
 from writer.specs.expressions import quoted
 from writer.specs.spec import SpecError
 
@@ -26,15 +26,22 @@ def digest_sql(by: str, columns: pa.Schema) -> str:
 
     Raises SpecError where there is no such column, or its text is not the same everywhere.
     """
-    kind, known = pa.struct(list(columns)), ""
+    kind = pa.struct(list(columns))
     for step in by.split("."):
         names = [member.name for member in kind] if pa.types.is_struct(kind) else []
         if step not in names:
-            raise SpecError(f"sample.by: no schema of its records has {by!r}; {fix(by, (known + n for n in names))}")
-        kind, known = kind.field(step).type, f"{known}{step}."
+            fitting = (path for path, kind in fields_of(columns) if _has_digest(kind))
+            raise SpecError(f"sample.by: no schema of its records has {by!r}; {fix(by, fitting)}")
+        kind = kind.field(step).type
     at = quoted(by)
     if pa.types.is_binary(kind):
         return f"sha256(coalesce({at}, X''))"
-    if not (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+    if not _has_digest(kind):
         raise SpecError(f"sample.by: {by!r} is {kind}; name a column that is a text, bytes, an integer or a boolean")
     return f"sha256(coalesce(CAST({at} AS VARCHAR), ''))"
+
+
+def _has_digest(kind: pa.DataType) -> bool:
+    """Return whether values of a type have the same bytes everywhere."""
+    is_of = (pa.types.is_binary, pa.types.is_string, pa.types.is_integer, pa.types.is_boolean)
+    return any(matches(kind) for matches in is_of)

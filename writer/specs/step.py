@@ -25,7 +25,7 @@ _TYPES: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
     "string": pa.string(), "bytes": pa.binary(), "date": pa.date32(), "timestamp": TIMESTAMP,
 }  # fmt: skip
-TYPE_NAMES = (*_TYPES, "decimal(p, s)")
+TYPE_NAMES = (*_TYPES, "decimal(10, 2)")
 _DECIMAL_DIGITS_MAX = 38
 Mask = npt.NDArray[np.bool_]
 
@@ -150,22 +150,42 @@ class Step:
                 if name in derived:
                     raise SpecError(f"{key}: {name!r} is derived; say it in its expression")
                 if name not in columns.names:
-                    raise SpecError(
-                        f"{key}: no schema of its records has a column {name!r}; {fix(name, columns.names)}"
-                    )
+                    usable = (one.name for one in self._kept if self._may_name(key, name, one, derived))
+                    raise SpecError(f"{key}: no schema of its records has a column {name!r}; {fix(name, usable)}")
                 if name not in self._kept.names:
                     raise SpecError(f"{key}: {name!r} is not among the columns that stay; take the key out")
-        for name in spec.flatten:
+        self._check_types(columns)
+
+    def _may_name(self, key: str, wrong: str, column: pa.Field, derived: Mapping[str, str]) -> bool:
+        """Return whether a column could stand in a key in the place of a name that there is not."""
+        if key == "rename" or column.name in derived:
+            return column.name not in derived
+        if key == "flatten":
+            return bool(pa.types.is_struct(column.type))
+        label, sql = f"cast.{column.name}", f"TRY_CAST({quoted(column.name)} AS {_sql_type(self._casts[wrong])})"
+        if pa.types.is_nested(column.type) or (self._casts[wrong] == TIMESTAMP and _is_number(column.type)):
+            return False
+        try:
+            Expressions(pa.schema([column]), [(label, sql, self._casts[wrong])])
+        except SpecError:
+            return False
+        return True
+
+    def _check_types(self, columns: pa.Schema) -> None:
+        """Raise SpecError where a key does not go with the type of a column."""
+        for name in self._spec.flatten:
             if not pa.types.is_struct(columns.field(name).type):
                 raise SpecError(f"flatten: {name!r} is {columns.field(name).type}, not a record; take it out")
         for name in self._casts:
             if pa.types.is_nested(columns.field(name).type):
                 raise SpecError(f"cast: {name!r} is {columns.field(name).type}; derive a column from its fields")
-            numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-            is_number = any(of(columns.field(name).type) for of in numbers)
-            if self._casts[name] == TIMESTAMP and is_number:
+            if self._casts[name] == TIMESTAMP and _is_number(columns.field(name).type):
                 raise SpecError(f"cast: {name!r} is a number, of which unit is not known; derive a column with "
                                 "to_timestamp_millis, to_timestamp_micros or to_timestamp_seconds")  # fmt: skip
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 @lru_cache(maxsize=256)

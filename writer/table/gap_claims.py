@@ -34,8 +34,11 @@ class BackfillLock:
     until: datetime
 
     def stands(self, now: datetime) -> bool:
-        """Return whether its time is not over."""
-        return now < self.until
+        """Return whether its time is not over.
+
+        One that ends later than any lock could was put by a clock that has stepped back since, or runs far ahead.
+        """
+        return now < self.until <= now + 2 * LEASE
 
 
 class BackfillLocks:

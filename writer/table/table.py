@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pyarrow import dataset  # imports pandas, half a second
 
 CHECKPOINT_INTERVAL = 50  # versions
-_DRAFT_AGE_MAX = timedelta(days=1)  # of an entry that was begun; writing one takes milliseconds
+# Of an entry that was begun. Writing one takes milliseconds, and the wall clock may step by a day meanwhile.
+_DRAFT_AGE_MAX = timedelta(days=7)
 
 
 class PipelineTable(Appender):
@@ -159,6 +160,7 @@ class PipelineTable(Appender):
     add_targets, enter_raw, convert = settings_commits.add_targets, settings_commits.enter_raw, control_commits.convert
     note_incarnations = settings_commits.note_incarnations
     set_specs, convert_targets = settings_commits.set_specs, settings_commits.convert_targets
+    set_zone_data = settings_commits.set_zone_data
     set_privacy, set_hash_key = settings_commits.set_privacy, settings_commits.set_hash_key
     protect_paths, release_paths = settings_commits.protect_paths, settings_commits.release_paths
     supersede, revive = control_commits.supersede, control_commits.revive

@@ -362,11 +362,13 @@ def bucket_folder(columns: Sequence[str], key: BucketKey, *, hive: bool) -> str:
 
 
 def _folder(column: str, value: str | None) -> str:
-    """Name a bucket's directory. It may lose detail, because the table's log holds the value itself."""
-    if value is None:
-        return f"{column}={_HIVE_NULL}"
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in value)[:80] or "_"
-    return f"{column}={safe}"
+    """Name a bucket's directory: one segment of ASCII. It may lose detail, because the log holds column and value."""
+    name = _make_safe(column)
+    return f"{name}={_HIVE_NULL}" if value is None else f"{name}={_make_safe(value)}"
+
+
+def _make_safe(text: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in text)[:80] or "_"
 
 
 def staged_name(path: str) -> str:
@@ -388,16 +390,23 @@ def hive_folder(column: str, value: str | None) -> str:
 
     A value whose name would be longer than file systems allow is cut, with a digest that keeps it apart from others.
     """
-    if not value:  # Hive has no empty text
-        return f"{column}={_HIVE_NULL}"
-    escaped = [quote(c, safe="") if c.isascii() else c for c in value]
-    name = f"{column}={''.join(escaped)}"
+    key = "".join(_escape(column))
+    # Hive has no empty text.
+    if not value:
+        return f"{key}={_HIVE_NULL}"
+    escaped = _escape(value)
+    name = f"{key}={''.join(escaped)}"
     if len(name.encode()) > _FOLDER_BYTES_MAX:
         digest = "~" + sha256(value.encode()).hexdigest()[:16]
-        while len(f"{column}={''.join(escaped)}{digest}".encode()) > _FOLDER_BYTES_MAX:
+        while len(f"{key}={''.join(escaped)}{digest}".encode()) > _FOLDER_BYTES_MAX:
             escaped.pop()
-        name = f"{column}={''.join(escaped)}{digest}"
+        name = f"{key}={''.join(escaped)}{digest}"
     return name
+
+
+def _escape(text: str) -> list[str]:
+    """Return the characters of a text, those of ASCII as Hive escapes them."""
+    return [quote(c, safe="") if c.isascii() else c for c in text]
 
 
 def hive_value(folder: str) -> str | None:

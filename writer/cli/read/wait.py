@@ -7,17 +7,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from writer.cli.read.buckets import BucketListing, mark
+from writer.cli.read.buckets import watermark_document
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural
 from writer.core.units import show_duration
 from writer.output.bucket_names import bucket_of
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, duration_of, opened
 from writer.output.tables import console, emit_whole, sentence
-from writer.sealing.manifest import Manifest, bucket_path
+from writer.sealing.bucket_listing import BucketListing
+from writer.sealing.manifest import Manifest
 from writer.storage.locations import on_s3
 
-_LOOK_EVERY_S, _LOOK_EVERY_ON_S3_S = 1.0, 5.0
+_INTERVAL_S = 1.0  # between two looks at the table
+_S3_INTERVAL_S = 5.0
 
 
 def wait(
@@ -39,36 +41,43 @@ def wait(
     no such bucket can be.
     """
     settings, name = opened(config, pipeline)
-    within, out = duration_of("--timeout", timeout), console()
-    look = BucketListing(name, settings, datetime.now(UTC), target)
-    key = bucket_of(sealed, look.bucketer)
-    shown = bucket_path(look.bucketer.columns, key)
-    deadline = time.monotonic() + within.total_seconds()
-    pause_s = _LOOK_EVERY_ON_S3_S if on_s3(look.sealer.table.location) else _LOOK_EVERY_S
+    longest_wait = duration_of("--timeout", timeout)
+    out = console()
+    listing = BucketListing(name, settings, datetime.now(UTC), target)
+    key = bucket_of(sealed, listing.bucketer)
+    bucket_name = listing.bucket_name(key)
+    deadline = time.monotonic() + longest_wait.total_seconds()
+    pause_s = _S3_INTERVAL_S if on_s3(listing.sealer.table.location) else _INTERVAL_S
     while True:
-        manifest = look.sealer.manifests.newest(key)
+        manifest = listing.sealer.manifests.newest(key)
         if manifest is not None and manifest.version >= version:
-            _arrived(manifest, as_json=as_json, out=out)
+            _show_sealed(manifest, as_json=as_json, out=out)
             return
-        state, why = look.why_not(key, version)
+        state, reason = listing.explain(key, version)
         if state == "empty" and version == 1:
-            _empty(name, key, shown, as_json=as_json, out=out)
+            _show_empty(name, key, bucket_name, as_json=as_json, out=out)
             return
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
             break
-        time.sleep(min(pause_s, left_s))
-        look.again(datetime.now(UTC))
+        time.sleep(min(pause_s, remaining_s))
+        listing.refresh(datetime.now(UTC))
     if as_json:
-        document = {"pipeline": name, "bucket": list(key), "state": state, "why": why, "watermark": mark(look)}
+        document = {
+            "pipeline": name,
+            "bucket": list(key),
+            "state": state,
+            "why": reason,
+            "watermark": watermark_document(listing),
+        }
         emit_whole({**document, "manifest": None})
     else:
-        wanted = f"version {version} of {shown}" if version > 1 else shown
-        sentence(out, f"{wanted} is not sealed after {show_duration(within)}; it is {state}: {why}")
+        subject = f"version {version} of {bucket_name}" if version > 1 else bucket_name
+        sentence(out, f"{subject} is not sealed after {show_duration(longest_wait)}; it is {state}: {reason}")
     raise typer.Exit(1)
 
 
-def _arrived(manifest: Manifest, *, as_json: bool, out: Console) -> None:
+def _show_sealed(manifest: Manifest, *, as_json: bool, out: Console) -> None:
     if as_json:
         bucket = list(manifest.bucket)
         emit_whole({"pipeline": manifest.pipeline, "bucket": bucket, "state": "sealed", "manifest": manifest.to_json()})
@@ -76,13 +85,14 @@ def _arrived(manifest: Manifest, *, as_json: bool, out: Console) -> None:
         late = f", {manifest.late:,} of them late" if manifest.late else ""
         gap = "; records that Kafka lost may be missing" if manifest.with_gap else ""
         sentence(
-            out, f"{manifest.name} is sealed: version {manifest.version} at {instant(manifest.sealed_at)}, "
+            out,
+            f"{manifest.name} is sealed: version {manifest.version} at {instant(manifest.sealed_at)}, "
             f"{plural(manifest.rows, 'row')}{late} in {plural(manifest.files, 'file')}{gap}",
-        )  # fmt: skip
+        )
 
 
-def _empty(name: str, key: BucketKey, shown: str, *, as_json: bool, out: Console) -> None:
+def _show_empty(name: str, key: BucketKey, bucket_name: str, *, as_json: bool, out: Console) -> None:
     if as_json:
         emit_whole({"pipeline": name, "bucket": list(key), "state": "empty", "manifest": None})
     else:
-        sentence(out, f"{shown} is complete, and empty: it is closed, and no row of it came")
+        sentence(out, f"{bucket_name} is complete, and empty: it is closed, and no row of it came")

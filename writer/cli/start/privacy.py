@@ -88,7 +88,9 @@ def planned_release(wanted: Release, protected: RecordPolicies) -> dict[str, Pat
     for text in wanted.paths:
         matches = {name: dict(_matches(text, paths)) for name, paths in records.items()}
         if not any(matches.values()):
-            known = [shown_path(path) for paths in records.values() for path in paths]
+            known = [
+                shown_path(path) for paths in records.values() for path in paths if effective(paths, path) != CLEAR
+            ]
             raise ConfigError(
                 f"the log has no protected path {text!r}{did_you_mean(text, known)}; `headrace privacy list` has all"
             )

@@ -80,7 +80,7 @@ def beside_seals(sealer: Sealer, config: Config, run: Run) -> dict[str, Step]:
     sealer.prepare.append(partial(compactor.before_seal, run=run))
     steps: dict[str, Step] = {"merge": lambda _sealer, _now: compactor.merge_open(run)}
     if late_rows is not None:
-        steps["late rows"] = lambda _sealer, now: late_rows.dedupe(run, now)
+        steps["late rows"] = lambda _sealer, _now: late_rows.dedupe(run)
     return steps
 
 

@@ -1,7 +1,10 @@
 """Dedupes rows of the table of late rows that came since they were last judged."""
 
 import json
-from datetime import UTC, datetime, timedelta
+import math
+import time
+from collections.abc import Callable
+from datetime import timedelta
 
 from writer.config.pipelines import Config
 from writer.core.files import BucketKey
@@ -55,15 +58,19 @@ class JudgedMark:
 class LateRows:
     """Takes late rows whose key stands in the table within the window, or that repeat another late row."""
 
-    def __init__(self, compactor: Compactor, table: PipelineTable, rest: timedelta) -> None:
-        """`compactor`: of the table of late rows. `rest`: between two looks."""
+    def __init__(
+        self, compactor: Compactor, table: PipelineTable, rest: timedelta,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """`compactor`: of the table of late rows. `rest`: between two looks. `seconds`: a monotonic clock."""
         self._compactor, self._table, self._mark, self._rest = compactor, table, JudgedMark(table), rest
-        self._due = datetime.min.replace(tzinfo=UTC)
+        self._seconds = seconds
+        self._due_s = -math.inf
         self._looked = -1
 
-    def dedupe(self, run: Run, now: datetime) -> None:
+    def dedupe(self, run: Run) -> None:
         """Judge the buckets that got late rows, if that is due. Raises as `Compactor.before_seal` does."""
-        if now < self._due or not self._table.exists():
+        if self._seconds() < self._due_s or not self._table.exists():
             return
         snapshot = self._table.snapshot()
         if snapshot.version == self._looked:
@@ -71,7 +78,8 @@ class LateRows:
         for bucket in sorted(self._mark.changed(snapshot), key=str):
             self._compactor.before_seal(bucket, run)
         self._mark.put(snapshot)
-        self._due, self._looked = now + self._rest, snapshot.version
+        self._due_s = self._seconds() + self._rest.total_seconds()
+        self._looked = snapshot.version
 
 
 def compactor_of(sealer: Sealer, config: Config) -> tuple[Compactor, LateRows | None]:

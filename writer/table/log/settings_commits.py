@@ -1,4 +1,4 @@
-"""Entries that tell what a pipeline does from then on: targets of a route, a raw table, event specs, privacy.
+"""Entries that tell what a pipeline does from then on: targets of a route, a raw table, event specs, privacy, zones.
 
 They raise as `control_commits` says.
 """
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from bucketers.zone_data import ZoneData
 from writer.core import fault_points
 from writer.privacy.path_policies import RecordPolicies, difference, overlaid, to_json
 from writer.privacy.policy import fingerprint as path_fingerprint
@@ -16,10 +17,12 @@ from writer.table.log.snapshot import (
     INCARNATIONS,
     PROTECTED_PATHS,
     RAW,
+    ZONE_DATA,
     PipelineSnapshot,
     TargetRecord,
     recorded,
 )
+from writer.table.log.zone_records import ZoneChange, format_zone_data
 
 Ids = Mapping[str, Sequence[str]]  # topic → ids of its incarnations
 
@@ -110,6 +113,25 @@ def set_specs(end: Appender, epoch: int, specs: Mapping[str, Any], fingerprint: 
         return version
 
     return end.retried(change)
+
+
+def set_zone_data(end: Appender, epoch: int, data: Sequence[ZoneData], changes: Sequence[ZoneChange]) -> None:
+    """Enter the data of time zones by which rows get their buckets from then on. Raises Fenced.
+
+    `changes`: of those that the log has others of. `epoch`: of the start that asks.
+    """
+
+    def change(snapshot: PipelineSnapshot) -> None:
+        end.check_owner(snapshot, epoch)
+        recorded = snapshot.zone_data
+        known = recorded | {zone_data.zone: zone_data for zone_data in data}
+        if known == recorded:
+            return
+        versions = {zone_data.zone: zone_data.version for zone_data in data}
+        facts = {"kind": "zones", "epoch": epoch, "versions": versions, "changes": [one.to_dict() for one in changes]}
+        end.write(snapshot, [], {}, facts, {ZONE_DATA: format_zone_data(known.values())})
+
+    end.retried(change)
 
 
 def set_privacy(

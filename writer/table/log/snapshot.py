@@ -7,18 +7,21 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from bucketers.zone_data import ZoneData
 from writer.core.errors import ConfigError
 from writer.core.offsets import LogMark, OffsetRange, TopicPartition
 from writer.core.units import instant, microseconds
 from writer.privacy.path_policies import PathPolicies, from_json
 from writer.privacy.policy import fingerprint
 from writer.table.log.log import State
+from writer.table.log.zone_records import parse_zone_data
 
 FORMAT = 1  # of the logs that headrace writes and reads
 # Of all entries that headrace writes. docs/adr/0047-log-format-1.md says when a new one needs another format.
 KINDS = (
     "start", "adopt", "take", "batch", "side", "columns", "schema", "gap", "fill", "lost", "replay", "rewrite",
     "reprocess", "rewind", "accept", "close", "seal", "targets", "raw", "specs", "privacy", "convert", "promote",
+    "zones",
 )  # fmt: skip
 
 
@@ -43,6 +46,7 @@ NEVER = -(2**62)  # what stands for no instant where a `txn` had one and goes ba
 INCARNATIONS, TARGETS, RAW = "headrace.incarnations", "headrace.targets", "headrace.raw"
 SUPERSEDED = "headrace.superseded_by"
 PROTECTED_PATHS = "headrace.protected_paths"
+ZONE_DATA = "headrace.zone_data"
 
 
 class TargetRecord(NamedTuple):
@@ -205,6 +209,11 @@ class PipelineSnapshot:
                 "clear. Set it again as the table's history has it (docs/PRIVACY.md)."
             )
         return from_json(paths)
+
+    @property
+    def zone_data(self) -> dict[str, ZoneData]:
+        """The data of time zones by which the newest rows got their buckets, by zone; none where none are recorded."""
+        return parse_zone_data(self.state.configuration.get(ZONE_DATA))
 
     @property
     def superseded_by(self) -> str:

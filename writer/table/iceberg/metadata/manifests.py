@@ -16,12 +16,12 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    write_manifest,
     write_manifest_list,
 )
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from writer.table.iceberg.metadata.avro_names import SafeManifestWriter
 from writer.table.iceberg.metadata.data_files import canonical
 from writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles
 
@@ -122,10 +122,8 @@ class ManifestWriter:
 
     def _written(self, entries: Sequence[ManifestEntry], spec_id: int) -> ManifestFile:
         path = f"{self._folder}/{self._name}-m{len(self.written)}.avro"
-        with write_manifest(
-            self._metadata.format_version, self._metadata.specs()[spec_id], self._table.schema(),
-            self._io.new_output(path), self.snapshot_id, _COMPRESSION,
-        ) as out:  # fmt: skip
+        spec, output = self._metadata.specs()[spec_id], self._io.new_output(path)
+        with SafeManifestWriter(spec, self._table.schema(), output, self.snapshot_id, _COMPRESSION) as out:
             for entry in entries:
                 out.add_entry(entry)
         self.written.append(path)

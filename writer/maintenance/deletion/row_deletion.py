@@ -17,7 +17,7 @@ from writer.batch.bucketing import TimeRule
 from writer.batch.staging import table_file
 from writer.batch.staging.parquet_files import Destination
 from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.maintenance.row_keys import Finder, Keys
+from writer.maintenance.deletion.row_keys import Finder, Keys
 from writer.storage.base import OutcomeUnknown
 from writer.storage.locations import on_s3
 from writer.table.factory import Tables

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md lists the packages of the import-linter contracts; INVARIANTS.md names tests that exist."""
+"""PACKAGES.md lists the packages of the import-linter contracts; INVARIANTS.md names tests that exist."""
 
 import importlib.util
 import re
@@ -12,7 +12,7 @@ INVARIANTS = (ROOT / "tests" / "INVARIANTS.md").read_text()
 
 @cache
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_architecture", ROOT / "docs" / "architecture.py")
+    spec = importlib.util.spec_from_file_location("docs_packages", ROOT / "docs" / "packages.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bucketers.arrow import column
+from bucketers.arrow import column, has_text
 from writer.batch.staging.parquet_files import value_bounds
 from writer.core.errors import ConfigError
 from writer.privacy.hashing import hashed
@@ -98,17 +98,17 @@ def from_file(path: Path, name: str, title: str | None = None) -> Keys:
     return Keys((RowMatch(name, tuple(values)),))
 
 
-def hashed_too(keys: Keys, columns: pa.Schema, secrets: Collection[bytes]) -> Keys:
+def with_hashes(keys: Keys, columns: pa.Schema, secrets: Collection[bytes]) -> Keys:
     """Return keys that find rows, too, whose text columns hold hashes of the values by one of these secrets."""
     empty = columns.empty_table()
 
-    def with_hashes(match: RowMatch) -> RowMatch:
+    def add_hashes(match: RowMatch) -> RowMatch:
         if not pa.types.is_string(_kind(empty, match.field)):
             return match
         values = pa.array(match.values, pa.string()).cast(pa.binary())
         return replace(match, hashes=tuple(one for key in secrets for one in hashed(values, key).to_pylist()))
 
-    return Keys(tuple(map(with_hashes, keys.matches)))
+    return Keys(tuple(map(add_hashes, keys.matches)))
 
 
 class Finder:
@@ -157,7 +157,7 @@ def typed(match: RowMatch, kind: pa.DataType) -> pa.Array:
 
 def _kind(rows: pa.Table, name: str) -> pa.DataType:
     try:
-        return column(rows, name).type
+        return column(rows, name, has_text).type
     except ValueError as error:
         raise ConfigError(str(error).replace("the record", "the table")) from error
 

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from writer.commit import builder
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.maintenance.dead_letters import Selection, as_read, read
+from writer.maintenance.deletion.row_deletion import WHY
+from writer.maintenance.deletion.row_keys import Finder, Keys
 from writer.maintenance.local_pipeline import LocalPipeline
-from writer.maintenance.row_deletion import WHY
-from writer.maintenance.row_keys import Finder, Keys
 from writer.table.factory import Tables
 from writer.table.log.foreign_writes import FilesGone, Overtaken
 from writer.table.log.operations import Replay, Rewrite, Takeover

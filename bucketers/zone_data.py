@@ -1,0 +1,145 @@
+"""The data of time zones by which labels are made: where they come from, and in what two versions of them differ.
+
+`zoneinfo` reads the folders of PYTHONTZPATH, or the system's, and then the package tzdata. A process that is given the
+data of another one (`install`) goes by those, so that all processes of a writer give an instant the same label.
+"""
+
+import zoneinfo
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
+from importlib import resources
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DAY_S = 86_400
+FIRST_S, END_S = -62_135_596_800, 253_402_300_800  # the years 1 to 9999, as `extract` admits them
+_SECOND = timedelta(seconds=1)
+_VERSION_FILE, _VERSION_MARK = "tzdata.zi", "# version "  # in a folder of zones; its first line
+_PACKAGE = "tzdata"
+
+
+@dataclass(frozen=True)
+class ZoneData:
+    """What a version of the IANA database says of one zone."""
+
+    zone: str
+    version: str  # of the database, such as 2025b; empty: the files do not say it
+    tzif: bytes = field(repr=False)  # the compiled file (RFC 8536)
+
+    def clock(self) -> ZoneInfo:
+        """Return the clock of the zone. Raises ValueError for what is no such file."""
+        return ZoneInfo.from_file(BytesIO(self.tzif), key=self.zone)
+
+
+class Shift(NamedTuple):
+    """A UTC offset and the instants it holds for, in seconds since 1970."""
+
+    offset_s: int
+    start_s: int
+    end_s: int
+
+
+_data: dict[str, ZoneData] = {}  # by which this process makes labels
+_clocks: dict[str, ZoneInfo] = {}  # of these data: one for each, as caches go by it
+
+
+def clock_of(zone: str) -> ZoneInfo:
+    """Return the clock by which this process makes labels. Raises as ZoneInfo does where it knows no such zone."""
+    if zone not in _clocks:
+        _clocks[zone] = find_zone_data(zone).clock()
+    return _clocks[zone]
+
+
+def find_zone_data(zone: str) -> ZoneData:
+    """Return the data by which this process makes labels. Raises as ZoneInfo does where it knows no such zone."""
+    if zone not in _data:
+        _data[zone] = read_zone_data(zone)
+    return _data[zone]
+
+
+def install(data: Iterable[ZoneData]) -> None:
+    """Make labels of these zones by these data from now on, whatever the files of this machine have."""
+    for zone_data in data:
+        if _data.get(zone_data.zone) != zone_data:
+            _data[zone_data.zone] = zone_data
+            _clocks[zone_data.zone] = zone_data.clock()
+
+
+def read_zone_data(zone: str) -> ZoneData:
+    """Read the data of the file that `zoneinfo` takes for a zone. Raises as ZoneInfo does where there is none."""
+    ZoneInfo(zone)
+    for folder in map(Path, zoneinfo.TZPATH):
+        if (folder / zone).is_file():
+            return ZoneData(zone, _read_version(folder), (folder / zone).read_bytes())
+    package = resources.files(_PACKAGE) / "zoneinfo"
+    with resources.as_file(package) as folder:
+        return ZoneData(zone, _read_version(folder), (folder / zone).read_bytes())
+
+
+def _read_version(folder: Path) -> str:
+    try:
+        with (folder / _VERSION_FILE).open(encoding="utf-8") as file:
+            line = file.readline()
+    except OSError:
+        return ""
+    return line.removeprefix(_VERSION_MARK).strip() if line.startswith(_VERSION_MARK) else ""
+
+
+def find_differences(before: ZoneData, after: ZoneData, years: range) -> list[tuple[datetime, datetime]]:
+    """Return the spans of these UTC years in which the clocks of a zone show another time, oldest first."""
+    if before.tzif == after.tzif:
+        return []
+    old, new = before.clock(), after.clock()
+    shifts = [shift for clock in (old, new) for year in years for shift in find_shifts(clock, year)]
+    bounds_s = sorted({bound_s for shift in shifts for bound_s in (shift.start_s, shift.end_s)})
+    spans: list[tuple[datetime, datetime]] = []
+    for start_s, end_s in pairwise(bounds_s):
+        if _offset_s(old, start_s) == _offset_s(new, start_s):
+            continue
+        start, end = moment(start_s), moment(end_s)
+        if spans and spans[-1][1] == start:
+            start, _ = spans.pop()
+        spans.append((start, end))
+    return spans
+
+
+def moment(instant_s: int) -> datetime:
+    """Return the instant, or the first or last that there is."""
+    if instant_s >= END_S:
+        return datetime.max.replace(tzinfo=UTC)
+    instant_s = max(instant_s, FIRST_S)
+    return EPOCH + timedelta(seconds=instant_s)
+
+
+@lru_cache(maxsize=4_096)  # of a year each, which costs about 0.5 ms to find
+def find_shifts(clock: ZoneInfo, year: int) -> tuple[Shift, ...]:
+    """Return the shifts of a UTC year and two days around it, the reach of a wall clock that shows this year.
+
+    Looks once a day: no zone in the IANA database has ever changed its offset twice within three.
+    """
+
+    def differs(from_s: int, instant_s: int) -> bool:
+        return _offset_s(clock, instant_s) != from_s
+
+    first_s = (datetime(year, 1, 1, tzinfo=UTC) - EPOCH) // _SECOND
+    days = range(first_s - 2 * DAY_S, first_s + (366 + 2) * DAY_S + 1, DAY_S)
+    starts = [days[0]]
+    for day_s, next_s in pairwise(days):
+        offset_s = _offset_s(clock, day_s)
+        if differs(offset_s, next_s):
+            starts.append(day_s + bisect_left(range(day_s, next_s), True, key=partial(differs, offset_s)))
+    return tuple(Shift(_offset_s(clock, start_s), start_s, end_s) for start_s, end_s in pairwise([*starts, days[-1]]))
+
+
+def _offset_s(clock: ZoneInfo, instant_s: int) -> int:
+    inside_s = min(max(instant_s, FIRST_S + DAY_S), END_S - DAY_S)  # where every clock's reading is a datetime
+    offset = moment(inside_s).astimezone(clock).utcoffset()
+    assert offset is not None
+    return offset // _SECOND

@@ -1,0 +1,216 @@
+"""Data of time zones: the log has the version by which labels are made, a change is said, a writer goes by one."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, strategies as st
+
+import bucketers
+from bucketers.zone_data import ZoneData, find_differences, find_zone_data, install, read_zone_data
+from tests.carried import Driver, log
+from tests.looking import NOW, config, event
+from tests.zones import MEXICO, NEW, NO_SUMMER_TIME, OLD, SUMMER_TIME, tzif, write_zones, zone_data
+from writer.batch.record_steps import RecordSteps
+from writer.config.pipeline import zones_of
+from writer.core.text import describe_entry
+from writer.maintenance.local_pipeline import opened
+from writer.preflight.zone_checks import zone_data as check_zone_data
+from writer.table.log.entries import Entry, parse_entry
+from writer.table.log.zone_records import find_zone_changes, format_zone_data, parse_zone_data
+
+ROOT = Path(__file__).parents[2]
+HOURLY = {"type": "event_time", "width": timedelta(hours=1), "zone": MEXICO}
+JULY = datetime(2023, 7, 15, 6, 30, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _own_zones() -> Iterator[None]:
+    before = find_zone_data(MEXICO)
+    yield
+    install([before])
+
+
+def label(bucket: dict[str, Any] = HOURLY, at: datetime = JULY) -> str | None:
+    times = pa.array([at], pa.timestamp("us", "UTC"))
+    ((value,),) = bucketers.build(bucket).assign(pa.table({"x": [1]}), times).values
+    return value
+
+
+def carry(driver: Driver, start: int) -> None:
+    driver.carry([log({offset: event(offset) for offset in range(start, start + 5)})], {0: start + 5})
+
+
+def entries_since(driver: Driver, version: int) -> list[Entry]:
+    return [parse_entry(number, actions) for number, actions in driver.table.entries(version)]
+
+
+def test_a_label_is_that_of_the_data_which_the_process_was_given() -> None:
+    install([OLD])
+    assert label() == "2023-07-15T01"
+    install([NEW])
+    assert label() == "2023-07-15T00"
+    install([OLD])
+    assert label() == "2023-07-15T01"
+
+
+@pytest.mark.parametrize(("data", "expected"), [(OLD, "2023-07-15T01"), (NEW, "2023-07-15T00")])
+def test_the_folder_that_zoneinfo_reads_is_the_one_that_counts_and_tells_its_version(
+    tmp_path: Path, data: ZoneData, expected: str
+) -> None:
+    program = (
+        "from tests.cases.test_zone_data import *; data = read_zone_data(MEXICO); print(data.version, label(), "
+        "ZoneInfo(MEXICO).utcoffset(JULY) == data.clock().utcoffset(JULY))"
+    )
+    environment = {**os.environ, "PYTHONTZPATH": str(write_zones(tmp_path, data)), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [data.version, expected, "True"]
+
+
+def test_a_process_without_folders_reads_the_package() -> None:
+    program = "from bucketers.zone_data import *; print(read_zone_data('Europe/Berlin').version)"
+    environment = {**os.environ, "PYTHONTZPATH": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    import tzdata
+
+    assert done.stdout.strip() == tzdata.IANA_VERSION
+
+
+@given(
+    st.sampled_from(sorted(available_timezones() - {"localtime"})),
+    st.datetimes(datetime.fromisoformat("1970-01-01"), datetime.fromisoformat("2100-01-01")),
+)
+def test_the_data_of_a_zone_are_those_of_zoneinfo(zone: str, wall: datetime) -> None:
+    instant = wall.replace(tzinfo=UTC)
+    assert read_zone_data(zone).clock().utcoffset(instant) == ZoneInfo(zone).utcoffset(instant)
+
+
+@given(
+    st.sampled_from(["Europe/Berlin", "America/Mexico_City", "Africa/Casablanca", "Australia/Lord_Howe"]),
+    st.sampled_from(["Europe/London", "America/Chicago", "America/St_Johns", "Europe/Berlin"]),
+    st.datetimes(datetime.fromisoformat("2019-12-31"), datetime.fromisoformat("2025-01-02")),
+)
+def test_clocks_differ_within_the_spans_and_nowhere_else(one: str, other: str, wall: datetime) -> None:
+    before, after = read_zone_data(one), replace(read_zone_data(other), zone=one)
+    spans = find_differences(before, after, range(2020, 2025))
+    assert all(start < end for start, end in spans)
+    assert [start for start, _ in spans] == sorted(start for start, _ in spans)
+    instant = wall.replace(tzinfo=UTC)
+    differs = before.clock().utcoffset(instant) != after.clock().utcoffset(instant)
+    assert any(start <= instant < end for start, end in spans) == differs
+
+
+def test_a_change_names_versions_and_the_newest_span() -> None:
+    (change,) = find_zone_changes({MEXICO: OLD}, [NEW], datetime(2024, 1, 1, tzinfo=UTC))
+    assert (change.before, change.version) == ("2022a", "2026b")
+    assert change.spans[-1] == (datetime(2026, 4, 5, 8, tzinfo=UTC), datetime(2026, 10, 25, 7, tzinfo=UTC))
+    assert "labels differ in 57 spans of time, the newest from 2026-04-05 08:00:00 UTC" in change.words
+
+
+def test_a_version_without_another_label_is_said_as_such() -> None:
+    (change,) = find_zone_changes({MEXICO: OLD}, [zone_data(SUMMER_TIME, "2022b")], NOW)
+    assert change.words.endswith("2022a became 2022b, no label differs")
+    assert find_zone_changes({MEXICO: OLD}, [OLD, zone_data(SUMMER_TIME, "2022a", "America/Cancun")], NOW) == []
+
+
+def test_what_a_log_has_is_read_as_it_was() -> None:
+    assert parse_zone_data(format_zone_data([OLD])) == {MEXICO: OLD}
+    assert parse_zone_data(None) == {}
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
+def test_a_start_records_the_data_and_a_start_with_others_says_the_change(
+    tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    install([OLD])
+    driver = Driver(tmp_path, form, bucket=HOURLY)
+    driver.start()
+    carry(driver, 0)
+    assert driver.table.snapshot().zone_data == {MEXICO: OLD}
+    version = driver.table.snapshot().version
+    driver.start()
+    assert [entry.kind for entry in entries_since(driver, version)] == ["start"]
+    assert "zone_data" not in caplog.text
+    (finding,) = check_zone_data(driver.settings, driver.table, NOW)
+    assert finding.status == "ok"
+    install([NEW])
+    (finding,) = check_zone_data(driver.settings, driver.table, NOW)
+    assert finding.status == "warning"
+    assert "2022a became 2026b" in finding.message
+    driver.start()
+    assert "zone_data_changed" in caplog.text
+    assert "2022a became 2026b" in caplog.text
+    entry = entries_since(driver, version)[-1]
+    assert (entry.kind, entry.facts["versions"]) == ("zones", {MEXICO: "2026b"})
+    assert "America/Mexico_City (2026b)" in describe_entry("zones", entry.facts)
+    assert entry.facts["changes"][0]["spans"][-1][1].startswith("20")
+    assert driver.table.snapshot().zone_data == {MEXICO: NEW}
+    carry(driver, 5)
+
+
+def test_a_command_that_writes_rows_says_that_its_data_are_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    install([OLD])
+    driver = Driver(tmp_path, bucket=HOURLY)
+    driver.start()
+    install([NEW])
+    opened("clicks", driver.config, driver.schemas, tables=driver.tables)
+    assert "zone_data_differs" in caplog.text
+
+
+def test_a_table_in_utc_has_no_such_entry(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    driver.start()
+    assert driver.table.snapshot().zone_data == {}
+    assert "zones" not in {entry.kind for entry in entries_since(driver, -1)}
+
+
+def test_zones_are_those_of_buckets_clocks_and_targets(tmp_path: Path) -> None:
+    parts = [{"type": "field", "field": "note"}, {"type": "event_time", "width": "1 d", "zone": "Asia/Kolkata"}]
+    clocks = [{"topic": "clicks", "zone": "Europe/Berlin"}, {"topic": "clicks", "shift": "-1 h"}]
+    event_time = {"field": "at", "max_age": "30 d", "clocks": clocks}
+    settings = config(tmp_path, bucket={"type": "composite", "parts": parts}, event_time=event_time)
+    assert zones_of(settings.pipelines["clicks"]) == ["Asia/Kolkata", "Europe/Berlin"]
+    target = {"location": str(tmp_path / "lake" / "events"), "bucket": {**HOURLY, "width": "1 h"}}
+    routed = config(tmp_path, route={"targets": {"Event": target}})
+    assert zones_of(routed.pipelines["clicks"]) == [MEXICO]
+
+
+def test_a_task_goes_by_the_drivers_data_whatever_its_machine_has(tmp_path: Path) -> None:
+    install([OLD])
+    driver = Driver(tmp_path, bucket=HOURLY)
+    driver.start()
+    plan = opened("clicks", driver.config, driver.schemas).task_plan(NOW, "test", {"clicks": 1})
+    assert plan.zones == (OLD,)
+    path = tmp_path / "plan.pickle"
+    path.write_bytes(pickle.dumps(plan.zones))
+    program = (
+        "import pickle, sys; from pathlib import Path; from tests.cases.test_zone_data import label, install; "
+        "before = label(); install(pickle.loads(Path(sys.argv[1]).read_bytes())); print(before, label())"
+    )
+    environment = {**os.environ, "PYTHONTZPATH": str(write_zones(tmp_path / "zones", NEW)), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", program, str(path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2023-07-15T00", "2023-07-15T01"]
+    install([NEW])
+    RecordSteps(plan, lambda *_: None)
+    assert label() == "2023-07-15T01"
+
+
+def test_rules_of_the_tests_are_those_of_the_real_zone() -> None:
+    real = ZoneInfo(MEXICO)
+    for rule, at in (
+        (SUMMER_TIME, datetime(2021, 7, 1, tzinfo=UTC)),
+        (NO_SUMMER_TIME, datetime(2024, 7, 1, tzinfo=UTC)),
+    ):
+        assert ZoneData(MEXICO, "", tzif(rule)).clock().utcoffset(at) == real.utcoffset(at)

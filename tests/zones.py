@@ -1,0 +1,33 @@
+"""Data of time zones as tests need them: any rule, as any version of the database."""
+
+import struct
+from pathlib import Path
+
+from bucketers.zone_data import ZoneData
+
+MEXICO = "America/Mexico_City"
+SUMMER_TIME, NO_SUMMER_TIME = "CST6CDT,M4.1.0,M10.5.0", "CST6"  # of Mexico until 2022, and since; as POSIX writes rules
+
+
+def tzif(rule: str) -> bytes:
+    """Return a compiled file (RFC 8536) of one rule for all times."""
+    name = b"CST\0"
+    header = struct.pack(">4sc15x6l", b"TZif", b"2", 0, 0, 0, 0, 1, len(name))
+    body = struct.pack(">lbB", -6 * 3600, 0, 0) + name
+    return (header + body) * 2 + f"\n{rule}\n".encode()
+
+
+def zone_data(rule: str, version: str, zone: str = MEXICO) -> ZoneData:
+    return ZoneData(zone, version, tzif(rule))
+
+
+def write_zones(folder: Path, data: ZoneData) -> Path:
+    """Write a folder as PYTHONTZPATH names it."""
+    path = folder / data.zone
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data.tzif)
+    (folder / "tzdata.zi").write_text(f"# version {data.version}\n# This zic input file is in the public domain.\n")
+    return folder
+
+
+OLD, NEW = zone_data(SUMMER_TIME, "2022a"), zone_data(NO_SUMMER_TIME, "2026b")

@@ -1,0 +1,65 @@
+"""What an engine must be told to read a table: SQL statements, or the specification of a Druid task."""
+
+from collections.abc import Collection
+from typing import Any
+
+from writer.core.errors import ConfigError
+from writer.engines import iceberg, sql
+from writer.engines.caveats import Engine
+from writer.engines.druid_spec import table_task
+from writer.engines.table_description import TableDescription
+
+_CATALOGS = {"delta": "delta", "parquet": "hive"}  # table.format → what a catalog of it is commonly called
+_SCHEMA = "lake"
+_ENGINES_WITH_LOCATIONS: tuple[Engine, ...] = (
+    "trino",
+    "presto",
+)  # they know a table by its location, and can name that otherwise
+
+
+def registration(
+    table: TableDescription, engine: Engine, *, name: str | None, location: str | None, segment: str = "hour"
+) -> list[str] | dict[str, Any]:
+    """Return the statements, in order; for Druid the specification of a task. Raises ConfigError."""
+    short_name = table.pipeline.replace("-", "_")
+    if location is not None and (engine not in _ENGINES_WITH_LOCATIONS or table.format == "iceberg"):
+        raise ConfigError(f"{engine} names the location as headrace does; leave --location out")
+    if table.format == "iceberg":
+        return iceberg.statements(table, engine, name)
+    match engine:
+        case "druid":
+            return table_task(table, datasource=name or table.pipeline, segment=segment)
+        case "spark":
+            return sql.spark(table, name or short_name)
+        case "duckdb":
+            return sql.duckdb(table, name or short_name)
+    try:
+        full_name = sql.Name.of(name) if name else _default_name(table)
+    except ValueError as error:
+        raise ConfigError(f"--table {name!r} is no catalog.schema.table; write it as delta.lake.clicks") from error
+    statements = [sql.create_schema(full_name), sql.register(full_name, table, engine, location)]
+    if table.format == "parquet":
+        statements.append(sql.sync_partitions(full_name))
+        if engine == "trino":
+            statements.insert(0, f"SET SESSION {full_name.catalog}.timestamp_precision = 'MICROSECONDS'")
+    return statements
+
+
+def promotion_statements(table: TableDescription, readers: Collection[str]) -> dict[str, list[str]]:
+    """Return the SQL that points Trino and Presto to this table of a pipeline, by engine, for those that read it.
+
+    There is none for an Iceberg table, whose readers follow its name in the catalog.
+    """
+    if table.format == "iceberg":
+        return {}
+    name = _default_name(table)
+    statements = dict[str, list[str]]()
+    for engine in _ENGINES_WITH_LOCATIONS:
+        if engine in readers:
+            registered = registration(table, engine, name=str(name), location=None)
+            statements[engine] = [sql.unregister(name, table, engine), *registered]
+    return statements
+
+
+def _default_name(table: TableDescription) -> sql.Name:
+    return sql.Name(_CATALOGS[table.format], _SCHEMA, table.pipeline.replace("-", "_"))

@@ -1,0 +1,74 @@
+"""What a table's log has of the time zones by which rows got their buckets. Pure."""
+
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from bucketers.zone_data import ZoneData, find_differences
+from writer.core.text import instant, plural
+
+_FIRST_YEAR = 1970
+_YEARS_AHEAD = 2  # rules of later years change again before rows of them come
+
+
+@dataclass(frozen=True)
+class ZoneChange:
+    """A zone of which the log has other data than this process."""
+
+    zone: str
+    before: str  # version of the log; empty: it does not say
+    version: str  # of this process; likewise
+    spans: tuple[tuple[datetime, datetime], ...]  # in which the clocks of both show different times
+
+    @property
+    def words(self) -> str:
+        """Say what changed, as a sentence without its end."""
+        versions = f"{self.zone}: version {self.before or 'unknown'} became {self.version or 'unknown'}"
+        if not self.spans:
+            return f"{versions}, no label differs"
+        start, end = self.spans[-1]
+        return (
+            f"{versions}, labels differ in {plural(len(self.spans), 'span')} of time, "
+            f"the newest from {instant(start)} to {instant(end)}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Describe it as JSON values."""
+        spans = [[start.isoformat(), end.isoformat()] for start, end in self.spans]
+        return {"zone": self.zone, "before": self.before, "version": self.version, "spans": spans}
+
+
+def find_zone_changes(recorded: Mapping[str, ZoneData], data: Iterable[ZoneData], now: datetime) -> list[ZoneChange]:
+    """Return the zones whose recorded version, or clock, is another: since 1970, and for two years from now on."""
+    years = range(_FIRST_YEAR, now.year + _YEARS_AHEAD + 1)
+    changes = []
+    for zone_data in data:
+        before = recorded.get(zone_data.zone)
+        if before is None:
+            continue
+        spans = tuple(find_differences(before, zone_data, years))
+        if spans or before.version != zone_data.version:
+            changes.append(ZoneChange(zone_data.zone, before.version, zone_data.version, spans))
+    return changes
+
+
+def format_zone_data(data: Iterable[ZoneData]) -> str:
+    """Return the property of a log for these zones."""
+    return json.dumps(
+        {
+            zone_data.zone: {"version": zone_data.version, "tzif": b64encode(zlib.compress(zone_data.tzif)).decode()}
+            for zone_data in data
+        }
+    )
+
+
+def parse_zone_data(text: str | None) -> dict[str, ZoneData]:
+    """Return the zones of the property of a log; a log without it was written before its first start with a zone."""
+    raw: Mapping[str, Mapping[str, str]] = json.loads(text or "{}")
+    return {
+        zone: ZoneData(zone, entry["version"], zlib.decompress(b64decode(entry["tzif"]))) for zone, entry in raw.items()
+    }
