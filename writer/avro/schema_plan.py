@@ -127,7 +127,12 @@ class SchemaPlan:
 
     def reject(self, schema_id: int, reason: str) -> "SchemaPlan":
         """Park the records of this schema id."""
-        return replace(self, schemas={**self.schemas, schema_id: RejectedSchema(reason)})
+        return self.reject_all({schema_id: reason})
+
+    def reject_all(self, reasons: Mapping[int, str]) -> "SchemaPlan":
+        """Park the records of these schema ids."""
+        rejected = {schema_id: RejectedSchema(reason) for schema_id, reason in reasons.items()}
+        return replace(self, schemas={**self.schemas, **rejected})
 
     def without(self, ids: Collection[int]) -> "SchemaPlan":
         """Forget what is known of these ids; their columns stay."""

@@ -2,20 +2,26 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+import pyarrow.compute as pc
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition as KafkaPartition
 
 from bucketers.timestamps import kafka_times
 from writer.avro.wire_format import HEADERS
+from writer.clients import native_kafka
 from writer.clients.kafka import BrokerUnreachable, Cluster, consumer
 from writer.config.connections import Kafka
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import Source, Span
+from writer.core.offsets import OffsetRange, Source, Span, TopicPartition
 from writer.core.units import show_size
+from writer.kafka_reader.columns import ColumnChoice
+from writer.kafka_reader.errors import LostRecords, OldRecordFormat, Unavailable, UnsupportedBroker
+from writer.kafka_reader.reader import RangeReader
 
 # What Spark hands to a task, in the types that it has there; the headers only where the wire format needs them.
 RECORDS = pa.schema(
@@ -89,11 +95,76 @@ def spans(cluster: Cluster, topics: list[str], count: int, start: Position = "la
 def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
     """Read the records at these offsets, by topic, partition and offset, in the shape a task gets (RECORDS).
 
-    Offsets without a record (compacted away, or a transaction's mark) give none. Raises BrokerUnreachable when the
-    broker stops answering, HeadraceError when it refuses, TooLarge beyond `_BYTES_MAX`.
+    Offsets without a record (compacted away, a transaction's mark, or one that is open) give none. Raises
+    BrokerUnreachable when the broker stops answering, HeadraceError when it refuses, TooLarge beyond `_BYTES_MAX`.
     """
-    left = {source: end for source, (start, end) in wanted.items() if start < end}
-    found: list[Message] = []
+    spans = {source: span for source, span in wanted.items() if span[0] < span[1]}
+    try:
+        batches = _read_natively(kafka, spans)
+    except (OldRecordFormat, UnsupportedBroker):
+        return _read_by_consumer(kafka, spans)
+    table = pa.Table.from_batches(batches, RECORDS)
+    order = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+    return table.take(pc.sort_indices(table, order)).combine_chunks().to_batches()[0] if len(table) else _batch([])
+
+
+def _read_natively(kafka: Kafka, spans: Mapping[Source, Span]) -> list[pa.RecordBatch]:
+    """Read by the tasks' reader. Raises OldRecordFormat, UnsupportedBroker, and as `read` does."""
+    cluster = Cluster(kafka.address, kafka.request_timeout)
+    while spans:
+        ends = cluster.readable(spans)
+        ranges = [
+            OffsetRange(TopicPartition(topic, 0, partition), start, min(end, ends[topic, partition]))
+            for (topic, partition), (start, end) in spans.items()
+            if start < ends[topic, partition]
+        ]
+        try:
+            return list(_bounded_batches(kafka, ranges))
+        except LostRecords:
+            # Retention took the first records between the question for them and the read.
+            first = cluster.earliest(spans)
+            spans = {
+                source: (max(start, first[source]), end)
+                for source, (start, end) in spans.items()
+                if first[source] < end
+            }
+        except Unavailable as error:
+            raise _silent_broker(kafka, min(spans)) from error
+    return []
+
+
+def _bounded_batches(kafka: Kafka, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+    """Yield the records of ranges. Raises ReadFailed, TooLarge."""
+    limits = replace(
+        native_kafka.limits(kafka, _AT_ONCE), retry_timeout_s=kafka.request_timeout.total_seconds(), fetch_wait_ms=100
+    )
+    count = 0
+    held_bytes = 0
+    with native_kafka.address(kafka).opened() as cluster:
+        for batch in RangeReader(cluster, ranges, ColumnChoice(headers=True), limits=limits):
+            count += batch.num_rows
+            held_bytes += batch.nbytes
+            if held_bytes > _BYTES_MAX:
+                raise _too_large(count)
+            yield batch
+
+
+def _too_large(records: int) -> TooLarge:
+    return TooLarge(f"{records:,} records are over {show_size(_BYTES_MAX)} already; ask for fewer records")
+
+
+def _silent_broker(kafka: Kafka, source: Source) -> BrokerUnreachable:
+    return BrokerUnreachable(
+        f"{kafka.bootstrap_servers} sends no records of {source[0]}/{source[1]} within "
+        f"{kafka.request_timeout.total_seconds():.0f} s. Check that the partition has a leader, or give "
+        "kafka.request_timeout more."
+    )
+
+
+def _read_by_consumer(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
+    """Read logs in a format from before Kafka 0.11, whose records have no headers. Raises as `read` does."""
+    left = {source: end for source, (_, end) in wanted.items()}
+    records: list[Message] = []
     held_bytes = 0
     with _assigned(kafka, {source: wanted[source][0] for source in left}) as opened:
         deadline = _deadline(kafka)
@@ -101,35 +172,38 @@ def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
             messages = opened.consume(_AT_ONCE, timeout=0.2)
             deadline = _deadline(kafka) if messages else deadline
             if time.monotonic() > deadline:
-                topic, partition = min(left)
-                raise BrokerUnreachable(
-                    f"{kafka.bootstrap_servers} sends no records of {topic}/{partition} within "
-                    f"{kafka.request_timeout.total_seconds():.0f} s. Check that the partition has a leader, or give "
-                    "kafka.request_timeout more."
-                )
+                raise _silent_broker(kafka, min(left))
             for message in messages:
                 source = (message.topic(), message.partition())
                 at_end = _at_end(message, kafka)
                 if not at_end and message.offset() < wanted[source][1]:
-                    found.append(message)
+                    records.append(message)
                     held_bytes += len(message)
                 if held_bytes > _BYTES_MAX:
-                    raise TooLarge(
-                        f"{len(found):,} records are over {show_size(_BYTES_MAX)} already; ask for fewer records"
-                    )
+                    raise _too_large(len(records))
                 if source in left and (at_end or message.offset() >= left[source] - 1):
                     del left[source]
-                    opened.incremental_unassign([TopicPartition(*source)])
-    return _batch(found)
+                    opened.incremental_unassign([KafkaPartition(*source)])
+    return _batch(records)
 
 
 def follow(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[pa.RecordBatch]:
-    """Yield records from these offsets on as they come, for ever. Raises HeadraceError when the broker refuses."""
-    with _assigned(kafka, start) as opened:
-        while True:
-            messages = [m for m in opened.consume(_AT_ONCE, timeout=_FOLLOW_S) if not _at_end(m, kafka)]
-            if messages:
-                yield _batch(messages)
+    """Yield records from these offsets on as they come, for ever. Raises as `read` does."""
+    cluster = Cluster(kafka.address, kafka.request_timeout)
+    position = dict(start)
+    while True:
+        ends = cluster.readable(position)
+        spans = {
+            source: (offset, min(ends[source], offset + _AT_ONCE))
+            for source, offset in position.items()
+            if offset < ends[source]
+        }
+        batch = read(kafka, spans)
+        position |= {source: end for source, (_, end) in spans.items()}
+        if batch.num_rows:
+            yield batch
+        else:
+            time.sleep(_FOLLOW_S)
 
 
 @contextlib.contextmanager
@@ -139,7 +213,7 @@ def _assigned(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
         "queued.min.messages": _AT_ONCE,  # a look needs no deep read-ahead
     }
     with consumer(kafka.address, _GROUP, settings) as opened:
-        opened.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in start.items()])
+        opened.assign([KafkaPartition(topic, partition, offset) for (topic, partition), offset in start.items()])
         yield opened
 
 
@@ -165,7 +239,8 @@ def _batch(messages: list[Message]) -> pa.RecordBatch:
         "timestamp": times_of(messages),
         "key": [m.key() for m in messages],
         "value": [m.value() for m in messages],
-        "headers": [_headers(m) for m in messages],
+        # Of a name that is no UTF-8, Confluent's client ends the process: its headers are never asked for.
+        "headers": [None for _ in messages],
     }
     return pa.record_batch([pa.array(columns[field.name], field.type) for field in RECORDS], schema=RECORDS)
 
@@ -174,10 +249,6 @@ def times_of(messages: Iterable[Message]) -> pa.TimestampArray:
     """Return the Kafka timestamps of messages; null for none, and for one that is no instant."""
     kinds_and_numbers = (message.timestamp() for message in messages)
     return kafka_times(pa.array([ms if kind else None for kind, ms in kinds_and_numbers], pa.int64()))
-
-
-def _headers(message: Message) -> list[dict[str, Any]] | None:
-    return [{"key": key, "value": value} for key, value in message.headers() or []] or None
 
 
 def _deadline(kafka: Kafka) -> float:

@@ -1,5 +1,8 @@
 """Reads schemas from a registry, by Confluent's API or Apicurio's own, or from files. Only the driver asks."""
 
+import math
+import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property, partial
@@ -37,6 +40,7 @@ __all__ = [
     "SchemaFiles", "SchemaNotFound", "SchemaSource", "by", "of_keys", "source", "subjects",
 ]  # fmt: skip
 
+LISTING_FRESH_S = 0.5  # shorter than a pause between two questions about one id
 _Parts = dict[tuple[str, str, str], RegisteredSchema]  # what references refer to, as far as it was read
 
 
@@ -291,17 +295,26 @@ class SchemaFiles:
 
 
 class ByFingerprint:
-    """Schemas by their CRC-64-AVRO fingerprint, which no registry is asked by: the topics' own, and the files."""
+    """Schemas by their CRC-64-AVRO fingerprint, which no registry is asked by: the topics' own, and the files.
+
+    Threads may share it. All fingerprints that are asked for within LISTING_FRESH_S share one reading of the topics.
+    """
 
     def __init__(self, schemas: SchemaSource) -> None:
         self._schemas = schemas
         self._topics: list[str] = []
         self._texts: dict[int, str] = {}
+        self._lock = threading.Lock()
+        self._listed_s = -math.inf  # when the topics were read last, monotonic
 
     def schema(self, schema_id: int) -> str:
         """Return the schema with this fingerprint among those of the topics that were asked for."""
-        for topic in self._topics if schema_id not in self._texts else ():
-            self.known(topic)
+        with self._lock:
+            is_fresh = time.monotonic() - self._listed_s < LISTING_FRESH_S
+            if schema_id not in self._texts and not is_fresh:
+                for topic in self._topics:
+                    self.known(topic)
+                self._listed_s = time.monotonic()
         if schema_id not in self._texts:
             raise SchemaNotFound(f"no schema of {', '.join(self._topics)} has the fingerprint {schema_id}")
         return self._texts[schema_id]
