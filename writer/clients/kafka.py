@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
@@ -23,9 +24,11 @@ from writer.config.kafka_client import Address
 from writer.config.topic_selection import TopicChoice, TopicSelection
 from writer.core.errors import ConfigError, HeadraceError, TopicMissing
 from writer.core.offsets import Source, Span
+from writer.core.text import plural
 
 _GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001 - public names
 _NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - of all partitions that were asked for; the topics may be gone
+_SILENCE = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT)  # noqa: SLF001 - public names
 # While a group's coordinator starts or moves, it refuses for some seconds.
 _COORDINATOR_STARTS = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
@@ -204,11 +207,49 @@ class Cluster:
         answers = self._admin.list_offsets(request, request_timeout=self._seconds, **options)
         asked = {(tp.topic, tp.partition): (f"{tp.topic}/{tp.partition}", future) for tp, future in answers.items()}
         try:
-            return {source: self._result(future, what) for source, (what, future) in asked.items()}
+            offsets = {source: self._result(future, what) for source, (what, future) in asked.items()}
         except BrokerUnreachable as error:
             if isinstance(error.__cause__, KafkaException) and error.__cause__.args[0].code() == _NO_LEADERS:
                 self.topics({topic for topic, _ in wanted})  # says that one is gone, where it is
+            if _is_silence(error.__cause__) and (silent := self._led_in_silence(wanted)):
+                raise self._silent_leader(silent) from error
             raise
+        if silent := [source for source, answer in offsets.items() if answer.offset == OFFSET_INVALID]:
+            raise self._silent_leader(silent)
+        return offsets
+
+    def _led_in_silence(self, sources: Iterable[Source]) -> list[Source]:
+        """Return the partitions whose leaders do not answer within two seconds; each leader is asked for itself."""
+        try:
+            topics = self._admin.list_topics(timeout=_ANY_BROKER_S).topics
+        except KafkaException:
+            return []
+        by_leader: dict[int, list[Source]] = {}
+        for topic, partition in sources:
+            if topic in topics and partition in topics[topic].partitions:
+                by_leader.setdefault(topics[topic].partitions[partition].leader, []).append((topic, partition))
+        answers = {
+            leader: self._admin.list_offsets(
+                {TopicPartition(*led[0]): OffsetSpec.latest()}, request_timeout=_ANY_BROKER_S
+            )
+            for leader, led in by_leader.items()
+        }
+        silent = [leader for leader, futures in answers.items() if not all(map(_is_answered, futures.values()))]
+        return [source for leader in silent for source in by_leader[leader]]
+
+    def _silent_leader(self, sources: Sequence[Source]) -> BrokerUnreachable:
+        """Name the broker that leads the first of some partitions, and how many more there are."""
+        topic, partition = min(sources)
+        more = f" and {plural(len(sources) - 1, 'more partition')}" if len(sources) > 1 else ""
+        leader = f"the leader of {topic}/{partition}{more}"
+        with suppress(KafkaException, KeyError):
+            cluster = self._admin.list_topics(topic, timeout=_ANY_BROKER_S)
+            broker = cluster.brokers[cluster.topics[topic].partitions[partition].leader]
+            leader = f"broker {broker.id} at {broker.host}:{broker.port}, which leads {topic}/{partition}{more},"
+        return BrokerUnreachable(
+            f"{leader} does not answer within {self._seconds:.0f} s, while others of {self._bootstrap} do. Check that "
+            "it is up and that this machine reaches it."
+        )
 
     def _result(self, future: Any, what: str) -> Any:
         """Wait for an answer about `what`."""
@@ -263,6 +304,19 @@ def _retention(settings: Mapping[str, Any]) -> timedelta | None:
     if not 0 <= milliseconds < _FOREVER_MS or "delete" not in settings["cleanup.policy"].value:
         return None
     return timedelta(milliseconds=milliseconds)
+
+
+def _is_answered(future: Any) -> bool:
+    """Return whether a leader tells where a log ends. Beside other leaders it may be silent without an error."""
+    try:
+        return bool(future.result(timeout=_ANY_BROKER_S + 5).offset != OFFSET_INVALID)
+    except (KafkaException, TimeoutError):
+        return False
+
+
+def _is_silence(error: BaseException | None) -> bool:
+    """Return whether an error means that nobody answered, rather than that somebody refused."""
+    return isinstance(error, TimeoutError) or (isinstance(error, KafkaException) and error.args[0].code() in _SILENCE)
 
 
 def _words(error: Exception) -> str:
