@@ -79,16 +79,17 @@ class Network:
         host.run("ip", "route", "add", "default", "via", gateway)
         return host
 
-    def cut(self, one: str, other: str) -> None:
-        """Let every packet between two hosts vanish, as on a broken link: nobody is told."""
-        self._rules("add", one, other)
+    @contextmanager
+    def cut(self, host: str, other: str) -> Iterator[None]:
+        """Let every packet between two hosts vanish during the block, as on a broken link: nobody is told."""
+        self._rules("add", host, other)
+        try:
+            yield
+        finally:
+            self._rules("delete", host, other)
 
-    def restore(self, one: str, other: str) -> None:
-        """Let packets between two hosts through again."""
-        self._rules("delete", one, other)
-
-    def _rules(self, verb: str, one: str, other: str) -> None:
-        addresses = self[one].address, self[other].address
+    def _rules(self, verb: str, host: str, other: str) -> None:
+        addresses = self[host].address, self[other].address
         for sender, receiver in (addresses, addresses[::-1]):
             self._router.run("ip", "rule", verb, "from", sender, "to", receiver, "blackhole")
 
