@@ -161,6 +161,19 @@ def test_a_leader_that_is_silent_while_others_answer_is_named_and_no_offset_is_m
         os.kill(third.pid, signal.SIGCONT)
 
 
+def test_a_partition_without_a_leader_is_named(cluster: ThreeBrokers) -> None:
+    topic = filled(cluster, 3)
+    asked = Cluster(cluster.bootstrap, timedelta(seconds=3))
+    cluster.kill(3)
+    deadline = time.monotonic() + 30
+    while cluster.leader(topic) >= 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    with pytest.raises(BrokerUnreachable, match=rf"^the leader of {topic}/0 does not answer within 3 s, while others"):
+        asked.latest([(topic, 0)])
+    cluster.brokers[2].start()
+
+
 @pytest.mark.parametrize("reader", ["native", "spark"])
 def test_a_writer_on_three_brokers_loses_nothing_and_writes_nothing_twice(
     cluster: ThreeBrokers, tmp_path: Path, registry_url: str, record: Callable[..., None], reader: str

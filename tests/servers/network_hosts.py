@@ -155,4 +155,4 @@ def _checked(result: int) -> None:
 
 if __name__ == "__main__":
     if reason := missing():
-        print(f"NOT RUN: tests/fault/test_network.py: {reason}")
+        print(f"NOT RUN: links between hosts that are cut (tests/fault/test_network.py): {reason}")

@@ -28,7 +28,11 @@ from writer.core.text import plural
 
 _GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001 - public names
 _NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - of all partitions that were asked for; the topics may be gone
-_SILENCE = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT)  # noqa: SLF001 - public names
+# What may mean that a leader is silent, or that there is none, while others answer.
+_SILENCE = (
+    KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, _NO_LEADERS,  # noqa: SLF001 - public names
+    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
+)  # fmt: skip
 # While a group's coordinator starts or moves, it refuses for some seconds.
 _COORDINATOR_STARTS = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
@@ -315,7 +319,7 @@ def _is_answered(future: Any) -> bool:
 
 
 def _is_silence(error: BaseException | None) -> bool:
-    """Return whether an error means that nobody answered, rather than that somebody refused."""
+    """Return whether an error may mean that nobody answered, rather than that somebody refused."""
     return isinstance(error, TimeoutError) or (isinstance(error, KafkaException) and error.args[0].code() in _SILENCE)
 
 
