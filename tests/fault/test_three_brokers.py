@@ -156,6 +156,7 @@ def test_a_leader_that_is_silent_while_others_answer_is_named_and_no_offset_is_m
                 BrokerUnreachable, match=rf"leader of {topic}/0 does not|which leads {topic}/0, does not"
             ):
                 question(sources)  # soon the cluster knows that it is silent, and names no leader
+        assert set(asked.topics([topic])) == {topic}, "what any broker can answer is answered"
         assert asked.latest(sources[:1]) == {sources[0]: RECORDS}, "who asks nothing of it gets an answer"
     finally:
         os.kill(third.pid, signal.SIGCONT)

@@ -39,6 +39,7 @@ _COORDINATOR_STARTS = (
 )  # fmt: skip
 _COORDINATOR_PAUSE_S = 0.2
 _ANY_BROKER_S = 2.0
+_ANY_BROKER_TRIES = 3
 _FOREVER_MS = 100 * 365 * 86_400_000  # a longer retention is none
 
 
@@ -156,17 +157,16 @@ class Cluster:
         except BrokerUnreachable:
             if not self._answers_soon():
                 raise
-            return self._described_once(names)
+        return self._described_once(names)
 
     def _described_once(self, topics: TopicCollection) -> dict[str, Any]:
         answers = self._admin.describe_topics(topics, request_timeout=self._seconds)
         return {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
 
     def _answers_soon(self) -> bool:
-        """Return whether any broker answers within two seconds."""
-        with suppress(KafkaException):
-            return bool(self._admin.list_topics(timeout=_ANY_BROKER_S).brokers)
-        return False
+        """Return whether any broker answers within some seconds."""
+        metadata = self._metadata()
+        return metadata is not None and bool(metadata.brokers)
 
     def _settings(self, topics: Iterable[str]) -> dict[str, Any]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
@@ -215,19 +215,24 @@ class Cluster:
         except BrokerUnreachable as error:
             if isinstance(error.__cause__, KafkaException) and error.__cause__.args[0].code() == _NO_LEADERS:
                 self.topics({topic for topic, _ in wanted})  # says that one is gone, where it is
-            if _is_silence(error.__cause__) and (silent := self._led_in_silence(wanted)):
-                raise self._silent_leader(silent) from error
+            metadata = self._metadata() if _is_silence(error.__cause__) else None
+            if metadata is not None and (silent := self._led_in_silence(wanted, metadata)):
+                raise self._silent_leader(silent, metadata) from error
             raise
         if silent := [source for source, answer in offsets.items() if answer.offset == OFFSET_INVALID]:
-            raise self._silent_leader(silent)
+            raise self._silent_leader(silent, self._metadata())
         return offsets
 
-    def _led_in_silence(self, sources: Iterable[Source]) -> list[Source]:
+    def _metadata(self) -> Any:
+        """Ask any broker about the cluster. A silent one is asked once: the next try goes to another. None: all are."""
+        for _ in range(_ANY_BROKER_TRIES):
+            with suppress(KafkaException):
+                return self._admin.list_topics(timeout=_ANY_BROKER_S)
+        return None
+
+    def _led_in_silence(self, sources: Iterable[Source], metadata: Any) -> list[Source]:
         """Return the partitions whose leaders do not answer within two seconds; each leader is asked for itself."""
-        try:
-            topics = self._admin.list_topics(timeout=_ANY_BROKER_S).topics
-        except KafkaException:
-            return []
+        topics = metadata.topics
         by_leader: dict[int, list[Source]] = {}
         for topic, partition in sources:
             if topic in topics and partition in topics[topic].partitions:
@@ -241,14 +246,13 @@ class Cluster:
         silent = [leader for leader, futures in answers.items() if not all(map(_is_answered, futures.values()))]
         return [source for leader in silent for source in by_leader[leader]]
 
-    def _silent_leader(self, sources: Sequence[Source]) -> BrokerUnreachable:
+    def _silent_leader(self, sources: Sequence[Source], metadata: Any) -> BrokerUnreachable:
         """Name the broker that leads the first of some partitions, and how many more there are."""
         topic, partition = min(sources)
         more = f" and {plural(len(sources) - 1, 'more partition')}" if len(sources) > 1 else ""
         leader = f"the leader of {topic}/{partition}{more}"
-        with suppress(KafkaException, KeyError):
-            cluster = self._admin.list_topics(topic, timeout=_ANY_BROKER_S)
-            broker = cluster.brokers[cluster.topics[topic].partitions[partition].leader]
+        with suppress(KeyError, AttributeError):
+            broker = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
             leader = f"broker {broker.id} at {broker.host}:{broker.port}, which leads {topic}/{partition}{more},"
         return BrokerUnreachable(
             f"{leader} does not answer within {self._seconds:.0f} s, while others of {self._bootstrap} do. Check that "
