@@ -231,20 +231,22 @@ class Cluster:
         return None
 
     def _led_in_silence(self, sources: Iterable[Source], metadata: Any) -> list[Source]:
-        """Return the partitions whose leaders do not answer within two seconds; each leader is asked for itself."""
+        """Return the partitions whose leaders do not answer within seconds; each leader is asked for itself."""
         topics = metadata.topics
         by_leader: dict[int, list[Source]] = {}
         for topic, partition in sources:
             if topic in topics and partition in topics[topic].partitions:
                 by_leader.setdefault(topics[topic].partitions[partition].leader, []).append((topic, partition))
-        answers = {
-            leader: self._admin.list_offsets(
-                {TopicPartition(*led[0]): OffsetSpec.latest()}, request_timeout=_ANY_BROKER_S
-            )
-            for leader, led in by_leader.items()
-        }
-        silent = [leader for leader, futures in answers.items() if not all(map(_is_answered, futures.values()))]
-        return [source for leader in silent for source in by_leader[leader]]
+        silent = by_leader
+        for _ in range(_ANY_BROKER_TRIES):  # a leader's own answer may wait for metadata from one that is silent
+            answers = {
+                leader: self._admin.list_offsets(
+                    {TopicPartition(*led[0]): OffsetSpec.latest()}, request_timeout=_ANY_BROKER_S
+                )
+                for leader, led in silent.items()
+            }
+            silent = {leader: silent[leader] for leader in answers if not _is_answered(*answers[leader].values())}
+        return [source for led in silent.values() for source in led]
 
     def _silent_leader(self, sources: Sequence[Source], metadata: Any) -> BrokerUnreachable:
         """Name the broker that leads the first of some partitions, and how many more there are."""
