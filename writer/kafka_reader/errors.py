@@ -50,6 +50,15 @@ class LogDiverged(ReadFailed):
 class Corrupt(ReadFailed):
     """An answer or a record batch is damaged, or larger than what is allowed."""
 
+    def __str__(self) -> str:
+        if self.topic is None:
+            return f"{self.args[0]}. Look at what lies between this machine and the brokers."
+        return (
+            f"{self.args[0]}. Where it stays so, the leader's copy is damaged: let another replica lead "
+            f"{self.topic}/{self.partition}; or give up what is damaged with `headrace topic adopt --offsets "
+            f"{self.topic}:{self.partition}=OFFSET`, with an offset to read on from for each partition."
+        )
+
 
 def damaged_batch(source: Source, offset: int, reason: str) -> Corrupt:
     """Return the error for a record batch that cannot be read, with the way on. `offset`: its first."""
