@@ -31,6 +31,7 @@ check: $(READY)
 
 # Real broker, registry, Spark and table: contract and crash tests.
 slow: $(READY)
+	@$(BIN)/python -m tests.servers.network_hosts
 	$(BIN)/python -m tests.class_archive
 	$(BIN)/pytest -q -m $(SLOW) $(THREE) --durations 10
 
@@ -87,6 +88,7 @@ test-long: export HEADRACE_TEST_READER = $(READER)
 test-long: $(READY)
 	@[ -z "$$(git status --porcelain -- . ':!tests/fault/outcomes*.json')" ] || \
 		{ echo "test-long: outcomes carry a commit, and this tree differs from it: commit or stash first" >&2; exit 1; }
+	@$(BIN)/python -m tests.servers.network_hosts
 	$(BIN)/python -m tests.class_archive
 	$(BIN)/python -m tests.fault.outcomes begin
 	$(BIN)/pytest -q -m sharded --hypothesis-profile long $(THREE) --durations 10 $(LONG) \

@@ -35,12 +35,21 @@ class AvroJudge:
 
     def rewritten(self, schema_text: str, values: Sequence[bytes]) -> list[bytes | None]:
         """Return each value as the library writes what it reads; None: it refuses the value, or leaves bytes over."""
+        return self._ask(schema_text, values)[1]
+
+    def accepts(self, schema_text: str) -> bool:
+        """Return whether the library takes a text for a schema."""
+        return self._ask(schema_text, ())[0]
+
+    def _ask(self, schema_text: str, values: Sequence[bytes]) -> tuple[bool, list[bytes | None]]:
         request, answer = self._jvm.stdin, self._jvm.stdout
         assert request is not None
         assert answer is not None
-        request.write(_framed(schema_text.encode()) + struct.pack(">i", len(values)) + b"".join(map(_framed, values)))
+        text = schema_text.encode(errors="replace")  # as Java writes half of a pair of characters
+        request.write(_framed(text) + struct.pack(">i", len(values)) + b"".join(map(_framed, values)))
         request.flush()
-        return [_answered(answer) for _ in values]
+        is_schema = answer.read(1) == b"\x01"
+        return is_schema, [_answered(answer) for _ in values]
 
 
 def _framed(content: bytes) -> bytes:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -18,6 +19,14 @@ class Process:
 
     process: subprocess.Popen[bytes]
     log: Path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing of it running, however the block ends."""
+        if self.process.poll() is None:
+            self.kill()
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.request import urlopen
 
@@ -75,13 +75,13 @@ def took(level: str, after: str, seconds: float, aim_s: float) -> None:
     assert seconds < 6 * aim_s
 
 
-def supervise(site: Site, *flags: str, env: Mapping[str, str] | None = None) -> Supervised:
-    """Start a supervisor for all pipelines of a site."""
+def supervise(site: Site, *flags: str, env: Mapping[str, str] | None = None, under: Sequence[str] = ()) -> Supervised:
+    """Start a supervisor for all pipelines of a site. `under`: a command that becomes it."""
     log = site.root / f"supervisor-{len(list(site.root.glob('supervisor-*.log')))}.log"
     site.overrides.setdefault("supervisor", {"port": 0, "lease_expiry": "6 s"})
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "writer.cli", "supervisor", "run", str(site.config), *flags],
+            [*under, sys.executable, "-m", "writer.cli", "supervisor", "run", str(site.config), *flags],
             stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, **(env or {})},
         )  # fmt: skip

@@ -104,7 +104,9 @@ class LeaseHolder:
                         logging.warning("lease_lost", pipeline=pipeline, epoch=epoch, holder=self._holder)
                         return
                     silent = False
-                except OSError as error:  # the others cannot take it either; when it answers, it names the holder
+                except OSError as error:
+                    # Who reaches it may take it meanwhile, and then fences this one's driver in the table. When it
+                    # answers, it names the holder.
                     if not silent:
                         logging.warning("lease_renewal_failed", pipeline=pipeline, error=str(error))
                     silent = True

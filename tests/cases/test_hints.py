@@ -23,7 +23,7 @@ from writer.batch.bucketing import Clock
 from writer.cli.start.privacy import Release, planned_release
 from writer.config.kafka_client import _DENIED, _allowed
 from writer.core.errors import ConfigError
-from writer.maintenance.row_keys import Finder, Keys, RowMatch
+from writer.maintenance.deletion.row_keys import Finder, Keys, RowMatch
 from writer.preflight.event_time_hints import find_misplaced_types
 from writer.privacy.path_policies import PathPolicy
 from writer.privacy.policy import CLEAR, Action

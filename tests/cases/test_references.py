@@ -13,6 +13,9 @@ from hypothesis import given, strategies as st
 from tests.servers.confluent_api import ConfluentApi, reference
 from tests.servers.scripted import scripted
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
+from writer.privacy.keyring import KeyringPlace, KeySource
+from writer.privacy.policy import Action, Policies
+from writer.privacy.protected_schema import Privacy
 from writer.schemas import registry_client
 from writer.schemas.references import Reference, RegisteredSchema, inline_references
 from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaNotFound
@@ -103,13 +106,15 @@ def test_a_name_that_no_reference_brings_is_a_reason(shop: Served) -> None:
 
 @pytest.mark.parametrize("within", ["record", "array", "union"])
 def test_a_word_beside_a_name_is_not_lost(shop: Served, within: str) -> None:
-    """A tag there may be what protects the values; without references, too, such a schema is refused."""
+    """A tag there may be what protects the values."""
     tagged = {"type": "com.x.Address", "confluent:tags": ["PII"]}
     kind = {"record": tagged, "array": {"type": "array", "items": tagged}, "union": ["null", tagged]}[within]
-    schema_id = shop.api.add("order", record("Order", a=kind), [reference("com.x.Address", "address")])
-    admitted = shop.admit(schema_id)
-    assert isinstance(admitted, RejectedSchema)
-    assert "UnknownType: {'type': 'com.x.Address', 'confluent:tags': ['PII']}" in admitted.reason
+    schema_id = shop.api.add("order", record("Order", n="int", a=kind), [reference("com.x.Address", "address")])
+    policies = Policies(tags=(("PII", Action("drop")),))
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(policies, KeySource(KeyringPlace())))
+    admitted = plan.extend(1, shop.registry.schema(schema_id)).schemas[1]
+    assert isinstance(admitted, WriterSchema)
+    assert set(admitted.columns) == {"n"}
 
 
 def test_a_type_with_two_meanings_is_a_reason_that_names_it(shop: Served) -> None:

@@ -1,5 +1,6 @@
 """Schema ids that the registry does not know hold a batch for one grace together, which a restart goes on with."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,9 +16,10 @@ from writer.batch.record_columns import RecordColumns
 from writer.batch.task_report import Report
 from writer.config.connections import Registry
 from writer.core.errors import Draining
-from writer.schemas.registry import RegistryUnreachable, SchemaNotFound
+from writer.schemas.registry import LISTING_FRESH_S, ByFingerprint, RegistryUnreachable, SchemaNotFound
+from writer.schemas.registry_hold import STRAYS_MAX
 from writer.schemas.schema_id_check import IdMeanings
-from writer.schemas.tracker import Schemas
+from writer.schemas.tracker import ASK_AGAIN, Schemas
 from writer.schemas.unknown_ids import UnknownIds, remaining_grace
 from writer.storage.base import Store, StoreError
 from writer.storage.locations import store_at
@@ -95,7 +97,6 @@ def test_a_restart_goes_on_with_the_grace(store: Store) -> None:
         waiting(Source(never), store, stopping).learn([7, 8])
     assert seconds_of(lambda: waiting(Source(never), store).learn([7, 8])) < 0.8
     assert seconds_of(lambda: waiting(Source(never), store).learn([7])) < 0.2, "it has had its grace"
-    assert seconds_of(lambda: waiting(Source(never), store).learn([9])) >= 1, "another one has not"
 
 
 def test_an_id_that_became_known_is_forgotten(store: Store) -> None:
@@ -144,10 +145,122 @@ def test_a_storage_that_fails_ends_no_batch() -> None:
     assert isinstance(schemas.plan.schemas[7], RejectedSchema)
 
 
+class Stopping(threading.Event):
+    """Notes how long a batch waits for ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits_s: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits_s.append(timeout)
+        return super().wait(timeout)
+
+
+def test_a_stream_of_strays_holds_a_pipeline_for_one_grace_and_a_tenth_of_the_time(store: Store) -> None:
+    stopping = Stopping()
+    schemas = waiting(Source(never), store, stopping)
+    began_s = time.monotonic()
+    first_s = seconds_of(lambda: schemas.learn(range(20)))
+    for batch in range(100, 2_000, 20):
+        schemas.learn(range(batch, batch + 20))
+    passed_s = time.monotonic() - began_s
+    assert first_s >= 1, "the first batch waits for one grace"
+    assert sum(stopping.waits_s) <= 1 + 0.1 * passed_s, "the others share what has come back of it"
+    assert seconds_of(lambda: waiting(Source(never), store).learn([9_999])) < 0.5, "a restart gives none anew"
+
+
+def test_a_schema_that_comes_late_gives_its_wait_back() -> None:
+    text = Registered({1: EVENT}, []).schema(1)
+    for_each = [SchemaNotFound("not yet"), text, SchemaNotFound("not yet"), text]
+    schemas = waiting(Source(for_each.__getitem__), grace=timedelta(seconds=1.5))
+    for schema_id in (7, 8):
+        assert seconds_of(lambda number=schema_id: schemas.learn([number])) >= 1
+        assert isinstance(schemas.plan.schemas[schema_id], WriterSchema)
+
+
+def test_a_schema_that_comes_late_amid_strays_is_found_by_a_later_batch() -> None:
+    text = Registered({1: EVENT}, []).schema(1)
+    registered = set[int]()
+
+    class Late(Source):
+        def schema(self, schema_id: int) -> str:
+            if schema_id in registered:
+                return text
+            return super().schema(schema_id)
+
+    schemas = waiting(Late(never), grace=timedelta(seconds=0.2))
+    schemas.learn([7, 900, 901])
+    registered.add(7)
+    schemas.forget_rejected(time.monotonic())
+    schemas.forget_rejected(time.monotonic() + ASK_AGAIN.total_seconds() + 1)
+    schemas.learn([7, 902])
+    assert isinstance(schemas.plan.schemas[7], WriterSchema)
+
+
+@pytest.mark.parametrize("key", [None, "_key"])
+def test_a_batch_of_many_strays_makes_few_requests_and_still_finds_its_schema(key: str | None) -> None:
+    text = Registered({1: EVENT}, []).schema(1)
+
+    class Some(Source):
+        def schema(self, schema_id: int) -> str:
+            answer = super().schema(schema_id) if schema_id != 40 else text
+            assert isinstance(answer, str)
+            return answer
+
+    source = Some(never)
+    schemas = waiting(source, grace=timedelta(seconds=0.1), key=key)
+    strays = range(100_000, 110_000)
+    passed_s = seconds_of(lambda: schemas.learn([*strays, 40]))
+    assert isinstance(schemas.plan.schemas[40], WriterSchema)
+    assert passed_s < 10
+    assert len(source.asked) <= 3 * (STRAYS_MAX + 8), "each round of questions is bounded"
+    reasons = {known.reason for known in schemas.plan.schemas.values() if isinstance(known, RejectedSchema)}
+    assert "schema id 100000 is unknown to the registry" in reasons
+    not_asked = r"schema id 109999 was not asked for: 50\d other ids of its batch are unknown to the registry"
+    assert any(re.fullmatch(not_asked, reason) for reason in reasons)
+    schemas.forget_rejected(time.monotonic())
+    assert len(schemas.plan.schemas) <= 1_002, "the next batch carries few of them"
+
+
+def test_unknown_fingerprints_share_one_reading_of_the_topics() -> None:
+    readings = list[str]()
+
+    class Topics:
+        def schema(self, schema_id: int) -> str:
+            raise SchemaNotFound(str(schema_id))
+
+        def known(self, topic: str) -> Mapping[int, str]:
+            readings.append(topic)
+            return {}
+
+    schemas = ByFingerprint(Topics())
+    schemas.known("clicks")
+    for number in range(500):
+        with pytest.raises(SchemaNotFound, match="no schema of clicks has the fingerprint"):
+            schemas.schema(number)
+    assert len(readings) <= 3
+    time.sleep(LISTING_FRESH_S)
+    with pytest.raises(SchemaNotFound):
+        schemas.schema(1)
+    assert len(readings) <= 4, "later it is read again"
+
+
+@given(st.lists(st.floats(0, 40), max_size=30))
+def test_an_allowance_is_between_nothing_and_one_grace(waits_s: list[float]) -> None:
+    unknown_ids = UnknownIds("p", GRACE)
+    for wait_s in waits_s:
+        assert 0 <= unknown_ids.allowance_s() <= 1
+        unknown_ids.spend(wait_s)
+    assert unknown_ids.allowance_s() == pytest.approx(max(1 - sum(waits_s), 0), abs=0.05)
+
+
 def test_what_is_remembered_is_bounded(store: Store) -> None:
     unknown = UnknownIds("p", GRACE, store)
     names = [f"schema id {number}" for number in range(12_000)]
     unknown.remaining_s(names)
+    assert len(unknown._deadlines_s) == 10_000
     stored = store.read("unknown_ids.json")
     assert stored is not None
     assert stored.content.count(b"schema id") == 10_000

@@ -21,8 +21,7 @@ from tests.contract.test_record_columns import adds_up, started
 from tests.looking import EVENT, NOW, Schemas, event
 from tests.skipped import filled, skipped
 from writer.audit.audit import audit
-from writer.avro.fingerprint import meaning
-from writer.avro.schema import fingerprint
+from writer.avro.fingerprint import crc_fingerprint, meaning
 from writer.avro.wire_format import CONFLUENT, Wire
 from writer.cli.write import delete_rows, schema_accept
 from writer.config.connections import Registry
@@ -170,7 +169,7 @@ def test_keys_have_a_wire_format_of_their_own(tmp_path: Path, named: str, told_b
     driver = started(tmp_path, "delta", columns, schemas=KNOWN)
     wire = driver.settings.columns.key.wire.fixed  # type: ignore[union-attr]
     assert wire is not None
-    schema_id = fingerprint(json.dumps(USER)) if wire.ids == "fingerprint" else 5
+    schema_id = crc_fingerprint(json.dumps(USER)) if wire.ids == "fingerprint" else 5
     schemas = Schemas({**BY_ID, schema_id: USER}, [1], [schema_id])
     driver = started(tmp_path, "delta", columns if told_by == "the configuration" else AVRO, schemas=schemas)
     headers = {} if wire.header is None else {

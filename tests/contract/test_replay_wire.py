@@ -13,7 +13,7 @@ from tests import oracle
 from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, WIDER, Schemas, config
 from writer.audit.audit import audit
-from writer.avro.schema import fingerprint
+from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.wire_format import Wire
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.replay import Replaying
@@ -30,7 +30,7 @@ FORMATS: dict[str, dict[str, Any]] = {
 
 def schema_id(wire: Wire, schema: dict[str, Any]) -> int:
     if wire.ids == "fingerprint":
-        return fingerprint(json.dumps(schema))
+        return crc_fingerprint(json.dumps(schema))
     return 1 if schema is EVENT else 2
 
 

@@ -1,7 +1,10 @@
 """Three real brokers change while they are read: in the middle of a range, and under a running writer."""
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,7 +13,8 @@ from confluent_kafka import Producer
 
 from tests import oracle
 from tests.servers.three_brokers import ThreeBrokers, three_brokers
-from tests.writing import Site
+from tests.writing import NOW, Site
+from writer.clients.kafka import BrokerUnreachable, Cluster
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.connection import addresses
@@ -132,6 +136,38 @@ def test_a_replica_in_the_reader_s_rack_is_read_until_it_is_gone(cluster: ThreeB
 
     read_and_record("a replica in the reader's rack is killed", topic, end, rack="3")
     assert asked == [3]
+    cluster.brokers[2].start()
+
+
+def test_a_leader_that_is_silent_while_others_answer_is_named_and_no_offset_is_made_up(cluster: ThreeBrokers) -> None:
+    topic = filled(cluster, 3)
+    sources = [(filled(cluster, 2), 0), (topic, 0)]
+    asked, third = Cluster(cluster.bootstrap, timedelta(seconds=2)), cluster.brokers[2]
+    assert asked.latest(sources) == dict.fromkeys(sources, RECORDS)
+    assert third.pid is not None
+    os.kill(third.pid, signal.SIGSTOP)
+    try:
+        # Some seconds later the cluster knows that it is silent, and names no leader any more.
+        silence = rf"^(the leader of|broker 3 at {third.bootstrap}, which leads) {topic}/0,? does not answer within 2 s"
+        for question in (asked.latest, asked.earliest, asked.readable, lambda parts: asked.at(NOW, parts)):
+            with pytest.raises(BrokerUnreachable, match=silence):
+                question(sources)
+        assert set(asked.topics([topic])) == {topic}, "what any broker can answer is answered"
+        assert asked.latest(sources[:1]) == {sources[0]: RECORDS}, "who asks nothing of it gets an answer"
+    finally:
+        os.kill(third.pid, signal.SIGCONT)
+
+
+def test_a_partition_without_a_leader_is_named(cluster: ThreeBrokers) -> None:
+    topic = filled(cluster, 3)
+    asked = Cluster(cluster.bootstrap, timedelta(seconds=3))
+    cluster.kill(3)
+    deadline = time.monotonic() + 30
+    while cluster.leader(topic) >= 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    with pytest.raises(BrokerUnreachable, match=rf"^the leader of {topic}/0 does not answer within 3 s, while others"):
+        asked.latest([(topic, 0)])
     cluster.brokers[2].start()
 
 

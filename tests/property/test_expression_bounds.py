@@ -3,23 +3,28 @@
 Expressions are evaluated in a child process with a limit of its memory, so that an abort fails the test.
 """
 
+import itertools
 import json
-import select
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 
-from tests.expression_child import NUMBERS, TEXTS
+from tests.expression_child import NUMBERS, SEEDS, TEXTS
 from writer.specs.functions import ALLOWED
 from writer.specs.growth import BYTES_MAX, GROWING
 
 ANSWER_WITHIN_S = 60
 IS_LONG = settings.default.max_examples >= 1_000
-EXAMPLES = 50_000 if IS_LONG else 100  # of each test: 100,000 in the long profile
+CALLS = 70_000 if IS_LONG else 200
+GROWING_CALLS = 30_000 if IS_LONG else 200  # of functions that multiply: each takes twice as long
+CALLS_AT_ONCE = 20  # that one seed gives: hypothesis takes longer to draw a call than the child to evaluate it
+SEED = st.integers(0, 2**32)
 DEPTH = 2 if IS_LONG else 1  # of calls inside calls
 # Kinds of arguments that make sense, by letter: columns of the child, and literals.
 KINDS = {
@@ -57,34 +62,37 @@ WORDS = {
 RETURNING = {
     "t": ("concat", "lpad", "rpad", "repeat", "replace", "regexp_replace", "array_to_string", "overlay", "translate",
           "encode", "initcap", "upper", "reverse", "to_char", "md5", "split_part"),
-    "n": ("length", "strpos", "cardinality", "ascii", "abs"),
+    "n": ("character_length", "strpos", "cardinality", "ascii", "abs"),
     "l": ("string_to_array", "array_concat", "array_append", "make_array"),
 }  # fmt: skip
 LITERALS = {
-    "t": st.sampled_from([f"'{text}'" for text in TEXTS if not set(text) & set("\0'")]),
-    "n": st.sampled_from(NUMBERS).map(str),
-}  # fmt: skip
+    "t": tuple(f"'{text}'" for text in TEXTS if not set(text) & set("\0'")),
+    "n": tuple(str(number) for number in NUMBERS),
+}
 
 
-@st.composite
-def arguments(draw: st.DrawFn, kind: str, depth: int) -> str:
-    options: list[st.SearchStrategy[str]] = [st.sampled_from(KINDS[kind])]
+def draw_call(draw: Random, name: str, depth: int) -> str:
+    """Write a call of a function with random arguments. `depth`: of calls inside it."""
+    kinds = draw.choice(SIGNATURES[name])
+    return f"{name}({', '.join(draw_argument(draw, kind, depth) for kind in kinds)})"
+
+
+def draw_argument(draw: Random, kind: str, depth: int) -> str:
+    options = [KINDS[kind]]
     if kind in LITERALS:
         options.append(LITERALS[kind])
     if kind in RETURNING and depth:
-        names = [name for name in RETURNING[kind] if name in SIGNATURES]
-        options.append(st.sampled_from(names).flatmap(lambda name: calls(name, depth - 1)))
-    return draw(st.one_of(options))
+        options.append(RETURNING[kind])
+    choice = draw.choice(options)
+    word = draw.choice(choice)
+    return draw_call(draw, word, depth - 1) if choice is RETURNING.get(kind) else word
 
 
-@st.composite
-def calls(draw: st.DrawFn, name: str, depth: int) -> str:
-    kinds = draw(st.sampled_from(SIGNATURES[name]))
-    return f"{name}({', '.join(draw(arguments(kind, depth)) for kind in kinds)})"
-
-
-CALLS = st.sampled_from(sorted(ALLOWED)).flatmap(lambda name: calls(name, DEPTH))
-GROWING_CALLS = st.sampled_from(sorted(ALLOWED & GROWING.keys())).flatmap(lambda name: calls(name, DEPTH))
+def draw_calls(seed: int, names: Collection[str], count: int) -> list[str]:
+    """Write calls of some functions, the same for a seed."""
+    draw = Random(seed)
+    ordered = sorted(names)
+    return [draw_call(draw, draw.choice(ordered), DEPTH) for _ in range(count)]
 
 
 class Child:
@@ -93,31 +101,37 @@ class Child:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def ask(self, sql: str, seed: int) -> str:
-        """Return what became of an expression. Fails where the process ended, or does not answer."""
+    def ask(self, expressions: Sequence[str], seed: int) -> list[str]:
+        """Return what became of each expression. Fails where the process ended, or does not answer in time."""
         process = self._process or self._start()
         assert process.stdin is not None
-        process.stdin.write(f"{json.dumps([sql, seed])}\n")
+        process.stdin.write(f"{json.dumps([expressions, seed % SEEDS])}\n")
         process.stdin.flush()
-        answer = self._line(process)
-        if not answer:
+        answers = [line.strip() for line in self._lines(process, len(expressions))]
+        if len(answers) < len(expressions):
             self.stop()
-        assert answer, f"the process ended, or gave no answer within {ANSWER_WITHIN_S} s"
-        return answer
+            sql = expressions[len(answers)]
+            pytest.fail(f"the process ended, or gave no answer within {ANSWER_WITHIN_S} s: {sql} with seed {seed}")
+        return answers
 
     def _start(self) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.expression_child"], cwd=Path(__file__).parents[2], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        assert self._line(self._process) == "ready"
+        assert list(self._lines(self._process, 1)) == ["ready\n"]
         return self._process
 
     @staticmethod
-    def _line(process: subprocess.Popen[str]) -> str:
+    def _lines(process: subprocess.Popen[str], count: int) -> Iterator[str]:
+        """Yield lines; fewer where the process ends. One that does not answer is ended."""
         assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], ANSWER_WITHIN_S)
-        return process.stdout.readline().strip() if ready else ""
+        limit = threading.Timer(ANSWER_WITHIN_S, process.kill)
+        limit.start()
+        try:
+            yield from itertools.islice(process.stdout, count)
+        finally:
+            limit.cancel()
 
     def stop(self) -> None:
         if self._process is not None:
@@ -146,25 +160,30 @@ def test_a_function_has_a_result_for_some_row(child: Child, name: str) -> None:
         if name in WORDS:
             at, word = WORDS[name]
             given_arguments[at] = word
-        outcomes |= {child.ask(f"{name}({', '.join(given_arguments)})", seed) for seed in range(3)}
+        for seed in range(3):
+            outcomes |= set(child.ask([f"{name}({', '.join(given_arguments)})"], seed))
     assert outcomes - {"refused", "0 rows"}, outcomes
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(sql=CALLS, seed=st.integers(0, 99))
-@example("rpad(t, 4611686018427387904)", 0)
-@example("lpad(t, 2147483647, '😀')", 0)
-def test_no_function_ends_the_process(child: Child, sql: str, seed: int) -> None:
-    child.ask(sql, seed)
+@pytest.mark.parametrize("sql", [
+    "rpad(t, 4611686018427387904)", "lpad(t, 2147483647, '😀')", "lpad('', 2147483647)", "repeat(repeat(t, n), n)",
+    "replace(replace(t, '', t), '', t)", "regexp_replace(t, 'a', '$0$0$0$0$0$0$0$0', 'g')",
+])  # fmt: skip
+def test_no_call_that_once_ended_the_process_ends_it(child: Child, sql: str) -> None:
+    for seed in range(3):
+        child.ask([sql], seed)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(sql=GROWING_CALLS, seed=st.integers(0, 99))
-@example("repeat(repeat(t, n), n)", 0)
-@example("replace(replace(t, '', t), '', t)", 1)
-@example("regexp_replace(t, 'a', '$0$0$0$0$0$0$0$0', 'g')", 2)
-def test_no_function_that_multiplies_ends_the_process(child: Child, sql: str, seed: int) -> None:
-    child.ask(sql, seed)
+@settings(max_examples=CALLS // CALLS_AT_ONCE, deadline=None, phases=[Phase.generate])
+@given(seed=SEED)
+def test_no_function_ends_the_process(child: Child, seed: int) -> None:
+    child.ask(draw_calls(seed, ALLOWED, CALLS_AT_ONCE), seed)
+
+
+@settings(max_examples=GROWING_CALLS // CALLS_AT_ONCE, deadline=None, phases=[Phase.generate])
+@given(seed=SEED)
+def test_no_function_that_multiplies_ends_the_process(child: Child, seed: int) -> None:
+    child.ask(draw_calls(seed, ALLOWED & GROWING.keys(), CALLS_AT_ONCE), seed)
 
 
 @pytest.mark.parametrize("call", ["rpad(t, n)", "lpad(t, n, 'ab')", "repeat(t, n)", "repeat('word', n)"])

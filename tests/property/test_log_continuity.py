@@ -32,6 +32,7 @@ class Batch:
         return mark_of_header(
             leader_epoch=self.epoch, offsets=(self.base, self.after - 1), producer=(self.ident, 0, 0),
             newest_ms=self.ident, checksum=self.ident + 10**6 * self.is_compacted, is_compacted=self.is_compacted,
+            is_damaged=False,
         )  # fmt: skip
 
 

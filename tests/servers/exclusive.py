@@ -1,9 +1,10 @@
-"""moto on a free port, which puts one object at a time, and changes one table of Glue.
+"""moto on a free port, which puts one object at a time, and changes one table of Glue. Its argument: an address.
 
 moto looks whether an object is there and puts it in two steps, so two threads can both win; a store must not do that.
 Of a table of Glue it does not look at all whether it still has the version that an update names, as Glue does.
 """
 
+import sys
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -42,4 +43,4 @@ def served(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes
 
 
 if __name__ == "__main__":
-    run_simple("127.0.0.1", 0, served, threaded=True)
+    run_simple(sys.argv[1], 0, served, threaded=True)

@@ -19,7 +19,7 @@ from botocore.config import Config
 from writer.clients.java_artifacts import cache_dir
 
 KEY, SECRET = "headrace-test", "a-secret-that-no-log-may-hold"
-_URL = r"http://127\.0\.0\.1:\d+"
+_URL = r"http://[\d.]+:\d+"
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
@@ -64,10 +64,10 @@ class ObjectServer:
 
 
 @contextmanager
-def moto(directory: Path) -> Iterator[ObjectServer]:
-    """Run moto, which keeps its objects in memory."""
+def moto(directory: Path, host: str = "127.0.0.1") -> Iterator[ObjectServer]:
+    """Run moto, which keeps its objects in memory. `host`: an address of this machine, where it listens."""
     log = directory / "moto.log"
-    with started([sys.executable, str(Path(__file__).with_name("exclusive.py"))], log, _URL) as url:
+    with started([sys.executable, str(Path(__file__).with_name("exclusive.py")), host], log, _URL) as url:
         yield ObjectServer(url)
 
 

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that answers as it is told, and remembers what it was asked."""
+"""An HTTP server that answers as it is told, and remembers what it was asked."""
 
 import json
 import ssl
@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.servers.network_hosts import THIS_HOST, Host
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,10 @@ class Scripted:
 
 
 @contextmanager
-def scripted(answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
-    """Serve until the end of the block; with `tls`, over HTTPS."""
+def scripted(
+    answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None, host: Host = THIS_HOST
+) -> Iterator[Scripted]:
+    """Serve on a host until the end of the block; with `tls`, over HTTPS."""
     script = Scripted(answer)
 
     class Handler(BaseHTTPRequestHandler):
@@ -67,10 +71,11 @@ def scripted(answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with host.entered():
+        server = ThreadingHTTPServer((host.address, 0), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    script.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
+    script.url = f"http{'s' if tls else ''}://{host.address}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=[0.02], daemon=True)
     thread.start()
     try:

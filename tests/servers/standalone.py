@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback: a master and workers as processes, from the installed pyspark."""
+"""A standalone Spark cluster: a master and workers as processes, from the installed pyspark."""
 
 import json
 import sys
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from tests.servers.network_hosts import THIS_HOST, Host
 from writer.clients import java_artifacts
-from writer.demo.devstack.process import LOOPBACK, Process, free_ports, is_listening
+from writer.demo.devstack.process import Process, free_ports, is_listening
 
 _WITHIN = timedelta(minutes=3)  # a JVM, on a machine that has other work
 
@@ -22,19 +23,21 @@ class Standalone:
 
     directory: Path
     url: str
-    _ui: int
+    _ui: str
     _servers: list[Process] = field(default_factory=list)
 
-    def add_worker(self, cores: int, memory: str = "8g") -> Process:
-        """Start another worker, and wait until the master knows it."""
+    def add_worker(self, cores: int, memory: str = "8g", host: Host = THIS_HOST) -> Process:
+        """Start another worker on a host, and wait until the master knows it."""
         before, number = len(self.told()["workers"]), len(self._servers)
         here = self.directory / f"worker-{number}"
         worker = _server(
-            f"worker-{number}", "worker.Worker", self.directory, "--host", LOOPBACK, "--port", "0", "--webui-port", "0",
+            f"worker-{number}", "worker.Worker", self.directory,
+            "--host", host.address, "--port", "0", "--webui-port", "0",
             "--cores", str(cores), "--memory", memory, "--work-dir", str(here), self.url,
         )  # fmt: skip
         self._servers.append(worker)
-        worker.launch()
+        with host.entered():
+            worker.launch()
         worker.wait_until(lambda: len(self.told()["workers"]) > before, within=_WITHIN)
         return worker
 
@@ -47,7 +50,7 @@ class Standalone:
 
     def told(self) -> dict[str, Any]:
         """What the master says of workers and applications."""
-        with urlopen(f"http://{LOOPBACK}:{self._ui}/json/", timeout=20) as answer:
+        with urlopen(f"{self._ui}/json/", timeout=20) as answer:
             found: dict[str, Any] = json.loads(answer.read())
             return found
 
@@ -67,18 +70,19 @@ def _server(name: str, kind: str, directory: Path, *options: str) -> Process:
 
 
 @contextmanager
-def standalone(directory: Path, *, cores: int) -> Iterator[Standalone]:
-    """Run a master and one worker while inside."""
+def standalone(directory: Path, *, cores: int, host: Host = THIS_HOST) -> Iterator[Standalone]:
+    """Run a master and one worker on a host while inside."""
     directory.mkdir(parents=True, exist_ok=True)
     port, ui = free_ports(2)
     master = _server(
-        "master", "master.Master", directory, "--host", LOOPBACK, "--port", str(port), "--webui-port", str(ui)
+        "master", "master.Master", directory, "--host", host.address, "--port", str(port), "--webui-port", str(ui)
     )
-    cluster = Standalone(directory, f"spark://{LOOPBACK}:{port}", ui, [master])
+    cluster = Standalone(directory, f"spark://{host.address}:{port}", f"http://{host.address}:{ui}", [master])
     try:
-        master.launch()
-        master.wait_until(lambda: is_listening(port) and cluster.answers(), within=_WITHIN)
-        cluster.add_worker(cores)
+        with host.entered():
+            master.launch()
+        master.wait_until(lambda: is_listening(port, host.address) and cluster.answers(), within=_WITHIN)
+        cluster.add_worker(cores, host=host)
         yield cluster
     finally:
         for server in reversed(cluster._servers):

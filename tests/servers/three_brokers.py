@@ -10,6 +10,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.servers.network_hosts import THIS_HOST, Host
 from writer.clients import java_artifacts
 from writer.demo.devstack.stack import Broker
 
@@ -64,20 +65,24 @@ class ThreeBrokers:
 
 
 @contextmanager
-def three_brokers(folder: Path) -> Iterator[ThreeBrokers]:
-    """Run them."""
+def three_brokers(folder: Path, hosts: Sequence[Host] = (THIS_HOST,) * 3) -> Iterator[ThreeBrokers]:
+    """Run them, each on its host."""
     with ExitStack() as running:
-        first = running.enter_context(Broker(folder / "1", overrides=_in_rack(1)))
-        others = [
-            Broker(folder / str(node), joins=first, overrides={"node.id": str(node), **_in_rack(node)})
-            for node in (2, 3)
-        ]
-        for one in others:
-            one.launch()
-            running.callback(one.stop)
-        for one in others:
-            one.wait()
-        yield ThreeBrokers([first, *others])
+        brokers = list[Broker]()
+        for node, host in enumerate(hosts, 1):
+            broker = Broker(
+                folder / str(node), joins=brokers[0] if brokers else None, host=host.address,
+                overrides={"node.id": str(node), **_in_rack(node)},
+            )  # fmt: skip
+            with host.entered():
+                broker.launch()
+            running.callback(broker.stop)
+            brokers.append(broker)
+            if node == 1:
+                broker.wait()
+        for broker in brokers:
+            broker.wait()
+        yield ThreeBrokers(brokers)
 
 
 def _in_rack(node: int) -> dict[str, str]:

@@ -88,7 +88,7 @@ def test_a_topic_of_broken_records_stops_with_exit_5_and_commits_nothing(site: S
     producer.flush()
     said = site.once(code=5)
     assert "60 of 160 records of a batch (37.5%) cannot become rows" in said
-    assert "60 such as: no Confluent header" in said
+    assert f"60 such as {name}/0 at offset 100 (no Confluent header" in said
     assert oracle.rows(lake, "*") == []
     site.pipeline("events", [name], limits={"failed_ratio_max": 1})
     site.once()

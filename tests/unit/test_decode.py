@@ -362,8 +362,8 @@ def test_a_type_is_native_or_falls_back(kind, native):
         ('["null", "string"]', "the root is union, not a record"),
         ('{"type": "array", "items": "int"}', "the root is array, not a record"),
         ('{"type": "record", "name": "R", "fields": []}', "none of its fields holds a value"),
-        ('{"type": "record", "name": "R"', "not an Avro schema: JSONDecodeError"),
-        ("5", "not an Avro schema: TypeError"),
+        ('{"type": "record", "name": "R"', "not an Avro schema: its text is no JSON"),
+        ("5", "not an Avro schema: it is a number, and no type"),
     ],
 )
 def test_a_root_that_cannot_become_rows_is_refused_with_a_sentence(text, sentence):

@@ -1,20 +1,22 @@
 """Marks of logs: what a batch is known by, what compaction leaves of it, and what leaders say about epochs."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from uuid import UUID
 
+import google_crc32c
 import pytest
 
 from tests.kafka_batches import Raw, batch, marker
 from tests.servers.kafka_cluster import VERSIONS, Asked, Cluster as Fake, Given
 from writer.core.offsets import LogMark, OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
-from writer.kafka_reader.errors import AccessDenied, LogDiverged, TopicGone, Unavailable
+from writer.kafka_reader.errors import AccessDenied, Corrupt, LogDiverged, TopicGone, Unavailable
 from writer.kafka_reader.log_marks import LogMarks
 from writer.kafka_reader.protocol import Api, ErrorCode
 from writer.kafka_reader.reader import RangeEvidence, RangeReader, ReadLimits
 from writer.kafka_reader.record_batches import mark_at
+from writer.offsets.log_continuity import Continues, Unproven, judge
 
 QUICK = ReadLimits(retry_timeout_s=0.3, fetch_wait_ms=10)
 PATIENT = ReadLimits(retry_timeout_s=10, fetch_wait_ms=10)
@@ -23,9 +25,25 @@ SOURCE = ("a", 0)
 
 
 def mark(of: Raw, offset: int | None = None) -> LogMark:
-    found = mark_at(memoryview(of.encode()), of.base if offset is None else offset)
+    found = mark_at(memoryview(of.encode()), SOURCE, of.base if offset is None else offset)
     assert found is not None
     return found
+
+
+@dataclass(frozen=True)
+class Damaged(Raw):
+    """A batch of which a disk changed one byte. `position`: of the byte, from the end where it is negative."""
+
+    position: int = -1
+
+    def encode(self) -> bytes:
+        data = bytearray(super().encode())
+        data[self.position] ^= 0xFF
+        return bytes(data)
+
+
+def damage(of: Raw, position: int) -> Damaged:
+    return Damaged(**vars(of), position=position)
 
 
 def log(*epochs: int, size: int = 10) -> list[Raw]:
@@ -94,13 +112,13 @@ def test_another_batch_that_compaction_wrote_anew_does_not(other: Raw) -> None:
 
 def test_markers_are_batches_and_holes_have_no_mark() -> None:
     data = memoryview(b"".join(one.encode() for one in (ORIGINAL, marker(15, 4), batch(20, [b"x"]))))
-    assert mark_at(data, 15) == mark(marker(15, 4))
-    assert [mark_at(data, offset) for offset in (9, 13, 14, 16, 21)] == [None] * 5
+    assert mark_at(data, SOURCE, 15) == mark(marker(15, 4))
+    assert [mark_at(data, SOURCE, offset) for offset in (9, 13, 14, 16, 21)] == [None] * 5
 
 
 def test_a_batch_that_is_not_whole_has_no_mark() -> None:
     data = ORIGINAL.encode()
-    assert [mark_at(memoryview(data[:size]), 10) for size in (0, 20, 61, len(data) - 1)] == [None] * 4
+    assert [mark_at(memoryview(data[:size]), SOURCE, 10) for size in (0, 20, 61, len(data) - 1)] == [None] * 4
 
 
 def test_a_mark_is_a_number_of_63_bits() -> None:
@@ -189,3 +207,58 @@ def test_a_question_about_epochs_that_is_refused_says_why(error: ErrorCode, kind
     fake = Fake({SOURCE: log(1)}, epoch_errors=[error] * 1_000)
     with fake.running(), pytest.raises(kind, match=words):
         marks_of(fake).epoch_ends({SOURCE: 1})
+
+
+def test_a_mark_is_read_without_the_records_of_its_batch() -> None:
+    whole = replace(log(1)[0], codec="zstd")
+    unreadable = replace(whole, codec="none")
+
+    class OtherCodec(Raw):
+        def encode(self) -> bytes:
+            data = bytearray(super().encode())
+            data[22] = 4
+            data[17:21] = google_crc32c.value(bytes(data[21:])).to_bytes(4, "big")
+            return bytes(data)
+
+    held = OtherCodec(**vars(unreadable))
+    with (fake := Fake({SOURCE: [held]})).running():
+        assert marks_of(fake).marks_before({SOURCE: 10}, ids(fake)) == {SOURCE: mark(held)}
+    with pytest.raises(Corrupt, match="a/0 at offset 0: a record batch cannot be read"):
+        evidence(Fake({SOURCE: [held]}), 0, 10)
+
+
+LAST_BYTE, CHECKSUM, NEWEST_TIME = -1, 17, 40
+
+
+@pytest.mark.parametrize("fetch_bytes", [150, 100_000])
+@pytest.mark.parametrize("position", [LAST_BYTE, CHECKSUM, NEWEST_TIME])
+def test_a_batch_that_was_read_before_it_was_damaged_stops_no_range_behind_it(position: int, fetch_bytes: int) -> None:
+    held = log(1, 1, 1)
+    broken = [held[0], damage(held[1], position), held[2]]
+    found = evidence(Fake({SOURCE: list(broken)}), 20, 30, ReadLimits(fetch_bytes=fetch_bytes, fetch_wait_ms=10))
+    assert found.records == 10
+    assert found.before is not None
+    assert found.before.is_damaged
+    assert not found.before.contradicts(mark(held[1]))
+    assert found.before.continues(mark(held[1])) == (position == LAST_BYTE)
+    with (fake := Fake({SOURCE: list(broken)})).running():
+        (before,) = marks_of(fake).marks_before({SOURCE: 20}, ids(fake)).values()
+    assert before == found.before
+    assert isinstance(judge(20, 0, mark(held[1]), before, None), Continues if position == LAST_BYTE else Unproven)
+
+
+def test_a_damaged_batch_that_may_hold_the_first_offsets_of_a_range_stops_it_with_the_way_on() -> None:
+    held = log(1, 1, 1)
+    broken = [held[0], damage(held[1], LAST_BYTE), replace(held[2], base=25, records=held[2].records[5:])]
+    words = r"a/0 at offset 20: the checksum of the record batch before it does not fit.*adopt --offsets a:0=OFFSET"
+    with pytest.raises(Corrupt, match=words):
+        evidence(Fake({SOURCE: list(broken)}), 20, 30)
+
+
+def test_a_damaged_batch_of_a_range_stops_it_with_the_way_on() -> None:
+    held = log(1, 1, 1)
+    broken = [held[0], damage(held[1], LAST_BYTE), held[2]]
+    words = r"a/0 at offset 10: the checksum of a record batch does not fit\. .*adopt --offsets a:0=OFFSET"
+    for start, end in ((10, 30), (15, 20), (5, 30)):
+        with pytest.raises(Corrupt, match=words):
+            evidence(Fake({SOURCE: list(broken)}), start, end)

@@ -14,8 +14,8 @@ SOURCE = ("clicks", 0)
 def judged(bad: int, good: int, *, tombstones: int = 0, share_max: float = 0.5, records_min: int = 10) -> None:
     counts = {SOURCE: Counts(read=bad + good + tombstones, rows=good, dead_letters=bad, tombstones=tombstones)}
     reasons = [
-        FailedRecords("dead_letter", None, bad - 1, "no header"),
-        FailedRecords("dead_letter", 7, 1, "schema id 7 is odd"),
+        FailedRecords("dead_letter", None, bad - 1, "no header", *SOURCE, 12),
+        FailedRecords("dead_letter", 7, 1, "schema id 7 is odd", *SOURCE, 3),
     ]
     limits = Limits(failed_ratio_max=share_max, failed_records_min=records_min)
     failed_records_limit.check("clicks", Report(counts=counts, failed_records=reasons), limits)
@@ -39,7 +39,7 @@ def test_what_is_beyond_stops_with_the_share_the_reasons_and_a_mend(bad, good, t
     said = str(stopped.value)
     assert f"{bad:,} of {bad + good:,} records of a batch" in said
     assert "pipelines.clicks.limits.failed_ratio_max allows (50%)" in said
-    assert f"{bad - 1} such as: no header; 1 such as: schema id 7 is odd" in said
+    assert f"{bad - 1} such as clicks/0 at offset 12 (no header); 1 such as clicks/0 at offset 3 (schema id 7" in said
     assert stopped.value.exit_code == 5
 
 

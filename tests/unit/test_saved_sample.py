@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, records, value
-from writer.avro.schema import fingerprint
+from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.wire_format import Wire
 from writer.cli.main import app
 from writer.clients.kafka_sample import RECORDS
@@ -76,7 +76,7 @@ def test_schemas_are_kept_by_the_ids_of_the_wire_format(tmp_path: Path, wire: st
     found = Wire("apicurio", "global") if wire == "apicurio" else Wire("single_object", "fingerprint")
     fixed = config(tmp_path, wire=wire).pipelines["clicks"].wire.fixed
     assert fixed == found
-    schema_id = 1 if wire == "apicurio" else fingerprint(json.dumps(EVENT))
+    schema_id = 1 if wire == "apicurio" else crc_fingerprint(json.dumps(EVENT))
     path, _ = file_of(tmp_path, records([found.head(schema_id) + plain_value]), wire=wire)
     sample = saved_sample.load(path)
     walk = opened("clicks", config(tmp_path, wire=wire), sample.schemas, topics=sample.topics, with_table=False)

@@ -6,7 +6,7 @@ bad instead of failing its neighbours.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,9 @@ def any_bad(columns: list[Normalised]) -> pa.StringArray | None:
 
 def decimal_value(unscaled: int, scale: int) -> Decimal:
     """Return `unscaled` / 10^`scale`, exactly."""
-    return Decimal(unscaled).scaleb(-scale, Context(prec=len(str(unscaled))))
+    # A number has fewer digits than bits. A schema may have any scale.
+    context = Context(prec=unscaled.bit_length() + 1, Emin=MIN_EMIN, Emax=MAX_EMAX)
+    return Decimal(unscaled).scaleb(-scale, context)
 
 
 def too_many_digits(precision: int) -> str:

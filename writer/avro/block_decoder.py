@@ -27,6 +27,7 @@ from writer.avro import schema as avro
 from writer.avro.arrow_types import Normalised, any_bad, normalise
 from writer.avro.corrupt_values import suspects
 from writer.avro.shortest_bytes import rows_of_other_bytes
+from writer.avro.value_writer import write_long
 from writer.avro.wire_format import CONFLUENT
 
 NONCE_BYTES = 8
@@ -212,18 +213,8 @@ def _head(schema: str, count: int, size: int) -> memoryview:
     Avro 1.12, object container files: magic, metadata map, sync marker; then count, size, body, sync marker.
     """
     meta = [b"avro.schema", schema.encode(), b"avro.codec", b"null"]
-    head = b"Obj\x01" + _long(2) + b"".join(_long(len(part)) + part for part in meta) + _long(0) + _SYNC
-    return memoryview(head + _long(count) + _long(size))
-
-
-def _long(value: int) -> bytes:
-    """Avro's zig-zag variable-length integer."""
-    rest, out = (value << 1) ^ (value >> 63), bytearray()
-    while rest & ~0x7F:
-        out.append((rest & 0x7F) | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
+    head = b"Obj\x01" + write_long(2) + b"".join(write_long(len(part)) + part for part in meta) + write_long(0) + _SYNC
+    return memoryview(head + write_long(count) + write_long(size))
 
 
 def _bytes_of(values: pa.Array) -> memoryview:

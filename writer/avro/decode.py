@@ -1,21 +1,21 @@
 """Decodes Avro values to Arrow rows: natively by block, one by one if that is refused. A bad value fails alone."""
 
-from io import BytesIO
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from fastavro import schemaless_writer
 
 from writer.avro import schema
 from writer.avro.block_decoder import BlockRefused, DecoderUnresponsive, NativeDecoder
 from writer.avro.corrupt_values import suspects
 from writer.avro.record_decoder import DecodedBlock, SingleDecoder
+from writer.avro.value_writer import write_samples
 from writer.avro.wire_format import header
 
 BLOCK_BYTES_MAX = 2**30  # Arrow's binary arrays end at 2 GiB; half of it leaves room for the nonces
 PROBE_BYTES_MAX = 2**20  # of the fixed types of a record; nobody sends so large ones, and a schema may name any size
+_PROBES = 24
 SINGLY = 16  # this few records are decoded one by one: a native call costs as much
 
 
@@ -84,14 +84,7 @@ def is_native(record: schema.Record) -> bool:
     """Probe the native decoder with records through every branch of the schema; the single decoder is the judge."""
     if schema.fixed_bytes(record, record.root) > PROBE_BYTES_MAX:
         return False
-    schema_id, probe = 1, []
-    plain = schema.plain_schema(record)
-    for sample in schema.samples(record, 24):
-        out = BytesIO()
-        out.write(header(schema_id))
-        schemaless_writer(out, plain, sample)
-        probe.append(out.getvalue())
-    values = pa.array(probe, pa.binary())
+    values = pa.array([header(1) + sample for sample in write_samples(record, _PROBES)], pa.binary())
     expected = SingleDecoder(record)(values)
     if expected.failures:
         return False

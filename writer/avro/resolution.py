@@ -7,8 +7,10 @@ reader knows (names and aliases, defaults) is a `Reader`, worked out anew from t
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -32,7 +34,7 @@ def default_of(record: avro.Record, field: Mapping[str, Any]) -> pa.Array | None
     kind = avro.table_type(record, field["type"])
     try:
         return pa.array([_read(record, field["type"], field["default"])], kind)
-    except (ValueError, TypeError, OverflowError, pa.ArrowException):
+    except (ValueError, TypeError, ArithmeticError, pa.ArrowException):
         return None
 
 
@@ -114,6 +116,8 @@ _BRANCH_WIDENED: Mapping[Widening, Mapping[str, tuple[str, ...]]] = {
     "iceberg": {"long": ("int",), "double": ("float",)},
     "none": {},
 }
+# Of JSON, inside one another: delta-rs reads at most 127, and the table around the columns has some.
+_BRACKETS_MAX = 121
 _MEMBER = re.compile(r"member(\d+)")
 _MICROSECONDS = {"ms": 1_000, "us": 1}
 _TIMES_OF_DAY = {("int", "time-millis"), ("long", "time-micros")}
@@ -162,6 +166,47 @@ def resolve(
     return ResolvedSchema(pa.schema(fields), known, mapping, seams)
 
 
+def check_depth(columns: pa.Schema) -> None:
+    """Raise UnsupportedSchema for columns whose schema no reader of a table's log takes: too deep as JSON."""
+    deepest = max((_brackets(column.type) for column in columns), default=0)
+    if deepest > _BRACKETS_MAX:
+        raise avro.UnsupportedSchema("its records and unions lie more than 40 levels inside one another; flatten it")
+
+
+def _brackets(kind: pa.DataType) -> int:
+    """Return how many brackets stand inside one another where a type is written as Delta and Iceberg do."""
+    if pa.types.is_map(kind):
+        return 1 + max(_brackets(kind.key_type), _brackets(kind.item_type))
+    inner = max((_brackets(kind.field(number).type) for number in range(kind.num_fields)), default=0)
+    return inner + (3 if pa.types.is_struct(kind) else 1)
+
+
+def check_dotted_paths(columns: pa.Schema, reserved: frozenset[str]) -> None:
+    """Raise UnsupportedSchema for two fields whose paths, with dots between the names, are alike but for their case.
+
+    `reserved`: lower-case names of columns besides these.
+    """
+    paths: dict[str, Place] = {}
+    for place in _places(list(columns), ()):
+        path = ".".join(place)
+        is_of_other = len(place) == 1 and "." in path and path.lower().partition(".")[0] in reserved
+        if is_of_other or paths.setdefault(path.lower(), place) != place:
+            raise avro.UnsupportedSchema(
+                f"field {path!r} has the name of a field inside another, as the table's format writes names; rename it"
+            )
+
+
+def _places(fields: Iterable[pa.Field], around: Place) -> Iterator[Place]:
+    """Yield where each of these fields lies, and each part of them."""
+    for part in fields:
+        place = (*around, part.name)
+        yield place
+        if pa.types.is_map(part.type):
+            yield from _places([part.type.key_field, part.type.item_field], place)
+        else:
+            yield from _places((part.type.field(number) for number in range(part.type.num_fields)), place)
+
+
 class _Resolution:
     """One writer schema on its way through the columns. Grows copies of what the reader knows."""
 
@@ -174,8 +219,12 @@ class _Resolution:
         self._is_newest = is_newest
         # Shared with trials: else each level of unions is tried twice as often as the one around it.
         self._trials = dict[tuple[Place, str], bool]() if trials is None else trials
-        self.names, self.branches, self.times = dict(reader.names), dict(reader.branches), dict(reader.times)
-        self._unions = {place[:-1] for place in reader.branches}
+        self.names = dict(reader.names)
+        self.branches = dict(reader.branches)
+        self.times = dict(reader.times)
+        # By place of a union: name of a branch → its member.
+        self._unions = _group_by_place(reader.branches)
+        self._records = {place[:-1] for place in reader.names}
         self.parts: dict[Place, Mapping[str, str]] = {}
         self.wrapped: dict[Place, str] = {}
         self.divided: dict[Place, int] = {}
@@ -198,6 +247,7 @@ class _Resolution:
             if self._is_newest or member not in have:
                 self.declared[*place, member] = (default_of(self._record, spec), kind)
             self.names[*place, spec["name"]] = member
+            self._records.add(place)
             for alias in spec.get("aliases", []):
                 self.names.setdefault((*place, alias), member)
         return members, mapping
@@ -209,6 +259,7 @@ class _Resolution:
         by_case = {name.lower(): name for name in have}
         taken = {f["name"] for f in fields if f["name"] in have}
         mapping: dict[str, str] = {}
+        filled: set[str] = set()
         for spec in fields:
             name, aliases = str(spec["name"]), spec.get("aliases", [])
             stored = next((known for known in (name, *aliases) if known in have), None)
@@ -218,9 +269,10 @@ class _Resolution:
             if by_case.setdefault(member.lower(), member) != member:
                 other = _dotted(".".join(place), by_case[member.lower()])
                 raise avro.UnsupportedSchema(f"field {_dotted(at, name)!r} differs from column {other!r} only in case")
-            if member in mapping.values():
+            if member in filled:
                 raise avro.UnsupportedSchema(f"two fields would fill column {_dotted('.'.join(place), member)!r}")
             mapping[name] = member
+            filled.add(member)
             taken.add(member)
         return mapping
 
@@ -296,7 +348,8 @@ class _Resolution:
         """Fill a union of several: each branch its own member, matched by name at any position."""
         if have is not None and not self._is_union(place, branches, have):
             raise avro.UnsupportedSchema(f"field {at!r} is {want}, but column {'.'.join(place)!r} holds {have}")
-        mine = {f"member{i}": branch for i, branch in enumerate(branches) if f"member{i}" in want.names}
+        stored = set(want.names)
+        mine = {f"member{i}": branch for i, branch in enumerate(branches) if f"member{i}" in stored}
         members = {} if have is None else {part.name: part.type for part in have}
         is_new = have is None and place not in self._unions
         targets = {source: source for source in mine} if is_new else self._targets_in(place, mine, members)
@@ -318,11 +371,12 @@ class _Resolution:
 
     def _fill(self, place: Place, at: str, branch: avro.Schema, member: str, members: dict[str, pa.DataType]) -> None:
         members[member] = self._kind((*place, member), f"{at}.{member}", branch, members.get(member))
+        union = self._unions.setdefault(place, {})
         name, *aliases = avro.branch_names(branch)
-        self.branches[*place, name] = member
+        union[name] = member
         for alias in aliases:
-            self.branches.setdefault((*place, alias), member)
-        self._unions.add(place)
+            union.setdefault(alias, member)
+        self.branches |= {(*place, known): union[known] for known in (name, *aliases)}
 
     def _targets_in(
         self, place: Place, mine: Mapping[str, avro.Schema], members: Mapping[str, pa.DataType]
@@ -335,21 +389,25 @@ class _Resolution:
         Protected values get no member without a name: it may have values in the clear. `members`: of the column; those
         that are known by names need not be among them yet, where a spec shapes the records.
         """
-        known = {branch[-1]: member for branch, member in self.branches.items() if branch[:-1] == place}
+        known = dict(self._unions.get(place, {}))
         targets = self._named_targets(place, mine, members, known)
-        unnamed = [member for member in members if member not in known.values()]
-        free = max(map(_number, [*members, *known.values()]), default=-1) + 1
+        taken = set(targets.values())
+        named = set(known.values())
+        unnamed = [member for member in members if member not in named]
+        free = max(map(_number, [*members, *named]), default=-1) + 1
         for key, branch in mine.items():
             if key in targets:
                 continue
             name, want = avro.branch_names(branch)[0], avro.table_type(self._record, branch)
             near = (*_BRANCH_PROMOTIONS.get(name, ()), *_BRANCH_WIDENED[self._widen].get(name, ()))
-            found = [known[other] for other in near if other in known]
-            if not is_protected_name(name):
-                found += [member for member in unnamed if _alike(want, members[member])]
-            target = next((member for member in found if member not in targets.values()), f"member{free}")
+            of_other_names = (known[other] for other in near if other in known)
+            without_names = [] if is_protected_name(name) else unnamed
+            of_type = (member for member in without_names if member not in taken and _alike(want, members[member]))
+            fitting = chain(of_other_names, of_type)
+            target = next((member for member in fitting if member not in taken), f"member{free}")
             free += target == f"member{free}"
             targets[key] = target
+            taken.add(target)
         return targets
 
     def _named_targets(
@@ -361,24 +419,32 @@ class _Resolution:
     ) -> dict[str, str]:
         """Find the members that branches have by their names. `known`: name of a branch → its member."""
         targets: dict[str, str] = {}
+        taken: set[str] = set()
         names = {key: avro.branch_names(branch) for key, branch in mine.items()}
+        keys = {full: key for key, (full, *_) in reversed(names.items())}
         # Of two branches that one member is known for, the one has it for which it was made.
         for name, member in known.items():
-            key = next((key for key, (full, *_) in names.items() if full == name), None)
-            if key is not None and member not in targets.values():
+            key = keys.get(name)
+            if key is not None and member not in taken:
                 targets[key] = member
+                taken.add(member)
         for key, (_, *aliases) in names.items():
             by_alias = next((known[alias] for alias in aliases if alias in known), None)
-            if key not in targets and by_alias is not None and by_alias not in targets.values():
+            if key not in targets and by_alias is not None and by_alias not in taken:
                 targets[key] = by_alias
+                taken.add(by_alias)
+        by_short_name = defaultdict[tuple[str, bool], set[str]](set)
+        for name, member in known.items():
+            by_short_name[_short_name(name)].add(member)
         for key, (full, *_) in names.items():
-            near = {member for name, member in known.items() if _has_short_name(full, name)}
-            if key in targets or len(near) != 1 or not near.isdisjoint(targets.values()):
+            near = by_short_name.get(_short_name(full), set())
+            if key in targets or len(near) != 1 or not near.isdisjoint(taken):
                 continue
-            (by_short_name,) = near
-            have = members.get(by_short_name)
-            if have is None or self._fits((*place, by_short_name), mine[key], have):
-                targets[key] = by_short_name
+            (member,) = near
+            have = members.get(member)
+            if have is None or self._fits((*place, member), mine[key], have):
+                targets[key] = member
+                taken.add(member)
         return targets
 
     def _fits(self, place: Place, branch: avro.Schema, have: pa.DataType) -> bool:
@@ -412,11 +478,19 @@ class _Resolution:
             return True
         named = pa.types.is_struct(have) and all(_MEMBER.fullmatch(name) for name in have.names)
         is_record = isinstance(schema, dict) and schema["type"] == "record"
-        return named and not is_record and not any(known[:-1] == place for known in self.names)
+        return named and not is_record and place not in self._records
 
     def _remember_parts(self, place: Place, sources: Mapping[str, str]) -> None:
         if any(member != source for member, source in sources.items()):
             self.parts[place] = sources
+
+
+def _group_by_place(branches: Mapping[Place, str]) -> dict[Place, dict[str, str]]:
+    """Return the members of branches by the place of their union, and by their names."""
+    unions: dict[Place, dict[str, str]] = {}
+    for place, member in branches.items():
+        unions.setdefault(place[:-1], {})[place[-1]] = member
+    return unions
 
 
 def time_of_day(schema: avro.Schema) -> str | None:
@@ -427,10 +501,9 @@ def time_of_day(schema: avro.Schema) -> str | None:
     return str(found[1]) if found in _TIMES_OF_DAY else None
 
 
-def _has_short_name(full: str, other: str) -> bool:
-    """Return whether two names are alike without their namespaces, and both of protected values, or neither."""
-    is_alike = avro.short_name(full) == avro.short_name(other)
-    return is_alike and is_protected_name(full) == is_protected_name(other)
+def _short_name(full: str) -> tuple[str, bool]:
+    """Return a name without its namespace, and whether it is that of protected values: they share no member."""
+    return avro.short_name(full), is_protected_name(full)
 
 
 def _dotted(at: str, name: str) -> str:

@@ -11,16 +11,17 @@ A logical type that does not fit the type it stands on is ignored, as Avro says.
 """
 
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
 import pyarrow as pa
-from fastavro.schema import fingerprint as canonical_fingerprint, parse_schema, to_parsing_canonical_form
 
+from writer.avro.schema_text import DEPTH_MAX, PARTS_MAX, Schema, SchemaForm, UnsupportedSchema, parse_schema
+
+__all__ = ["Record", "Schema", "UnsupportedSchema", "parse"]
 TIMESTAMP = pa.timestamp("us", "UTC")
 DECIMAL_DIGITS_MAX = 38  # decimal128, and what every engine reads
 _PRIMITIVES: Mapping[str, pa.DataType] = {
@@ -33,14 +34,7 @@ _PRIMITIVES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
 }
 UUID_BYTES = 16
-_PARTS_MAX = 20_000  # a few records that name each other can unfold to more than a machine holds
-_DEPTH_MAX = 64
 _UNITS = {"millis": "ms", "micros": "us", "nanos": "ns"}
-Schema = Any  # Avro schemas are JSON: str | list | dict
-
-
-class UnsupportedSchema(ValueError):
-    """A schema whose records cannot become rows. Its message names the part and the reason."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +42,13 @@ class Record:
     """An Avro record schema, parsed: full names, also in aliases of types, and every named type by its name."""
 
     text: str
-    root: Mapping[str, Any]
-    named: Mapping[str, Schema]
+    form: SchemaForm
+
+    @property
+    def root(self) -> Mapping[str, Any]:
+        """The record itself."""
+        root: Mapping[str, Any] = self.form.root
+        return root
 
     @property
     def fields(self) -> list[Mapping[str, Any]]:
@@ -57,41 +56,34 @@ class Record:
         return list(self.root["fields"])
 
     def resolve(self, schema: Schema) -> Schema:
-        """Replace a reference by the definition it names."""
-        while isinstance(schema, dict) and isinstance(schema["type"], dict | list) and "name" not in schema:
-            schema = schema["type"]
-        return self.named[schema] if isinstance(schema, str) and schema in self.named else schema
+        """Replace a name by its definition, and an object around a type by the type."""
+        return self.form.resolve(schema)
+
+    @property
+    def named(self) -> Mapping[str, Schema]:
+        """Every named type by its full name."""
+        return self.form.named
 
 
+@lru_cache(maxsize=64)
 def parse(text: str) -> Record:
     """Parse a schema's JSON text. Raises UnsupportedSchema when it is no record, refers to itself, or holds nothing."""
-    named: dict[str, Schema] = {}
-    try:
-        root = parse_schema(json.loads(text, object_hook=_without_bad_decimal), named_schemas=named, _force=True)
-    except Exception as error:  # fastavro raises what it stumbles over, such as KeyError for a missing "items"
-        raise UnsupportedSchema(f"not an Avro schema: {type(error).__name__}: {error}") from error
-    if not isinstance(root, dict) or root.get("type") != "record":
-        raise UnsupportedSchema(f"the root is {_name(root)}, not a record; wrap it in a record with one field")
-    for schema in named.values():
-        _name_aliases_in_full(schema)
-    record = Record(text, root, named)
-    _refuse_recursion(record, root, (), count())
-    _refuse_nonsense(record, root)
+    form = parse_schema(text)
+    if not isinstance(form.root, dict) or form.root["type"] != "record":
+        root = _root_kind(form.root)
+        raise UnsupportedSchema(f"the root is {root}, not a record; wrap it in a record with one field")
+    record = Record(text, form)
+    _refuse_recursion(record, form.root, (), count())
+    _refuse_nonsense(record, form.root)
     if not table_fields(record):
         raise UnsupportedSchema("none of its fields holds a value; a table has no column for it")
     return record
 
 
-def fingerprint(text: str) -> int:
-    """Return a schema's CRC-64-AVRO, signed as Java gives it. Raises UnsupportedSchema when it is none.
-
-    Avro 1.12, "Schema Fingerprints": of the parsing canonical form.
-    """
-    try:
-        canonical = to_parsing_canonical_form(json.loads(text, object_hook=_without_bad_decimal))
-        return int.from_bytes(bytes.fromhex(canonical_fingerprint(canonical, "CRC-64-AVRO")), "little", signed=True)
-    except Exception as error:
-        raise UnsupportedSchema(f"not an Avro schema: {type(error).__name__}: {error}") from error
+def _root_kind(root: Schema) -> str:
+    if isinstance(root, dict) and not isinstance(root["type"], str):
+        return "a type with attributes around it"
+    return _name(root)
 
 
 def table_fields(record: Record) -> dict[str, pa.DataType]:
@@ -131,7 +123,7 @@ def table_type(record: Record, schema: Schema) -> pa.DataType | None:
 
 def timestamp_unit(schema: Schema) -> str | None:
     """Arrow's unit (`ms`, `us`, `ns`) of an Avro timestamp type, None for any other type."""
-    logical = schema.get("logicalType", "") if isinstance(schema, dict) else ""
+    logical = str(schema.get("logicalType", "")) if isinstance(schema, dict) else ""
     if _name(schema) == "long" and logical.startswith(("timestamp-", "local-timestamp-")):
         return _UNITS.get(logical.rsplit("-", 1)[1])
     return None
@@ -161,34 +153,20 @@ def framed(record: Record, before: Mapping[str, Schema], after: Mapping[str, Sch
     """
     taken = {field["name"] for field in record.fields}
     names = {name: _free(name, taken) for name in (*before, *after)}
+    plain = _Plain(record)
     fields = [
         *({"name": names[name], "type": schema} for name, schema in before.items()),
-        *({"name": f["name"], "type": _plain(f["type"])} for f in record.fields),
+        *({"name": field["name"], "type": plain.write(field["type"])} for field in record.fields),
         *({"name": names[name], "type": schema} for name, schema in after.items()),
     ]
-    return json.dumps({"type": "record", "name": _flat_name(record.root["name"]), "fields": fields}), names
+    framed_record = {"type": "record", "name": _flat_name(record.root["name"]), "fields": fields}
+    # The native decoder reads no escape in a name.
+    return json.dumps(framed_record, ensure_ascii=False), names
 
 
 def fixed(name: str, size: int) -> Schema:
     """Return the type of so many bytes, for a field of `framed`."""
     return {"type": "fixed", "name": f"headrace_frame.{name}", "size": size}
-
-
-def plain_schema(record: Record) -> Schema:
-    """Parse the schema without its logical types, for writing raw numbers and bytes.
-
-    A branch of a union of several becomes `record{value: branch}`, which is the same in binary, and has a name.
-    """
-    return parse_schema(_tagged(_plain(record.root, ()), count()), _force=True)
-
-
-def samples(record: Record, number: int) -> Iterator[dict[str, Any]]:
-    """Values for `plain_schema`, the same at each call, through every branch: what a decoder is probed with."""
-    named: dict[str, Schema] = {}
-    root = parse_schema(_tagged(_plain(record.root, ("bytes", "fixed")), count()), named_schemas=named, _force=True)
-    tagged = Record(record.text, root, named)
-    for n in range(number):
-        yield {field["name"]: _sample(tagged, field["type"], n) for field in tagged.fields}
 
 
 def fixed_bytes(record: Record, schema: Schema) -> int:
@@ -208,30 +186,6 @@ def branch_names(schema: Schema) -> tuple[str, ...]:
 def short_name(full: str) -> str:
     """Return a name without its namespace."""
     return full.rpartition(".")[2]
-
-
-def _name_aliases_in_full(schema: Schema) -> None:
-    """Give the aliases of a named type its namespace where they have none. Avro 1.12, "Aliases"."""
-    namespace = schema["name"].rpartition(".")[0]
-    if namespace and "aliases" in schema:
-        schema["aliases"] = [alias if "." in alias else f"{namespace}.{alias}" for alias in schema["aliases"]]
-
-
-def _without_bad_decimal(part: dict[str, Any]) -> dict[str, Any]:
-    """Ignore the logical type of an invalid decimal, as Avro defines; fastavro would refuse the schema."""
-    if part.get("logicalType") != "decimal" or _is_decimal(part):
-        return part
-    return {key: value for key, value in part.items() if key != "logicalType"}
-
-
-def _is_decimal(part: dict[str, Any]) -> bool:
-    precision, scale, size = part.get("precision"), part.get("scale", 0), part.get("size")
-    if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision or precision < 1:
-        return False
-    if part.get("type") != "fixed":
-        return True
-    # Avro 1.12, "Decimal": at most floor(log10(2^(8n-1) - 1)) digits. No power of 2 is one of 10, so the 1 is nothing.
-    return isinstance(size, int) and size > 0 and precision <= math.floor((8 * size - 1) * math.log10(2))
 
 
 def _name(schema: Schema) -> str:
@@ -271,55 +225,53 @@ def _union_type(members: list[pa.DataType | None]) -> pa.DataType | None:
     return pa.struct(named) if named else None
 
 
-def _plain(schema: Schema, decimals: tuple[str, ...] = ("fixed",)) -> Schema:
-    """Take off the logical types, but of `decimals` of these types, and the namespaces: names are unique without them.
+class _Plain:
+    """Writes types without logical types, but decimals of a fixed size, and without namespaces.
 
     The native decoder hands over decimals of `bytes` as bytes: a decimal does not show how many bytes it had.
     """
-    if isinstance(schema, list):
-        return [_plain(branch, decimals) for branch in schema]
-    if not isinstance(schema, dict):
-        return schema if schema == "null" or schema in _PRIMITIVES else _flat_name(schema)
-    if isinstance(schema["type"], dict | list):
-        return _plain(schema["type"], decimals)
-    keep = {"type", "size", "symbols"}
-    if decimal_digits(schema) is not None and schema["type"] in decimals:
-        keep |= {"logicalType", "precision", "scale"}
-    out = {key: value for key, value in schema.items() if key in keep}
-    if "name" in schema:
-        out["name"] = _flat_name(schema["name"])
-    return out | _parts(schema, partial(_plain, decimals=decimals))
 
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._defined: set[str] = set()
 
-def _parts(schema: Mapping[str, Any], change: Callable[[Schema], Schema]) -> dict[str, Any]:
-    """Return what a type is made of, each part changed: its items, its values, or its fields."""
-    parts = {key: change(schema[key]) for key in ("items", "values") if key in schema}
-    if "fields" in schema:
-        parts["fields"] = [{"name": f["name"], "type": change(f["type"])} for f in schema["fields"]]
-    return parts
+    def write(self, schema: Schema) -> Schema:
+        """Return a type as the native decoder gets it."""
+        schema = self._record.resolve(schema)
+        if isinstance(schema, list):
+            return [self.write(branch) for branch in schema]
+        if not isinstance(schema, dict):
+            return schema
+        match schema["type"]:
+            case "array" | "map" as kind:
+                part = "items" if kind == "array" else "values"
+                return {"type": kind, part: self.write(schema[part])}
+            case "record" | "enum" | "fixed":
+                return self._write_named(schema)
+            case primitive:
+                return primitive
+
+    def _write_named(self, schema: Mapping[str, Any]) -> Schema:
+        name = _flat_name(schema["name"])
+        if name in self._defined:
+            return name
+        self._defined.add(name)
+        form: dict[str, Any] = {"type": schema["type"], "name": name}
+        match schema["type"]:
+            case "record":
+                form["fields"] = [{"name": f["name"], "type": self.write(f["type"])} for f in schema["fields"]]
+            case "enum":
+                form["symbols"] = schema["symbols"]
+            case _:
+                form["size"] = schema["size"]
+                if decimal_digits(schema) is not None:
+                    form |= {key: schema[key] for key in ("logicalType", "precision", "scale") if key in schema}
+        return form
 
 
 def _flat_name(full: str) -> str:
     """One name without dots for each full name: a part of a name never starts with a digit."""
     return full.replace("_", "__").replace(".", "_0")
-
-
-def _tagged(schema: Schema, numbers: Iterator[int]) -> Schema:
-    """Wrap the branches of unions of several in records of their own."""
-    if isinstance(schema, list):
-        branches = [_tagged(branch, numbers) for branch in schema]
-        if sum(_name(branch) != "null" for branch in branches) < 2:  # noqa: PLR2004
-            return branches
-        union = next(numbers)
-        return [
-            branch
-            if _name(branch) == "null"
-            else {"type": "record", "name": f"_headrace_{union}_{at}", "fields": [{"name": "value", "type": branch}]}
-            for at, branch in enumerate(branches)
-        ]
-    if not isinstance(schema, dict):
-        return schema
-    return {**schema, **_parts(schema, lambda part: _tagged(part, numbers))}
 
 
 def _refuse_recursion(record: Record, schema: Schema, path: tuple[str, ...], parts: Iterator[int]) -> None:
@@ -328,10 +280,10 @@ def _refuse_recursion(record: Record, schema: Schema, path: tuple[str, ...], par
     name = schema["name"] if _name(schema) == "record" else ""
     if name and name in path:
         raise UnsupportedSchema(f"record {name} contains itself; a table has no type for that")
-    if next(parts) >= _PARTS_MAX:
-        raise UnsupportedSchema(f"it unfolds to more than {_PARTS_MAX:,} parts; split it")
-    if len(path) > _DEPTH_MAX:
-        raise UnsupportedSchema(f"it is more than {_DEPTH_MAX} levels deep; flatten it")
+    if next(parts) >= PARTS_MAX:
+        raise UnsupportedSchema(f"it unfolds to more than {PARTS_MAX:,} parts; split it")
+    if len(path) > DEPTH_MAX:
+        raise UnsupportedSchema(f"it is more than {DEPTH_MAX} levels deep; flatten it")
     for child in _children(schema):
         _refuse_recursion(record, child, (*path, name), parts)
 
@@ -355,10 +307,6 @@ def _refuse_nonsense(record: Record, schema: Schema) -> None:
     match schema if isinstance(schema, list) else _name(schema):
         case []:
             raise UnsupportedSchema("it has a union without branches; name its types")
-        case "enum" if not schema["symbols"]:
-            raise UnsupportedSchema(f"enum {schema['name']} has no symbols; give it one")
-        case "fixed" if schema["size"] < 0:
-            raise UnsupportedSchema(f"fixed {schema['name']} has the size {schema['size']}; make it positive")
         case "array" if takes_no_bytes(record, schema["items"]):
             raise UnsupportedSchema("it has an array whose items take no bytes; give them a field with a value")
     for child in _children(schema):
@@ -371,40 +319,3 @@ def takes_no_bytes(record: Record, schema: Schema) -> bool:
     if _name(schema) == "record":
         return all(takes_no_bytes(record, field["type"]) for field in schema["fields"])
     return _name(schema) == "null" or (_name(schema) == "fixed" and schema["size"] == 0)
-
-
-def _sample(record: Record, schema: Schema, n: int) -> Any:
-    schema = record.resolve(schema)
-    if isinstance(schema, list):
-        branch = record.resolve(schema[n % len(schema)])
-        value = _sample(record, branch, n)
-        # Of several, each but null is a record with a name of its own; fastavro knows no other type by its name.
-        several = sum(_name(record.resolve(each)) != "null" for each in schema) > 1
-        return (branch["name"], value) if several and _name(branch) == "record" else value
-    digits = decimal_digits(schema)
-    if digits is not None:
-        number = n % 2**7 % 10 ** digits[0] * (-1 if n % 2 else 1)
-        return number.to_bytes(schema.get("size", 1), "big", signed=True)
-    match _name(schema):
-        case "null":
-            return None
-        case "boolean":
-            return n % 2 == 0
-        case "int" | "long":
-            return (n * 7919) % 2**20
-        case "float" | "double":
-            return n / 4
-        case "bytes":
-            return bytes([n % 256]) * (n % 5)
-        case "string":
-            return f"é{n}" * (n % 4)
-        case "fixed":
-            return bytes([n % 100]) * schema["size"]
-        case "enum":
-            return schema["symbols"][n % len(schema["symbols"])]
-        case "array":
-            return [_sample(record, schema["items"], n + i) for i in range(n % 3)]
-        case "map":
-            return {f"k{i}": _sample(record, schema["values"], n + i) for i in range(n % 3)}
-        case _:
-            return {f["name"]: _sample(record, f["type"], n) for f in schema["fields"]}

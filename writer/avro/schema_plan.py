@@ -15,7 +15,8 @@ from bucketers.arrow import contiguous
 from writer.avro import schema
 from writer.avro.column_cast import SEAMLESS, Seams, absent, fitted
 from writer.avro.decode import is_native
-from writer.avro.resolution import Reader, ResolvedSchema, Widening, resolve
+from writer.avro.resolution import Reader, ResolvedSchema, Widening, check_depth, check_dotted_paths, resolve
+from writer.avro.schema_text import read_json
 from writer.avro.union_members import TABLE, Branches, UnionMembers
 from writer.privacy.column_protection import Protection
 from writer.privacy.field_decryption import Decryption
@@ -27,6 +28,8 @@ from writer.specs.avro_schema import avro_schema
 from writer.specs.spec import Spec, SpecError, spec_of
 from writer.specs.step import Step, compiled
 
+UNFORESEEN = "headrace fails on it, which is no fault of the schema"
+_REASON_MAX = 1_000  # characters
 # What every row carries besides its own fields: the lake proves itself, and the frontier can be rebuilt from the files.
 PROVENANCE = pa.schema(
     [
@@ -58,9 +61,13 @@ class WriterSchema:
 
 @dataclass(frozen=True)
 class RejectedSchema:
-    """A schema whose records become dead letters, and the reason."""
+    """A schema whose records become dead letters, and the reason, which stands in each of these."""
 
     reason: str
+
+    def __post_init__(self) -> None:
+        if len(self.reason) > _REASON_MAX:
+            object.__setattr__(self, "reason", f"{self.reason[:_REASON_MAX]}…")
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ class ColumnRules:
 
     widen: Widening = "any"
     reserved: frozenset[str] = frozenset()  # lower-case names that the format keeps for itself
+    dotted_paths: bool = False  # the format finds fields by their names with dots between them
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,7 @@ class SchemaPlan:
     schemas: Mapping[int, WriterSchema | RejectedSchema] = field(default_factory=dict)
     reader: Reader = field(default_factory=Reader)
     widen: Widening = "any"  # which columns may get a wider type
+    dotted_paths: bool = False  # the table finds fields by their names with dots between them
     since: Mapping[int, datetime] = field(default_factory=dict)  # ids that meant other schemas for older records
     specs: tuple[Spec, ...] = ()
     shaped: Mapping[str, ShapedRecord] = field(default_factory=dict)  # by the full name of the record
@@ -118,7 +127,12 @@ class SchemaPlan:
 
     def reject(self, schema_id: int, reason: str) -> "SchemaPlan":
         """Park the records of this schema id."""
-        return replace(self, schemas={**self.schemas, schema_id: RejectedSchema(reason)})
+        return self.reject_all({schema_id: reason})
+
+    def reject_all(self, reasons: Mapping[int, str]) -> "SchemaPlan":
+        """Park the records of these schema ids."""
+        rejected = {schema_id: RejectedSchema(reason) for schema_id, reason in reasons.items()}
+        return replace(self, schemas={**self.schemas, **rejected})
 
     def without(self, ids: Collection[int]) -> "SchemaPlan":
         """Forget what is known of these ids; their columns stay."""
@@ -131,8 +145,8 @@ class SchemaPlan:
     def extend(self, schema_id: int, text: str) -> "SchemaPlan":
         """Admit a schema: what is new in it grows the columns, what is known fills them by Avro's rules.
 
-        A schema that cannot fill the table's columns, or not be protected, is rejected: only its own records are
-        parked. One that says that more is to be protected says so for all of its record's schemas.
+        A text that is no schema, or one that cannot fill the table's columns, or not be protected, is rejected: only
+        its own records are parked. One that says that more is to be protected says so for all of its record's schemas.
         """
         return self.extended_by(schema_id, text, SchemaPlan.admit)
 
@@ -164,7 +178,15 @@ class SchemaPlan:
         return replace(self, privacy=privacy, known_texts=known)
 
     def extended_by(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
-        """Protect what a schema says, and then admit it, or reject it."""
+        """Protect what a schema says, and then admit it, or reject it. Whatever its text is, nothing is raised."""
+        try:
+            return self._decide(schema_id, text, admit)
+        except Exception as error:  # noqa: BLE001 - one schema never stops those of others
+            return self.reject(
+                schema_id, f"schema id {schema_id}: {UNFORESEEN} ({type(error).__name__}); report it with the schema"
+            )
+
+    def _decide(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
         if self.privacy is None:
             return admit(self, schema_id, text, None)
         plan = self._learned_anew(text, admit)
@@ -172,7 +194,9 @@ class SchemaPlan:
         if (decryption := self.decryption(schema_id)) is not None and decryption.problem:
             return plan.reject(schema_id, f"schema id {schema_id}: {decryption.problem}")
         try:
-            protection = plan.privacy.protection(schema.parse(text), self.specs)
+            record = schema.parse(text)
+            _check_path_names(record)
+            protection = plan.privacy.protection(record, self.specs)
         except (PrivacyError, schema.UnsupportedSchema) as error:
             return plan.reject(schema_id, f"schema id {schema_id}: {error}")
         return admit(plan, schema_id, text, protection)
@@ -250,7 +274,11 @@ class SchemaPlan:
     def _resolved(self, record: schema.Record, schema_id: int | None = None) -> ResolvedSchema:
         """Resolve a schema against the columns. `schema_id`: None for what a spec makes, which is always the newest."""
         is_newest = schema_id is None or self._is_newest(schema_id)
-        return resolve(record, self.columns, self.reader, self.reserved, widen=self.widen, is_newest=is_newest)
+        resolved = resolve(record, self.columns, self.reader, self.reserved, widen=self.widen, is_newest=is_newest)
+        check_depth(resolved.columns)
+        if self.dotted_paths:
+            check_dotted_paths(resolved.columns, self.reserved)
+        return resolved
 
     def _is_newest(self, schema_id: int) -> bool:
         """Return whether no admitted schema is newer. One that is not registered for the topics is newer than those."""
@@ -285,10 +313,9 @@ class SchemaPlan:
             if before.output is not None:
                 return self.reject(schema_id, why)
             waiting = replace(before, input=grown, problem=str(error))
-            schemas = {**self.schemas, **{n: RejectedSchema(why) for n in admitted}}
-            return replace(
-                self, schemas=schemas, shaped={**self.shaped, name: waiting}, input_branches=input_branches
-            )  # fmt: skip
+            schemas = {**self.schemas, **{number: RejectedSchema(why) for number in admitted}}
+            shaped = {**self.shaped, name: waiting}
+            return replace(self, schemas=schemas, shaped=shaped, input_branches=input_branches)
         ready = ShapedRecord(spec, grown, WriterSchema(output, native=False, columns=found.mapping, seams=found.seams))
         return replace(
             self, columns=found.columns, reader=found.reader, schemas={**self.schemas, **admitted},
@@ -321,19 +348,36 @@ Extend = Callable[[SchemaPlan, int, str], SchemaPlan]
 
 
 def parsed(texts: Iterable[str]) -> Iterator[schema.Record]:
-    """Yield the records of texts that are schemas of some."""
+    """Yield the records of texts that are schemas of some, and whose fields paths can name."""
     for text in texts:
         with suppress(schema.UnsupportedSchema):
-            yield schema.parse(text)
+            record = schema.parse(text)
+            _check_path_names(record)
+            yield record
+
+
+def _check_path_names(record: schema.Record) -> None:
+    """Raise UnsupportedSchema for a field that a path of `privacy` cannot name: it would mean another one."""
+    for named in record.named.values():
+        for part in named.get("fields", ()):
+            name = part["name"]
+            if "." in name or name.startswith("<"):
+                raise schema.UnsupportedSchema(
+                    f"record {named['name']!r} has a field {name!r}, which no path of privacy can name; rename it"
+                )
 
 
 def _records_of(texts: Iterable[str]) -> Iterator[schema.Record | PartialRecord]:
     """Yield the records of texts; of one that is no schema, as far as it can be read."""
     for text in texts:
         try:
-            yield schema.parse(text)
+            record = schema.parse(text)
+            _check_path_names(record)
         except schema.UnsupportedSchema:
-            yield from read_records(text)
+            with suppress(schema.UnsupportedSchema):
+                yield from read_records(read_json(text))
+        else:
+            yield record
 
 
 def _names_of(text: str) -> list[str]:

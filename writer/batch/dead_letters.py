@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -45,7 +46,7 @@ class DeadLetterFile:
         self._bytes = 0
         self._file: OpenFile | None = None
         self.counts: Counter[tuple[Source, str]] = Counter()  # filled when the rows are written
-        self._alike: dict[tuple[str, int | None], tuple[int, str]] = {}  # how many, and the first one's reason
+        self._alike: dict[tuple[str, int | None], FailedRecords] = {}
 
     def add(
         self, records: pa.Table, schema_id: int | None, reason: Callable[[int], str], outcome: str = "dead_letter"
@@ -63,8 +64,7 @@ class DeadLetterFile:
         ]  # fmt: skip
         table = pa.table(columns, schema=DEAD_LETTERS)
         table = table if self._sealing is None else self._sealing.sealed(table)
-        known, first = self._alike.get((outcome, schema_id), (0, reason(0)))
-        self._alike[outcome, schema_id] = (known + size, first)
+        self._count(outcome, schema_id, records, reason)
         self._waiting.append(table)
         self._bytes += table.nbytes
         if self._bytes > _DEAD_FLUSH_BYTES:
@@ -80,8 +80,15 @@ class DeadLetterFile:
 
     def failed_records(self) -> list[FailedRecords]:
         """What came here, most first, as far as it helps to find what is wrong."""
-        most = sorted(self._alike.items(), key=lambda item: -item[1][0])[:_POISON_KINDS_MAX]
-        return [FailedRecords(outcome, schema_id, records, why) for (outcome, schema_id), (records, why) in most]
+        return sorted(self._alike.values(), key=lambda alike: -alike.records)[:_POISON_KINDS_MAX]
+
+    def _count(self, outcome: str, schema_id: int | None, records: pa.Table, reason: Callable[[int], str]) -> None:
+        """Add records to those that they are like; remember the first one's reason and place."""
+        alike = self._alike.get((outcome, schema_id))
+        if alike is None:
+            topic, partition, offset = (records.column(name)[0].as_py() for name in ("topic", "partition", "offset"))
+            alike = FailedRecords(outcome, schema_id, 0, reason(0), topic, partition, offset)
+        self._alike[outcome, schema_id] = replace(alike, records=alike.records + records.num_rows)
 
     def abandon(self) -> None:
         """Remove the file."""

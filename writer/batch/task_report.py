@@ -81,12 +81,15 @@ def outcomes(account: Mapping[str, Any]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class FailedRecords:
-    """Records that could not become rows, by what they share: how many, and the first one's reason."""
+    """Records that could not become rows, by what they share: how many, and the first one's reason and place."""
 
     outcome: str
     schema_id: int | None
     records: int
     reason: str
+    topic: str
+    partition: int
+    offset: int
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
@@ -23,9 +24,15 @@ from writer.config.kafka_client import Address
 from writer.config.topic_selection import TopicChoice, TopicSelection
 from writer.core.errors import ConfigError, HeadraceError, TopicMissing
 from writer.core.offsets import Source, Span
+from writer.core.text import plural
 
 _GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001 - public names
 _NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - of all partitions that were asked for; the topics may be gone
+# What may mean that a leader is silent, or that there is none, while others answer.
+_SILENCE = (
+    KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, _NO_LEADERS,  # noqa: SLF001 - public names
+    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
+)  # fmt: skip
 # While a group's coordinator starts or moves, it refuses for some seconds.
 _COORDINATOR_STARTS = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -34,6 +41,7 @@ _COORDINATOR_STARTS = (
 )
 _COORDINATOR_PAUSE_S = 0.2
 _ANY_BROKER_S = 2.0
+_ANY_BROKER_TRIES = 3
 # A longer retention counts as none.
 _FOREVER_MS = 100 * 365 * 86_400_000
 
@@ -157,17 +165,16 @@ class Cluster:
         except BrokerUnreachable:
             if not self._answers_soon():
                 raise
-            return self._describe_once(names)
+        return self._describe_once(names)
 
     def _describe_once(self, topics: TopicCollection) -> dict[str, Any]:
         answers = self._admin.describe_topics(topics, request_timeout=self._seconds)
         return {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
 
     def _answers_soon(self) -> bool:
-        """Return whether any broker answers within two seconds."""
-        with suppress(KafkaException):
-            return bool(self._admin.list_topics(timeout=_ANY_BROKER_S).brokers)
-        return False
+        """Return whether any broker answers within some seconds."""
+        metadata = self._metadata()
+        return metadata is not None and bool(metadata.brokers)
 
     def _settings(self, topics: Iterable[str]) -> dict[str, Any]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
@@ -212,12 +219,57 @@ class Cluster:
         answers = self._admin.list_offsets(request, request_timeout=self._seconds, **options)
         futures = {(tp.topic, tp.partition): (f"{tp.topic}/{tp.partition}", future) for tp, future in answers.items()}
         try:
-            return {source: self._result(future, label) for source, (label, future) in futures.items()}
+            offsets = {source: self._result(future, label) for source, (label, future) in futures.items()}
         except BrokerUnreachable as error:
             if isinstance(error.__cause__, KafkaException) and error.__cause__.args[0].code() == _NO_LEADERS:
                 # It raises TopicMissing if a topic is gone.
                 self.topics({topic for topic, _ in specs})
+            metadata = self._metadata() if _is_silence(error.__cause__) else None
+            if metadata is not None and (silent := self._led_in_silence(specs, metadata)):
+                raise self._silent_leader(silent, metadata) from error
             raise
+        if silent := [source for source, answer in offsets.items() if answer.offset == OFFSET_INVALID]:
+            raise self._silent_leader(silent, self._metadata())
+        return offsets
+
+    def _metadata(self) -> Any:
+        """Ask any broker about the cluster. A silent one is asked once: the next try goes to another. None: all are."""
+        for _ in range(_ANY_BROKER_TRIES):
+            with suppress(KafkaException):
+                return self._admin.list_topics(timeout=_ANY_BROKER_S)
+        return None
+
+    def _led_in_silence(self, sources: Iterable[Source], metadata: Any) -> list[Source]:
+        """Return the partitions whose leaders do not answer within seconds; each leader is asked for itself."""
+        topics = metadata.topics
+        by_leader: dict[int, list[Source]] = {}
+        for topic, partition in sources:
+            if topic in topics and partition in topics[topic].partitions:
+                by_leader.setdefault(topics[topic].partitions[partition].leader, []).append((topic, partition))
+        silent = by_leader
+        # A leader's own answer may wait for metadata from a leader that is silent.
+        for _ in range(_ANY_BROKER_TRIES):
+            answers = {
+                leader: self._admin.list_offsets(
+                    {TopicPartition(*led[0]): OffsetSpec.latest()}, request_timeout=_ANY_BROKER_S
+                )
+                for leader, led in silent.items()
+            }
+            silent = {leader: silent[leader] for leader in answers if not _is_answered(*answers[leader].values())}
+        return [source for led in silent.values() for source in led]
+
+    def _silent_leader(self, sources: Sequence[Source], metadata: Any) -> BrokerUnreachable:
+        """Name the broker that leads the first of some partitions, and how many more there are."""
+        topic, partition = min(sources)
+        more = f" and {plural(len(sources) - 1, 'more partition')}" if len(sources) > 1 else ""
+        leader = f"the leader of {topic}/{partition}{more}"
+        with suppress(KeyError, AttributeError):
+            broker = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
+            leader = f"broker {broker.id} at {broker.host}:{broker.port}, which leads {topic}/{partition}{more},"
+        return BrokerUnreachable(
+            f"{leader} does not answer within {self._seconds:.0f} s, while others of {self._bootstrap} do. Check that "
+            "it is up and that this machine reaches it."
+        )
 
     def _result(self, future: Any, subject: str) -> Any:
         """Wait for an answer about `what`."""
@@ -272,6 +324,19 @@ def _retention(settings: Mapping[str, Any]) -> timedelta | None:
     if not 0 <= milliseconds < _FOREVER_MS or "delete" not in settings["cleanup.policy"].value:
         return None
     return timedelta(milliseconds=milliseconds)
+
+
+def _is_answered(future: Any) -> bool:
+    """Return whether a leader tells where a log ends. Beside other leaders it may be silent without an error."""
+    try:
+        return bool(future.result(timeout=_ANY_BROKER_S + 5).offset != OFFSET_INVALID)
+    except (KafkaException, TimeoutError):
+        return False
+
+
+def _is_silence(error: BaseException | None) -> bool:
+    """Return whether an error may mean that nobody answered, rather than that somebody refused."""
+    return isinstance(error, TimeoutError) or (isinstance(error, KafkaException) and error.args[0].code() in _SILENCE)
 
 
 def _error_text(error: Exception) -> str:

@@ -29,10 +29,12 @@ def check(pipeline: str, report: Report, limits: Limits) -> None:
 
 
 def _words(failed_records: Iterable[FailedRecords]) -> list[str]:
-    """Return what there is most of, with a reason for each."""
+    """Return what there is most of, with the place and the reason of one of each."""
     sums: Counter[tuple[str, int | None]] = Counter()
-    reasons: dict[tuple[str, int | None], str] = {}
-    for one in failed_records:
-        sums[one.outcome, one.schema_id] += one.records
-        reasons.setdefault((one.outcome, one.schema_id), one.reason)
-    return [f"{count:,} such as: {reasons[kind]}" for kind, count in sums.most_common(_REASONS_SHOWN)]
+    examples: dict[tuple[str, int | None], str] = {}
+    for alike in failed_records:
+        kind = alike.outcome, alike.schema_id
+        sums[kind] += alike.records
+        place = f"{alike.topic}/{alike.partition} at offset {alike.offset}"
+        examples.setdefault(kind, f"{place} ({alike.reason})")
+    return [f"{count:,} such as {examples[kind]}" for kind, count in sums.most_common(_REASONS_SHOWN)]

@@ -115,7 +115,9 @@ def open_target(
     rules = settings.column_rules
     reserved = frozenset(column.lower() for column in (*PROVENANCE.names, *buckets, *own.names)) | rules.reserved
     there = [field for field in known if field.name.lower() not in reserved]
-    plan = SchemaPlan(pa.schema(there), reserved, widen=rules.widen, specs=settings.record_specs)
+    plan = SchemaPlan(
+        pa.schema(there), reserved, widen=rules.widen, dotted_paths=rules.dotted_paths, specs=settings.record_specs
+    )
     plan = plan.beginning_from(union_members(known))
     return Target(record.name, record.number, settings, table, late, plan, unit), why
 

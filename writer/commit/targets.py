@@ -257,7 +257,8 @@ class Targets:
             reason = why or f"route.max_targets is {self.section.max_targets}"
             raise LimitReached(
                 f"pipeline {self._pipeline!r} has no table for {shown or 'a record'}: {reason}, and route.unrouted is "
-                "stop. Nothing of the batch was committed. Add a target, or let such records be dead letters."
+                "stop. Nothing of the batch was committed. Add a target, or let such records be dead letters; "
+                "`headrace preview` shows them."
             )
         if is_full:
             return False

@@ -223,7 +223,7 @@ class Pipeline(Strict):
         """How the columns of the table may grow."""
         is_iceberg = self.table.format == "iceberg"
         widen: Widening = "none" if self.schemas.widen == "reject" else "iceberg" if is_iceberg else "any"
-        return ColumnRules(widen, ICEBERG_RESERVED if is_iceberg else frozenset())
+        return ColumnRules(widen, ICEBERG_RESERVED if is_iceberg else frozenset(), dotted_paths=is_iceberg)
 
     @property
     def record_specs(self) -> tuple[Spec, ...]:

@@ -84,6 +84,13 @@ class LogMark(NamedTuple):
     leader_epoch: int
     fingerprint: int
     is_compacted: bool = False  # compaction took records out of it, or wrote it anew: its checksum says nothing
+    is_damaged: bool = (
+        False  # its checksum does not fit: it may be the batch that is known, but is evidence of no other
+    )
+
+    def contradicts(self, known: "LogMark") -> bool:
+        """Return whether this batch shows that the log is not the one that is known from before."""
+        return not self.is_damaged and not self.continues(known)
 
     def continues(self, known: "LogMark") -> bool:
         """Return whether this batch, as the log has it now, is the one that is known from before."""
@@ -105,6 +112,7 @@ def mark_of_header(
     newest_ms: int,
     checksum: int,
     is_compacted: bool,
+    is_damaged: bool,
 ) -> LogMark:
     """Make a mark of the header of a record batch.
 
@@ -112,7 +120,7 @@ def mark_of_header(
     """
     shape = _bits(struct.pack(">qqqqq", *offsets, *producer), _SHAPE_BITS)
     content = _bits(struct.pack(">qq", newest_ms, checksum), _CONTENT_BITS)
-    return LogMark(leader_epoch, shape << _CONTENT_BITS | content, is_compacted)
+    return LogMark(leader_epoch, shape << _CONTENT_BITS | content, is_compacted, is_damaged)
 
 
 def _bits(data: bytes, count: int) -> int:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from bucketers.timestamps import kafka_times
 from writer.avro.wire_format import HEADERS
 from writer.kafka_reader.byte_columns import Bytes, Longs, strings, varint, varints
-from writer.kafka_reader.errors import Corrupt
+from writer.kafka_reader.errors import Corrupt, damaged_batch
 from writer.kafka_reader.record_buffer import BufferedBatch, RecordBuffer
 
 _FULL: Mapping[str, pa.DataType] = {
@@ -140,9 +140,9 @@ def _check(buffer: RecordBuffer, owner: Longs, wrong: npt.NDArray[np.bool_], wha
         raise _corrupt(buffer, int(owner[int(np.argmax(wrong))]), what)
 
 
-def _corrupt(buffer: RecordBuffer, position: int, what: str) -> Corrupt:
-    batch, of = buffer.kept[position]
-    return Corrupt(f"{of.part.name} at offset {batch.base}: {what}", of.part.topic, of.part.partition, batch.base)
+def _corrupt(buffer: RecordBuffer, position: int, reason: str) -> Corrupt:
+    kept = buffer.kept[position]
+    return damaged_batch(kept.source, kept.batch.base, reason)
 
 
 def _within_ranges(fields: _Fields, buffer: RecordBuffer) -> _Fields:

@@ -42,13 +42,6 @@ class TopicGone(ReadFailed):
 class LostRecords(ReadFailed):
     """The log does not hold the offsets of the range: retention took them, or the log was truncated."""
 
-    @property
-    def source(self) -> Source:
-        """Topic and partition of the range."""
-        assert self.topic is not None
-        assert self.partition is not None
-        return self.topic, self.partition
-
 
 class LogDiverged(ReadFailed):
     """The log has other records, or none, where records were read before: it was cut."""
@@ -56,6 +49,28 @@ class LogDiverged(ReadFailed):
 
 class Corrupt(ReadFailed):
     """An answer or a record batch is damaged, or larger than what is allowed."""
+
+    def __str__(self) -> str:
+        if self.topic is None:
+            return f"{self.args[0]}. Look at what lies between this machine and the brokers."
+        return (
+            f"{self.args[0]}. Where it stays so, the leader's copy is damaged: let another replica lead "
+            f"{self.topic}/{self.partition}; or give up what is damaged with `headrace topic adopt --offsets "
+            f"{self.topic}:{self.partition}=OFFSET`, with an offset to read on from for each partition."
+        )
+
+
+def damaged_batch(source: Source, offset: int, reason: str) -> Corrupt:
+    """Return the error for a record batch that cannot be read, with the way on. `offset`: its first."""
+    topic, partition = source
+    return Corrupt(
+        f"{topic}/{partition} at offset {offset}: {reason}. Let a replica whose copy is sound lead the partition. "
+        f"Where there is none, `headrace topic adopt --offsets {topic}:{partition}=OFFSET` reads on behind the batch: "
+        "its records are left out",
+        topic,
+        partition,
+        offset,
+    )
 
 
 class OldRecordFormat(ReadFailed):

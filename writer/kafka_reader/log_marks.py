@@ -8,7 +8,7 @@ from uuid import UUID
 from writer.core.backoff import Backoff
 from writer.core.offsets import LogMark, OffsetRange, Source, TopicPartition
 from writer.kafka_reader.cluster import Cluster, ClusterAddress
-from writer.kafka_reader.errors import AccessDenied, LostRecords, TopicGone, Unavailable
+from writer.kafka_reader.errors import AccessDenied, TopicGone, Unavailable
 from writer.kafka_reader.protocol import ErrorCode, error_name
 from writer.kafka_reader.reader import RangeReader, ReadLimits
 from writer.kafka_reader.requests.epoch_ends import EpochEnd, EpochQuestion
@@ -33,30 +33,21 @@ class LogMarks:
     def marks_before(self, offsets: Mapping[Source, int], topic_ids: Mapping[str, UUID]) -> dict[Source, LogMark]:
         """Return the marks of the batches that hold the records before these offsets, where a batch does.
 
-        Also records of transactions that are open or were aborted count. Raises ReadFailed.
+        Also records of transactions that are open or were aborted count. Only headers are read. Raises ReadFailed.
         """
-        left = {source: offset for source, offset in offsets.items() if offset > 0}
-        with self.address.opened() as cluster:
-            while left:
-                try:
-                    return self._marks(cluster, left, topic_ids)
-                except LostRecords as error:
-                    del left[error.source]
-        return {}
-
-    def _marks(
-        self, cluster: Cluster, offsets: Mapping[Source, int], topic_ids: Mapping[str, UUID]
-    ) -> dict[Source, LogMark]:
         ranges = [
-            OffsetRange(TopicPartition(topic, 1, partition), offset - 1, offset)
+            OffsetRange(TopicPartition(topic, 1, partition), offset, offset)
             for (topic, partition), offset in offsets.items()
         ]
-        reader = RangeReader(cluster, ranges, topic_ids=topic_ids, limits=self.limits, committed=False)
-        # The evidence is complete once the ranges are read; the rows are not needed.
-        for _ in reader:
-            pass
+        with self.address.opened() as cluster:
+            reader = RangeReader(
+                cluster, ranges, topic_ids=topic_ids, limits=self.limits, with_before=True, committed=False
+            )
+            # Empty ranges have no rows: the reader looks at the batches before them.
+            for _ in reader:
+                pass
         evidence = zip(offsets, reader.evidence, strict=True)
-        return {source: one.last for source, one in evidence if one.last is not None}
+        return {source: each.before for source, each in evidence if each.before is not None}
 
     def epoch_ends(self, epochs: Mapping[Source, int]) -> dict[Source, EpochEnd]:
         """Ask where the epochs of leaders end. Tries again what may pass. Raises ReadFailed."""

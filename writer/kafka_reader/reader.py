@@ -20,9 +20,10 @@ from writer.kafka_reader.errors import (
     ReadFailed,
     TopicGone,
     Unavailable,
+    damaged_batch,
 )
 from writer.kafka_reader.protocol import ErrorCode, error_name
-from writer.kafka_reader.record_batches import Missing, MissingReason
+from writer.kafka_reader.record_batches import Batch, Missing, MissingReason
 from writer.kafka_reader.record_buffer import BATCH_BYTES_MAX, RecordBuffer
 from writer.kafka_reader.requests.fetch import PartitionAnswer, PartitionQuestion
 from writer.kafka_reader.requests.metadata import is_gone
@@ -87,6 +88,11 @@ class _Position:
         return self.range.end - self.offset
 
     @property
+    def is_pending(self) -> bool:
+        """Whether a broker is still to be asked for it."""
+        return self.left > 0 or self.asks_before
+
+    @property
     def state(self) -> tuple[int, int | None, int, bool]:
         """What the next question depends on: another one may be asked at once."""
         return self.offset, self.replica, self.whole_bytes, self.asks_before
@@ -144,7 +150,7 @@ class RangeReader:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows. Raises ReadFailed: LostRecords, TopicGone, Corrupt, Unavailable and the others."""
         self._silent_since_s = time.monotonic()
-        while pending := [position for position in self._positions if position.left]:
+        while pending := [position for position in self._positions if position.is_pending]:
             before, self._is_throttled = [position.state for position in pending], False
             self._learn_leaders(pending)
             for node, positions in self._by_broker(pending).items():
@@ -245,10 +251,15 @@ class RangeReader:
         if answer.preferred_replica >= 0:
             position.replica = answer.preferred_replica
         if position.asks_before and record_batches.whole_batch_bytes(answer.records):
-            position.evidence.before = record_batches.mark_at(answer.records, position.offset - 1)
+            mark = record_batches.mark_at(answer.records, position.source, position.offset - 1)
+            position.evidence.before = mark
             position.asks_before = False
+            if mark is not None and mark.is_damaged:
+                # What is in it was read before it was damaged. Where the range begins, the broker's index says.
+                return
         before = position.offset
         for found in record_batches.cut(answer, position.source, position.offset, position.range.end):
+            _check_begin(position, found)
             after = min(found.after, position.range.end)
             if isinstance(found, Missing):
                 position.evidence.missing[found.reason] += after - position.offset
@@ -261,7 +272,7 @@ class RangeReader:
         if position.offset > before:
             position.failure, position.whole_bytes = None, 0
             if not position.left:
-                position.evidence.last = record_batches.mark_at(answer.records, position.range.end - 1)
+                position.evidence.last = record_batches.mark_at(answer.records, position.source, position.range.end - 1)
             self._bytes += len(answer.records)
             self._offsets += position.offset - before
         else:
@@ -333,6 +344,15 @@ class RangeReader:
         if not asks_differently and not self._is_throttled:
             time.sleep(_RETRIES.random_delay_s(self._retries))
             self._retries += 1
+
+
+def _check_begin(position: _Position, item: Batch | Missing) -> None:
+    """Raise Corrupt where offsets are missing behind a damaged batch, which may hold them."""
+    before = position.evidence.before
+    is_first = position.offset == position.range.start
+    if is_first and before is not None and before.is_damaged and isinstance(item, Missing) and item.leader_epoch < 0:
+        reason = "the checksum of the record batch before it does not fit, and no other batch begins here"
+        raise damaged_batch(position.source, position.offset, reason)
 
 
 def _next_questions(

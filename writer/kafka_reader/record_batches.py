@@ -12,8 +12,8 @@ from typing import NamedTuple
 import google_crc32c
 import numpy as np
 
-from writer.core.offsets import LogMark, mark_of_header
-from writer.kafka_reader.errors import SPARK_READER, Corrupt, OldRecordFormat
+from writer.core.offsets import LogMark, Source, mark_of_header
+from writer.kafka_reader.errors import SPARK_READER, OldRecordFormat, damaged_batch
 from writer.kafka_reader.requests.fetch import PartitionAnswer
 
 _HEAD = struct.Struct(">qiibIhiqqqhii")
@@ -51,18 +51,17 @@ class Batch(NamedTuple):
     leader_epoch: int = -1  # of the leader that appended it
 
 
-def cut(answer: PartitionAnswer, place: tuple[str, int], start: int, end: int) -> Iterator[Batch | Missing]:
+def cut(answer: PartitionAnswer, source: Source, start: int, end: int) -> Iterator[Batch | Missing]:
     """Yield the batches and missing offsets of an answer in their order, from the offset asked for up to `end`.
 
-    The last batch may be incomplete: it is left out. `place`: topic and partition, for messages. Raises Corrupt,
-    OldRecordFormat.
+    The last batch may be incomplete: it is left out. `source`: for messages. Raises Corrupt, OldRecordFormat.
     """
     data, at, position = answer.records, 0, start
     checked = np.frombuffer(data, np.uint8)
     aborted = _AbortedProducers(answer.aborted)
     while position < end and at + _FORMAT_AT < len(data):
         if data[at + _FORMAT_AT] != _FORMAT:
-            raise _unreadable(data[at + _FORMAT_AT], place, position)
+            raise _other_format(data[at + _FORMAT_AT], source, position)
         if at + _HEAD.size > len(data):
             return
         head = _HEAD.unpack_from(data, at)
@@ -72,16 +71,16 @@ def cut(answer: PartitionAnswer, place: tuple[str, int], start: int, end: int) -
             return
         whole, at = at, at + _BEFORE_LENGTH + size
         if size < _HEAD.size - _BEFORE_LENGTH or last < 0 or count < 0:
-            raise Corrupt(f"{_at(place, base)}: a record batch of {size} bytes and {count} records", *place, base)
+            raise damaged_batch(source, base, f"a record batch of {size} bytes and {count} records")
         if at > len(data):
             return
         if google_crc32c.value(checked[whole + _BEFORE_CHECKED : at]) != crc:
-            raise Corrupt(f"{_at(place, base)}: the checksum of a record batch does not fit", *place, base)
+            raise damaged_batch(source, base, "the checksum of a record batch does not fit")
         after = base + last + 1
         if after <= start:  # a broker may begin with a batch that ends before what was asked for
             continue
         if position > start and base < position:
-            raise Corrupt(f"{_at(place, base)}: a record batch lies before the end of the one before it", *place, base)
+            raise damaged_batch(source, base, "a record batch lies before the end of the one before it")
         if base > position:
             yield Missing(base, MissingReason.COMPACTED)
         position = after
@@ -106,16 +105,18 @@ def whole_batch_bytes(records: memoryview) -> int:
     return size if _HEAD.size <= size <= len(records) else 0
 
 
-def mark_at(records: memoryview, offset: int) -> LogMark | None:
+def mark_at(records: memoryview, source: Source, offset: int) -> LogMark | None:
     """Return the mark of the batch that holds an offset, whatever is in it; None where no whole batch does.
 
-    A batch that compaction wrote anew has fewer records than offsets, or a time at which its tombstones go. The
-    checksum is not verified here: `cut` does.
+    Only its header is read. A batch that compaction wrote anew has fewer records than offsets, or a time at which its
+    tombstones go. `source`: for messages. Raises Corrupt, OldRecordFormat.
     """
     while size := whole_batch_bytes(records):
         head = _HEAD.unpack_from(records)
         (base, _, epoch, form, crc, attributes, last, _, max_ms, producer_id, producer_epoch, sequence, count) = head
-        if form != _FORMAT or base > offset:
+        if form != _FORMAT:
+            raise _other_format(form, source, base)
+        if base > offset:
             return None
         if offset <= base + last:
             return mark_of_header(
@@ -125,6 +126,7 @@ def mark_at(records: memoryview, offset: int) -> LogMark | None:
                 newest_ms=max_ms,
                 checksum=crc,
                 is_compacted=count != last + 1 or bool(attributes & _DELETE_HORIZON),
+                is_damaged=google_crc32c.value(np.frombuffer(records, np.uint8)[_BEFORE_CHECKED:size]) != crc,
             )
         records = records[size:]
     return None
@@ -164,15 +166,13 @@ def incomplete_bytes(answer: PartitionAnswer) -> int:
     return size if size > len(answer.records) else 0
 
 
-def _unreadable(form: int, place: tuple[str, int], base: int) -> Exception:
-    if form in (0, 1):
-        return OldRecordFormat(
-            f"{_at(place, base)}: records of message format {form}, from before Kafka 0.11, which the native reader "
-            f"does not read: {SPARK_READER}",
-            *place, base,
-        )  # fmt: skip
-    return Corrupt(f"{_at(place, base)}: message format {form} is none", *place, base)
-
-
-def _at(place: tuple[str, int], offset: int) -> str:
-    return f"{place[0]}/{place[1]} at offset {offset}"
+def _other_format(form: int, source: Source, base: int) -> Exception:
+    """Return the error for a batch in a format that is not read here."""
+    if form not in (0, 1):
+        return damaged_batch(source, base, f"message format {form} is none")
+    return OldRecordFormat(
+        f"{source[0]}/{source[1]} at offset {base}: records of message format {form}, from before Kafka 0.11, which "
+        f"the native reader does not read: {SPARK_READER}",
+        *source,
+        base,
+    )

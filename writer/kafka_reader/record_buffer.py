@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from writer.core.offsets import OffsetRange, Source
 from writer.kafka_reader.byte_columns import Longs
-from writer.kafka_reader.errors import Corrupt
+from writer.kafka_reader.errors import Corrupt, damaged_batch
 from writer.kafka_reader.record_batches import Batch
 
 BATCH_BYTES_MAX = 2**29  # of one batch, decompressed; an Arrow column of a buffer holds less than 2**31 bytes
@@ -139,10 +139,7 @@ def _check_count(count: int, size: int) -> None:
 
 
 def _unreadable(kept: BufferedBatch, error: Exception) -> Corrupt:
-    part, base = kept.range.part, kept.batch.base
-    return Corrupt(
-        f"{part.name} at offset {base}: a record batch cannot be read ({error})", part.topic, part.partition, base
-    )
+    return damaged_batch(kept.source, kept.batch.base, f"a record batch cannot be read ({error})")
 
 
 def _length(data: bytearray, at: int) -> int:

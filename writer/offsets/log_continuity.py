@@ -57,8 +57,12 @@ def judge(
         return Diverges(frontier)
     if end is not None and end.offset < frontier:
         return Diverges(end.offset, end.offset if end.epoch == mark.leader_epoch else None)
+    if mark_now is not None and mark_now.contradicts(mark):
+        return Diverges(frontier - 1)
+    if mark_now is not None and mark_now.continues(mark):
+        return Continues()
     if mark_now is not None:
-        return Continues() if mark_now.continues(mark) else Diverges(frontier - 1)
+        return Unproven(f"the batch that holds offset {frontier - 1} is damaged")
     if frontier - 1 < earliest:
         return Unproven("Kafka no longer holds the record before the frontier")
     return Unproven("compaction removed the record before the frontier")
@@ -185,7 +189,7 @@ def break_in(ranges: Sequence[RangeRead], marks: Mapping[Source, LogMark]) -> st
     for source, group in groupby(sorted(ranges, key=attrgetter("topic", "partition", "start")), place):
         before = marks.get(source)
         for one in group:
-            if before is not None and one.before is not None and not one.before.continues(before):
+            if before is not None and one.before is not None and one.before.contradicts(before):
                 return f"the log of {source[0]}/{source[1]} has other records before offset {one.start} than were read"
             before = one.last
     return ""

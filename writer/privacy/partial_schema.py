@@ -4,7 +4,6 @@ Such a schema has no rows, but its tags say what is to be protected in the other
 types that name themselves, types that are defined twice, or names that nothing defines.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,15 +25,11 @@ class PartialRecord:
     named: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_records(text: str) -> Iterator[PartialRecord]:
-    """Yield the records that a schema's text has at its root, also in a union."""
-    try:
-        schema = json.loads(text)
-        reader = _Reader()
-        reader.collect(schema, "", 0)
-        whole = reader.read(schema, "", Counter(), 0)
-    except (ValueError, RecursionError):
-        return
+def read_records(schema: Any) -> Iterator[PartialRecord]:
+    """Yield the records that a schema has at its root, also in a union. `schema`: its JSON."""
+    reader = _Reader()
+    reader.collect(schema, "", 0)
+    whole = reader.read(schema, "", Counter(), 0)
     for root in whole if isinstance(whole, list) else [whole]:
         if isinstance(root, dict) and root["type"] == "record":
             yield PartialRecord(root)
@@ -119,7 +114,12 @@ class _Reader:
 def _fields(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     fields = schema.get("fields")
     listed = fields if isinstance(fields, list) else []
-    return [one for one in listed if isinstance(one, dict) and isinstance(one.get("name"), str)]
+    return [one for one in listed if isinstance(one, dict) and _can_be_in_path(one.get("name"))]
+
+
+def _can_be_in_path(name: Any) -> bool:
+    """Return whether a path can name a field. `a.b` would be a field of another, `<x>` a branch of a union."""
+    return isinstance(name, str) and "." not in name and not name.startswith("<")
 
 
 def _words(part: Mapping[str, Any]) -> dict[str, Any]:

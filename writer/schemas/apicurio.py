@@ -116,7 +116,8 @@ class ApicurioRegistry:
         if answer is None:
             return None
         try:
-            text = document_text(answer.body.decode(), kind)
+            # A name that is not UTF-8 is refused by the parser.
+            text = document_text(answer.body.decode(errors="surrogateescape"), kind)
         except ValueError as error:
             raise self._unreachable(error) from error
         listing = self._asked(f"ids/contentIds/{version.ids['content']}/references")

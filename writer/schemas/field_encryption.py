@@ -137,7 +137,9 @@ class _Walk:
 
     def _tags_of(self, name: str, one: Mapping[str, Any]) -> tuple[bool, bool]:
         """Return whether the rule encrypts a field, and whether it has tags of its own, which need policies."""
-        own = {one.get(CONFLUENT_TAGS)} if isinstance(one.get(CONFLUENT_TAGS), str) else {*one.get(CONFLUENT_TAGS, ())}
+        given = one.get(CONFLUENT_TAGS)
+        listed = given if isinstance(given, list) else [given]
+        own = {tag for tag in listed if isinstance(tag, str)}
         beside = {tag for pattern, tags in self._metadata.items() if wildcard_match(name, pattern) for tag in tags}
         return not self._tags or bool(self._tags & (own | beside)), bool(own)
 

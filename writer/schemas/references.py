@@ -10,12 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from writer.avro.schema_text import (
+    KEYWORDS,
+    NAMED,
+    PRIMITIVES,
+    Schema,
+    UnsupportedSchema,
+    find_definitions,
+    full_name,
+    read_json,
+)
 from writer.schemas.registry_answers import AVRO
-
-_PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
-_NAMED = frozenset(("record", "error", "enum", "fixed"))
-_KEYWORDS = _PRIMITIVES | _NAMED | {"array", "map"}
-Schema = Any  # Avro schemas are JSON: str | list | dict
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,10 @@ def inline_references(schema: RegisteredSchema, read: Callable[[Reference], Regi
     types = _NamedTypes()
     try:
         for reference, text in parts:
-            types.add(json.loads(text), reference.name)
-        root = types.add(json.loads(schema.text), "")
+            types.add(read_json(text), reference.name)
+        root = types.add(read_json(schema.text), "")
         return json.dumps(types.expand(root, "", set()))
-    except (ValueError, RecursionError):
+    except (UnsupportedSchema, RecursionError):
         return schema.text
 
 
@@ -98,11 +103,13 @@ class _NamedTypes:
         self._conflicts: dict[str, Mapping[str, Any]] = {}  # full name → another definition of it
         self._reference = ""  # name of the reference to the text that is added; empty: the schema itself
         self._texts = 0
+        self._names = set[str | None]()  # of all definitions, also of those that come later in a text
 
     def add(self, schema: Schema, reference: str) -> Schema:
         """Add the named types of a text. Returns its schema, with full names in the places of the types."""
         self._reference = reference
         self._texts += 1
+        self._names |= {full_name(definition, space) for definition, space in find_definitions(schema)}
         return self._qualify(schema, "")
 
     def _qualify(self, schema: Schema, space: str) -> Schema:
@@ -112,11 +119,13 @@ class _NamedTypes:
             return [self._qualify(branch, space) for branch in schema]
         if not isinstance(schema, dict):
             return schema
-        if schema.get("type") in _NAMED and isinstance(schema.get("name"), str):
+        kind = schema.get("type")
+        if isinstance(kind, str) and kind in NAMED and isinstance(schema.get("name"), str):
             return self._define(schema, space)
-        if isinstance(schema.get("type"), str) and schema["type"] not in _KEYWORDS:
-            # What stands beside a name, such as a tag, may be what protects the values. Parsers refuse it there.
-            return self._full_name_of(schema["type"], space) if len(schema) == 1 else schema
+        if isinstance(kind, str) and kind not in KEYWORDS:
+            name = self._full_name_of(kind, space)
+            # What stands beside a name, such as a tag, may be what protects the values.
+            return name if len(schema) == 1 else {**schema, "type": name}
         return _change_parts(schema, lambda part: self._qualify(part, space))
 
     def _define(self, schema: Mapping[str, Any], space: str) -> str:
@@ -125,7 +134,7 @@ class _NamedTypes:
         Where texts define a name differently, the schema itself goes before its references, and of these the first
         counts, as long as one name refers to both.
         """
-        name = _full_name(schema, space)
+        name = full_name(schema, space) or ""
         before = self._definitions.get(name)
         if before is None:  # a record may contain itself
             self._definitions[name] = _Definition(schema, self._reference, self._texts)
@@ -140,10 +149,10 @@ class _NamedTypes:
         return name
 
     def _full_name_of(self, name: str, space: str) -> str:
-        if name in _PRIMITIVES or "." in name or not space:
+        if name in PRIMITIVES or "." in name or not space:
             return name
         full = f"{space}.{name}"
-        return name if full not in self._definitions and name in self._definitions else full
+        return name if full not in self._names and name in self._names else full
 
     def expand(self, schema: Schema, space: str, defined: set[str]) -> Schema:
         """Define each named type where it is named first.
@@ -156,7 +165,7 @@ class _NamedTypes:
             return self._expand_name(schema, space, defined)
         if isinstance(schema, list):
             return [self.expand(branch, space, defined) for branch in schema]
-        if not isinstance(schema, dict) or (isinstance(schema.get("type"), str) and schema["type"] not in _KEYWORDS):
+        if not isinstance(schema, dict):
             return schema
         return _change_parts(schema, lambda part: self.expand(part, space, defined))
 
@@ -174,18 +183,9 @@ class _NamedTypes:
 def _change_parts(schema: Mapping[str, Any], change: Callable[[Schema], Schema]) -> dict[str, Any]:
     """Return a type, or a field, with what it is made of changed: its type, items, values, or the types of fields."""
     parts = {key: change(schema[key]) for key in ("items", "values") if key in schema}
-    if "type" in schema and not (isinstance(schema["type"], str) and schema["type"] in _KEYWORDS):
+    if "type" in schema and not (isinstance(schema["type"], str) and schema["type"] in KEYWORDS):
         parts["type"] = change(schema["type"])
     if isinstance(schema.get("fields"), list):
         fields = schema["fields"]
         parts["fields"] = [_change_parts(field, change) if isinstance(field, dict) else field for field in fields]
     return {**schema, **parts}
-
-
-def _full_name(schema: Mapping[str, Any], space: str) -> str:
-    """Return the full name of a named type. Avro 1.12, "Names"."""
-    name = schema["name"]
-    own = schema.get("namespace", space)
-    if "." in name or not isinstance(own, str) or not own:
-        return str(name)
-    return f"{own}.{name}"

@@ -1,5 +1,8 @@
 """Reads schemas from a registry, by Confluent's API or Apicurio's own, or from files. Only the driver asks."""
 
+import math
+import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property, partial
@@ -9,7 +12,8 @@ from urllib.parse import quote
 
 from confluent_kafka.schema_registry import Schema
 
-from writer.avro.schema import UnsupportedSchema, fingerprint
+from writer.avro.fingerprint import crc_fingerprint
+from writer.avro.schema_text import UnsupportedSchema
 from writer.avro.wire_format import Ids, is_guid, show_id
 from writer.clients.http import RequestFailed
 from writer.config.connections import Registry
@@ -36,6 +40,7 @@ __all__ = [
     "SchemaFiles", "SchemaNotFound", "SchemaSource", "by", "of_keys", "source", "subjects",
 ]  # fmt: skip
 
+LISTING_FRESH_S = 0.5  # shorter than a pause between two questions about one id
 _Parts = dict[tuple[str, str, str], RegisteredSchema]  # what references refer to, as far as it was read
 
 
@@ -99,7 +104,11 @@ class ConfluentRegistry:
 
     def registered(self, schema_id: int) -> Schema:
         """Return a schema by id with what the registry keeps beside it. Raises as `schema` does."""
-        return Schema.from_dict(self._envelope(schema_id))
+        envelope = self._envelope(schema_id)
+        try:
+            return Schema.from_dict(envelope)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise self.unreachable(error) from error
 
     def subjects_of(self, schema_id: int) -> list[str]:
         """Return the subjects that have a schema, deleted ones too. Raises RegistryUnreachable."""
@@ -262,7 +271,11 @@ class SchemaFiles:
         """`keys`: files of the schemas of keys. `section`: of the configuration, which names the files."""
         self._keys, self._section = keys or {}, section
         try:
-            self._texts = {schema_id: path.read_text(encoding="utf-8") for schema_id, path in files.items()}
+            # A name that is not UTF-8 is refused by the parser.
+            self._texts = {
+                schema_id: path.read_text(encoding="utf-8", errors="surrogateescape")
+                for schema_id, path in files.items()
+            }
         except OSError as error:
             raise file_error(f"{self._section}: cannot read {error.filename}: {error.strerror}", error) from error
 
@@ -282,17 +295,26 @@ class SchemaFiles:
 
 
 class ByFingerprint:
-    """Schemas by their CRC-64-AVRO fingerprint, which no registry is asked by: the topics' own, and the files."""
+    """Schemas by their CRC-64-AVRO fingerprint, which no registry is asked by: the topics' own, and the files.
+
+    Threads may share it. All fingerprints that are asked for within LISTING_FRESH_S share one reading of the topics.
+    """
 
     def __init__(self, schemas: SchemaSource) -> None:
         self._schemas = schemas
         self._topics: list[str] = []
         self._texts: dict[int, str] = {}
+        self._lock = threading.Lock()
+        self._listed_s = -math.inf  # when the topics were read last, monotonic
 
     def schema(self, schema_id: int) -> str:
         """Return the schema with this fingerprint among those of the topics that were asked for."""
-        for topic in self._topics if schema_id not in self._texts else ():
-            self.known(topic)
+        with self._lock:
+            is_fresh = time.monotonic() - self._listed_s < LISTING_FRESH_S
+            if schema_id not in self._texts and not is_fresh:
+                for topic in self._topics:
+                    self.known(topic)
+                self._listed_s = time.monotonic()
         if schema_id not in self._texts:
             raise SchemaNotFound(f"no schema of {', '.join(self._topics)} has the fingerprint {schema_id}")
         return self._texts[schema_id]
@@ -304,7 +326,7 @@ class ByFingerprint:
         found: dict[int, str] = {}
         for text in self._schemas.known(topic).values():
             with suppress(UnsupportedSchema):
-                found[fingerprint(text)] = text
+                found[crc_fingerprint(text)] = text
         self._texts |= found
         return found
 

@@ -4,6 +4,8 @@ import json
 import re
 from typing import Any
 
+from writer.avro.schema_text import UnsupportedSchema, read_json
+
 AVRO = (None, "", "AVRO")  # types of a schema as an answer has them; Avro is left out
 _USER = re.compile(r"(?<=://)\S*@")  # to the last @: one may stand in a password, as may a slash
 _NOT_FOUND = 404
@@ -31,8 +33,8 @@ def document_text(text: str, kind: str | None) -> str:
         raise ValueError("it sent no schema")
     if kind is None:
         try:
-            is_empty = not json.loads(text)
-        except ValueError:
+            is_empty = not read_json(text)
+        except UnsupportedSchema:
             raise ValueError(f"it sent no whole schema, but {text[:SHOWN]!r}") from None
         if is_empty:
             raise ValueError(f"it sent an empty schema, {text[:SHOWN]}")

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,14 +14,21 @@ from writer.schemas.registry_client import RegistryUnreachable, SchemaNotFound
 from writer.schemas.unknown_ids import UnknownIds
 
 _BACKOFF = Backoff(1, 30)  # between two questions to a registry that does not answer
+STRAYS_MAX = 500  # ids of one batch that the registry is asked for and does not know
+_SIDE_BY_SIDE = 8  # requests at once: a registry is a shared service
 _IDS_SHOWN = 10  # in one log line
 _T = TypeVar("_T")
+
+
+class NotAsked(SchemaNotFound):
+    """The registry was not asked for this id: it does not know too many others of the batch."""
 
 
 @dataclass(frozen=True)
 class IdQuestion:
     """A schema that is asked for by its id. `name`: of the id, for people and in storage."""
 
+    schema_id: int
     name: str
     read: Callable[[], str]
 
@@ -60,22 +68,58 @@ class RegistryHold:
         if attempts and self._unknown_ids is not None:
             self._unknown_ids.extend(time.monotonic() - began_s)
 
-    def ask_all(self, questions: Sequence[IdQuestion]) -> dict[str, str | SchemaNotFound]:
-        """Return what each id is, by its name, once it is known or its grace is over. Raises as `ask` does."""
-        answers: dict[str, str | SchemaNotFound] = {}
-        waiting = list(questions)
-        attempt = 0
-        while waiting:
-            for question in waiting:
-                answers[question.name] = self.ask(lambda read=question.read: _answer_of(read), question.name)  # type: ignore[misc]
-            absent = [each.name for each in waiting if isinstance(answers[each.name], SchemaNotFound)]
-            left_s = self._unknown_ids.remaining_s(absent) if self._unknown_ids is not None else {}
-            waiting = [each for each in waiting if left_s.get(each.name, 0) > 0]
-            if waiting:
-                self._wait(waiting, min(_BACKOFF.delay_s(attempt), *left_s.values()))
-                attempt += 1
+    def ask_all(self, questions: Iterable[IdQuestion]) -> dict[str, str | SchemaNotFound]:
+        """Return what each id is, by its name, once it is known, its grace is over, or the pipeline may wait no longer.
+
+        Raises as `ask` does. Small ids come first: registries count up, and those of garbage are large for the most
+        part. Where STRAYS_MAX are unknown, the others are not asked for: NotAsked.
+        """
+        in_order = sorted(questions, key=lambda question: question.schema_id)
+        answers = self._answers(in_order)
         if self._unknown_ids is not None:
+            self._wait_for_unknown(in_order, answers, self._unknown_ids)
             self._unknown_ids.forget(name for name, answer in answers.items() if isinstance(answer, str))
+        return answers
+
+    def _wait_for_unknown(
+        self, questions: Sequence[IdQuestion], answers: dict[str, str | SchemaNotFound], unknown_ids: UnknownIds
+    ) -> None:
+        """Ask again for what the registry does not know, as long as the batch may wait for it."""
+        allowance_s = unknown_ids.allowance_s()
+        waited_s = 0.0
+        attempt = 0
+        absent = _absent(questions, answers)
+        while True:
+            left_s = unknown_ids.remaining_s([question.name for question in absent])
+            waiting = [question for question in absent if left_s[question.name] > 0]
+            if not waiting or waited_s >= allowance_s:
+                break
+            ends_s = (left_s[question.name] for question in waiting)
+            pause_s = min(_BACKOFF.delay_s(attempt), allowance_s - waited_s, *ends_s)
+            self._wait(waiting, pause_s)
+            waited_s += pause_s
+            attempt += 1
+            answers |= self._answers(waiting)
+            absent = _absent(waiting, answers)
+        if absent and waited_s > 0:
+            unknown_ids.spend(waited_s)
+
+    def _answers(self, questions: Sequence[IdQuestion]) -> dict[str, str | SchemaNotFound]:
+        """Ask for some ids, a few side by side, until too many of them are unknown. Raises as `ask` does."""
+        answers: dict[str, str | SchemaNotFound] = {}
+        strays = 0
+        with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="registry") as pool:
+            for begin in range(0, len(questions), _SIDE_BY_SIDE):
+                if strays >= STRAYS_MAX:
+                    break
+                together = questions[begin : begin + _SIDE_BY_SIDE]
+                results = self.ask(lambda asked=together: list(pool.map(_answer_of, asked)), together[0].name)  # type: ignore[misc]
+                answers |= {question.name: answer for question, answer in zip(together, results, strict=True)}
+                strays += sum(isinstance(answer, SchemaNotFound) for answer in results)
+        for question in questions[len(answers) :]:
+            answers[question.name] = NotAsked(
+                f"{question.name} was not asked for: {strays} other ids of its batch are unknown to the registry"
+            )
         return answers
 
     def _wait(self, questions: Sequence[IdQuestion], seconds: float) -> None:
@@ -86,8 +130,17 @@ class RegistryHold:
         self._stopping.wait(seconds)
 
 
-def _answer_of(read: Callable[[], str]) -> str | SchemaNotFound:
+def _absent(questions: Sequence[IdQuestion], answers: Mapping[str, str | SchemaNotFound]) -> list[IdQuestion]:
+    """Return the questions that the registry has answered: it does not know these ids."""
+    return [
+        question
+        for question in questions
+        if isinstance(answers[question.name], SchemaNotFound) and not isinstance(answers[question.name], NotAsked)
+    ]
+
+
+def _answer_of(question: IdQuestion) -> str | SchemaNotFound:
     try:
-        return read()
+        return question.read()
     except SchemaNotFound as error:
         return error

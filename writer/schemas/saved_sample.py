@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from writer.avro.schema_text import UnsupportedSchema, read_json
 from writer.avro.wire_format import Ids, Part, show_id
 from writer.clients.kafka_sample import RECORDS
 from writer.core.errors import ConfigError
@@ -158,8 +159,8 @@ def load(path: Path) -> SavedSample:
 
 def _schema_line(one: SavedSchema) -> dict[str, Any]:
     try:
-        content = {"schema": json.loads(one.text)}
-    except ValueError:  # no Avro, such as Protobuf
+        content = {"schema": read_json(one.text)}
+    except UnsupportedSchema:  # no Avro, such as Protobuf
         content = {"text": one.text}
     return {"id": one.id, "ids": one.ids, "of": one.part, "topics": list(one.topics), **content}
 

@@ -1,9 +1,9 @@
 """Chooses which of a topic's registered schemas a start admits: not all of thousands of versions. Pure."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from writer.avro.schema_text import UnsupportedSchema, read_json
 from writer.schemas.subjects import full_name
 
 NEWEST_COUNT = 20  # versions of each record that a start admits, whatever their fields are
@@ -40,8 +40,8 @@ def _needed_for_fields(versions: Sequence[tuple[int, str]]) -> Iterable[int]:
 def _field_names(text: str) -> set[str]:
     """Return the names of a record's fields; none of what is no record."""
     try:
-        schema = json.loads(text)
-    except (ValueError, RecursionError):
+        schema = read_json(text)
+    except UnsupportedSchema:
         return set()
     fields = schema.get("fields") if isinstance(schema, Mapping) else None
     members = fields if isinstance(fields, list) else []

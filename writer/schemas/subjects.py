@@ -1,11 +1,12 @@
 """Under which subjects a registry has the schemas of a topic, by the strategy of its producers. Pure."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
+from writer.avro import schema_text
+from writer.avro.schema_text import UnsupportedSchema, read_json
 from writer.avro.wire_format import Part
 from writer.config.connections import FULL_NAME, Strategy
 
@@ -91,13 +92,10 @@ def fits(subject: Subject, text: str) -> bool:
 def full_name(text: str) -> str | None:
     """Return the full name of a schema; None where it has none."""
     try:
-        schema = json.loads(text)
-    except (ValueError, RecursionError):
+        schema = read_json(text)
+    except UnsupportedSchema:
         return None
-    if not isinstance(schema, dict) or not isinstance(name := schema.get("name"), str):
-        return None
-    space = schema.get("namespace")
-    return f"{space}.{name}" if space and "." not in name else name
+    return schema_text.full_name(schema) if isinstance(schema, dict) else None
 
 
 def oldest_first(found: Mapping[int, str], subjects: Sequence[Subject]) -> dict[int, str]:

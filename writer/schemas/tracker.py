@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from writer.avro.schema_plan import PROVENANCE, ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
+from writer.avro.schema_text import UnsupportedSchema, read_json
 from writer.avro.union_members import TABLE, UnionMembers, union_members, with_members
 from writer.avro.wire_format import CONFLUENT, Part, Wire, show_id
 from writer.batch.record_columns import RecordColumns
@@ -34,7 +35,7 @@ from writer.schemas.registry import (
     of_keys,
 )
 from writer.schemas.registry_client import ReferenceNotFound
-from writer.schemas.registry_hold import IdQuestion, RegistryHold
+from writer.schemas.registry_hold import IdQuestion, NotAsked, RegistryHold
 from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.start_schemas import choose_start_schemas
 from writer.schemas.unknown_ids import UnknownIds
@@ -42,6 +43,8 @@ from writer.specs.spec import Spec
 from writer.storage.base import Store
 
 ASK_AGAIN = timedelta(minutes=5)  # before a refused schema is requested again: as long as the default timeout
+_REJECTED_MAX = 1_000  # of earlier batches, that a plan keeps
+_STRAYS_SHOWN = 10  # of one batch, each in a log line of its own
 KEY_RECORD = "headrace_key"  # name of the record around a key's schema; no name of the schema is inside a namespace
 
 
@@ -113,7 +116,8 @@ class Schemas:
         self._hold = RegistryHold(pipeline, stopping or threading.Event(), unknown_ids)
         self._specs = () if decode_only else specs  # of a route, those of its tables
         self.plan = SchemaPlan(
-            pa.schema([]), self._reserved, widen=rules.widen, specs=self._specs, privacy=privacy
+            pa.schema([]), self._reserved, widen=rules.widen, dotted_paths=rules.dotted_paths, specs=self._specs,
+            privacy=privacy,
         )  # fmt: skip
         if privacy is not None:
             self._record_columns = replace(record_columns, key_source=privacy.keys)
@@ -207,7 +211,13 @@ class Schemas:
     def _anew(self, columns: pa.Schema, members: UnionMembers) -> None:
         since = self.meanings.since(self._wire.ids)
         plan = SchemaPlan(
-            columns, self._reserved, widen=self.plan.widen, since=since, specs=self._specs, privacy=self.plan.privacy
+            columns,
+            self._reserved,
+            widen=self.plan.widen,
+            dotted_paths=self.plan.dotted_paths,
+            since=since,
+            specs=self._specs,
+            privacy=self.plan.privacy,
         )
         self.plan = self._registered(plan.beginning_from(members))
 
@@ -286,8 +296,11 @@ class Schemas:
     def forget_rejected(self, now_s: float) -> None:
         """Leave ids that were rejected ASK_AGAIN ago to the next batch that meets them, and keys that were lacking."""
         rejected = [schema_id for schema_id, known in self.plan.schemas.items() if isinstance(known, RejectedSchema)]
-        due = [schema_id for schema_id in rejected if self._is_due(schema_id, now_s)]
-        self.plan = self.plan.without(due)
+        due = {schema_id for schema_id in rejected if self._is_due(schema_id, now_s)}
+        forgotten = due.union(rejected[:-_REJECTED_MAX])
+        self.plan = self.plan.without(forgotten)
+        for schema_id in forgotten:
+            self._asked_s.pop(schema_id, None)
         if self.keys is not None:
             self.keys.forget_rejected(now_s)
         self.unsettle()
@@ -355,7 +368,7 @@ class Schemas:
     def id_questions(self, ids: Iterable[int]) -> list[IdQuestion]:
         """Return what the registry is to be asked: nothing of a schema that is there, and lacks a key."""
         lacking = [number for number in sorted(ids) if not isinstance(self.plan.schemas.get(number), WriterSchema)]
-        return [IdQuestion(self._id_name(number), partial(self._source.schema, number)) for number in lacking]
+        return [IdQuestion(number, self._id_name(number), partial(self._source.schema, number)) for number in lacking]
 
     def _id_name(self, schema_id: int) -> str:
         part = "" if self._part == "value" else f"{self._part} "
@@ -363,27 +376,38 @@ class Schemas:
 
     def admit_answers(self, ids: Iterable[int], answers: Mapping[str, str | SchemaNotFound]) -> None:
         """Extend the plan by what the registry has answered about ids, in their order."""
+        absent = {
+            schema_id: answer
+            for schema_id in sorted(ids)
+            if isinstance(answer := answers.get(self._id_name(schema_id)), SchemaNotFound)
+        }
+        self._reject_absent(absent)
         for schema_id in sorted(ids):
+            if schema_id in absent:
+                continue
             if isinstance(known := self.plan.schemas.get(schema_id), WriterSchema):  # a value has a key that came since
                 self._extend(schema_id, known.text, is_settled=True)
                 continue
             self._asked_s.pop(schema_id, None)
             before = self.plan.schemas
-            answer = answers[self._id_name(schema_id)]
-            if isinstance(answer, SchemaNotFound):
-                self._reject_absent(schema_id, answer)
-            else:
-                self._extend(schema_id, answer)
+            text = answers[self._id_name(schema_id)]
+            assert isinstance(text, str), "those that are absent are rejected"
+            self._extend(schema_id, text)
             self._log_admission(schema_id)
             for other in self.plan.changed_since(before):  # what is protected of one may be of its record's others
                 if other != schema_id:
                     self._log_admission(other)
 
-    def _reject_absent(self, schema_id: int, error: SchemaNotFound) -> None:
-        is_part = isinstance(error, ReferenceNotFound)
-        self.plan = self.plan.reject(
-            schema_id, str(error) if is_part else f"schema id {show_id(schema_id)} is unknown to the registry"
-        )
+    def _reject_absent(self, absent: Mapping[int, SchemaNotFound]) -> None:
+        """Reject ids that the registry does not know. The log names a few, and counts the others."""
+        self.plan = self.plan.reject_all({schema_id: _reason(schema_id, error) for schema_id, error in absent.items()})
+        for schema_id in list(absent)[:_STRAYS_SHOWN]:
+            self._log_admission(schema_id)
+        for schema_id in absent:
+            self._asked_s.pop(schema_id, None)
+        others = len(absent) - _STRAYS_SHOWN
+        if others > 0 and self._unknown_id_timeout is not None:
+            logging.warning("schemas_rejected", pipeline=self._pipeline, count=others, reason="unknown to the registry")
 
     def _extend(self, schema_id: int, text: str, *, is_settled: bool = False) -> None:
         """Extend the plan by a schema. `is_settled`: it is there, and what its keys lack then, the registry lacks."""
@@ -391,7 +415,7 @@ class Schemas:
         try:
             plan = self._hold.ask(decrypting, self._id_name(schema_id))
         except SchemaNotFound as error:
-            self._reject_absent(schema_id, error)
+            self.plan = self.plan.reject(schema_id, _reason(schema_id, error))
         else:
             self.plan = self._admission.extended(plan, schema_id, text)
 
@@ -408,6 +432,13 @@ class Schemas:
         logging.event(
             "schema_admitted", pipeline=self._pipeline, schema_id=schema_id, decoder=decoder, fields=fields, **part
         )
+
+
+def _reason(schema_id: int, error: SchemaNotFound) -> str:
+    """Return why the records of an id are rejected."""
+    if isinstance(error, ReferenceNotFound | NotAsked):
+        return str(error)
+    return f"schema id {show_id(schema_id)} is unknown to the registry"
 
 
 class _KeySchemas(Schemas):
@@ -450,7 +481,7 @@ class _Wrapped:
 
     def _around(self, text: str) -> str:
         try:
-            fields = [{"name": self.field, "type": json.loads(text)}]
-        except ValueError:
+            fields = [{"name": self.field, "type": read_json(text)}]
+        except UnsupportedSchema:
             return text  # no Avro, such as Protobuf: rejected as it is
         return json.dumps({"type": "record", "name": KEY_RECORD, "fields": fields})

@@ -1,6 +1,5 @@
 """`headrace schema accept`: shows schema ids that mean other schemas than before, and stores their new meaning."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from uuid import UUID
 
 from rich.console import Console
 
+from writer.avro.schema_text import read_json
 from writer.avro.wire_format import CONFLUENT, Ids, show_id
 from writer.clients.driver_endpoint import check_no_driver
 from writer.config.pipeline import Pipeline
@@ -107,7 +107,7 @@ def look(source: SchemaSource, ids: Ids, schema_id: int, before: int) -> SchemaM
     found = meant(text)
     if found is None:
         return SchemaMeaning(schema_id, before, None, "no_avro", "")
-    raw = json.loads(text)
+    raw = read_json(text)
     name = f"{raw.get('name')}, {plural(len(raw.get('fields', ())), 'field')}" if isinstance(raw, dict) else str(raw)
     return SchemaMeaning(schema_id, before, found, "same" if found == before else "other", name)
 

@@ -1,4 +1,4 @@
-"""Runs a real Kafka broker on loopback: one KRaft node, for the demo and the tests."""
+"""Runs a real Kafka broker, on loopback unless told: one KRaft node, for the demo and the tests."""
 
 import base64
 import os
@@ -34,7 +34,7 @@ class Broker(Server):
 
     One that `joins` another, which runs already, is a further broker of its cluster, and no controller. A directory
     that holds data is opened again as the same cluster. `overrides` are lines of server.properties that win over the
-    ones written here.
+    ones written here. `host`: an address of this machine, where it listens.
     """
 
     def __init__(
@@ -45,15 +45,18 @@ class Broker(Server):
         auto_create: bool = False,
         joins: "Broker | None" = None,
         overrides: Mapping[str, str] | None = None,
+        host: str = LOOPBACK,
     ) -> None:
         self._directory = directory.absolute()
+        self.host = host
         free = free_ports(2)
         self.port = port or free[0]
         self.controller_port = free[1]
         self._joins = joins
         self._settings = {
-            **_settings(self._directory, self.port, self.controller_port),
-            **({} if joins is None else _second_broker_settings(self.port, joins.controller_port)),
+            **_settings(self._directory, host, self.port, self.controller_port),
+            "controller.quorum.voters": (joins or self).voter,
+            **({} if joins is None else _second_broker_settings(host, self.port)),
             "auto.create.topics.enable": str(auto_create).lower(),
             **(overrides or {}),
         }
@@ -62,7 +65,12 @@ class Broker(Server):
     @property
     def bootstrap(self) -> str:
         """`host:port`, as Kafka clients take it."""
-        return f"{LOOPBACK}:{self.port}"
+        return f"{self.host}:{self.port}"
+
+    @property
+    def voter(self) -> str:
+        """The controller, as `controller.quorum.voters` names it."""
+        return f"{NODE_ID}@{self.host}:{self.controller_port}"
 
     def launch(self) -> None:
         """Format the directory if it is new and start the broker. `wait` waits until it answers.
@@ -71,7 +79,7 @@ class Broker(Server):
         """
         jars = java_artifacts.fetch("kafka", progress=lambda _: None)
         java = java_artifacts.java()
-        require_free("kafka", self.port)
+        require_free("kafka", self.port, self.host)
         self._directory.mkdir(parents=True, exist_ok=True)
         properties = self._directory / "server.properties"
         properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
@@ -117,7 +125,7 @@ class Broker(Server):
             raise ServerFailed(f"kafka cannot format {self._directory}: {output}")
 
     def _answers(self) -> bool:
-        if not is_listening(self.port):
+        if not is_listening(self.port, self.host):
             return False
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         try:
@@ -142,13 +150,12 @@ def create_topics(bootstrap: str, topics: Mapping[str, int]) -> None:
                 raise
 
 
-def _settings(directory: Path, port: int, controller_port: int) -> dict[str, str]:
+def _settings(directory: Path, host: str, port: int, controller_port: int) -> dict[str, str]:
     return {
         "process.roles": "broker,controller",
         "node.id": str(NODE_ID),
-        "controller.quorum.voters": f"{NODE_ID}@{LOOPBACK}:{controller_port}",
-        "listeners": f"PLAINTEXT://{LOOPBACK}:{port},CONTROLLER://{LOOPBACK}:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
+        "listeners": f"PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{host}:{port}",
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": f"{directory}/data",
@@ -168,13 +175,12 @@ def _settings(directory: Path, port: int, controller_port: int) -> dict[str, str
     }
 
 
-def _second_broker_settings(port: int, controller_port: int) -> dict[str, str]:
-    """What is other for a second broker of the cluster with that controller."""
+def _second_broker_settings(host: str, port: int) -> dict[str, str]:
+    """Return the settings that differ for a second broker of a cluster, which is no controller."""
     return {
         "process.roles": "broker",
         "node.id": str(NODE_ID + 1),
-        "controller.quorum.voters": f"{NODE_ID}@{LOOPBACK}:{controller_port}",
-        "listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
+        "listeners": f"PLAINTEXT://{host}:{port}",
     }
 
 

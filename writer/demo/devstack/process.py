@@ -162,29 +162,29 @@ def free_ports(count: int) -> list[int]:
     raise ServerFailed(f"fewer than {count} of the ports {PORTS.start} to {PORTS.stop - 1} are free on {LOOPBACK}.")
 
 
-def is_free(port: int) -> bool:
-    """Return whether a server could listen on this loopback port now."""
+def is_free(port: int, host: str = LOOPBACK) -> bool:
+    """Return whether a server could listen on this port of this machine now."""
     with socket.socket() as probe:
         # Java sets it, too: connections in TIME_WAIT do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((LOOPBACK, port))
+            probe.bind((host, port))
         except OSError:
             return False
         return True
 
 
-def require_free(name: str, port: int) -> None:
+def require_free(name: str, port: int, host: str = LOOPBACK) -> None:
     """Raise ServerFailed if something already listens on the port: it would answer in the server's place."""
-    if not is_free(port):
-        raise ServerFailed(f"{name} cannot listen on {LOOPBACK}:{port}: the port is taken. Stop what runs there.")
+    if not is_free(port, host):
+        raise ServerFailed(f"{name} cannot listen on {host}:{port}: the port is taken. Stop what runs there.")
 
 
-def is_listening(port: int) -> bool:
-    """Return whether a connection to this loopback port is accepted."""
+def is_listening(port: int, host: str = LOOPBACK) -> bool:
+    """Return whether a connection to this port is accepted."""
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex((LOOPBACK, port)) == 0
+        return probe.connect_ex((host, port)) == 0
 
 
 def java_options(directory: Path, *, heap_megabytes: int) -> list[str]:

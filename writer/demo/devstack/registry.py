@@ -1,4 +1,4 @@
-"""Runs a real schema registry on loopback: Apicurio with Confluent's API, for the demo and the tests."""
+"""Runs a real schema registry, on loopback unless told: Apicurio with Confluent's API, for the demo and the tests."""
 
 import json
 from datetime import timedelta
@@ -18,10 +18,14 @@ _ANSWER_WITHIN_S = 10.0
 
 
 class Registry(Server):
-    """A registry, compatibility BACKWARD as Confluent's. The directory keeps its schemas and their ids."""
+    """A registry, compatibility BACKWARD as Confluent's. The directory keeps its schemas and their ids.
 
-    def __init__(self, directory: Path, *, port: int | None = None) -> None:
+    `host`: an address of this machine, where it listens.
+    """
+
+    def __init__(self, directory: Path, *, port: int | None = None, host: str = LOOPBACK) -> None:
         self._directory = directory.absolute()
+        self._host = host
         free = free_ports(2)
         self.port = port or free[0]
         self._management_port = free[1]
@@ -29,16 +33,16 @@ class Registry(Server):
     @property
     def url(self) -> str:
         """The base address, as clients of Confluent's registry take it."""
-        return f"http://{LOOPBACK}:{self.port}{PATH}"
+        return f"http://{self._host}:{self.port}{PATH}"
 
     def launch(self) -> None:
         """Start the registry. `wait` waits until it answers. Raises ArtifactError, JavaMissing, ServerFailed."""
         home = java_artifacts.fetch("registry", progress=lambda _: None)
         java = java_artifacts.java(JAVA_MIN)
-        require_free("registry", self.port)
+        require_free("registry", self.port, self._host)
         self._directory.mkdir(parents=True, exist_ok=True)
         options = {
-            "quarkus.http.host": LOOPBACK,
+            "quarkus.http.host": self._host,
             "quarkus.http.port": self.port,
             # Unset, it would listen on 0.0.0.0:9000.
             "quarkus.management.host": LOOPBACK,

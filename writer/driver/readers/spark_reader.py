@@ -159,7 +159,7 @@ class SparkReader:
         """
         there = self._marks_before({source: offset for source, offset in offsets.items() if source in marks})
         for source, mark in there.items():
-            if not mark.continues(marks[source]):
+            if mark.contradicts(marks[source]):
                 raise LogMoved(
                     f"the log of {source[0]}/{source[1]} has other records before offset {offsets[source]} than were "
                     "read"
@@ -175,7 +175,7 @@ class SparkReader:
         if gone := marks.keys() - self._check_unchanged(ends, marks):
             topic, partition = min(gone)
             raise LogMoved(f"the log of {topic}/{partition} lost records while they were read")
-        report.marks = dict(marks)
+        report.marks = {source: mark for source, mark in marks.items() if not mark.is_damaged}
         scan = _scan(carried)
         builder.check_handed_over(report, _handed_over(scan))
         report.ranges = _pieces(scan)

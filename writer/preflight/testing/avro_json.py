@@ -14,12 +14,10 @@ from io import BytesIO
 from typing import Any
 
 from fastavro import schemaless_writer
-from fastavro.schema import parse_schema
 
+from writer.avro.schema_text import Schema, parse_schema
 from writer.config.base import did_you_mean
 
-# Avro schemas are JSON: str | list | dict.
-Schema = Any
 # Where a value is: names of fields, positions in lists.
 ValuePath = tuple[str, ...]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,29 +42,24 @@ class AvroEncoder:
     """Encodes values of one schema, of any type."""
 
     def __init__(self, text: str) -> None:
-        """Raise ValueError for what is no Avro schema."""
-        self._named = dict[str, Schema]()
-        try:
-            self._root = parse_schema(json.loads(text), named_schemas=self._named, _force=True)
-        # fastavro raises many kinds, such as KeyError for a missing "items".
-        except Exception as error:
-            raise ValueError(f"no Avro schema: {type(error).__name__}: {error}") from error
+        """Raise UnsupportedSchema for what is no Avro schema."""
+        self._form = parse_schema(text)
 
     def __call__(self, value: Any) -> bytes:
         """Return the binary form of a value. Raises NotOfType."""
         out = BytesIO()
-        self._write(out, value, self._root, ())
+        self._write(out, value, self._form.root, ())
         return out.getvalue()
 
     def _write(self, out: BytesIO, value: Any, kind: Schema, path: ValuePath) -> None:
-        kind = self._resolve(kind)
+        kind = self._form.resolve(kind)
         if isinstance(kind, list):
             number, inner = self._branch(value, kind, path)
             schemaless_writer(out, "long", number)
             self._write(out, inner, kind[number], path)
             return
         match type_name(kind):
-            case "record" | "error":
+            case "record":
                 self._record(out, _of(dict, value, path), kind, path)
             case "array":
                 for position, item in _block(out, list(enumerate(_of(list, value, path)))):
@@ -113,14 +106,10 @@ class AvroEncoder:
 
     def _branch_name(self, kind: Schema) -> str:
         """Return the name of a type in a union: in full, of a type that has one."""
-        kind = self._resolve(kind)
+        kind = self._form.resolve(kind)
         if isinstance(kind, dict) and "name" in kind:
             return str(kind["name"])
         return type_name(kind)
-
-    def _resolve(self, kind: Schema) -> Schema:
-        """Return the schema of a named type that is used by its name."""
-        return self._named.get(kind, kind) if isinstance(kind, str) else kind
 
 
 def type_name(kind: Schema) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.avro.schema import UnsupportedSchema, fingerprint
+from writer.avro.fingerprint import crc_fingerprint
+from writer.avro.schema_text import UnsupportedSchema
 from writer.avro.wire_format import CONFLUENT, Part, Wire
 from writer.clients.kafka_sample import RECORDS
 from writer.config.pipeline import Pipeline
@@ -37,7 +38,7 @@ def make_sample(
         key_wire = key.wire.fixed
     keys = _Registry(folder, "key", key_wire)
     for path in file.registered:
-        values.encoder(path, "registered")
+        values.register(path, "registered")
     topic = file.topic or next(iter(pipeline.topics.names), None)
     rows = list[dict[str, Any]]()
     places = dict[str, RecordPosition]()
@@ -98,21 +99,29 @@ class _Registry:
         self._texts = dict[Path, str]()
         self._encoder = cache(AvroEncoder)
 
-    def encoder(self, path: Path, where: str) -> AvroEncoder:
-        """Return the encoder of a schema, which has an id from then on. Raises Unusable."""
+    def register(self, path: Path, where: str) -> None:
+        """Give a text an id, also one that is no schema, as a registry may have it. Raises Unusable."""
+        if path in self._texts:
+            return
         try:
-            if path not in self._texts:
-                text = (self._folder / path).read_text(encoding="utf-8")
-                self._ids[path] = self._new_id(text)
-                self._texts[path] = text
-            return self._encoder(self._texts[path])
-        except (OSError, UnsupportedSchema, ValueError) as error:
+            text = (self._folder / path).read_text(encoding="utf-8")
+            self._ids[path] = self._new_id(text)
+        except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise Unusable(f"{where}: {self._folder / path}: {why}") from error
+        self._texts[path] = text
+
+    def encoder(self, path: Path, where: str) -> AvroEncoder:
+        """Return the encoder of a schema, which has an id from then on. Raises Unusable."""
+        self.register(path, where)
+        try:
+            return self._encoder(self._texts[path])
+        except UnsupportedSchema as error:
+            raise Unusable(f"{where}: {self._folder / path}: {error}") from error
 
     def _new_id(self, text: str) -> int:
         if self._wire.ids == "fingerprint":
-            return fingerprint(text)
+            return crc_fingerprint(text)
         if self._wire.schema_id is not None:
             return self._wire.schema_id
         return len(self._ids) + 1

@@ -1,0 +1,85 @@
+"""A real driver with its JVM, whose wall clock steps under it while records come: commits go on."""
+
+import re
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests import oracle
+from tests.writing import Site, Writer
+
+COMPILER = shutil.which("cc")
+WITHIN_S = 180  # for two commits: a step back lets the query begin anew, which takes 70 s and more
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(500),
+    pytest.mark.skipif(COMPILER is None, reason="there is no C compiler to build a stepping clock with"),
+]
+
+
+class SteppingClock:
+    """A wall clock for processes, apart from this one's. Their monotonic clock stays as it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._offset = folder / "offset"
+        self._library = folder / "stepping_clock.so"
+        self.step(0)
+        source = Path(__file__).parents[1] / "stepping_clock.c"
+        subprocess.run([str(COMPILER), "-shared", "-fPIC", "-O1", "-o", self._library, source], check=True)
+
+    def step(self, seconds: int) -> None:
+        """Put the clock ahead of the true one; below 0: behind."""
+        with self._offset.open("r+b" if self._offset.exists() else "wb") as file:
+            file.write(struct.pack("=q", seconds))
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables of a process that goes by it, and of all that it starts."""
+        return {"LD_PRELOAD": str(self._library), "STEPPING_CLOCK": str(self._offset)}
+
+
+def feed_until(site: Site, topic: str, writer: Writer, commits: int) -> float:
+    """Send records until the driver has made so many commits. Returns the seconds that took."""
+    began_s = time.monotonic()
+
+    def is_committed() -> bool:
+        site.fill(topic, 10)
+        time.sleep(0.5)
+        return writer.commits() >= commits
+
+    writer.until(is_committed, WITHIN_S)
+    return time.monotonic() - began_s
+
+
+@pytest.mark.parametrize("step_s", [-3_600, 3_600])
+@pytest.mark.parametrize("reader", ["native", "spark"])
+def test_commits_go_on_after_a_step_of_the_clock_of_driver_and_jvm(
+    site: Site, topic: Callable[..., str], reader: str, step_s: int
+) -> None:
+    name = topic(2)
+    clock = SteppingClock(site.root)
+    site.reader = reader
+    lake = site.pipeline("events", [name], commit={"max_delay": "3 s"})
+    site.fill(name, 100)
+    writer = site.start(env=clock.environment)
+    try:
+        writer.until(lambda: writer.commits() >= 1)
+        feed_until(site, name, writer, 3)
+        clock.step(step_s)
+        stepped = writer.commits()
+        passed_s = feed_until(site, name, writer, stepped + 2)
+        assert passed_s < WITHIN_S
+        writer.until(lambda: "clock_stepped" in writer.said(), WITHIN_S)
+        said = writer.stop()
+        steps_s = [float(seconds) for seconds in re.findall(r"clock_stepped.* seconds=(-?[\d.]+)", said)]
+        assert step_s == pytest.approx(sum(steps_s), abs=2), said
+    finally:
+        writer.kill()
+    site.once()
+    oracle.check(lake, "events", site.ends(name))

@@ -1,0 +1,360 @@
+"""Reads the text of a schema, as leniently as Java's parser does, into one form. Pure.
+
+A schema is refused for what makes its values unreadable, and by a sentence; whatever a text holds, nothing else is
+raised. Names are looked up as Avro 1.12 defines ("Names"): a short name means the type of the namespace around it, or
+else the one without a namespace; it may stand before its definition. Defaults are not looked at. (docs/adr/0053)
+
+The form: names of types, and their aliases, are full; each type is defined where it is named first, and is its full
+name from there on; `error` is `record`; an attribute that is of no use to its type is gone, and so is a logical type
+that its type does not have. All other attributes stay. Where some stand beside a name, or around a type,
+the type is the `type` of an object with them: its definition, even where it was defined before.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Schema = Any  # Avro schemas are JSON: str | list | dict
+PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+NAMED = frozenset(("record", "error", "enum", "fixed"))
+KEYWORDS = PRIMITIVES | NAMED | {"array", "map"}
+PARTS_MAX = 20_000  # a table with more columns is none
+DEPTH_MAX = 64
+TEXT_MAX = 2**24  # characters; registries take a megabyte by default
+INT_MAX = 2**31 - 1  # bytes of the largest record, and what Java counts digits by
+_NESTING_MAX = 500  # of brackets: Python's stack ends at twice as many
+_SHOWN = 80  # characters of a name in a message
+_PARTS = {"fields", "symbols", "size", "items", "values"}  # keys that belong to one kind of type each
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|//[^\n]*|/\*.*?\*/|[\[\]{}]', re.DOTALL)
+_BYTE_ORDER_MARK = "\ufeff"
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and halves of a pair
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class UnsupportedSchema(ValueError):
+    """A schema whose records cannot become rows. Its message names the part and the reason."""
+
+
+@dataclass(frozen=True)
+class SchemaForm:
+    """A schema in its one form, and every named type by its full name."""
+
+    root: Schema
+    named: Mapping[str, Schema]
+
+    def resolve(self, schema: Schema) -> Schema:
+        """Replace a name by its definition, and an object around a type by the type."""
+        while isinstance(schema, dict) and isinstance(schema["type"], dict | list):
+            schema = schema["type"]
+        return self.named[schema] if isinstance(schema, str) and schema in self.named else schema
+
+
+def read_json(text: str, parse_float: Callable[[str], float] = float) -> Any:
+    """Read JSON with comments, `//` and `/* */`, and a byte order mark. Raises UnsupportedSchema for other text.
+
+    Of a key that stands twice, the last counts, as in Java. `parse_float`: reads a number with a point or an exponent.
+    """
+    if len(text) > TEXT_MAX:
+        raise _refusal(f"its text has {len(text):,} characters, and may have {TEXT_MAX:,}")
+    text = text.removeprefix(_BYTE_ORDER_MARK)
+    if "/" in text:
+        text = _TOKEN.sub(_blank, text)
+    if text.count("[") + text.count("{") > _NESTING_MAX and _nesting(text) > _NESTING_MAX:
+        raise _refusal(f"its text has more than {_NESTING_MAX} brackets inside one another")
+    try:
+        return json.loads(text, parse_float=parse_float)
+    except json.JSONDecodeError as error:
+        raise _refusal(f"its text is no JSON: {error}") from None
+    except ValueError:  # Python reads no number of more digits
+        raise _refusal("its text has a number of thousands of digits") from None
+
+
+def parse_schema(text: str) -> SchemaForm:
+    """Parse a schema's JSON text, of any type. Raises UnsupportedSchema."""
+    document = read_json(text)
+    form = _Form(document)
+    return SchemaForm(form.write(document, _Place()), form.named)
+
+
+def full_name(schema: Mapping[str, Any], space: str = "") -> str | None:
+    """Return the full name of a named type; None where it has none. Avro 1.12, "Names".
+
+    `space`: the namespace around it, which counts where its own is no text.
+    """
+    name = schema.get("name")
+    if not isinstance(name, str):
+        return None
+    own = schema.get("namespace")
+    return _qualified(name, own if isinstance(own, str) else space)
+
+
+def _qualified(name: str, space: str) -> str:
+    if "." in name:
+        return name.removeprefix(".") if name.rfind(".") == 0 else name
+    return f"{space}.{name}" if space else name
+
+
+def _blank(token: re.Match[str]) -> str:
+    """Return a blank for a comment, and all else as it is."""
+    return " " if token[0][0] == "/" else token[0]
+
+
+def _nesting(text: str) -> int:
+    """Return how many brackets stand inside one another at most."""
+    depth = 0
+    deepest = 0
+    for token in _TOKEN.finditer(text):
+        depth += (token[0] in ("[", "{")) - (token[0] in ("]", "}"))
+        deepest = max(deepest, depth)
+    return deepest
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a part of a schema stands: the fields that lead to it, the namespace around it, and its depth."""
+
+    path: tuple[str, ...] = ()
+    space: str = ""
+    depth: int = 0
+
+    def inner(self, *, field: str | None = None, space: str | None = None) -> "_Place":
+        path = self.path if field is None else (*self.path, field)
+        return _Place(path, self.space if space is None else space, self.depth + 1)
+
+    def __str__(self) -> str:
+        return f"field {shown('.'.join(self.path))}" if self.path else "it"
+
+
+class _Form:
+    """Writes the form of one schema."""
+
+    def __init__(self, document: Any) -> None:
+        self.named: dict[str, dict[str, Any]] = {}
+        self._definitions: dict[str, tuple[Mapping[str, Any], str]] = {}  # full name → as it stands, and the namespace
+        self._parts = 0
+        for schema, space in find_definitions(document):
+            name = full_name(schema, space)
+            if name is None:
+                continue
+            before, _ = self._definitions.setdefault(name, (schema, space))
+            if _unnamed(before) != _unnamed(schema):
+                raise _refusal(f"type {shown(name)} is defined twice, and not alike")
+
+    def write(self, schema: Any, place: _Place) -> Schema:
+        """Return a type in its form. Raises UnsupportedSchema."""
+        self._parts += 1
+        if self._parts > PARTS_MAX:
+            raise UnsupportedSchema(f"it has more than {PARTS_MAX:,} parts; split it")
+        if place.depth > DEPTH_MAX:
+            raise UnsupportedSchema(f"it is more than {DEPTH_MAX} levels deep; flatten it")
+        if isinstance(schema, str):
+            return schema if schema in PRIMITIVES else self._write_name(schema, place)
+        if isinstance(schema, list):
+            return [self.write(branch, place.inner()) for branch in schema]
+        if not isinstance(schema, dict):
+            raise _refusal(f"{place} is {_kind_of(schema)}, and no type")
+        if "type" not in schema:
+            raise _refusal(f"{place} is an object without a 'type'")
+        kind = schema["type"]
+        match kind:
+            case "record" | "error" | "enum" | "fixed":
+                return self._write_definition(schema, place)
+            case "array" | "map":
+                part = "items" if kind == "array" else "values"
+                if part not in schema:
+                    raise _refusal(f"{place} is of type {kind}, without {part!r}")
+                return {"type": kind, part: self.write(schema[part], place.inner()), **_attributes(schema)}
+            case str() if kind in PRIMITIVES:
+                attributes = _attributes(schema)
+                return {"type": kind, **attributes} if attributes and kind != "null" else kind
+        return self._write_around(schema, place)
+
+    def _write_around(self, schema: Mapping[str, Any], place: _Place) -> Schema:
+        """Return a type with the attributes of the object around it."""
+        inner = self.write(schema["type"], place.inner())
+        attributes = {key: value for key, value in _attributes(schema).items() if key != "logicalType"}
+        if not attributes or inner == "null":
+            return inner
+        if isinstance(inner, str):
+            inner = self.named.get(inner, {"type": inner})
+        return {"type": inner, **attributes}
+
+    def _write_name(self, name: str, place: _Place) -> Schema:
+        """Return the type of a name: its definition where it is the first."""
+        full = _qualified(name, place.space)
+        if full not in self._definitions and "." not in name:
+            full = name
+        if full not in self._definitions:
+            if name in KEYWORDS:
+                raise _refusal(f"{place} is a bare {name!r}, which stands in an object of its own")
+            raise _refusal(f"{place} is of type {shown(name)}, which is defined nowhere in the schema")
+        if full in self.named:
+            return full
+        schema, space = self._definitions[full]
+        return self._write_definition(schema, _Place(place.path, space, place.depth))
+
+    def _write_definition(self, schema: Mapping[str, Any], place: _Place) -> Schema:
+        kind = schema["type"]
+        name = full_name(schema, place.space)
+        if name is None:
+            raise _refusal(f"{place} is of type {kind}, without a name")
+        if name in self.named:
+            return name
+        _check_name(name, f"the {kind} of {place}")
+        if name.endswith("."):
+            raise _refusal(f"the {kind} of {place} has an empty name in its namespace")
+        if name in PRIMITIVES:
+            raise _refusal(f"the {kind} of {place} is named {name!r}, like a type of Avro; rename it")
+        form: dict[str, Any] = {"type": "record" if kind == "error" else kind, "name": name, **_attributes(schema)}
+        self.named[name] = form
+        space = name.rpartition(".")[0]
+        if "aliases" in schema:
+            form["aliases"] = [_qualified(alias, space) for alias in _aliases(schema, f"{kind} {shown(name)}")]
+        match kind:
+            case "enum":
+                form["symbols"] = _symbols(schema, name)
+            case "fixed":
+                form["size"] = _size(schema, name)
+                _drop_bad_decimal(form)
+            case _:
+                form["fields"] = self._write_fields(schema, name, place.inner(space=space))
+        return form
+
+    def _write_fields(self, schema: Mapping[str, Any], name: str, place: _Place) -> list[dict[str, Any]]:
+        fields = schema.get("fields")
+        if not isinstance(fields, list):
+            raise _refusal(f"record {shown(name)} has no list of fields")
+        names: set[str] = set()
+        forms: list[dict[str, Any]] = []
+        for field in fields:
+            if not isinstance(field, dict) or not isinstance(field.get("name"), str):
+                raise _refusal(f"record {shown(name)} has a field without a name")
+            _check_name(field["name"], f"a field of record {shown(name)}")
+            if field["name"] in names:
+                raise _refusal(f"record {shown(name)} has two fields {shown(field['name'])}")
+            names.add(field["name"])
+            forms.append(self._write_field(field, place))
+        return forms
+
+    def _write_field(self, field: Mapping[str, Any], place: _Place) -> dict[str, Any]:
+        inside = _Place((*place.path, field["name"]), place.space, place.depth)
+        if "type" not in field:
+            raise _refusal(f"{inside} has no type")
+        form = {**field, "type": self.write(field["type"], inside)}
+        if "aliases" in field:
+            form["aliases"] = _aliases(field, str(inside))
+        return form
+
+
+def find_definitions(document: Any) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield the named types of a schema as they stand, each with the namespace around it, in their order."""
+    pending: list[tuple[Any, str, int]] = [(document, "", 0)]
+    while pending:
+        schema, space, depth = pending.pop()
+        if depth > 2 * DEPTH_MAX:
+            continue  # `write` refuses it
+        if isinstance(schema, list):
+            pending += [(branch, space, depth + 1) for branch in reversed(schema)]
+        if not isinstance(schema, dict):
+            continue
+        kind = schema.get("type")
+        if isinstance(kind, dict | list):
+            pending.append((kind, space, depth + 1))
+        if not isinstance(kind, str):
+            continue
+        if kind in NAMED:
+            yield schema, space
+            space = (full_name(schema, space) or "").rpartition(".")[0]
+        parts = [schema[key] for key, of in (("items", "array"), ("values", "map")) if kind == of and key in schema]
+        if kind in ("record", "error") and isinstance(schema.get("fields"), list):
+            parts = [field.get("type") for field in schema["fields"] if isinstance(field, dict)]
+        pending += [(part, space, depth + 1) for part in reversed(parts)]
+
+
+def _unnamed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a named type without its name, which may be short or full, and without its words for people."""
+    return {key: value for key, value in schema.items() if key not in ("name", "namespace", "doc")}
+
+
+def _attributes(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what stands in a type besides what makes it, without a logical type that it does not have."""
+    kept = {key: value for key, value in schema.items() if key not in _PARTS and key not in _NAME_PARTS}
+    if not isinstance(kept.get("logicalType", ""), str):
+        del kept["logicalType"]
+    if schema["type"] == "bytes":
+        _drop_bad_decimal(kept)
+    return kept
+
+
+_NAME_PARTS = {"type", "name", "namespace", "aliases"}
+
+
+def _drop_bad_decimal(part: dict[str, Any]) -> None:
+    """Take off the logical type of an invalid decimal, as Avro defines. `part`: of bytes, or of a fixed type."""
+    if part.get("logicalType") != "decimal":
+        return
+    precision = part.get("precision")
+    scale = part.get("scale", 0)
+    is_decimal = type(precision) is int and type(scale) is int and 0 <= scale <= precision <= INT_MAX and precision >= 1
+    if is_decimal and "size" in part:
+        # Avro 1.12, "Decimal": at most floor(log10(2^(8n-1) - 1)) digits. No power of 2 is one of 10, so the 1 is
+        # nothing.
+        size = part["size"]
+        is_decimal = size > 0 and precision <= math.floor((8 * size - 1) * math.log10(2))
+    if not is_decimal:
+        del part["logicalType"]
+
+
+def _symbols(schema: Mapping[str, Any], name: str) -> list[str]:
+    symbols = schema.get("symbols")
+    if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
+        raise _refusal(f"enum {shown(name)} has no list of symbols")
+    if not symbols:
+        raise _refusal(f"enum {shown(name)} has no symbols; give it one")
+    if any(map(_SURROGATE.search, symbols)):
+        raise _refusal(f"enum {shown(name)} has a symbol that is no text: half of a pair of characters")
+    return symbols
+
+
+def _size(schema: Mapping[str, Any], name: str) -> int:
+    size = schema.get("size")
+    if type(size) is not int:
+        raise _refusal(f"fixed {shown(name)} has no size")
+    if size < 0:
+        raise _refusal(f"fixed {shown(name)} has a negative size; make it positive")
+    if size > INT_MAX:
+        raise _refusal(f"fixed {shown(name)} is larger than any record")
+    return size
+
+
+def _aliases(schema: Mapping[str, Any], where: str) -> list[str]:
+    aliases = schema["aliases"]
+    if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
+        raise _refusal(f"the aliases of {where} are no list of names")
+    for alias in aliases:
+        _check_name(alias, f"an alias of {where}")
+    return list(aliases)
+
+
+def _check_name(name: str, where: str) -> None:
+    """Raise UnsupportedSchema for what no table, page or log can show as a name."""
+    if not name:
+        raise _refusal(f"{where} has an empty name")
+    if _UNPRINTABLE.search(name):
+        raise _refusal(f"{where} is named {shown(name)}, with a control character or half of a pair of characters")
+
+
+def shown(name: str) -> str:
+    """Return a name in quotes, as much of it as a person reads."""
+    return ascii(name[:_SHOWN]) + "…" if len(name) > _SHOWN else repr(name)
+
+
+def _kind_of(value: Any) -> str:
+    return {bool: "true or false", type(None): "null"}.get(type(value), "a number")
+
+
+def _refusal(reason: str) -> UnsupportedSchema:
+    return UnsupportedSchema(f"not an Avro schema: {reason}")

@@ -1,0 +1,89 @@
+"""Writes numbers, and sample values of a schema, in Avro's binary encoding. Pure. (Avro 1.12, "Binary Encoding")"""
+
+import struct
+from collections.abc import Iterator
+
+from writer.avro import schema as avro
+
+_GROUP = 0x7F  # bits of a number, in each of its bytes
+_MORE = 0x80  # set in each byte of a number but the last
+
+
+def write_samples(record: avro.Record, count: int) -> Iterator[bytes]:
+    """Yield values of a record, the same at each call, through every branch: what a decoder is probed with."""
+    for number in range(count):
+        yield _write_sample(record, record.root, number)
+
+
+def write_long(value: int) -> bytes:
+    """Return a number of at most 64 bits: zig-zag, of variable length."""
+    rest = (value << 1) ^ (value >> 63)
+    encoded = bytearray()
+    while rest & ~_GROUP:
+        encoded.append((rest & _GROUP) | _MORE)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
+
+
+def _write_sample(record: avro.Record, schema: avro.Schema, number: int) -> bytes:
+    schema = record.resolve(schema)
+    if isinstance(schema, list):
+        index = number % len(schema)
+        return write_long(index) + _write_sample(record, schema[index], number)
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    match kind:
+        case "record":
+            return b"".join(_write_sample(record, field["type"], number) for field in schema["fields"])
+        case "array":
+            return _write_items([_write_sample(record, schema["items"], number + item) for item in range(number % 3)])
+        case "map":
+            keys = (_write_bytes(f"k{item}".encode()) for item in range(number % 3))
+            return _write_items(
+                [key + _write_sample(record, schema["values"], number + item) for item, key in enumerate(keys)]
+            )
+        case "enum":
+            return write_long(number % len(schema["symbols"]))
+        case "bytes" | "fixed" if avro.decimal_digits(schema) is not None:
+            return _write_decimal(schema, number)
+        case "fixed":
+            return bytes([number % 100]) * int(schema["size"])
+        case primitive:
+            return _write_primitive(primitive, number)
+
+
+def _write_primitive(kind: str, number: int) -> bytes:
+    match kind:
+        case "boolean":
+            return bytes([number % 2 == 0])
+        case "int" | "long":
+            return write_long((number * 7919) % 2**20)
+        case "float":
+            return struct.pack("<f", number / 4)
+        case "double":
+            return struct.pack("<d", number / 4)
+        case "bytes":
+            return _write_bytes(bytes([number % 256]) * (number % 5))
+        case "string":
+            return _write_bytes(f"é{number}".encode() * (number % 4))
+    return b""
+
+
+def _write_decimal(schema: avro.Schema, number: int) -> bytes:
+    """Return a decimal of one byte, or of the size of its fixed type, whose digits the precision allows."""
+    precision, _ = avro.decimal_digits(schema) or (1, 0)
+    digits = 10 ** min(precision, 3)
+    unscaled = number % 2**7 % digits * (-1 if number % 2 else 1)
+    if schema["type"] == "fixed":
+        size = int(schema["size"])
+        return int.to_bytes(unscaled, size, "big", signed=True)
+    return _write_bytes(int.to_bytes(unscaled, 1, "big", signed=True))
+
+
+def _write_bytes(content: bytes) -> bytes:
+    return write_long(len(content)) + content
+
+
+def _write_items(items: list[bytes]) -> bytes:
+    """Return the items of an array or map, in one block."""
+    return write_long(len(items)) + b"".join(items) + b"\0" if items else b"\0"
