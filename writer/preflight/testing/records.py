@@ -55,9 +55,7 @@ def make_sample(
             )
         places[label] = (*source, offset)
         next_offsets[source] = offset + 1
-        headers = [
-            {"key": name, "value": None if text is None else text.encode()} for name, text in spec.headers.items()
-        ]
+        headers = _headers(spec.headers)
         if spec.hex is None:
             value = values.encode(spec.value, spec.schema_file or file.schema_file, f"{where}.value", headers)
         else:
@@ -86,6 +84,10 @@ def make_sample(
     topics = sorted({row["topic"] for row in rows})
     schemas = SavedSchemas([*values.schemas(topics), *keys.schemas(topics)])
     return SavedSample(name, topics, pa.RecordBatch.from_pylist(rows, schema=RECORDS), schemas), places
+
+
+def _headers(texts: Mapping[str, str | None]) -> list[dict[str, Any]]:
+    return [{"key": name, "value": None if text is None else text.encode()} for name, text in texts.items()]
 
 
 class _Registry:
