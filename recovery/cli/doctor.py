@@ -133,7 +133,9 @@ def _words(level: RecoveryLevel, one: CheckpointExamination) -> str:
 
 def _of_pipelines(path: Path, only: list[str] | None) -> list[CheckpointExamination]:
     settings = load(path)
-    cluster = answering(kafka_sample.asked(settings.kafka))  # once: all pipelines share the wait for a silent broker
+    cluster = answering(
+        kafka_sample.open_cluster(settings.kafka)
+    )  # once: all pipelines share the wait for a silent broker
     found = []
     for name in settings.chosen(only):
         try:

@@ -58,7 +58,7 @@ def test_ends_starts_and_retention_are_the_broker_s(cluster: Cluster, bootstrap:
 def test_topics_are_described_again_where_the_client_waited_for_a_broker_that_went(
     cluster: Cluster, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, once = topic(3), cluster._described_once
+    name, once = topic(3), cluster._describe_once
     waited = iter([BrokerUnreachable("Failed while waiting for controller")])
 
     def described(topics: TopicCollection) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def test_topics_are_described_again_where_the_client_waited_for_a_broker_that_we
             raise error
         return once(topics)
 
-    monkeypatch.setattr(cluster, "_described_once", described)
+    monkeypatch.setattr(cluster, "_describe_once", described)
     assert cluster.topics([name])[name].partitions == 3
     silent = Cluster("127.0.0.1:1", timedelta(seconds=1))
     with pytest.raises(BrokerUnreachable):
@@ -77,7 +77,7 @@ def test_the_age_of_a_record_is_found_by_asking(cluster: Cluster, bootstrap: str
     name, now = topic(2, **{"retention.ms": str(7 * 86_400_000)}), datetime.now(UTC)
     write(bootstrap, name, [now - timedelta(minutes=minutes) for minutes in range(120, 0, -1)])
     write(bootstrap, name, [now - timedelta(seconds=30)] * 3, partition=1)
-    found = date(cluster.found, {(name, 0): 20, (name, 1): 1}, now)
+    found = date(cluster.first_records, {(name, 0): 20, (name, 1): 1}, now)
     assert (now - found[name, 0]).total_seconds() == pytest.approx(6_000, rel=0.05)
     assert (now - found[name, 1]).total_seconds() == pytest.approx(30, rel=0.05)
     sample, starts = listen(cluster, [name], now)

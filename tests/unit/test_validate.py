@@ -38,7 +38,7 @@ def found(batch, tmp_path, schemas=None, registered=(1,), **pipeline):
     """Findings about a sample, by check."""
     settings = config(tmp_path, **pipeline)
     looked = local_pipeline.opened("clicks", settings, Schemas(schemas or {1: EVENT}, registered))
-    return {finding.check: finding for finding in source_checks.sampled(looked, batch, NOW)}
+    return {finding.check: finding for finding in source_checks.sample_findings(looked, batch, NOW)}
 
 
 def field(name, kind):
@@ -265,9 +265,9 @@ def test_a_terminal_sees_marks_mends_and_a_sum_within_its_width(tmp_path, capsys
 
 
 def test_findings_of_one_reason_share_a_line_and_stay_apart_in_json(capsys):
-    from writer.preflight.finding import skipped
+    from writer.preflight.finding import not_checked
 
-    several = [skipped("a", "x"), skipped("b", "x"), skipped("c", "y")]
+    several = [not_checked("a", "x"), not_checked("b", "x"), not_checked("c", "y")]
     machine = Findings(None)
     for finding in several:
         machine.add(finding, "clicks")
