@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.looking import EVENT, NOW, TIME, WIDER, Schemas, config, event, records, tree, value
-from writer.avro import schema as avro
+from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import Wire
 from writer.cli.read.validate import Findings, run_validate
@@ -300,7 +300,7 @@ def test_values_of_two_wire_formats_are_wrong_and_nothing_is_guessed(tmp_path):
 
 
 def test_values_by_fingerprint_are_decoded_by_the_registered_schemas(tmp_path):
-    head = Wire("single_object", "fingerprint").head(avro.fingerprint(json.dumps(EVENT)))
+    head = Wire("single_object", "fingerprint").head(crc_fingerprint(json.dumps(EVENT)))
     seen = found(records([head + event(number)[5:] for number in range(30)]), tmp_path)
     assert seen["wire"].message == "30 of 30 values have a single-object header (C3 01 and an 8-byte fingerprint)"
     assert (seen["decode"].status, seen["decode"].message) == ("ok", "30 of 30 values with a header are decoded")
