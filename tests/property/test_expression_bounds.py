@@ -23,6 +23,8 @@ from writer.specs.growth import BYTES_MAX, GROWING
 from writer.specs.spec import SpecError
 from writer.specs.step import Step
 
+# In the long profile 100,000 calls take some 15 minutes.
+pytestmark = pytest.mark.timeout(3600)
 ANSWER_WITHIN_S = 60
 IS_LONG = settings.default.max_examples >= 1_000
 CALLS = 70_000 if IS_LONG else 200
@@ -30,9 +32,9 @@ GROWING_CALLS = 30_000 if IS_LONG else 200  # of functions that multiply: each t
 CALLS_AT_ONCE = 20  # that one seed gives: hypothesis takes longer to draw a call than the child to evaluate it
 SEED = st.integers(0, 2**32)
 DEPTH = 2 if IS_LONG else 1  # of calls inside calls
-# Kinds of arguments that make sense, by letter: columns of the child, and literals.
-# A pattern that reads no record.
+# Patterns that read no record.
 CONSTANTS = ("''", "'a'", "'.*'", "'(a|b)*c?'", "'[^a]+$'", "'(\\d{1,300}){1,20}'", "'('", "'word' || '.'")
+# Kinds of arguments that make sense, by letter: columns of the child, and literals.
 KINDS = {
     "t": ("t", "s['a']", "''", "'word'", "l[1]"), "n": ("n", "i", "0", "-1", "3", "length(t)"), "f": ("f", "n / 3.0"),
     "d": ("d",), "b": ("b", "n > 0"), "x": ("x",), "e": ("e", "y"), "l": ("l", "make_array(t, t)"), "m": ("m",),
