@@ -143,3 +143,25 @@ def test_what_is_no_name_of_a_context_is_refused(context: str) -> None:
         Registry(url="http://registry:8081", context=context)
     with pytest.raises(ValidationError, match="names no context itself"):
         Registry(url="http://registry:8081/contexts/.eu", context=".eu")
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("http://a:1/contexts/.eu,http://b:2", "several contexts"),
+        ("http://a:1, http://b:2/contexts/.eu", "several contexts"),
+        ("http://a:1/contexts/.eu,http://b:2/contexts/.us", "several contexts"),
+        ("http://a:1/contexts/", "the name of a context belongs"),
+        ("http://a:1/contexts/:/", "the name of a context belongs"),
+    ],
+)
+def test_servers_of_one_registry_have_one_context(url: str, sentence: str) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        Registry(url=url)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://a:1,http://b:2/,", "http://a:1/contexts/.eu, http://b:2/contexts/.eu/", "http://a/contexts/:.eu:/"]
+)
+def test_servers_may_be_written_in_many_ways(url: str) -> None:
+    assert Registry(url=url).names_context == (".eu" in url)
