@@ -214,12 +214,15 @@ def _in_sum(lake: PipelineTables, account: Account) -> list[Problem]:
     raw = reconciliation.raw - sum(account.raw_taken.values())
     in_targets, going = _with_pending(lake.targets, pending)
     late_fix = _describe_move(lake.late, "seal.late_table")
-    letters_fix = _describe_move([lake.dead_letters], "table.dead_letters")
+    dead_letters_fix = _describe_move([lake.dead_letters], "table.dead_letters")
     return [
         *totals("rows of the late table", *_with_pending(lake.late, pending), late, late_fix),
         *totals("rows", [*lake.rows.files, *in_targets], going, rows),
         *totals(
-            "rows of the dead-letter table", *_with_pending([lake.dead_letters], pending), dead_letters, letters_fix
+            "rows of the dead-letter table",
+            *_with_pending([lake.dead_letters], pending),
+            dead_letters,
+            dead_letters_fix,
         ),
         *totals("raw records", *_with_pending(lake.raw, pending), raw),
     ]
