@@ -209,6 +209,14 @@ def _deep(levels: int) -> str:
     return field(json.loads('{"type":"array","items":' * levels + '"int"' + "}" * levels))
 
 
+def _long_names(levels: int, characters: int, branches: int) -> Json:
+    """Return a record whose union lies deep in fields of long names."""
+    kind: Json = [{"type": "fixed", "name": f"F{number}", "size": 1} for number in range(branches)]
+    for level in range(levels):
+        kind = record(f"R{level}", ("a" * characters, kind))
+    return kind
+
+
 REFUSED: dict[str, tuple[str, str]] = {
     "nothing": ("", "its text is no JSON"),
     "a bare word": ("string", "its text is no JSON"),
@@ -247,6 +255,21 @@ REFUSED: dict[str, tuple[str, str]] = {
     "a size that is true": (field({**BYTE, "size": True}), "fixed 'Byte' has no size"),
     "a size below 0": (field({**BYTE, "size": -1}), "fixed 'Byte' has a negative size"),
     "a size beyond all records": (field({**BYTE, "size": 10**18}), "fixed 'Byte' is larger than any record"),
+    "a union with a branch twice": (field(["string", "null", {"type": "string", "x": 1}]), "two branches 'string'"),
+    "a union with a type twice": (field([ROW, {"type": "Row", "x": 1}]), "a union with two branches 'Row'"),
+    "a union with a type named like a kind": (
+        field([{"type": "array", "items": "int"}, {**ROW, "name": "array"}]),
+        "two branches 'array'",
+    ),
+    "a union inside a union": (field(["int", ["null", "string"]]), "field 'a' has a union inside a union"),
+    "a union in an object inside a union": (field(["int", {"type": ["null", "string"], "x": 1}]), "inside a union"),
+    "an alias without a name": (field({**ROW, "aliases": ["."]}), "an alias of record 'Row' has an empty name"),
+    "an alias of a namespace alone": (field({**ROW, "aliases": ["a."]}), "an alias of record 'Row' has an empty name"),
+    "paths of many characters": (json.dumps(_long_names(30, 5_000, 200)), "16,777,216 characters together"),
+    "paths of many aliases": (
+        json.dumps(record("R", ("a" * 50_000, ["int", {**ROW, "aliases": [f"A{number}" for number in range(400)]}]))),
+        "16,777,216 characters together",
+    ),
     "an array of nothing": (field({"type": "array"}), "field 'a' is of type array, without 'items'"),
     "many fields": (json.dumps(record("R", *((f"f{n}", "int") for n in range(30_000)))), "more than 20,000 parts"),
     "many levels": (_deep(70), "more than 64 levels deep"),
@@ -311,7 +334,9 @@ def test_a_dotted_name_of_no_other_field_is_a_column_in_iceberg() -> None:
 @pytest.mark.parametrize("name", ["a.b", "<string>"])
 def test_a_name_that_no_path_of_privacy_can_mean_is_rejected_where_there_are_policies(name: str) -> None:
     plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(fields=(("a.b", Action("hash")),)), KEYS))
-    assert "no path of privacy can name" in reason(json.dumps(record("R", ("c", record("C", (name, "string"))))), plan)
+    for fields in ([(name, "string")], [("x", {"type": "string", "default": "", "aliases": [name]})]):
+        text = json.dumps(record("R", ("c", record("C", *fields))))
+        assert "no path of privacy can name" in reason(text, plan)
 
 
 @pytest.mark.parametrize("within", ["alone", "before its type", "in a union", "in an array"])
