@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 from tests.opened import OPENED
@@ -23,6 +24,7 @@ from writer.cli.main import app
 from writer.privacy.policy import Action, Policies
 from writer.privacy.protected_schema import Privacy
 from writer.schemas.registry import SchemaFiles
+from writer.schemas.subjects import full_name
 
 Json = Any
 
@@ -395,6 +397,24 @@ def test_what_nobody_foresaw_rejects_the_schema_alone_and_says_so() -> None:
     assert isinstance(known, RejectedSchema)
     assert f"{UNFORESEEN} (RecursionError)" in known.reason
     assert (after.columns, after.schemas[GOOD]) == (before.columns, before.schemas[GOOD])
+
+
+@pytest.mark.parametrize(("part", "kind", "most"), [("items", "array", 59), ("values", "map", 29)])
+def test_columns_are_no_deeper_than_arrow_hands_on(part: str, kind: str, most: int, tmp_path: Path) -> None:
+    deep: Json = "int"
+    for _ in range(most):
+        deep = {"type": kind, part: deep}
+    columns = admitted(field(deep)).columns
+    write_deltalake(tmp_path, columns.empty_table())
+    assert DeltaTable(tmp_path).to_pyarrow_table().schema.names == ["a"]
+    assert "more than 60 levels inside one another" in reason(field({"type": kind, part: deep}))
+
+
+def test_the_name_of_a_schema_is_that_of_the_type_in_an_object() -> None:
+    inner = record("Inner", ("a", "int"), namespace="shop")
+    text = json.dumps({"type": {"type": inner}, "name": "Outer", "fields": []})
+    assert rows(text, "02") == [{"a": 1}]
+    assert full_name(text) == "shop.Inner"
 
 
 def test_columns_are_no_deeper_than_the_readers_of_a_log_take() -> None:
