@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 from tests.opened import OPENED
@@ -23,6 +24,7 @@ from writer.cli.main import app
 from writer.privacy.policy import Action, Policies
 from writer.privacy.protected_schema import Privacy
 from writer.schemas.registry import SchemaFiles
+from writer.schemas.subjects import full_name
 
 Json = Any
 
@@ -209,6 +211,14 @@ def _deep(levels: int) -> str:
     return field(json.loads('{"type":"array","items":' * levels + '"int"' + "}" * levels))
 
 
+def _long_names(levels: int, characters: int, branches: int) -> Json:
+    """Return a record whose union lies deep in fields of long names."""
+    kind: Json = [{"type": "fixed", "name": f"F{number}", "size": 1} for number in range(branches)]
+    for level in range(levels):
+        kind = record(f"R{level}", ("a" * characters, kind))
+    return kind
+
+
 REFUSED: dict[str, tuple[str, str]] = {
     "nothing": ("", "its text is no JSON"),
     "a bare word": ("string", "its text is no JSON"),
@@ -247,6 +257,21 @@ REFUSED: dict[str, tuple[str, str]] = {
     "a size that is true": (field({**BYTE, "size": True}), "fixed 'Byte' has no size"),
     "a size below 0": (field({**BYTE, "size": -1}), "fixed 'Byte' has a negative size"),
     "a size beyond all records": (field({**BYTE, "size": 10**18}), "fixed 'Byte' is larger than any record"),
+    "a union with a branch twice": (field(["string", "null", {"type": "string", "x": 1}]), "two branches 'string'"),
+    "a union with a type twice": (field([ROW, {"type": "Row", "x": 1}]), "a union with two branches 'Row'"),
+    "a union with a type named like a kind": (
+        field([{"type": "array", "items": "int"}, {**ROW, "name": "array"}]),
+        "two branches 'array'",
+    ),
+    "a union inside a union": (field(["int", ["null", "string"]]), "field 'a' has a union inside a union"),
+    "a union in an object inside a union": (field(["int", {"type": ["null", "string"], "x": 1}]), "inside a union"),
+    "an alias without a name": (field({**ROW, "aliases": ["."]}), "an alias of record 'Row' has an empty name"),
+    "an alias of a namespace alone": (field({**ROW, "aliases": ["a."]}), "an alias of record 'Row' has an empty name"),
+    "paths of many characters": (json.dumps(_long_names(30, 5_000, 200)), "16,777,216 characters together"),
+    "paths of many aliases": (
+        json.dumps(record("R", ("a" * 50_000, ["int", {**ROW, "aliases": [f"A{number}" for number in range(400)]}]))),
+        "16,777,216 characters together",
+    ),
     "an array of nothing": (field({"type": "array"}), "field 'a' is of type array, without 'items'"),
     "many fields": (json.dumps(record("R", *((f"f{n}", "int") for n in range(30_000)))), "more than 20,000 parts"),
     "many levels": (_deep(70), "more than 64 levels deep"),
@@ -311,7 +336,9 @@ def test_a_dotted_name_of_no_other_field_is_a_column_in_iceberg() -> None:
 @pytest.mark.parametrize("name", ["a.b", "<string>"])
 def test_a_name_that_no_path_of_privacy_can_mean_is_rejected_where_there_are_policies(name: str) -> None:
     plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(fields=(("a.b", Action("hash")),)), KEYS))
-    assert "no path of privacy can name" in reason(json.dumps(record("R", ("c", record("C", (name, "string"))))), plan)
+    for fields in ([(name, "string")], [("x", {"type": "string", "default": "", "aliases": [name]})]):
+        text = json.dumps(record("R", ("c", record("C", *fields))))
+        assert "no path of privacy can name" in reason(text, plan)
 
 
 @pytest.mark.parametrize("within", ["alone", "before its type", "in a union", "in an array"])
@@ -370,6 +397,24 @@ def test_what_nobody_foresaw_rejects_the_schema_alone_and_says_so() -> None:
     assert isinstance(known, RejectedSchema)
     assert f"{UNFORESEEN} (RecursionError)" in known.reason
     assert (after.columns, after.schemas[GOOD]) == (before.columns, before.schemas[GOOD])
+
+
+@pytest.mark.parametrize(("part", "kind", "most"), [("items", "array", 59), ("values", "map", 29)])
+def test_columns_are_no_deeper_than_arrow_hands_on(part: str, kind: str, most: int, tmp_path: Path) -> None:
+    deep: Json = "int"
+    for _ in range(most):
+        deep = {"type": kind, part: deep}
+    columns = admitted(field(deep)).columns
+    write_deltalake(tmp_path, columns.empty_table())
+    assert DeltaTable(tmp_path).to_pyarrow_table().schema.names == ["a"]
+    assert "more than 60 levels inside one another" in reason(field({"type": kind, part: deep}))
+
+
+def test_the_name_of_a_schema_is_that_of_the_type_in_an_object() -> None:
+    inner = record("Inner", ("a", "int"), namespace="shop")
+    text = json.dumps({"type": {"type": inner}, "name": "Outer", "fields": []})
+    assert rows(text, "02") == [{"a": 1}]
+    assert full_name(text) == "shop.Inner"
 
 
 def test_columns_are_no_deeper_than_the_readers_of_a_log_take() -> None:

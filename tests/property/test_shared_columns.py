@@ -75,23 +75,25 @@ class Schemas:
 
     def record(self, name: str, depth: int, defined: set[str]) -> Any:
         if name in defined:
-            return name
+            return self.draw(st.sampled_from([name, {"type": name, **self.words()}]))
         defined.add(name)
         fields = [{"name": "x", "type": self.type(depth - 1, defined), **self.words()}]
         aliases = self.draw(st.sampled_from([[], [], ["shop.Old"]])) if "shop.Old" not in defined else []
         return {"type": "record", "name": name, "fields": fields, **({"aliases": aliases} if aliases else {})}
 
     def type(self, depth: int, defined: set[str]) -> Any:
-        kinds = ["scalar", "nullable", *(["union"] * 6 + ["array", "map", "record"] if depth > 0 else [])]
+        kinds = ["scalar", "nullable", *(["union"] * 6 + ["array", "map", "record", "wrapped"] if depth > 0 else [])]
         kind = self.draw(st.sampled_from(kinds))
         scalar = "string" if "shop.Color" in defined else self.draw(st.sampled_from(SCALARS))
         match kind:
             case "union":
                 return self.union(depth, defined)
             case "array":
-                return {"type": "array", "items": self.type(depth - 1, defined)}
+                return {"type": "array", "items": self.type(depth - 1, defined), **self.words()}
             case "map":
                 return {"type": "map", "values": self.type(depth - 1, defined)}
+            case "wrapped":
+                return {"type": self.type(depth - 1, defined), **self.words()}
             case "record":
                 return self.record(self.draw(st.sampled_from(["shop.A", "shop.B"])), depth, defined)
             case "nullable":
@@ -114,7 +116,7 @@ class Schemas:
             elif kind == "array":
                 made.append({"type": "array", "items": self.type(depth - 1, defined)})
             elif kind == "Color" and "shop.Color" in defined:
-                made.append("shop.Color")
+                made.append(self.draw(st.sampled_from(["shop.Color", {"type": "shop.Color", **self.words()}])))
             else:
                 defined |= {"shop.Color"} if kind == "Color" else set()
                 made.append("null" if kind == "null" else self.scalar(kind))
@@ -140,6 +142,8 @@ class Schemas:
             schema = named[schema]
         self.number += 1
         text = f"clear{self.number}"
+        if isinstance(schema, dict) and (isinstance(schema["type"], dict | list) or schema["type"] in named):
+            return self.value(schema["type"], named, texts)
         match schema if isinstance(schema, str) else schema["type"]:
             case "null":
                 return b""
@@ -181,7 +185,12 @@ def named_types(schema: Any, named: dict[str, Any]) -> dict[str, Any]:
     if isinstance(schema, dict):
         if "name" in schema and schema["type"] in ("record", "enum"):
             named[schema["name"]] = schema
-        for part in (schema.get("items"), schema.get("values"), *(one["type"] for one in schema.get("fields", ()))):
+        for part in (
+            schema["type"],
+            schema.get("items"),
+            schema.get("values"),
+            *(one["type"] for one in schema.get("fields", ())),
+        ):
             named_types(part, named)
     return named
 

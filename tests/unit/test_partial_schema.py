@@ -10,8 +10,8 @@ from hypothesis import given, settings, strategies as st
 from tests.avro import record
 from tests.examples import share
 from tests.unit.test_privacy import KEYS, nest, places, tagged
+from writer.avro.partial_schema import read_records
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan
-from writer.privacy.partial_schema import read_records
 from writer.privacy.policy import Policies
 from writer.privacy.protected_schema import Privacy
 
@@ -46,6 +46,9 @@ UNREADABLE = {
     "a field without a name": event({"type": "int"}, X),
     "fields that are none": event(7, X, "y"),
     "aliases that are none": event(X, {"name": "a", "type": "int", "aliases": 7}, aliases=[3]),
+    "a name and aliases of what has none": event(
+        X, {"name": "a", "type": ["int", {"type": "array", "items": "Nowhere", "name": "a", "aliases": 7}]}
+    ),
     "a union at the root": ["null", event(X)],
     "an unknown tag beside it": event(X, {"name": "a", "type": "A", "pii": "WHAT"}),
 }  # fmt: skip
@@ -107,6 +110,22 @@ def test_a_schema_with_too_many_paths_says_what_is_protected_by_own_names(first:
     assert places(plan.schemas[1]) == {"z": "hash"}
 
 
+@pytest.mark.parametrize("alias", ["", ".", "a."])
+@pytest.mark.parametrize("beside", [{"name": "sound", "type": "int"}, {"name": "bad", "type": "Nowhere"}])
+def test_an_alias_that_is_no_name_says_nothing_of_the_columns_of_keys(alias: str, beside: Any) -> None:
+    plan = told([json.dumps(event(X, beside, aliases=[alias])), json.dumps(tagged("string"))], "unreadable")
+    assert plan.privacy is not None
+    assert plan.privacy.tagged.keys() == {"Event"}
+
+
+def test_a_namespace_that_is_null_is_the_one_around() -> None:
+    inner = {"type": "record", "name": "Inner", "namespace": None, "fields": [X]}
+    broken = event({"name": "a", "type": inner}, {"name": "bad", "type": "Nowhere"}, namespace="n")
+    (found,) = read_records(broken)
+    assert found.root["name"] == "n.Event"
+    assert found.root["fields"][1]["type"]["name"] == "n.Inner"
+
+
 def test_types_that_unfold_without_end_are_read_as_far_as_a_machine_holds_them() -> None:
     names = [f"R{number}" for number in range(30)]
     fields = [{"name": name, "type": name} for name in names]
@@ -120,7 +139,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3)
     | st.dictionaries(
         st.sampled_from(["type", "name", "fields", "items", "values", "aliases", "namespace", "symbols", "pii"]), inner,
-        max_size=5,
+        max_size=6,
     ),
     max_leaves=25,
 )  # fmt: skip

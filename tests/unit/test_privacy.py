@@ -135,7 +135,9 @@ def test_the_strictest_of_several_policies_counts() -> None:
     assert strictest([]) == CLEAR
 
 
-@pytest.mark.parametrize("said", ["mask", {"mask": -1}, {"mask": True}, {"mask": 1, "hash": 2}, "", None, 3, []])
+@pytest.mark.parametrize(
+    "said", ["mask", {"mask": -1}, {"mask": 2**31}, {"mask": True}, {"mask": 1, "hash": 2}, "", None, 3, []]
+)
 def test_what_is_no_policy_is_refused(said: Any) -> None:
     with pytest.raises(ValueError, match="is no policy; write drop, encrypt, hash, clear"):
         Action.of(said)
@@ -198,6 +200,19 @@ def test_an_attribute_is_a_policy_or_a_tag_or_its_own_name() -> None:
     assert places(planned(tagged("string", pii={"mask": 2}), attributes=["pii"])) == {"x": "mask: 2"}
     assert places(planned(tagged("string", pii=False), attributes=["pii"])) == {}
     assert places(planned(tagged("string", pii="hash"), tags={"PII": "hash"})) == {}, "no attribute counts"
+
+
+@pytest.mark.parametrize("said", [0, 1, 0.0, "", [], {}, {"mask": 10**30}])
+def test_an_attribute_that_is_no_policy_rejects_the_schema(said: Any) -> None:
+    found = planned(tagged("string", pii=said), attributes=["pii"], tags={"PII": "hash"})
+    assert isinstance(found, RejectedSchema)
+    assert "for which there is no policy" in found.reason
+
+
+def test_the_largest_mask_hides_all() -> None:
+    values = pa.array(["abc", None])
+    largest = Action.of({"mask": 2**31 - 1})
+    assert scalars(values, largest, KeySource(KeyringPlace()), Keyring()).to_pylist() == [MASK, None]
 
 
 @pytest.mark.parametrize("said", [5, ["PII", {"name": "PII"}], [["PII"]], [None], {"PII": 1}])
@@ -287,6 +302,51 @@ def test_a_type_that_is_protected_in_one_place_has_two_names() -> None:
     first, second = (one["type"] for one in json.loads(found.rows_text)["fields"])
     assert (first["name"], [one["name"] for one in first["fields"]]) == ("User", ["city"])
     assert (second["name"], [one["name"] for one in second["fields"]]) == ("User_2", ["email", "city"])
+
+
+def test_the_second_name_of_a_type_is_that_of_no_other() -> None:
+    other = record("User_2", ("x", "int"))
+    schema = tagged(USER) | {
+        "fields": [{"name": "a", "type": USER}, *record("R", ("b", "User"), ("c", other))["fields"]]
+    }
+    assert places(planned(schema, fields={"a.email": "hash"})) == {"a.email": "hash"}
+
+
+@pytest.mark.parametrize("first", ["both", "alone"])
+def test_a_type_that_is_protected_in_one_place_keeps_its_member_of_a_union(first: str) -> None:
+    both = record("Event", ("a", USER), ("b", ["int", "User"]))
+    alone = record("Event", ("b", ["int", USER]))
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(fields=(("a.email", Action("hash")),)), KEYS))
+    for number, schema in enumerate([both, alone] if first == "both" else [alone, both]):
+        plan = plan.extend(number, json.dumps(schema))
+        assert isinstance(plan.schemas[number], WriterSchema)
+    assert plan.columns.field("b").type.names == ["member0", "member1"]
+
+
+def test_a_union_of_which_two_branches_are_dropped_has_the_others() -> None:
+    kinds = [{"type": "string", "pii": "drop"}, {"type": "int", "pii": "drop"}, "boolean"]
+    found = planned(tagged(kinds), attributes=["pii"])
+    assert places(found) == {"x.member0": "drop", "x.member1": "drop"}
+
+
+def test_the_cost_of_a_schema_does_not_grow_with_those_before_it() -> None:
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(tags=(("PII", Action("hash")),)), KEYS))
+    versions = [record("Event", ("x", "string"), ("y", "int")) | {"doc": f"{number}"} for number in range(100)]
+    tag = {"type": "string", "confluent:tags": ["PII"]}
+    plan = plan.extend(1_000, json.dumps(record("Event", ("x", tag))))
+    for number, version in enumerate(versions):
+        before = avro.parse.cache_info().misses
+        plan = plan.extend(number, json.dumps(version))
+        # The schema itself, and that of its protected rows.
+        assert avro.parse.cache_info().misses - before <= 2
+        assert places(plan.schemas[number]) == {"x": "hash"}
+
+
+def test_long_paths_count_as_several_of_those_that_a_log_may_have() -> None:
+    long = record("Event", *((f"{'x' * 100_000}{number}", {"type": "string", "pii": "hash"}) for number in range(110)))
+    found = planned(long, attributes=["pii"])
+    assert isinstance(found, RejectedSchema)
+    assert "10,000 protected paths" in found.reason
 
 
 def test_a_union_keeps_its_members_where_one_is_emptied() -> None:

@@ -118,6 +118,8 @@ _BRANCH_WIDENED: Mapping[Widening, Mapping[str, tuple[str, ...]]] = {
 }
 # Of JSON, inside one another: delta-rs reads at most 127, and the table around the columns has some.
 _BRACKETS_MAX = 121
+# Of types inside one another: Arrow hands none of more to other libraries, such as delta-rs.
+_LEVELS_MAX = 60
 _MEMBER = re.compile(r"member(\d+)")
 _MICROSECONDS = {"ms": 1_000, "us": 1}
 _TIMES_OF_DAY = {("int", "time-millis"), ("long", "time-micros")}
@@ -167,10 +169,14 @@ def resolve(
 
 
 def check_depth(columns: pa.Schema) -> None:
-    """Raise UnsupportedSchema for columns whose schema no reader of a table's log takes: too deep as JSON."""
+    """Raise UnsupportedSchema for columns that lie too deep for readers: of a log, as JSON, or of Arrow's types."""
     deepest = max((_brackets(column.type) for column in columns), default=0)
     if deepest > _BRACKETS_MAX:
         raise avro.UnsupportedSchema("its records and unions lie more than 40 levels inside one another; flatten it")
+    if max((_levels(column.type) for column in columns), default=0) > _LEVELS_MAX:
+        raise avro.UnsupportedSchema(
+            f"its types lie more than {_LEVELS_MAX} levels inside one another, where a map is two; flatten it"
+        )
 
 
 def _brackets(kind: pa.DataType) -> int:
@@ -179,6 +185,11 @@ def _brackets(kind: pa.DataType) -> int:
         return 1 + max(_brackets(kind.key_type), _brackets(kind.item_type))
     inner = max((_brackets(kind.field(number).type) for number in range(kind.num_fields)), default=0)
     return inner + (3 if pa.types.is_struct(kind) else 1)
+
+
+def _levels(kind: pa.DataType) -> int:
+    """Return how many types lie inside one another, as Arrow counts them: a map has entries, which are structs."""
+    return 1 + max((_levels(kind.field(number).type) for number in range(kind.num_fields)), default=0)
 
 
 def check_dotted_paths(columns: pa.Schema, reserved: frozenset[str]) -> None:

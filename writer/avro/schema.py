@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.avro.schema_text import DEPTH_MAX, PARTS_MAX, Schema, SchemaForm, UnsupportedSchema, parse_schema
+from writer.avro.schema_text import DEPTH_MAX, PARTS_MAX, TEXT_MAX, Schema, SchemaForm, UnsupportedSchema, parse_schema
 
 __all__ = ["Record", "Schema", "UnsupportedSchema", "parse"]
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -75,6 +75,10 @@ def parse(text: str) -> Record:
     record = Record(text, form)
     _refuse_recursion(record, form.root, (), count())
     _refuse_nonsense(record, form.root)
+    if sum(_path_lengths(record, form.root, 0)) > TEXT_MAX:
+        raise UnsupportedSchema(
+            f"the paths of its fields have more than {TEXT_MAX:,} characters together; shorten names"
+        )
     if not table_fields(record):
         raise UnsupportedSchema("none of its fields holds a value; a table has no column for it")
     return record
@@ -311,6 +315,25 @@ def _refuse_nonsense(record: Record, schema: Schema) -> None:
             raise UnsupportedSchema("it has an array whose items take no bytes; give them a field with a value")
     for child in _children(schema):
         _refuse_nonsense(record, child)
+
+
+def _path_lengths(record: Record, schema: Schema, around: int) -> Iterator[int]:
+    """Yield how many characters the paths to a type's parts have, by all their names: logs and footers repeat each.
+
+    `around`: characters of the path to the type.
+    """
+    schema = record.resolve(schema)
+    match schema if isinstance(schema, list) else _name(schema):
+        case list(branches):
+            for branch in map(record.resolve, branches):
+                yield sum(around + len(name) for name in branch_names(branch))
+        case "record":
+            for field in schema["fields"]:
+                yield sum(around + len(name) for name in (field["name"], *field.get("aliases", ())))
+                yield from _path_lengths(record, field["type"], around + len(field["name"]))
+            return
+    for child in _children(schema):
+        yield from _path_lengths(record, child, around)
 
 
 def takes_no_bytes(record: Record, schema: Schema) -> bool:

@@ -15,12 +15,12 @@ from bucketers.arrow import contiguous
 from writer.avro import schema
 from writer.avro.column_cast import SEAMLESS, Seams, absent, fitted
 from writer.avro.decode import is_native
+from writer.avro.partial_schema import PartialRecord, read_records
 from writer.avro.resolution import Reader, ResolvedSchema, Widening, check_depth, check_dotted_paths, resolve
-from writer.avro.schema_text import read_json
+from writer.avro.schema_text import is_path_step, read_json
 from writer.avro.union_members import TABLE, Branches, UnionMembers
 from writer.privacy.column_protection import Protection
 from writer.privacy.field_decryption import Decryption
-from writer.privacy.partial_schema import PartialRecord, read_records
 from writer.privacy.path_policies import RecordPolicies
 from writer.privacy.policy import PrivacyError
 from writer.privacy.protected_schema import Privacy, record_names
@@ -170,10 +170,11 @@ class SchemaPlan:
         """Return the plan with what these schemas say of privacy, before any of them is admitted."""
         if self.privacy is None:
             return self
-        found = list(texts)
-        known = (*self.known_texts, *(text for text in found if text not in self.known_texts))
-        privacy = self.privacy.learned(_records_of(found))
-        if privacy.tagged != self.privacy.tagged:  # a schema from before may have an alias of what is protected now
+        given = list(dict.fromkeys(texts))
+        known = tuple(dict.fromkeys((*self.known_texts, *given)))
+        privacy = self.privacy.learned(_records_of(given))
+        # A schema from before may have an alias of what is protected now.
+        if privacy.tagged != self.privacy.tagged and len(known) > len(given):
             privacy = privacy.learned(_records_of(known))
         return replace(self, privacy=privacy, known_texts=known)
 
@@ -223,6 +224,9 @@ class SchemaPlan:
         before = self.privacy.tagged
         after = plan.privacy.tagged
         changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+        # The cost of a schema is not to grow with the schemas before it.
+        if not changed:
+            return plan
         known = {schema_id: text for schema_id, text in self.texts() if not changed.isdisjoint(_names_of(text))}
         of_records = {str(schema.parse(text).root["name"]) for text in known.values()}
         shaped = {name: record for name, record in plan.shaped.items() if name not in of_records}
@@ -357,14 +361,14 @@ def parsed(texts: Iterable[str]) -> Iterator[schema.Record]:
 
 
 def _check_path_names(record: schema.Record) -> None:
-    """Raise UnsupportedSchema for a field that a path of `privacy` cannot name: it would mean another one."""
+    """Raise UnsupportedSchema for a field, or an alias, that a path of `privacy` cannot name: it would mean another."""
     for named in record.named.values():
         for part in named.get("fields", ()):
-            name = part["name"]
-            if "." in name or name.startswith("<"):
-                raise schema.UnsupportedSchema(
-                    f"record {named['name']!r} has a field {name!r}, which no path of privacy can name; rename it"
-                )
+            for name in (part["name"], *part.get("aliases", ())):
+                if not is_path_step(name):
+                    raise schema.UnsupportedSchema(
+                        f"record {named['name']!r} has a field {name!r}, which no path of privacy can name; rename it"
+                    )
 
 
 def _records_of(texts: Iterable[str]) -> Iterator[schema.Record | PartialRecord]:

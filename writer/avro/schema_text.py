@@ -28,6 +28,7 @@ INT_MAX = 2**31 - 1  # bytes of the largest record, and what Java counts digits 
 _NESTING_MAX = 500  # of brackets: Python's stack ends at twice as many
 _SHOWN = 80  # characters of a name in a message
 _PARTS = {"fields", "symbols", "size", "items", "values"}  # keys that belong to one kind of type each
+_NAME_PARTS = {"type", "name", "namespace", "aliases"}
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|//[^\n]*|/\*.*?\*/|[\[\]{}]', re.DOTALL)
 _BYTE_ORDER_MARK = "\ufeff"
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and halves of a pair
@@ -88,13 +89,24 @@ def full_name(schema: Mapping[str, Any], space: str = "") -> str | None:
     if not isinstance(name, str):
         return None
     own = schema.get("namespace")
-    return _qualified(name, own if isinstance(own, str) else space)
+    return qualify_name(name, own if isinstance(own, str) else space)
 
 
-def _qualified(name: str, space: str) -> str:
+def qualify_name(name: str, space: str) -> str:
+    """Return a name in full. `space`: the namespace around it, which counts where the name has none."""
     if "." in name:
         return name.removeprefix(".") if name.rfind(".") == 0 else name
     return f"{space}.{name}" if space else name
+
+
+def is_full_name(name: str) -> bool:
+    """Return whether a full name is one of a type: neither it nor its last part is empty."""
+    return not (name == "" or name.endswith("."))
+
+
+def is_path_step(name: Any) -> bool:
+    """Return whether a path of `privacy` can name such a field: `a.b` would lie in another, `<x>` in a union."""
+    return isinstance(name, str) and "." not in name and not name.startswith("<")
 
 
 def _blank(token: re.Match[str]) -> str:
@@ -153,7 +165,7 @@ class _Form:
         if isinstance(schema, str):
             return schema if schema in PRIMITIVES else self._write_name(schema, place)
         if isinstance(schema, list):
-            return [self.write(branch, place.inner()) for branch in schema]
+            return self._write_union(schema, place)
         if not isinstance(schema, dict):
             raise _refusal(f"{place} is {_kind_of(schema)}, and no type")
         if "type" not in schema:
@@ -166,16 +178,32 @@ class _Form:
                 part = "items" if kind == "array" else "values"
                 if part not in schema:
                     raise _refusal(f"{place} is of type {kind}, without {part!r}")
-                return {"type": kind, part: self.write(schema[part], place.inner()), **_attributes(schema)}
+                return {"type": kind, part: self.write(schema[part], place.inner()), **attributes_of(schema)}
             case str() if kind in PRIMITIVES:
-                attributes = _attributes(schema)
+                attributes = attributes_of(schema)
                 return {"type": kind, **attributes} if attributes and kind != "null" else kind
         return self._write_around(schema, place)
+
+    def _write_union(self, schema: list[Any], place: _Place) -> Schema:
+        """Return a union. Its branches differ by their names, as Avro 1.12 says ("Unions"), and columns by these."""
+        branches = [self.write(branch, place.inner()) for branch in schema]
+        names: set[str] = set()
+        for branch in branches:
+            plain = branch
+            while isinstance(plain, dict) and isinstance(plain["type"], dict | list):
+                plain = plain["type"]
+            if isinstance(plain, list):
+                raise _refusal(f"{place} has a union inside a union; put the branches of both into one")
+            name = plain if isinstance(plain, str) else plain.get("name", plain["type"])
+            if name in names:
+                raise _refusal(f"{place} is a union with two branches {shown(name)}; take one out")
+            names.add(name)
+        return branches
 
     def _write_around(self, schema: Mapping[str, Any], place: _Place) -> Schema:
         """Return a type with the attributes of the object around it."""
         inner = self.write(schema["type"], place.inner())
-        attributes = {key: value for key, value in _attributes(schema).items() if key != "logicalType"}
+        attributes = {key: value for key, value in attributes_of(schema).items() if key != "logicalType"}
         if not attributes or inner == "null":
             return inner
         if isinstance(inner, str):
@@ -184,7 +212,7 @@ class _Form:
 
     def _write_name(self, name: str, place: _Place) -> Schema:
         """Return the type of a name: its definition where it is the first."""
-        full = _qualified(name, place.space)
+        full = qualify_name(name, place.space)
         if full not in self._definitions and "." not in name:
             full = name
         if full not in self._definitions:
@@ -204,15 +232,17 @@ class _Form:
         if name in self.named:
             return name
         _check_name(name, f"the {kind} of {place}")
-        if name.endswith("."):
+        if not is_full_name(name):
             raise _refusal(f"the {kind} of {place} has an empty name in its namespace")
         if name in PRIMITIVES:
             raise _refusal(f"the {kind} of {place} is named {name!r}, like a type of Avro; rename it")
-        form: dict[str, Any] = {"type": "record" if kind == "error" else kind, "name": name, **_attributes(schema)}
+        form: dict[str, Any] = {"type": "record" if kind == "error" else kind, "name": name, **attributes_of(schema)}
         self.named[name] = form
         space = name.rpartition(".")[0]
         if "aliases" in schema:
-            form["aliases"] = [_qualified(alias, space) for alias in _aliases(schema, f"{kind} {shown(name)}")]
+            form["aliases"] = [qualify_name(alias, space) for alias in _aliases(schema, f"{kind} {shown(name)}")]
+            if not all(map(is_full_name, form["aliases"])):
+                raise _refusal(f"an alias of {kind} {shown(name)} has an empty name in its namespace")
         match kind:
             case "enum":
                 form["symbols"] = _symbols(schema, name)
@@ -279,17 +309,14 @@ def _unnamed(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key not in ("name", "namespace", "doc")}
 
 
-def _attributes(schema: Mapping[str, Any]) -> dict[str, Any]:
+def attributes_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return what stands in a type besides what makes it, without a logical type that it does not have."""
     kept = {key: value for key, value in schema.items() if key not in _PARTS and key not in _NAME_PARTS}
     if not isinstance(kept.get("logicalType", ""), str):
         del kept["logicalType"]
-    if schema["type"] == "bytes":
+    if schema.get("type") == "bytes":
         _drop_bad_decimal(kept)
     return kept
-
-
-_NAME_PARTS = {"type", "name", "namespace", "aliases"}
 
 
 def _drop_bad_decimal(part: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from writer.privacy.policy import CLEAR, Action, Policies, strictest
 
 Path = tuple[str, ...]  # names of fields, as a configuration joins them by dots
 PATHS_MAX = 10_000  # of all records of a pipeline, in its table's log
+_PATH_CHARACTERS = 1_000  # a longer path counts as several: a log has them all, and names may be of any length
 COLUMNS = ""  # in place of the name of a record: columns of keys and headers
 COLUMNS_NAME = "columns"  # how a person calls these
 RELEASED = "released"
@@ -116,8 +117,8 @@ def difference(policies: RecordPolicies, recorded: RecordPolicies) -> dict[str, 
 
 
 def count_paths(policies: RecordPolicies) -> int:
-    """Return how many paths there are, of all records."""
-    return sum(map(len, policies.values()))
+    """Return how many paths there are, of all records; one of thousands of characters counts as several."""
+    return sum(1 + sum(map(len, path)) // _PATH_CHARACTERS for paths in policies.values() for path in paths)
 
 
 def is_any_protected(policies: RecordPolicies) -> bool:

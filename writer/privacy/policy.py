@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 Kind = Literal["drop", "encrypt", "hash", "mask", "clear"]
 KINDS: tuple[Kind, ...] = ("drop", "encrypt", "hash", "mask", "clear")  # the strictest first
+_KEEP_MAX = 2**31 - 1  # characters of the longest text
 CONFLUENT_TAGS = "confluent:tags"  # attribute with a list of tags, of a field or a record
 
 
@@ -44,7 +45,7 @@ class Action:
         """Read it as a configuration and a schema's attribute have it: `hash`, `{mask: 4}`. Raises ValueError."""
         if isinstance(setting, Mapping) and list(setting) == ["mask"]:
             keep = setting["mask"]
-            if type(keep) is int and keep >= 0:
+            if type(keep) is int and 0 <= keep <= _KEEP_MAX:
                 return cls("mask", keep)
         elif setting in KINDS and setting != "mask":
             return cls(setting)
@@ -119,9 +120,10 @@ class Policies:
             else:
                 yield None, str(tag)
         for attribute in self.attributes:
-            if part.get(attribute) in (None, False):
+            setting = part.get(attribute)
+            # A 0 is no word that says anything, and equals False.
+            if setting is None or setting is False:
                 continue
-            setting = part[attribute]
             tag = attribute if setting is True else setting
             if isinstance(tag, str) and tag in tags:
                 yield tags[tag], f"tag {tag}"

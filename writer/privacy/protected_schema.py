@@ -1,8 +1,8 @@
 """Finds what a schema's own words, and paths, protect of its records, and writes the schema of what is left.
 
-The record is fastavro's: names in full, each type defined once. In the protected schema, what is hashed, masked or
-encrypted is a string, what is dropped is gone, and a field that is protected, or has something protected inside, has no
-default, which would stand in the clear.
+The record has its names in full, and each type is defined where it is named first. In the protected schema, what is
+hashed, masked or encrypted is an enum in place of its text, what is dropped is gone, and a field that is protected, or
+has something protected inside, has no default, which would stand in the clear.
 """
 
 import json
@@ -45,6 +45,7 @@ from writer.privacy.policy import (
     strictest,
 )
 from writer.privacy.record_sealing import RecordSealing
+from writer.privacy.type_folding import TypeFolding
 from writer.privacy.union_branches import (
     PROMOTED,
     branch_names,
@@ -57,6 +58,7 @@ from writer.privacy.union_branches import (
     names_branch,
     own_name,
     protected_text,
+    type_name,
     wider_paths,
 )
 from writer.specs.spec import Spec, spec_of
@@ -298,9 +300,8 @@ class _Walk:
 
     def start(self) -> None:
         """Go through the record. Raises PrivacyError."""
-        root = {key: value for key, value in self._record.root.items() if not key.startswith("__")}  # fastavro's marks
         learned = strictest(self._learned(frozenset([()]), []))
-        self._root = self._type(root, (), frozenset([()]), learned)
+        self._root = self._type(self._record.root, (), frozenset([()]), learned)
 
     def action_of(self, path: Path) -> Action:
         """Return what becomes of a path."""
@@ -311,7 +312,8 @@ class _Walk:
     def protection(self, keys: KeySource) -> Protection | None:
         if not self.places:
             return None
-        return Protection(json.dumps(_Folding().folded(self._root or _empty(self._record.root))), self.places, keys)
+        left = self._root or _empty(self._record.root)
+        return Protection(json.dumps(TypeFolding(self._record.named).fold(left)), self.places, keys)
 
     def _type(
         self, schema: Any, place: Place, paths: Paths, above: Action, *, named: bool = False, is_member: bool = False
@@ -565,31 +567,5 @@ def _shown(paths: Paths) -> str:
 def _empty(schema: Any) -> dict[str, Any]:
     """Return a record without fields, in place of a type; no table has a column for it."""
     name = schema.get("name") if isinstance(schema, dict) else None
-    return {"type": "record", "name": name or "headrace.dropped", "fields": []}
-
-
-class _Folding:
-    """Defines each named type once again, and gives another name to one that is left otherwise in two places."""
-
-    def __init__(self) -> None:
-        self._names = dict[str, dict[str, str]]()  # full name → content → name
-
-    def folded(self, schema: Any) -> Any:
-        """Return a schema whose types are defined where they first stand."""
-        if isinstance(schema, list):
-            return [self.folded(one) for one in schema]
-        if not isinstance(schema, dict):
-            return schema
-        if "name" in schema:
-            known = self._names.setdefault(schema["name"], {})
-            content = json.dumps(schema, sort_keys=True)
-            if content in known:
-                return known[content]
-            known[content] = schema["name"] if not known else f"{schema['name']}_{len(known) + 1}"
-            schema = {**schema, "name": known[content]}
-            if "." not in schema["name"]:
-                schema["namespace"] = ""
-        inside = {key: self.folded(schema[key]) for key in ("items", "values", "type") if key in schema}
-        if "fields" in schema:
-            inside["fields"] = [{**one, "type": self.folded(one["type"])} for one in schema["fields"]]
-        return {**schema, **inside}
+    # The branches of a union differ by their names.
+    return {"type": "record", "name": name or f"headrace.dropped.{type_name(schema)}", "fields": []}

@@ -95,6 +95,9 @@ def full_name(text: str) -> str | None:
         schema = read_json(text)
     except UnsupportedSchema:
         return None
+    # An object around a type has no name of its own.
+    while isinstance(schema, dict) and isinstance(schema.get("type"), dict):
+        schema = schema["type"]
     return schema_text.full_name(schema) if isinstance(schema, dict) else None
 
 
