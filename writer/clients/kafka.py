@@ -19,6 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
+from writer.clients.silent_leaders import SilentLeader, find_silent_leader
 from writer.config.base import did_you_mean
 from writer.config.kafka_client import Address
 from writer.config.topic_selection import TopicChoice, TopicSelection
@@ -64,11 +65,13 @@ class Cluster:
 
     def __init__(self, address: Address | str, timeout: timedelta) -> None:
         """Take where the cluster is; a plain `host:port` has no security. Raises ConfigError."""
-        self._bootstrap, self._seconds = str(address), timeout.total_seconds()
+        self._bootstrap = str(address)
+        self._settings = client(address)
+        self._seconds = timeout.total_seconds()
         try:
-            self._admin = AdminClient(client(address))
+            self._admin = AdminClient(dict(self._settings))
         except KafkaException as error:
-            files = [path for key, path in client(address).items() if key.endswith(".location")]
+            files = [path for key, path in self._settings.items() if key.endswith(".location")]
             raise ConfigError(
                 f"kafka.security cannot be used with {' and '.join(dict.fromkeys(files))} ({_words(error)}). Give "
                 "files that can be read: PEM certificates, and a key without a password."
@@ -134,11 +137,11 @@ class Cluster:
 
     def retention(self, topics: Iterable[str]) -> dict[str, timedelta | None]:
         """How long each topic keeps its records (`retention.ms`); None when it deletes none by their age."""
-        return {name: _retention(found) for name, found in self._settings(topics).items()}
+        return {name: _retention(found) for name, found in self._topic_settings(topics).items()}
 
     def cleanup(self, topics: Iterable[str]) -> dict[str, str]:
         """How each topic lets go of records (`cleanup.policy`): delete, compact, or both with a comma."""
-        return {name: str(found["cleanup.policy"].value) for name, found in self._settings(topics).items()}
+        return {name: str(found["cleanup.policy"].value) for name, found in self._topic_settings(topics).items()}
 
     def committed(self, group: str, sources: Iterable[Source]) -> dict[Source, int]:
         """Offsets that a consumer group has committed, where it has. Raises BrokerUnreachable."""
@@ -168,7 +171,7 @@ class Cluster:
         metadata = self._metadata()
         return metadata is not None and bool(metadata.brokers)
 
-    def _settings(self, topics: Iterable[str]) -> dict[str, Any]:
+    def _topic_settings(self, topics: Iterable[str]) -> dict[str, Any]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
         answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
         return {r.name: self._result(future, f"topic {r.name!r}") for r, future in answers.items()}
@@ -208,20 +211,21 @@ class Cluster:
         if not wanted:
             return {}
         request = {TopicPartition(topic, partition): spec for (topic, partition), spec in wanted.items()}
-        answers = self._admin.list_offsets(request, request_timeout=self._seconds, **options)
-        asked = {(tp.topic, tp.partition): (f"{tp.topic}/{tp.partition}", future) for tp, future in answers.items()}
+        futures = self._admin.list_offsets(request, request_timeout=self._seconds, **options)
         try:
-            offsets = {source: self._result(future, what) for source, (what, future) in asked.items()}
+            answers = {
+                (tp.topic, tp.partition): self._result(future, f"{tp.topic}/{tp.partition}")
+                for tp, future in futures.items()
+            }
         except BrokerUnreachable as error:
             if isinstance(error.__cause__, KafkaException) and error.__cause__.args[0].code() == _NO_LEADERS:
                 self.topics({topic for topic, _ in wanted})  # says that one is gone, where it is
-            metadata = self._metadata() if _is_silence(error.__cause__) else None
-            if metadata is not None and (silent := self._led_in_silence(wanted, metadata)):
-                raise self._silent_leader(silent, metadata) from error
+            if _is_silence(error.__cause__) and (named := self._name_silent_leader(wanted)):
+                raise named from error
             raise
-        if silent := [source for source, answer in offsets.items() if answer.offset == OFFSET_INVALID]:
-            raise self._silent_leader(silent, self._metadata())
-        return offsets
+        if unanswered := [source for source, answer in answers.items() if answer.offset == OFFSET_INVALID]:
+            raise self._name_silent_leader(wanted) or self._one_is_silent(SilentLeader(None, sorted(unanswered)))
+        return answers
 
     def _metadata(self) -> Any:
         """Ask any broker about the cluster. A silent one is asked once: the next try goes to another. None: all are."""
@@ -230,34 +234,22 @@ class Cluster:
                 return self._admin.list_topics(timeout=_ANY_BROKER_S)
         return None
 
-    def _led_in_silence(self, sources: Iterable[Source], metadata: Any) -> list[Source]:
-        """Return the partitions whose leaders do not answer within seconds; each leader is asked for itself."""
-        topics = metadata.topics
-        by_leader: dict[int, list[Source]] = {}
-        for topic, partition in sources:
-            if topic in topics and partition in topics[topic].partitions:
-                by_leader.setdefault(topics[topic].partitions[partition].leader, []).append((topic, partition))
-        silent = by_leader
-        for _ in range(_ANY_BROKER_TRIES):  # a leader's own answer may wait for metadata from one that is silent
-            answers = {
-                leader: self._admin.list_offsets(
-                    {TopicPartition(*led[0]): OffsetSpec.latest()}, request_timeout=_ANY_BROKER_S
-                )
-                for leader, led in silent.items()
-            }
-            silent = {leader: silent[leader] for leader in answers if not _is_answered(*answers[leader].values())}
-        return [source for led in silent.values() for source in led]
+    def _name_silent_leader(self, sources: Iterable[Source]) -> BrokerUnreachable | None:
+        """Return the error that names the leader that is silent while others answer; None where no single one is."""
+        if (metadata := self._metadata()) is None:
+            return None
+        leader = find_silent_leader(self._settings, metadata, sources)
+        return self._one_is_silent(leader) if leader else None
 
-    def _silent_leader(self, sources: Sequence[Source], metadata: Any) -> BrokerUnreachable:
-        """Name the broker that leads the first of some partitions, and how many more there are."""
-        topic, partition = min(sources)
-        more = f" and {plural(len(sources) - 1, 'more partition')}" if len(sources) > 1 else ""
-        leader = f"the leader of {topic}/{partition}{more}"
-        with suppress(KeyError, AttributeError):
-            broker = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
-            leader = f"broker {broker.id} at {broker.host}:{broker.port}, which leads {topic}/{partition}{more},"
+    def _one_is_silent(self, leader: SilentLeader) -> BrokerUnreachable:
+        topic, partition = leader.sources[0]
+        others = len(leader.sources) - 1
+        more = f" and {plural(others, 'more partition')}" if others else ""
+        name = f"the leader of {topic}/{partition}{more}"
+        if leader.broker:
+            name = f"{leader.broker}, which leads {topic}/{partition}{more},"
         return BrokerUnreachable(
-            f"{leader} does not answer within {self._seconds:.0f} s, while others of {self._bootstrap} do. Check that "
+            f"{name} does not answer within {self._seconds:.0f} s, while others of {self._bootstrap} do. Check that "
             "it is up and that this machine reaches it."
         )
 
@@ -314,14 +306,6 @@ def _retention(settings: Mapping[str, Any]) -> timedelta | None:
     if not 0 <= milliseconds < _FOREVER_MS or "delete" not in settings["cleanup.policy"].value:
         return None
     return timedelta(milliseconds=milliseconds)
-
-
-def _is_answered(future: Any) -> bool:
-    """Return whether a leader tells where a log ends. Beside other leaders it may be silent without an error."""
-    try:
-        return bool(future.result(timeout=_ANY_BROKER_S + 5).offset != OFFSET_INVALID)
-    except (KafkaException, TimeoutError):
-        return False
 
 
 def _is_silence(error: BaseException | None) -> bool:
