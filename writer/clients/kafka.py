@@ -19,7 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from writer.clients.silent_leaders import SilentLeader, find_silent_leader
+from writer.clients.silent_leaders import SilentLeader, ask_each, find_silent_leader
 from writer.config.base import did_you_mean
 from writer.config.kafka_client import Address
 from writer.config.topic_selection import TopicChoice, TopicSelection
@@ -40,7 +40,6 @@ _COORDINATOR_STARTS = (
 )  # fmt: skip
 _COORDINATOR_PAUSE_S = 0.2
 _ANY_BROKER_S = 2.0
-_ANY_BROKER_TRIES = 3
 _FOREVER_MS = 100 * 365 * 86_400_000  # a longer retention is none
 
 
@@ -220,26 +219,34 @@ class Cluster:
         except BrokerUnreachable as error:
             if isinstance(error.__cause__, KafkaException) and error.__cause__.args[0].code() == _NO_LEADERS:
                 self.topics({topic for topic, _ in wanted})  # says that one is gone, where it is
-            if _is_silence(error.__cause__) and (named := self._name_silent_leader(wanted)):
-                raise named from error
+            if _is_silence(error.__cause__) and (reason := self._explain_silence(wanted)):
+                raise reason from error
             raise
-        if unanswered := [source for source, answer in answers.items() if answer.offset == OFFSET_INVALID]:
-            raise self._name_silent_leader(wanted) or self._one_is_silent(SilentLeader(None, sorted(unanswered)))
+        # Beside leaders that answer, librdkafka gives no error for one that is silent, but an offset that is none.
+        if any(answer.offset == OFFSET_INVALID for answer in answers.values()):
+            raise self._explain_silence(wanted) or self._unreachable(TimeoutError("timed out"))
         return answers
 
     def _metadata(self) -> Any:
-        """Ask any broker about the cluster. A silent one is asked once: the next try goes to another. None: all are."""
-        for _ in range(_ANY_BROKER_TRIES):
-            with suppress(KafkaException):
-                return self._admin.list_topics(timeout=_ANY_BROKER_S)
+        """Ask any broker about the cluster, past those that are silent. None where all are."""
+        answers = ask_each(self._settings, self._bootstrap.split(","))
+        if answer := next((answer for answer in answers if answer is not None), None):
+            return answer
+        # This client may know brokers beyond those.
+        with suppress(KafkaException):
+            return self._admin.list_topics(timeout=_ANY_BROKER_S)
         return None
 
-    def _name_silent_leader(self, sources: Iterable[Source]) -> BrokerUnreachable | None:
-        """Return the error that names the leader that is silent while others answer; None where no single one is."""
+    def _explain_silence(self, sources: Iterable[Source]) -> BrokerUnreachable | None:
+        """Find out why a question about partitions has no answer. None where no broker answers at all."""
         if (metadata := self._metadata()) is None:
             return None
-        leader = find_silent_leader(self._settings, metadata, sources)
-        return self._one_is_silent(leader) if leader else None
+        if leader := find_silent_leader(self._settings, metadata, sources):
+            return self._one_is_silent(leader)
+        return BrokerUnreachable(
+            f"brokers of {self._bootstrap} do not tell offsets within {self._seconds:.0f} s, while each leader answers "
+            "other questions. Where it stays so, give kafka.request_timeout more."
+        )
 
     def _one_is_silent(self, leader: SilentLeader) -> BrokerUnreachable:
         topic, partition = leader.sources[0]

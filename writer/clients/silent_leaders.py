@@ -1,4 +1,4 @@
-"""Finds which leader of partitions is silent while other brokers of its cluster answer."""
+"""Finds which leader of partitions is silent while other brokers of a cluster answer."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +23,23 @@ class SilentLeader:
     sources: list[Source]
 
 
+def ask_each(settings: Mapping[str, Any], addresses: Iterable[str], timeout_s: float = _PROBE_S) -> list[Any]:
+    """Ask brokers for metadata, side by side. Returns confluent_kafka's; None for each that does not answer.
+
+    Each is asked by a client that knows it alone: one that knows more may wait for another, which is silent.
+    """
+    with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="broker") as pool:
+        return list(pool.map(partial(_ask_alone, settings, timeout_s), addresses))
+
+
+def _ask_alone(settings: Mapping[str, Any], timeout_s: float, address: str) -> Any:
+    # Not for offsets: on its way to a leader that is well librdkafka may pause for 3 s.
+    try:
+        return AdminClient({**settings, "bootstrap.servers": address}).list_topics(timeout=timeout_s)
+    except KafkaException:
+        return None
+
+
 def find_silent_leader(
     settings: Mapping[str, Any], metadata: Any, sources: Iterable[Source], timeout_s: float = _PROBE_S
 ) -> SilentLeader | None:
@@ -32,9 +49,8 @@ def find_silent_leader(
     """
     led = _partitions_by_leader(metadata, sources)
     addresses = {leader: _address(metadata.brokers[leader]) for leader in led if leader in metadata.brokers}
-    with ThreadPoolExecutor(_PROBES_AT_ONCE) as pool:
-        signs = pool.map(partial(_is_alive, settings, timeout_s), addresses.values())
-        alive = {leader for leader, is_alive in zip(addresses, signs, strict=True) if is_alive}
+    answers = ask_each(settings, addresses.values(), timeout_s)
+    alive = {leader for leader, answer in zip(addresses, answers, strict=True) if answer is not None}
     silent = led.keys() - alive
     if not silent:
         return None
@@ -54,15 +70,3 @@ def _partitions_by_leader(metadata: Any, sources: Iterable[Source]) -> dict[int,
 def _address(broker: Any) -> str:
     host = f"[{broker.host}]" if ":" in broker.host else broker.host
     return f"{host}:{broker.port}"
-
-
-def _is_alive(settings: Mapping[str, Any], timeout_s: float, address: str) -> bool:
-    """Return whether a broker answers a client that knows it alone, and so waits for no other that is silent.
-
-    It is asked for metadata: librdkafka waits up to 3 s before it asks a leader of its own accord for offsets.
-    """
-    try:
-        AdminClient({**settings, "bootstrap.servers": address}).list_topics(timeout=timeout_s)
-    except KafkaException:
-        return False
-    return True
