@@ -129,8 +129,15 @@ def _read_natively(kafka: Kafka, spans: Mapping[Source, Span]) -> list[pa.Record
                 if first[source] < end
             }
         except Unavailable as error:
-            raise _silent_broker(kafka, min(spans)) from error
+            raise _silent_broker(kafka, silent_partition(error, spans)) from error
     return []
+
+
+def silent_partition(error: Unavailable, spans: Iterable[Source]) -> Source:
+    """Return the partition whose records did not come; the first one, where the error is about them all."""
+    if error.topic is None or error.partition is None:
+        return min(spans)
+    return error.topic, error.partition
 
 
 def _bounded_batches(kafka: Kafka, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
