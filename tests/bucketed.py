@@ -44,7 +44,7 @@ class SilentTopics:
     def latest(self, _: Any) -> dict[tuple[str, int], int]:
         return self.ends
 
-    def found(self, instants_ms: Any) -> dict[tuple[str, int], tuple[int, int]]:
+    def first_records(self, instants_ms: Any) -> dict[tuple[str, int], tuple[int, int]]:
         return dict.fromkeys(instants_ms, (-1, -1))
 
 

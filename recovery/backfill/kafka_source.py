@@ -133,7 +133,7 @@ class Topic:
             return []
         marks: list[dict[TopicPartition, int]] = []
         for when in instants(min(ends), max(ends), offsets, rows_max):
-            at = self._cluster.found({s.source: int(when.timestamp() * 1000) for s in segments})
+            at = self._cluster.first_records({s.source: int(when.timestamp() * 1000) for s in segments})
             mark: dict[TopicPartition, int] = {}
             for s in segments:
                 there = at[s.source][0]

@@ -77,7 +77,7 @@ def test_the_age_of_a_record_is_found_by_asking(cluster: Cluster, bootstrap: str
     name, now = topic(2, **{"retention.ms": str(7 * 86_400_000)}), datetime.now(UTC)
     write(bootstrap, name, [now - timedelta(minutes=minutes) for minutes in range(120, 0, -1)])
     write(bootstrap, name, [now - timedelta(seconds=30)] * 3, partition=1)
-    found = date(cluster.found, {(name, 0): 20, (name, 1): 1}, now)
+    found = date(cluster.first_records, {(name, 0): 20, (name, 1): 1}, now)
     assert (now - found[name, 0]).total_seconds() == pytest.approx(6_000, rel=0.05)
     assert (now - found[name, 1]).total_seconds() == pytest.approx(30, rel=0.05)
     sample, starts = listen(cluster, [name], now)

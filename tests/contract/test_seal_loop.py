@@ -22,7 +22,7 @@ class Recorded(SilentTopics):
         super().__init__(ends)
         self.young, self.asked = young, 0
 
-    def found(self, instants_ms: Any) -> dict[tuple[str, int], tuple[int, int]]:
+    def first_records(self, instants_ms: Any) -> dict[tuple[str, int], tuple[int, int]]:
         self.asked += 1
         return {source: (0, 1) if source in self.young else (-1, -1) for source in instants_ms}
 

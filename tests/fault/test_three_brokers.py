@@ -150,7 +150,7 @@ def test_a_leader_that_is_silent_while_others_answer_is_named_and_no_offset_is_m
     try:
         # Some seconds later the cluster knows that it is silent, and names no leader any more.
         silence = rf"^(the leader of|broker 3 at {third.bootstrap}, which leads) {topic}/0,? does not answer within 5 s"
-        for question in (asked.latest, asked.earliest, asked.readable, lambda parts: asked.at(NOW, parts)):
+        for question in (asked.latest, asked.earliest, asked.readable, lambda parts: asked.offsets_at(NOW, parts)):
             with pytest.raises(BrokerUnreachable, match=silence):
                 question(sources)
         assert set(asked.topics([topic])) == {topic}, "what any broker can answer is answered"

@@ -207,7 +207,7 @@ class Broker:
     def latest(self, _):
         return self.ends
 
-    def found(self, wanted):
+    def first_records(self, wanted):
         return {source: self._first(instant) for source, instant in wanted.items()}
 
     def _first(self, instant_ms):

@@ -138,7 +138,7 @@ class Topic:
         self.newest = list(accumulate(stamps_ms, max))
         self.asked = 0
 
-    def found(self, instants):
+    def first_records(self, instants):
         self.asked += 1
         return {source: self._first(instant) for source, instant in instants.items()}
 
@@ -155,7 +155,7 @@ def test_an_age_is_found_to_five_percent_in_few_questions(ages, data):
     now_ms = int(NOON.timestamp() * 1000)
     topic = Topic([now_ms - age for age in ages])
     offset = data.draw(st.integers(0, len(ages) - 1))
-    found = date(topic.found, {A: offset}, NOON)
+    found = date(topic.first_records, {A: offset}, NOON)
     age = (NOON - found[A]).total_seconds() * 1000
     assert topic.newest[offset] >= now_ms - age - 1, "a record up to the offset is as young as this"
     assert age <= (now_ms - topic.newest[offset]) * 1.05 + 2
@@ -165,7 +165,7 @@ def test_an_age_is_found_to_five_percent_in_few_questions(ages, data):
 def test_all_partitions_are_asked_about_at_once():
     now_ms = int(NOON.timestamp() * 1000)
     topic = Topic([now_ms - 1000 * age for age in range(5_000, 0, -1)])
-    found = date(topic.found, {A: 10, B: 4_000}, NOON)
+    found = date(topic.first_records, {A: 10, B: 4_000}, NOON)
     assert (NOON - found[A]).total_seconds() == pytest.approx(4_990, rel=0.05)
     assert (NOON - found[B]).total_seconds() == pytest.approx(1_000, rel=0.05)
     assert topic.asked <= 12
@@ -173,7 +173,7 @@ def test_all_partitions_are_asked_about_at_once():
 
 def test_a_record_of_this_second_has_no_age():
     now_ms = int(NOON.timestamp() * 1000)
-    assert date(Topic([now_ms - 10]).found, {A: 0}, NOON)[A] >= at(-1.1)
+    assert date(Topic([now_ms - 10]).first_records, {A: 0}, NOON)[A] >= at(-1.1)
 
 
 OF_2099, MICROSECONDS, SECONDS = 4_070_908_800_000, 1_795_000_000_000_000, 1_795_000_000
@@ -184,14 +184,14 @@ OF_2099, MICROSECONDS, SECONDS = 4_070_908_800_000, 1_795_000_000_000_000, 1_795
 def test_a_record_of_an_odd_timestamp_dates_none_behind_it_wrongly(odd, hours):
     """Of 1970 and before, the one behind is the newest; of the future, all behind it are hidden."""
     hour_ago = int((NOON - timedelta(hours=hours)).timestamp() * 1000)
-    found = date(Topic([odd, hour_ago]).found, {A: 1}, NOON)
+    found = date(Topic([odd, hour_ago]).first_records, {A: 1}, NOON)
     assert found == {} if odd > hour_ago else (NOON - found[A]).total_seconds() == pytest.approx(3600 * hours, rel=0.05)
-    assert date(Topic([odd, odd]).found, {A: 1}, NOON) == {}, "none of its own either"
+    assert date(Topic([odd, odd]).first_records, {A: 1}, NOON) == {}, "none of its own either"
 
 
 def test_what_no_timestamp_dates_waits_since_the_first_sample_at_the_latest():
     class Odd(Cluster):
-        def found(self, instants_ms):
+        def first_records(self, instants_ms):
             return dict.fromkeys(instants_ms, (0, OF_2099))
 
     known = logs(100, 200)
@@ -238,7 +238,7 @@ class Cluster:
     def retention(self, topics):
         return dict.fromkeys(topics, timedelta(days=7))
 
-    def found(self, instants_ms):
+    def first_records(self, instants_ms):
         self.dates += instants_ms.values()
         return {source: (1, instant) for source, instant in instants_ms.items()}
 

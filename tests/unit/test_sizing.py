@@ -223,11 +223,11 @@ class Log:
     def sources(self, topics):
         return [(topics[0], 0)]
 
-    def found(self, instants_ms):
+    def first_records(self, instants_ms):
         first = [(0, int(self.came[0].timestamp() * 1000))] if self.came else [(-1, -1)]
         return dict.fromkeys(instants_ms, first[0])
 
-    def at(self, when, sources):
+    def offsets_at(self, when, sources):
         return {source: sum(came < when for came in self.came) for source in sources}
 
     def latest(self, sources):

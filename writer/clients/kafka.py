@@ -65,7 +65,7 @@ class Cluster:
     def __init__(self, address: Address | str, timeout: timedelta) -> None:
         """Take where the cluster is; a plain `host:port` has no security. Raises ConfigError."""
         self._bootstrap = str(address)
-        self._settings = client(address)
+        self._settings = client_settings(address)
         self._seconds = timeout.total_seconds()
         try:
             self._admin = AdminClient(dict(self._settings))
@@ -94,7 +94,7 @@ class Cluster:
         """Describe topics. Raises TopicMissing for the first that is not there, BrokerUnreachable."""
         wanted = list(names)
         try:
-            described = self._described(wanted)
+            described = self._describe(wanted)
         except TopicMissing:
             known = self.topic_names()
             for name in wanted:
@@ -117,7 +117,7 @@ class Cluster:
         wanted = {source: OffsetSpec.latest() for source in sources}
         return self._offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
 
-    def at(self, when: datetime, sources: Iterable[Source]) -> dict[Source, int]:
+    def offsets_at(self, when: datetime, sources: Iterable[Source]) -> dict[Source, int]:
         """First offset with a broker timestamp at or after `when`; the end of the log where there is none."""
         wanted = list(sources)
         milliseconds = int(when.timestamp() * 1000)
@@ -125,14 +125,14 @@ class Cluster:
         missing = [source for source, offset in found.items() if offset < 0]
         return {**found, **self.latest(missing)} if missing else found
 
-    def found(self, instants_ms: Mapping[Source, int]) -> dict[Source, tuple[int, int]]:
+    def first_records(self, instants_ms: Mapping[Source, int]) -> dict[Source, tuple[int, int]]:
         """First record at or after each instant: its offset and timestamp (ms); -1 and -1 when there is none."""
-        answers = self._listed({source: OffsetSpec.for_timestamp(at) for source, at in instants_ms.items()})
+        answers = self._list_offsets({source: OffsetSpec.for_timestamp(at) for source, at in instants_ms.items()})
         return {source: (int(answer.offset), int(answer.timestamp)) for source, answer in answers.items()}
 
     def sources(self, topics: Iterable[str]) -> list[Source]:
         """Every partition that the topics have now."""
-        return [(name, p.id) for name, about in self._described(topics).items() for p in about.partitions]
+        return [(name, p.id) for name, about in self._describe(topics).items() for p in about.partitions]
 
     def retention(self, topics: Iterable[str]) -> dict[str, timedelta | None]:
         """How long each topic keeps its records (`retention.ms`); None when it deletes none by their age."""
@@ -151,23 +151,23 @@ class Cluster:
         found = self._result(answer, f"group {group!r}").topic_partitions
         return {(tp.topic, tp.partition): int(tp.offset) for tp in found if tp.offset >= 0 and not tp.error}
 
-    def _described(self, topics: Iterable[str]) -> dict[str, Any]:
+    def _describe(self, topics: Iterable[str]) -> dict[str, Any]:
         """Describe topics; ask once more where the client waited for a controller that is gone while others answer."""
         names = TopicCollection(list(topics))
         try:
-            return self._described_once(names)
+            return self._describe_once(names)
         except BrokerUnreachable:
-            if not self._answers_soon():
+            if not self._is_any_broker_up():
                 raise
-        return self._described_once(names)
+        return self._describe_once(names)
 
-    def _described_once(self, topics: TopicCollection) -> dict[str, Any]:
+    def _describe_once(self, topics: TopicCollection) -> dict[str, Any]:
         answers = self._admin.describe_topics(topics, request_timeout=self._seconds)
         return {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
 
-    def _answers_soon(self) -> bool:
+    def _is_any_broker_up(self) -> bool:
         """Return whether any broker answers within some seconds."""
-        metadata = self._metadata()
+        metadata = self._ask_metadata()
         return metadata is not None and bool(metadata.brokers)
 
     def _topic_settings(self, topics: Iterable[str]) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class Cluster:
         answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
         return {r.name: self._result(future, f"topic {r.name!r}") for r, future in answers.items()}
 
-    def _alter(self, group: str, offsets: Mapping[Source, int]) -> list[TopicPartition]:
+    def _alter_group(self, group: str, offsets: Mapping[Source, int]) -> list[TopicPartition]:
         """Commit offsets as a consumer group. Returns the partitions whose offsets are refused."""
         wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
         request = [ConsumerGroupTopicPartitions(group, wanted)]
@@ -191,7 +191,7 @@ class Cluster:
     def mirror(self, group: str, frontier: Mapping[Source, int]) -> None:
         """Write the offsets to a consumer group, for tools that show its lag. Raises HeadraceError for a refusal."""
         deadline = time.monotonic() + self._seconds
-        while (refused := self._alter(group, frontier)) and refused[0].error.code() in _COORDINATOR_STARTS:
+        while (refused := self._alter_group(group, frontier)) and refused[0].error.code() in _COORDINATOR_STARTS:
             if time.monotonic() > deadline:
                 break
             time.sleep(_COORDINATOR_PAUSE_S)
@@ -204,9 +204,9 @@ class Cluster:
             )
 
     def _offsets(self, wanted: Mapping[Source, Any], **options: Any) -> dict[Source, int]:
-        return {source: int(answer.offset) for source, answer in self._listed(wanted, **options).items()}
+        return {source: int(answer.offset) for source, answer in self._list_offsets(wanted, **options).items()}
 
-    def _listed(self, wanted: Mapping[Source, Any], **options: Any) -> dict[Source, Any]:
+    def _list_offsets(self, wanted: Mapping[Source, Any], **options: Any) -> dict[Source, Any]:
         if not wanted:
             return {}
         request = {TopicPartition(topic, partition): spec for (topic, partition), spec in wanted.items()}
@@ -227,7 +227,7 @@ class Cluster:
             raise self._explain_silence(wanted) or self._unreachable(TimeoutError("timed out"))
         return answers
 
-    def _metadata(self) -> Any:
+    def _ask_metadata(self) -> Any:
         """Ask any broker about the cluster, past those that are silent. None where all are."""
         answers = ask_each(self._settings, self._bootstrap.split(","))
         if answer := next((answer for answer in answers if answer is not None), None):
@@ -239,16 +239,16 @@ class Cluster:
 
     def _explain_silence(self, sources: Iterable[Source]) -> BrokerUnreachable | None:
         """Find out why a question about partitions has no answer. None where no broker answers at all."""
-        if (metadata := self._metadata()) is None:
+        if (metadata := self._ask_metadata()) is None:
             return None
         if leader := find_silent_leader(self._settings, metadata, sources):
-            return self._one_is_silent(leader)
+            return self._silence_of(leader)
         return BrokerUnreachable(
             f"brokers of {self._bootstrap} do not tell offsets within {self._seconds:.0f} s, while each leader answers "
             "other questions. Where it stays so, give kafka.request_timeout more."
         )
 
-    def _one_is_silent(self, leader: SilentLeader) -> BrokerUnreachable:
+    def _silence_of(self, leader: SilentLeader) -> BrokerUnreachable:
         topic, partition = leader.sources[0]
         others = len(leader.sources) - 1
         more = f" and {plural(others, 'more partition')}" if others else ""
@@ -299,7 +299,7 @@ def choose_topics(cluster: Cluster, selection: TopicSelection, known: Iterable[s
     return choice
 
 
-def answering(cluster: Cluster) -> Cluster | BrokerUnreachable:
+def probe_cluster(cluster: Cluster) -> Cluster | BrokerUnreachable:
     """Ask once whether the cluster answers: readers that come one after the other share the wait for a silent one."""
     try:
         cluster.brokers()
@@ -324,7 +324,7 @@ def _words(error: Exception) -> str:
     return str(error.args[0].str()) if isinstance(error, KafkaException) else str(error) or type(error).__name__
 
 
-def client(address: Address | str) -> dict[str, Any]:
+def client_settings(address: Address | str) -> dict[str, Any]:
     """Settings that every client of the cluster starts from; librdkafka says nothing, what fails is raised."""
     import logging
 
@@ -342,7 +342,7 @@ def consumer(address: Address | str, group: str, settings: Mapping[str, Any]) ->
     `group`: a name that the client wants; no group is joined and no offset committed.
     """
     opened = Consumer({
-        **client(address), "group.id": group, "enable.auto.commit": False, "enable.auto.offset.store": False,
+        **client_settings(address), "group.id": group, "enable.auto.commit": False, "enable.auto.offset.store": False,
         "enable.partition.eof": True, "isolation.level": "read_committed", **settings,
     })  # fmt: skip
     try:

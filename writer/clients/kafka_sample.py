@@ -85,7 +85,7 @@ def spans(cluster: Cluster, topics: list[str], count: int, start: Position = "la
     sources = [(topic.name, partition) for topic in described for partition in range(topic.partitions)]
     first, end = cluster.earliest(sources), cluster.latest(sources)
     if isinstance(start, datetime):
-        first = cluster.at(start, sources)
+        first = cluster.offsets_at(start, sources)
     shares = spread({source: max(0, end[source] - first[source]) for source in sources}, count)
     if start == "latest":
         return {source: (end[source] - shares[source], end[source]) for source in sources}

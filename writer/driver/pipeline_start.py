@@ -169,7 +169,7 @@ def record_gap(
 ) -> tuple[Gap, notifications.Event]:
     """Record what Kafka holds no longer, before anything is read beyond it. Raises Fenced, CommitFailed."""
     now, snapshot = datetime.now(UTC), table.snapshot()
-    left = cluster.found({(r.part.topic, r.part.partition): 0 for r in position.lost})
+    left = cluster.first_records({(r.part.topic, r.part.partition): 0 for r in position.lost})
     hints = start_offsets.gap_hints(position.lost, snapshot, left, margin, now)
     ids = {topic: position.topic_ids[topic] for topic in sorted({r.part.topic for r in position.lost})}
     about = {"run": run, "at": now.isoformat(), "hints": hints, "topic_ids": ids}

@@ -34,7 +34,7 @@ class ClusterQuestions(Protocol):
     def latest(self, sources: Collection[Source]) -> Mapping[Source, int]:
         """End of the log, by partition."""
 
-    def found(self, instants_ms: Mapping[Source, int]) -> Mapping[Source, tuple[int, int]]:
+    def first_records(self, instants_ms: Mapping[Source, int]) -> Mapping[Source, tuple[int, int]]:
         """First record at or after each instant: its offset and timestamp (ms); -1 and -1 when there is none."""
 
 
@@ -92,10 +92,10 @@ class Listener:
             return {}
         ends, starts = self.cluster.latest(sources), self.cluster.earliest(sources)
         since_ms = int(since.timestamp() * 1000)
-        young = self.cluster.found(dict.fromkeys(sources, since_ms))
+        young = self.cluster.first_records(dict.fromkeys(sources, since_ms))
         old = [source for source in sources if young[source][0] < 0]
         with_records = [source for source in old if starts[source] < ends[source]]
-        dated = self.cluster.found(dict.fromkeys(with_records, _FIRST_DATE_MS)) if with_records else {}
+        dated = self.cluster.first_records(dict.fromkeys(with_records, _FIRST_DATE_MS)) if with_records else {}
         return {source: ends[source] for source in old if source not in dated or dated[source][0] >= 0}
 
 

@@ -135,7 +135,7 @@ def history(cluster: Cluster, sample: Sample) -> tuple[Sample, ...]:
 
 
 def _earlier(cluster: Cluster, sample: Sample, when: datetime) -> Sample:
-    answers = cluster.found(dict.fromkeys(sample.ends, int(when.timestamp() * 1000)))
+    answers = cluster.first_records(dict.fromkeys(sample.ends, int(when.timestamp() * 1000)))
     sample_ms = int(sample.at.timestamp() * 1000)
     ends = dict(sample.ends)
     ends |= {source: offset for source, (offset, stamp) in answers.items() if offset >= 0 and stamp <= sample_ms}
@@ -150,7 +150,7 @@ def settle(cluster: Cluster, logs: Logs, frontier: Mapping[Source, int], now: da
     wanted = undated(logs, frontier)
     if not wanted:
         return {}
-    dates = date(cluster.found, wanted, now)
+    dates = date(cluster.first_records, wanted, now)
     return {source: (offset, dates.get(source, logs.samples[0].at)) for source, offset in wanted.items()}
 
 
