@@ -39,12 +39,16 @@ _COORDINATOR_STARTS = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
 )  # fmt: skip
 _COORDINATOR_PAUSE_S = 0.2
+_NO_RIGHTS = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)  # fmt: skip
 _ANY_BROKER_S = 2.0
 _FOREVER_MS = 100 * 365 * 86_400_000  # a longer retention is none
 
 
 class BrokerUnreachable(HeadraceError):
-    """No broker answered in time."""
+    """No broker gave the answer: none did in time, or the user of `kafka.security` may not ask for it."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,8 @@ class Cluster:
     def _topic_settings(self, topics: Iterable[str]) -> dict[str, Any]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
         answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
-        return {r.name: self._result(future, f"topic {r.name!r}") for r, future in answers.items()}
+        right = "DescribeConfigs"
+        return {r.name: self._result(future, f"topic {r.name!r}", right) for r, future in answers.items()}
 
     def _alter_group(self, group: str, offsets: Mapping[Source, int]) -> list[TopicPartition]:
         """Commit offsets as a consumer group. Returns the partitions whose offsets are refused."""
@@ -260,13 +265,21 @@ class Cluster:
             "it is up and that this machine reaches it."
         )
 
-    def _result(self, future: Any, what: str) -> Any:
-        """Wait for an answer about `what`."""
+    def _result(self, future: Any, what: str, right: str = "Describe") -> Any:
+        """Wait for an answer about `what`. `right`: of Kafka's authorizer, that the question needs."""
         try:
             return future.result(timeout=self._seconds + 5)
-        except (KafkaException, TimeoutError) as error:
-            if isinstance(error, KafkaException) and error.args[0].code() in _GONE:
+        except TimeoutError as error:
+            raise self._unreachable(error) from error
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code in _GONE:
                 raise self._missing(what) from error
+            if code in _NO_RIGHTS:
+                raise BrokerUnreachable(
+                    f"brokers of {self._bootstrap} refuse an answer about {what} ({_words(error)}). Give the user of "
+                    f"kafka.security the right {right} on it."
+                ) from error
             raise self._unreachable(error) from error
 
     def _missing(self, what: str, near: str = "") -> TopicMissing:
@@ -321,7 +334,11 @@ def _is_silence(error: BaseException | None) -> bool:
 
 
 def _words(error: Exception) -> str:
-    return str(error.args[0].str()) if isinstance(error, KafkaException) else str(error) or type(error).__name__
+    return (
+        str(error.args[0].str()).rstrip(".")
+        if isinstance(error, KafkaException)
+        else str(error) or type(error).__name__
+    )
 
 
 def client_settings(address: Address | str) -> dict[str, Any]:
