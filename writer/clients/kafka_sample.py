@@ -2,9 +2,10 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ RECORDS = pa.schema(
     ]
 )
 Position = Literal["earliest", "latest"] | datetime
+Reader = Callable[[Mapping[Source, Span]], list[pa.RecordBatch]]
 _GROUP = "headrace-look"  # no group is joined and no offset committed
 _AT_ONCE = 1_000  # messages taken from librdkafka in one call
 _BYTES_MAX = 512 * 2**20  # of values in one sample
@@ -99,13 +101,32 @@ def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
     BrokerUnreachable when the broker stops answering, HeadraceError when it refuses, TooLarge beyond `_BYTES_MAX`.
     """
     spans = {source: span for source, span in wanted.items() if span[0] < span[1]}
-    try:
-        batches = _read_natively(kafka, spans)
-    except (OldRecordFormat, UnsupportedBroker):
-        return _read_by_consumer(kafka, spans)
+    batches = read_by_format(spans, partial(_read_natively, kafka), partial(_read_by_consumer, kafka))
     table = pa.Table.from_batches(batches, RECORDS)
     order = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
     return table.take(pc.sort_indices(table, order)).combine_chunks().to_batches()[0] if len(table) else _batch([])
+
+
+def read_by_format(
+    spans: Mapping[Source, Span], read_natively: Reader, read_by_consumer: Reader
+) -> list[pa.RecordBatch]:
+    """Read topics in a format from before Kafka 0.11 by the consumer, and the others natively, with their headers.
+
+    Of brokers that do not know the native requests, all are read by the consumer. Raises as the readers do.
+    """
+    of_old_topics: dict[Source, Span] = {}
+    native = dict(spans)
+    while True:
+        try:
+            batches = read_natively(native)
+        except OldRecordFormat as error:
+            of_topic = {source: span for source, span in native.items() if source[0] == error.topic}
+            of_old_topics |= of_topic
+            native = {source: span for source, span in native.items() if source not in of_topic}
+        except UnsupportedBroker:
+            return read_by_consumer(spans)
+        else:
+            return [*batches, *(read_by_consumer(of_old_topics) if of_old_topics else [])]
 
 
 def _read_natively(kafka: Kafka, spans: Mapping[Source, Span]) -> list[pa.RecordBatch]:
@@ -168,7 +189,7 @@ def _silent_broker(kafka: Kafka, source: Source) -> BrokerUnreachable:
     )
 
 
-def _read_by_consumer(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
+def _read_by_consumer(kafka: Kafka, wanted: Mapping[Source, Span]) -> list[pa.RecordBatch]:
     """Read logs in a format from before Kafka 0.11, whose records have no headers. Raises as `read` does."""
     left = {source: end for source, (_, end) in wanted.items()}
     records: list[Message] = []
@@ -191,7 +212,7 @@ def _read_by_consumer(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordB
                 if source in left and (at_end or message.offset() >= left[source] - 1):
                     del left[source]
                     opened.incremental_unassign([KafkaPartition(*source)])
-    return _batch(records)
+    return [_batch(records)]
 
 
 def follow(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[pa.RecordBatch]:
