@@ -170,7 +170,7 @@ def play(
         raise BenchFailed(f"the broker takes no events: {error.args[0].str()}") from error
     finally:
         place.clear()
-        interruption.done()
+        interruption.restore_handlers()
     return None if interruption.asked is not None else runs
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from autoscaler.decision.facts import Facts, Pipeline
 from autoscaler.decision.policy import Policy
 from autoscaler.runtime import status_parser
-from writer.clients.driver_endpoint import Driver, announced, driver_status, status_at
+from writer.clients.driver_endpoint import Driver, driver_status, find_announcement, status_at
 from writer.clients.kafka import Cluster
 from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
@@ -101,7 +101,7 @@ class FactsCollector:
     def _ask_driver(self) -> dict[str, Any] | None:
         """Return the whole `/status` of the driver that has these pipelines; None when it does not answer."""
         for name in self._names:
-            driver = announced(self._config.checkpoints, name, self._config.s3.settings)
+            driver = find_announcement(self._config.checkpoints, name, self._config.s3.settings)
             whole = None if driver is None else driver_status(driver, name)
             self.driver = None if whole is None else driver
             if whole is not None:

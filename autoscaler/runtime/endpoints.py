@@ -16,7 +16,7 @@ from autoscaler.decision.facts import Facts
 from writer.core.text import iso
 from writer.web.http_server import Get
 from writer.web.metric_types import Value
-from writer.web.metrics_export import board, family
+from writer.web.metrics_export import family, operator_endpoints
 
 VERDICTS = ("hold", "stay", "blocked", "wait", "up", "down")
 _LATE_TICKS = 4  # then a supervisor may start it again
@@ -147,7 +147,7 @@ def answers(shown: Callable[[], LastTick]) -> Get:
         now = shown()
         return [family(one.name, one.kind, one.help, one.labels, one.read(now)) for one in CATALOGUE]
 
-    return board(
+    return operator_endpoints(
         "headrace autoscaler", families=families, status=lambda: status(shown()),
         unhealthy=lambda: unhealthy(shown(), time.monotonic()),
     )  # fmt: skip

@@ -96,7 +96,7 @@ def _ask(driver: Driver, section: Autoscaler, executors: int, because: Event) ->
         answer = ask_at(url, driver.certificate, timeout_s=_ANSWER_WITHIN_S, method="POST", headers=headers)
     except RequestFailed as error:
         return f"the driver at {driver.url} does not answer: {error}"
-    return None if answer.ok else answer.shown()
+    return None if answer.ok else answer.summary()
 
 
 def _store(config: Config, names: Sequence[str]) -> Store:

@@ -50,7 +50,7 @@ def chaos(
         pass
     finally:
         workspace.clear()
-        interruption.done()
+        interruption.restore_handlers()
     clean = verdict is not None and verdict.clean and not verdict.said
     if keep is None and (clean or verdict is None):
         shutil.rmtree(directory, ignore_errors=True)
@@ -83,7 +83,7 @@ def _play(stage: ChaosStack, events: Sequence[Event], screen: Screen, interrupti
             done = stage.strike(event)
             interruption.check()
             at = timedelta(seconds=int(time.monotonic() - begun))
-            screen.done(f"{at}  {event}{f' ({done})' if done else ''}")
+            screen.finish_step(f"{at}  {event}{f' ({done})' if done else ''}")
         with screen.step("waiting until the writer has read everything", "the faults are over; the logs are read"):
             settled = stage.settle()
         ended = stage.finish()

@@ -24,7 +24,7 @@ from bench.data.dataset import TIME_FIELD, DataSet
 from bench.data.fill import fill
 from bench.figures import BenchFailed
 from bench.job import PARTITIONS, Job
-from writer.clients.driver_endpoint import announced, status_at
+from writer.clients.driver_endpoint import find_announcement, status_at
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import ProcessGroup
 
@@ -264,7 +264,7 @@ def _is_warm(job: Job) -> bool:
 
 def _lag(job: Job) -> list[float]:
     """Ask the live writer how many seconds it is behind; nothing while it does not say."""
-    driver = announced(f"{job.directory}/checkpoints", PIPELINE)
+    driver = find_announcement(f"{job.directory}/checkpoints", PIPELINE)
     if driver is None:
         return []
     with suppress(LookupError):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from writer.clients.driver_endpoint import announced, ask_driver
+from writer.clients.driver_endpoint import ask_driver, find_announcement
 from writer.config.pipelines import Config
 from writer.maintenance.local_pipeline import Piece
 from writer.status.lag_sample import LagSample
@@ -45,7 +45,7 @@ def by_rate(rows: int, seconds: float, rate: float | None) -> Delay | None:
 
 def live_lag(config: Config, pipeline: str) -> float | None:
     """Ask the driver how many seconds it is behind; None: none answers, or Kafka does not answer it."""
-    driver = announced(config.checkpoints, pipeline, config.s3.settings)
+    driver = find_announcement(config.checkpoints, pipeline, config.s3.settings)
     found = ask_driver(driver, pipeline) if driver is not None else None
     if found is None:
         return None

@@ -22,7 +22,7 @@ from writer.core.text import plural
 from writer.core.units import duration, show_size
 from writer.output import tables
 from writer.output.cli_options import By, ConfigFile, Pipelines, json_option
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console
 from writer.schemas import registry
 from writer.table.ledger.gap_record import GapRecord
@@ -255,7 +255,7 @@ def backfill(
             code = max(code, ended(one.name, found, as_json=as_json, out=out))
         raise typer.Exit(code)
 
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _limit(lag_max: str | None) -> timedelta | None:

@@ -134,7 +134,7 @@ def _words(level: RecoveryLevel, one: CheckpointExamination) -> str:
 def _of_pipelines(path: Path, only: list[str] | None) -> list[CheckpointExamination]:
     settings = load(path)
     cluster = probe_cluster(
-        kafka_sample.asked(settings.kafka)
+        kafka_sample.open_cluster(settings.kafka)
     )  # once: all pipelines share the wait for a silent broker
     found = []
     for name in settings.chosen(only):

@@ -10,7 +10,7 @@ import typer
 
 from recovery import identity
 from writer.cli.config_command import ConfigCommand
-from writer.clients.kafka_sample import asked
+from writer.clients.kafka_sample import open_cluster
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -20,7 +20,7 @@ from writer.core.units import to_iso
 from writer.offsets import skip_to_latest, start_decision
 from writer.output import tables
 from writer.output.cli_options import AsJson, By, ConfigFile, OnePipeline, Pipelines
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console
 from writer.table.factory import existing_table
 from writer.table.gap_claims import BackfillLocks
@@ -171,7 +171,7 @@ def close(
         raise ConfigError("--reason is empty; say why the records will not be brought back")
     about = {"by": by or identity.person(), "reason": reason, "at": datetime.now(UTC).isoformat()}
     work = partial(_run_close, existing_table(name, settings), name, gap, about, as_json=as_json)
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _run_close(
@@ -229,12 +229,12 @@ def open_(
         raise ConfigError("--reason is empty; say why what waits is to be skipped")
     by = by or identity.person()
     work = partial(_run_open, settings, name, reason, by, fence=fence, as_json=as_json)
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _run_open(settings: Config, name: str, reason: str, by: str, *, fence: bool, write: bool, as_json: bool) -> bool:
     """Show what would be skipped, or skip it. Raises ConfigError where nothing may be skipped, HeadraceError."""
-    found = skip_to_latest.look(settings, name, asked(settings.kafka), "person")
+    found = skip_to_latest.look(settings, name, open_cluster(settings.kafka), "person")
     if isinstance(found.decision, start_decision.Refuse):
         raise ConfigError(found.decision.reason)
     ranges = found.decision.ranges if isinstance(found.decision, skip_to_latest.Skip) else ()

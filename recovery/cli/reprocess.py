@@ -15,7 +15,7 @@ from writer.config.loader import load
 from writer.core.text import plural
 from writer.output import tables
 from writer.output.cli_options import By, ConfigFile, OnePipeline, json_option
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console, numbers
 from writer.schemas.registry import source
 from writer.sealing.manifest import bucket_path
@@ -73,7 +73,7 @@ def reprocess(
         result = doing.run(datetime.now(UTC), *_listeners(doing, as_json=as_json, out=out))
         raise typer.Exit(ended(doing, result, as_json=as_json, out=out))
 
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _listeners(

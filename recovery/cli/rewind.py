@@ -15,7 +15,7 @@ from writer.config.pipelines import Config
 from writer.core.text import instant, plural
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, version_or_time
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console
 from writer.sealing.manifest import bucket_path
 
@@ -56,7 +56,7 @@ def rewind(
         run, RewindExecution(settings, settings.one(pipeline)), settings, version_or_time("--to", to),
         accept_loss=accept_loss, now=datetime.now(UTC), as_json=as_json, out=console(),
     )  # fmt: skip
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def run(

@@ -28,7 +28,7 @@ from writer.core.signals import on_hangup
 from writer.core.text import instant, iso
 from writer.core.units import show_duration
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines, WatchConfig
-from writer.output.tables import emit_whole, labelled
+from writer.output.tables import emit_whole, label_grid
 
 
 def run_explain(config: Config, names: Sequence[str], *, as_json: bool, console: Console) -> int:
@@ -122,7 +122,7 @@ def _show(console: Console, name: str, documents: dict[str, Any]) -> None:
         spent = f"{one['used']} of {one['times_max']} within {show_duration(timedelta(seconds=one['within_seconds']))}"
         rows.append((f"{label} {one['level']}", spent + ("" if one["enabled"] else ", not done here by itself")))
     rows.append(("if it came again", documents["next"]))
-    console.print(labelled(rows))
+    console.print(label_grid(rows))
 
 
 supervisor = typer.Typer(

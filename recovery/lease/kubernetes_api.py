@@ -75,7 +75,7 @@ class Api:
             raise ApiFailed(f"{what}: {error}. It is asked again.") from error
         found = found if isinstance(found, dict) else {}
         if answer.ok and not (found.get("metadata") or {}).get("resourceVersion"):
-            raise ApiFailed(f"{what}: {answer.shown()} is no Lease. Does an API server of Kubernetes answer there?")
+            raise ApiFailed(f"{what}: {answer.summary()} is no Lease. Does an API server of Kubernetes answer there?")
         if answer.status in _ANSWERS[verb]:
             return Reply(answer.status, found)
         if verb == "create" and _there_already(found):
@@ -129,7 +129,7 @@ def _there_already(found: Json) -> bool:
 
 def _message(answer: Answer, found: Json) -> str:
     message = found.get("message")
-    return f"{answer.status}: {message}" if message else answer.shown()
+    return f"{answer.status}: {message}" if message else answer.summary()
 
 
 def _fix(status: int, verb: Verb, name: str) -> str:

@@ -227,7 +227,7 @@ class RewindExecution:
 
         Last come the parts whose log is not the one that the table was filled from.
         """
-        cluster = self._cluster or kafka_sample.asked(self._config.kafka)
+        cluster = self._cluster or kafka_sample.open_cluster(self._config.kafka)
         known = snapshot.incarnations()
         topics = cluster.topics(choose_topics(cluster, self._settings.topics, known).names)
         numbers = {t.name: number_of(known[t.name], t.id) for t in topics.values() if t.id in known.get(t.name, ())}

@@ -14,7 +14,7 @@ from recovery.supervisor.pipeline_state import SupervisedPipeline
 from writer.core.text import iso
 from writer.web.http_server import Get
 from writer.web.metric_types import Value
-from writer.web.metrics_export import board, family
+from writer.web.metrics_export import family, operator_endpoints
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,9 @@ def answers(supervisor_status: PipelineStatus) -> Get:
             f"pipeline {p.name} is given up: {p.halted}" for p in supervisor_status.pipelines().values() if p.halted
         )
 
-    return board("headrace supervisor", families=families, status=lambda: status(supervisor_status), unhealthy=given_up)
+    return operator_endpoints(
+        "headrace supervisor", families=families, status=lambda: status(supervisor_status), unhealthy=given_up
+    )
 
 
 def status(supervisor_status: PipelineStatus) -> dict[str, Any]:

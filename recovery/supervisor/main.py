@@ -32,7 +32,7 @@ def supervise(file: ReloadableConfig, command: Sequence[str]) -> int:
     config, stop = file.config, threading.Event()
     on_signals(stop)
     adopt_orphans()
-    notifier = notifications.opened(config.notifications)
+    notifier = notifications.open_notifier(config.notifications)
     leases = {name: leases_of(config, name, store(config, name)) for name in file.names}
     held = LeaseHolder(
         leases, holder(), expires_after=config.supervisor.lease_expiry, least=lambda name: _least(file.config, name)

@@ -42,7 +42,7 @@ START = """
 import json, subprocess, sys
 from pathlib import Path
 import pyarrow as pa
-from tests.passing_disk import MOMENTS, on_a_disk
+from tests.looking import config
 from writer.core.errors import exit_code
 from writer.driver.pipeline_start import probe_places
 from writer.table import locations

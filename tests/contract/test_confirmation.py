@@ -20,7 +20,7 @@ from tests.carried import Driver, log
 from tests.looking import EVENT, NOW, WIDER, event, value
 from tests.skipped import archived, skipped, values
 from writer.cli.main import app
-from writer.output.confirmation import confirmed
+from writer.output.confirmation import confirm
 
 LONG_AGO = datetime(2020, 2, 29, 12, tzinfo=UTC)
 # Commands that remove and rewrite nothing. Of these `pause`, `resume` and `hooks skip` write a mark that another
@@ -59,7 +59,7 @@ def test_every_other_command_asks_by_the_one_helper(words: str) -> None:
     assert {"--yes", "--dry-run"} <= options.keys()
     assert (options["--yes"].default, options["--dry-run"].default) == (False, False)
     body = inspect.unwrap(COMMANDS[words].callback)
-    assert confirmed in inspect.getclosurevars(body).globals.values()
+    assert confirm in inspect.getclosurevars(body).globals.values()
     assert inspect.getsource(body).count("confirmed(") == 1
 
 

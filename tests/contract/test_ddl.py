@@ -17,7 +17,7 @@ from writer.engines.caveats import notes
 from writer.engines.druid_spec import bucket_task, interval_text
 from writer.engines.iceberg import trino_properties
 from writer.engines.registration import registration
-from writer.engines.table_description import TableDescription, described
+from writer.engines.table_description import TableDescription, describe_table
 from writer.engines.types import PRESTO, SPARK, TRINO
 from writer.storage.base import S3Settings
 
@@ -50,7 +50,7 @@ def test_duckdb_runs_its_text_and_finds_every_row_with_its_bucket(tmp_path: Path
     lake.add(5, 100)
     lake.add(6, 3)
     lake.table.grow([pa.field("extra", pa.int64())], lake.epoch)
-    known = described("clicks", lake.config, lake.table)
+    known = describe_table("clicks", lake.config, lake.table)
     connection = duckdb.connect()
     for statement in registration(known, "duckdb", name='odd "name"', location=None):
         connection.execute(statement)

@@ -39,7 +39,7 @@ def driver(form: str, tmp_path: Path) -> Driver:
 
 
 def test_what_is_deleted_or_late_or_a_tombstone_is_not_lost(driver: Driver) -> None:
-    before = verification.committed(driver.config, "clicks", ENDS, since=NOW - timedelta(hours=1))
+    before = verification.committed_account(driver.config, "clicks", ENDS, since=NOW - timedelta(hours=1))
     sentence = "40 produced = 17 rows + 0 quarantined + 2 dead letters + 17 rows of the late table + 4 tombstones"
     assert verification.sentence(before) == f"{sentence} + 0 lost, 0 twice"
     delete_rows.run_delete(
@@ -51,14 +51,14 @@ def test_what_is_deleted_or_late_or_a_tombstone_is_not_lost(driver: Driver) -> N
         out=console(),
     )
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
-    found = verification.committed(driver.config, "clicks", ENDS, since=NOW - timedelta(hours=1))
+    found = verification.committed_account(driver.config, "clicks", ENDS, since=NOW - timedelta(hours=1))
     sentence = "40 produced = 13 rows + 0 quarantined + 2 dead letters + 13 rows of the late table + 4 tombstones"
     assert verification.sentence(found) == f"{sentence} + 8 taken by delete + 0 lost, 0 twice"
     assert found.damage() == []
 
 
 def test_rows_that_are_gone_without_a_reason_are_lost(driver: Driver) -> None:
-    found = verification.committed(driver.config, "clicks", ENDS | {("clicks", 0): 42}, since=NOW)
+    found = verification.committed_account(driver.config, "clicks", ENDS | {("clicks", 0): 42}, since=NOW)
     assert found.damage() == ["2 of 42 offsets are in no table"]
 
 
@@ -68,7 +68,7 @@ def test_an_iceberg_table_is_counted_by_what_a_scan_returns(tmp_path: Path) -> N
     driver.start()
     driver.carry([log({n: event(n) for n in range(4)})], {0: 4})
     ends = {("clicks", 0): 4}
-    assert verification.committed(driver.config, "clicks", ends, since=NOW).damage() == []
+    assert verification.committed_account(driver.config, "clicks", ends, since=NOW).damage() == []
     place = driver.config.catalog_place("clicks", driver.settings.table.location)
     assert place is not None
     table = load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
@@ -79,6 +79,6 @@ def test_an_iceberg_table_is_counted_by_what_a_scan_returns(tmp_path: Path) -> N
         mapping = mapping.replace(f'"<{name}>"', f'"{other}"')
     with table.transaction() as change:
         change.set_properties({MAPPING: mapping})
-    assert verification.committed(driver.config, "clicks", ends, since=NOW).damage() == [
+    assert verification.committed_account(driver.config, "clicks", ends, since=NOW).damage() == [
         "4 of 4 offsets are in no table", "4 offsets were never produced",
     ]  # fmt: skip

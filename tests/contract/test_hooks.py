@@ -18,7 +18,7 @@ from tests.sealed import SealedLake
 from tests.servers.scripted import Asked, Reply, scripted
 from tests.unit.test_hook_servers import Overlord
 from writer.hooks.delivery import HookDelivery
-from writer.hooks.dispatcher import HookDispatcher, deliveries, seen
+from writer.hooks.dispatcher import HookDispatcher, deliveries, hook_health
 from writer.hooks.outbox import Health
 from writer.maintenance.retention import Retention
 from writer.output.status_screen import screen
@@ -41,7 +41,7 @@ config = Config.model_validate_json(Path(sys.argv[1]).read_text())
 (delivery,) = deliveries("clicks", config)
 now = datetime.fromisoformat("2026-11-20T12:00:00+00:00")
 for n in range(6):
-    delivery.round(now + timedelta(minutes=n))
+    delivery.run_round(now + timedelta(minutes=n))
 """
 
 
@@ -58,21 +58,21 @@ def told(asked: list[Asked]) -> list[tuple[str, int, int]]:
 def test_each_version_of_each_bucket_is_told_once_and_in_order(tmp_path: Path, form: str):
     with scripted(OK) as server:
         lake, delivery = lake_with(tmp_path, form, type="webhook", url=server.url)
-        delivery.round(NOW)
+        delivery.run_round(NOW)
         lake.add(5, 10)
         lake.add(6, 3)
         lake.seal(5)
         lake.add(5, 2, minute=30)
         lake.seal(6)
         lake.seal(5)
-        box = delivery.round(NOW)
+        box = delivery.run_round(NOW)
         assert (box.delivered, len(box.pending), told(server.asked)) == (2, 1, [("05", 1, 10), ("06", 1, 3)])
-        assert delivery.round(NOW).delivered == 3
+        assert delivery.run_round(NOW).delivered == 3
         (again,) = deliveries("clicks", lake.config)
-        again.round(NOW)
+        again.run_round(NOW)
         lake.add(6, 1, minute=30)
         lake.seal(6)
-        again.round(NOW)
+        again.run_round(NOW)
     assert told(server.asked) == [("05", 1, 10), ("06", 1, 3), ("05", 2, 12), ("06", 2, 4)]
 
 
@@ -86,38 +86,38 @@ def test_a_hook_that_is_new_to_the_table_begins_where_its_configuration_says(tmp
             lake.add(5, rows)
             lake.seal(5)
         latest, earliest = deliveries("clicks", lake.config)
-        assert (latest.round(NOW).delivered, earliest.round(NOW).delivered) == (0, 1)
+        assert (latest.run_round(NOW).delivered, earliest.run_round(NOW).delivered) == (0, 1)
         assert told(server.asked) == [("05", 2, 12)]
         lake.add(6, 1)
         lake.seal(6)
-        assert (latest.round(NOW).delivered, earliest.round(NOW).delivered) == (1, 2)
+        assert (latest.run_round(NOW).delivered, earliest.run_round(NOW).delivered) == (1, 2)
 
 
 def test_a_failure_is_tried_again_after_a_pause_and_keeps_no_other_bucket_waiting(tmp_path: Path):
     broken = True
     with scripted(lambda asked: Reply(500, b"no") if broken and b"T05" in asked.body else Reply(200)) as server:
         lake, delivery = lake_with(tmp_path, type="webhook", url=server.url)
-        delivery.round(NOW)
+        delivery.run_round(NOW)
         for hour in (5, 6):
             lake.add(hour, 1)
             lake.seal(hour)
-        box = delivery.round(NOW)
+        box = delivery.run_round(NOW)
         (pending,) = box.pending
         assert (box.delivered, pending.bucket, pending.attempts) == (1, ("2026-11-20T05",), 1)
         assert (delivery.health.failures, delivery.health.waiting) == (1, 1)
         assert "answered 500: no" in delivery.health.error
-        delivery.round(NOW + timedelta(seconds=1))
+        delivery.run_round(NOW + timedelta(seconds=1))
         assert len(server.asked) == 2
-        delivery.round(NOW + timedelta(seconds=6))
+        delivery.run_round(NOW + timedelta(seconds=6))
         broken = False
-        assert delivery.round(NOW + timedelta(minutes=1)).pending == ()
+        assert delivery.run_round(NOW + timedelta(minutes=1)).pending == ()
         assert (delivery.health.error, delivery.health.waiting, delivery.health.oldest) == ("", 0, None)
 
 
 def test_where_the_log_was_cleaned_up_the_manifests_tell(tmp_path: Path):
     with scripted(OK) as server:
         lake, delivery = lake_with(tmp_path, "parquet", type="webhook", url=server.url)
-        position = delivery.round(NOW).position
+        position = delivery.run_round(NOW).position
         for hour in (5, 6):
             lake.add(hour, 1)
             lake.seal(hour)
@@ -126,42 +126,42 @@ def test_where_the_log_was_cleaned_up_the_manifests_tell(tmp_path: Path):
         for version in range(position + 1, newest.version):
             (Path(lake.table.location) / LOG / f"{version:020}.json").unlink()
         (fresh,) = deliveries("clicks", lake.config)
-        assert fresh.round(NOW).delivered == 2
+        assert fresh.run_round(NOW).delivered == 2
     assert sorted(told(server.asked)) == [("05", 1, 1), ("06", 1, 1)]
 
 
 def test_a_seal_whose_manifest_is_still_to_be_put_waits_for_it(tmp_path: Path):
     with scripted(OK) as server:
         lake, delivery = lake_with(tmp_path, type="webhook", url=server.url)
-        delivery.round(NOW)
+        delivery.run_round(NOW)
         lake.add(5, 1)
         manifest = lake.seal(5, put=False)
-        (pending,) = delivery.round(NOW).pending
+        (pending,) = delivery.run_round(NOW).pending
         assert (pending.attempts, pending.error) == (0, "its manifest is not there yet")
         lake.sealer.manifests.put(manifest)
-        assert delivery.round(NOW + timedelta(seconds=2)).delivered == 1
+        assert delivery.run_round(NOW + timedelta(seconds=2)).delivered == 1
 
 
 def test_of_versions_that_wait_druid_gets_the_newest_and_so_many_at_once_as_it_may(tmp_path: Path):
     druid = Overlord()
     with scripted(druid) as server:
         lake, delivery = lake_with(tmp_path, type="druid", url=server.url, at_once=1)
-        delivery.round(NOW)
+        delivery.run_round(NOW)
         for hour in (5, 6):
             lake.add(hour, 10)
             lake.seal(hour)
         lake.add(5, 20, minute=30)
         lake.seal(5)
         lake.add(5, 3, minute=40)  # after the seal: not part of it
-        box = delivery.round(NOW)
+        box = delivery.run_round(NOW)
         assert (len(druid.tasks), len(box.pending), box.superseded) == (1, 2, 1)
-        assert delivery.due(box) > NOW
+        assert delivery.next_due(box) > NOW
         druid.report = _took(10)
         druid.tasks = dict.fromkeys(druid.tasks, "SUCCESS")
-        box = delivery.round(NOW + timedelta(seconds=3))
+        box = delivery.run_round(NOW + timedelta(seconds=3))
         assert (box.delivered, len(druid.tasks)) == (1, 2)
         druid.report, druid.tasks = _took(30), dict.fromkeys(druid.tasks, "SUCCESS")
-        assert delivery.round(NOW + timedelta(seconds=6)).delivered == 2
+        assert delivery.run_round(NOW + timedelta(seconds=6)).delivered == 2
     sources = [spec["spec"]["ioConfig"]["inputSource"]["files"] for spec in druid.specs]
     assert [len(files) for files in sources] == [1, 2]
 
@@ -174,15 +174,15 @@ def test_a_bucket_that_retention_took_is_told_of_as_retired_and_druid_forgets_it
         lake = SealedLake(tmp_path, hooks=hooks)
         both = deliveries("clicks", lake.config)
         for delivery in both:
-            delivery.round(NOW)
+            delivery.run_round(NOW)
         lake.add(5, 10)
         lake.add(6, 1)
         lake.seal(5)
         (dropped,) = Retention(lake.table, lake.bucketer, timedelta(days=1)).run(NOW.replace(day=21, hour=6))
         assert dropped.buckets == (("2026-11-20T05",),)
         for delivery in both:
-            delivery.round(NOW)
-            assert delivery.round(NOW).pending == ()
+            delivery.run_round(NOW)
+            assert delivery.run_round(NOW).pending == ()
         assert [one.json()["retired"] for one in posted.asked] == [False, True]
         assert len({one.headers["webhook-id"] for one in posted.asked}) == 2
         assert server.asked[-1].path.endswith("/markUnused")
@@ -286,9 +286,9 @@ def test_how_the_hooks_are_is_in_status_and_metrics(tmp_path: Path):
     lake = SealedLake(tmp_path, hooks=[{"type": "webhook", "url": "http://127.0.0.1:9/s", "start": "earliest"}])
     lake.add(5, 1)
     lake.seal(5)
-    assert seen("clicks", lake.config)["webhook"].waiting == 0  # it never looked
+    assert hook_health("clicks", lake.config)["webhook"].waiting == 0  # it never looked
     deliveries("clicks", lake.config)[0].take_up()
-    assert seen("clicks", lake.config)["webhook"] == Health(
+    assert hook_health("clicks", lake.config)["webhook"] == Health(
         "http://127.0.0.1:9", 0, 0, 1, lake.sealer.sealed[0].sealed_at
     )
 

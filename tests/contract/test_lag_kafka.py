@@ -58,7 +58,7 @@ def test_ends_starts_and_retention_are_the_broker_s(cluster: Cluster, bootstrap:
 def test_topics_are_described_again_where_the_client_waited_for_a_broker_that_went(
     cluster: Cluster, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, once = topic(3), cluster._described_once
+    name, once = topic(3), cluster._describe_once
     waited = iter([BrokerUnreachable("Failed while waiting for controller")])
 
     def described(topics: TopicCollection) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def test_topics_are_described_again_where_the_client_waited_for_a_broker_that_we
             raise error
         return once(topics)
 
-    monkeypatch.setattr(cluster, "_described_once", described)
+    monkeypatch.setattr(cluster, "_describe_once", described)
     assert cluster.topics([name])[name].partitions == 3
     silent = Cluster("127.0.0.1:1", timedelta(seconds=1))
     with pytest.raises(BrokerUnreachable):

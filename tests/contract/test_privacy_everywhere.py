@@ -148,7 +148,7 @@ def test_live_records_and_previews_show_what_is_left(tmp_path: Path) -> None:
     batch = log({0: event(4711)}, keys={0: b"maria"})
     walk = opened("clicks", driver.config, driver.schemas)
     for at, opened_at in (("raw", None), ("decoded", walk), ("assigned", walk)):
-        found = repr(preview._described(driver.config, "clicks", at, batch, opened_at, NOW))
+        found = repr(preview._describe(driver.config, "clicks", at, batch, opened_at, NOW))
         assert not re.search("maria|4711|" + event(4711).hex(), found)
         assert HIDDEN.decode() in found
 

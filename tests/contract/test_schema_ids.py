@@ -284,9 +284,9 @@ def test_it_is_on_the_start_that_was_looked_at(driver: Driver) -> None:
 
 
 def test_a_driver_that_runs_is_stopped_first(delta: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    from writer.clients.driver_endpoint import me
+    from writer.clients.driver_endpoint import this_driver
 
-    monkeypatch.setattr("writer.clients.driver_endpoint.answers", lambda *_: me("http://127.0.0.1:1", 1))
+    monkeypatch.setattr("writer.clients.driver_endpoint.answers", lambda *_: this_driver("http://127.0.0.1:1", 1))
     with pytest.raises(DriverAlive, match="Stop it, then accept"):
         accepted(delta)
     assert kept(delta.table.snapshot()) == {NAME: BEFORE}

@@ -109,7 +109,7 @@ def test_the_page_names_the_format_and_every_kind() -> None:
 def findings(config: Config, name: str = "clicks") -> dict[str, str]:
     """What `validate` says of the tables."""
     found = host_checks.tables(
-        name, config.pipelines[name], host_checks.ProbedPlaces(S3Settings(), config.catalog_place)
+        name, config.pipelines[name], host_checks.ProbedLocations(S3Settings(), config.catalog_place)
     )
     return {finding.check: f"{finding.status} {finding.message}. {finding.fix}" for finding in found}
 

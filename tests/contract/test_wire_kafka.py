@@ -12,7 +12,7 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 from fastavro import parse_schema, schemaless_writer
 
 from tests import oracle
-from writer.avro import schema as avro
+from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.wire_format import CONFLUENT, Wire
 from writer.schemas.registry import ConfluentRegistry, SchemaNotFound, by
 
@@ -50,7 +50,7 @@ def versions(registry_url: str, topic: str) -> list[dict[str, Any]]:
 
 def id_of(wire: Wire, registry_url: str, topic: str, schema: dict[str, Any], version: int = 0) -> int:
     if wire.ids == "fingerprint":
-        return avro.fingerprint(json.dumps(schema))
+        return crc_fingerprint(json.dumps(schema))
     if wire.ids == "confluent":
         return register(registry_url, topic, schema)
     return int(versions(registry_url, topic)[version][f"{wire.ids}Id"])
@@ -86,7 +86,7 @@ def test_a_registry_s_schemas_are_had_by_each_kind_of_id(registry_url, topic):
             schemas.schema(987_654)
     prints = by(registry, "fingerprint").known(name)
     assert [json.loads(text) for text in prints.values()] == [EVENT, WIDER]
-    assert list(prints) == [avro.fingerprint(json.dumps(schema)) for schema in (EVENT, WIDER)]
+    assert list(prints) == [crc_fingerprint(json.dumps(schema)) for schema in (EVENT, WIDER)]
 
 
 def test_references_are_put_in_their_place_whatever_the_ids(registry_url, topic):
@@ -99,9 +99,9 @@ def test_references_are_put_in_their_place_whatever_the_ids(registry_url, topic)
     references = [SchemaReference("ns.Point", f"{name}-point", 1)]
     schema_id = client.register_schema(f"{name}-value", Schema(json.dumps(path), "AVRO", references))
     registry, (told,) = ConfluentRegistry(registry_url), versions(registry_url, name)
-    wanted = avro.fingerprint(registry.schema(schema_id))
+    wanted = crc_fingerprint(registry.schema(schema_id))
     for ids in ("global", "content"):
-        assert avro.fingerprint(by(registry, ids).schema(told[f"{ids}Id"])) == wanted
+        assert crc_fingerprint(by(registry, ids).schema(told[f"{ids}Id"])) == wanted
 
 
 def test_each_format_is_found_kept_and_read_to_the_last_record(site, topic, bootstrap, registry_url):
@@ -128,7 +128,7 @@ def test_each_format_is_found_kept_and_read_to_the_last_record(site, topic, boot
     wire = EVERY["single"]
     stray = id_of(CONFLUENT, registry_url, topics["single"], {**WIDER, "name": "Single"})
     produce(bootstrap, topics["single"], CONFLUENT, stray, {**WIDER, "name": "Single"}, range(300, 340))
-    grown = avro.fingerprint(json.dumps({**WIDER, "name": "Single"}))
+    grown = crc_fingerprint(json.dumps({**WIDER, "name": "Single"}))
     produce(bootstrap, topics["single"], wire, grown, {**WIDER, "name": "Single"}, range(340, 350))
     writer = site.start()
     writer.until(lambda: "pipeline_started pipeline=late" in writer.said())

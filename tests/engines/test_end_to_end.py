@@ -19,7 +19,7 @@ from tests.servers.druid import Druid
 from tests.servers.statement import Coordinator
 from tests.writing import Site, Writer
 from writer.config.loader import load
-from writer.hooks.dispatcher import seen
+from writer.hooks.dispatcher import hook_health
 from writer.sealing.manifest import Manifest
 from writer.sealing.sealer import Sealer
 
@@ -94,7 +94,9 @@ def _agree(writer: Writer, site: Site, asks: Mapping[str, Ask], rows: Sequence[R
     money = float(sum((row["price"] for row in rows), Decimal(0)))
     expected = (len(ids), len(set(ids)), sum(ids), money)
     config = load(site.config)
-    writer.until(lambda: {(one.delivered, one.waiting) for one in seen("events", config).values()} == {(seals, 0)}, 300)
+    writer.until(
+        lambda: {(one.delivered, one.waiting) for one in hook_health("events", config).values()} == {(seals, 0)}, 300
+    )
     found: dict[str, Any] = {}
 
     def right() -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.sealed import SealedLake
 from writer.engines.registration import registration
-from writer.engines.table_description import described
+from writer.engines.table_description import describe_table
 from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import deliveries
 
@@ -29,7 +29,7 @@ def root(lakes: Path) -> Path:
 def lake_at(root: Path, name: str, form: str, **hook: Any) -> tuple[SealedLake, HookDelivery]:
     lake = SealedLake(root / f"{name}_site", form, location=str(root / name), hooks=[hook])
     (delivery,) = deliveries("clicks", lake.config)
-    delivery.round(datetime.now(UTC))
+    delivery.run_round(datetime.now(UTC))
     return lake, delivery
 
 
@@ -76,13 +76,13 @@ def test_presto_answers_what_was_sealed_and_what_came_late(root: Path, presto: A
 def _answers(lake: SealedLake, delivery: HookDelivery, ask: Callable[[], list[list[Any]]]) -> None:
     lake.add(5, 100)
     lake.seal(5)
-    assert delivery.round(datetime.now(UTC)).delivered == 1, delivery.health.error
+    assert delivery.run_round(datetime.now(UTC)).delivered == 1, delivery.health.error
     assert ask() == hours((5, range(100)))
     lake.add(6, 3)
     lake.add(5, 10, minute=30)
     lake.seal(5)
     lake.seal(6)
-    assert delivery.round(datetime.now(UTC)).pending == (), delivery.health.error
+    assert delivery.run_round(datetime.now(UTC)).pending == (), delivery.health.error
     assert ask() == hours((5, range(100)), (6, range(100, 103)), (5, range(103, 113)))
 
 
@@ -93,14 +93,14 @@ def test_a_column_that_came_later_is_read_by_trino_in_new_and_in_older_partition
     )  # fmt: skip
     lake.add(5, 10)
     lake.seal(5)
-    delivery.round(datetime.now(UTC))
+    delivery.run_round(datetime.now(UTC))
     lake.table.grow([pa.field("extra", pa.int64())], lake.epoch)
     lake.extra = True
     lake.add(5, 4, minute=30)
     lake.add(6, 2)
     lake.seal(5)
     lake.seal(6)
-    assert delivery.round(datetime.now(UTC)).pending == (), delivery.health.error
+    assert delivery.run_round(datetime.now(UTC)).pending == (), delivery.health.error
     found = trino.ask("SELECT hour, count(*), count(extra), sum(extra) FROM hive.lake.grown GROUP BY 1 ORDER BY 1").rows
     assert [tuple(row) for row in found] == [
         ("2026-11-20T05", 14, 4, 10 + 11 + 12 + 13), ("2026-11-20T06", 2, 2, 14 + 15),
@@ -135,7 +135,7 @@ def test_a_file_that_druid_does_not_find_is_a_failure_and_not_a_bucket_without_i
     _delivered(delivery, tries=1)
     assert "took 0 of 100 rows" in delivery.health.error
     kept.rename(file)
-    delivery.hurry()
+    delivery.make_due()
     _delivered(delivery)
     _served(druid, "druid_lost", hours((5, range(100))))
 
@@ -144,7 +144,7 @@ def test_druid_takes_the_task_of_a_whole_table(root: Path, druid: Any):
     lake = SealedLake(root / "whole_site", "parquet", location=str(root / "whole"))
     lake.add(5, 20)
     lake.add(6, 5)
-    spec = registration(described("clicks", lake.config, lake.table), "druid", name="whole", location=None)
+    spec = registration(describe_table("clicks", lake.config, lake.table), "druid", name="whole", location=None)
     druid.ingest(spec)
     _served(druid, "whole", hours((5, range(20)), (6, range(20, 25))))
 
@@ -154,7 +154,7 @@ def test_the_texts_of_ddl_run_in_trino_and_presto(root: Path, trino: Any, presto
     name = f"ddl_{form}"
     lake = SealedLake(root / f"{name}_site", form, location=str(root / name))
     lake.add(5, 20)
-    known = described("clicks", lake.config, lake.table)
+    known = describe_table("clicks", lake.config, lake.table)
     table = f"{CATALOG[form]}.lake.{name}"
     for engine, server, location in (("trino", trino, f"local:///{name}"), ("presto", presto, f"file://{root}/{name}")):
         for statement in registration(known, engine, name=table, location=location):
@@ -165,9 +165,9 @@ def test_the_texts_of_ddl_run_in_trino_and_presto(root: Path, trino: Any, presto
 
 def _delivered(delivery: HookDelivery, *, again: str = "", tries: int = 0) -> None:
     if again:
-        delivery.again((again,))
+        delivery.redeliver((again,))
     deadline = time.monotonic() + 120
-    while (box := delivery.round(datetime.now(UTC))).pending:
+    while (box := delivery.run_round(datetime.now(UTC))).pending:
         if tries and box.pending[0].attempts >= tries:
             return
         assert time.monotonic() < deadline, box

@@ -25,7 +25,7 @@ from tests.servers.trino import trino
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.engines.registration import registration
-from writer.engines.table_description import described
+from writer.engines.table_description import describe_table
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
@@ -106,7 +106,7 @@ class Produced:
         yield "rewind"
 
     def description(self) -> Any:
-        return described("clicks", self.driver.config, self.driver.table)
+        return describe_table("clicks", self.driver.config, self.driver.table)
 
 
 def check(produced: Produced, engine: str, ask: Ask, view: str, step: str) -> None:
@@ -212,7 +212,7 @@ def test_spark_and_duckdb_find_values_of_columns_that_came_later(
     sections = {"catalog": {"type": "rest", "uri": url}, "s3": {"endpoint": s3.url}}
     grown = Grown(tmp_path, sections=sections, table={"name": "later.clicks"})
     for _ in later_steps(grown):
-        description = described("clicks", grown.driver.config, grown.driver.table)
+        description = describe_table("clicks", grown.driver.config, grown.driver.table)
         for statement in registration(description, "spark", name=None, location=None):
             spark.sql(statement)
         check_later(grown, "spark", lambda sql: spark.sql(sql).collect(), "clicks")
@@ -228,7 +228,7 @@ def test_trino_finds_values_of_columns_that_came_later(
     grown = Grown(tmp_path, sections=sections, table=table)
     for _ in later_steps(grown):
         for statement in registration(
-            described("clicks", grown.driver.config, grown.driver.table), "trino", name=None, location=None
+            describe_table("clicks", grown.driver.config, grown.driver.table), "trino", name=None, location=None
         ):
             trino_iceberg.ask(statement)
         check_later(grown, "trino", lambda sql: trino_iceberg.ask(sql).rows, "headrace.later_remote.clicks_view")

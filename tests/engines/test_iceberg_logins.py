@@ -16,7 +16,7 @@ from tests.servers.objects import ObjectServer
 from tests.servers.trino import trino
 from writer.engines.iceberg import trino_properties
 from writer.engines.registration import registration
-from writer.engines.table_description import TableDescription, described
+from writer.engines.table_description import TableDescription, describe_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
 CLIENT, SECRET, TOKEN, SERVICE = "engines", "a-secret-of-engines", "a-token-of-engines", "glue"
@@ -51,7 +51,7 @@ def written(root: Path, sections: dict[str, Any], table: dict[str, str]) -> Tabl
     driver = Driver(root, "iceberg", sections=sections, table=table)
     driver.start()
     driver.carry([log({at: value(1, EVENT, {"id": at, "at": NOW, "note": None}) for at in range(10)})], {0: 10})
-    return described("clicks", driver.config, driver.table)
+    return describe_table("clicks", driver.config, driver.table)
 
 
 @pytest.mark.parametrize("kind", LOGINS)

@@ -30,8 +30,8 @@ def supervise(config_file: Path, name: str, command: Sequence[str]) -> int:
         try:
             return Supervisor(
                 config, {"clicks": SupervisedPipeline("clicks")}, lambda: command, folder=folder, held=held,
-                notifier=notifications.opened(config.notifications), actions=actions(config), stop=threading.Event(),
-                before=lambda *_: None,
+                notifier=notifications.open_notifier(config.notifications), actions=actions(config),
+                stop=threading.Event(), before=lambda *_: None,
             ).run()  # fmt: skip
         finally:
             held.close()

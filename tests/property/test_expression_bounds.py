@@ -12,13 +12,19 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
 from tests.expression_child import NUMBERS, SEEDS, TEXTS
+from writer.config.record_rules import EventSpec
 from writer.specs.functions import ALLOWED
 from writer.specs.growth import BYTES_MAX, GROWING
+from writer.specs.spec import SpecError
+from writer.specs.step import Step
 
+# In the long profile 100,000 calls take some 15 minutes.
+pytestmark = pytest.mark.timeout(3600)
 ANSWER_WITHIN_S = 60
 IS_LONG = settings.default.max_examples >= 1_000
 CALLS = 70_000 if IS_LONG else 200
@@ -26,20 +32,22 @@ GROWING_CALLS = 30_000 if IS_LONG else 200  # of functions that multiply: each t
 CALLS_AT_ONCE = 20  # that one seed gives: hypothesis takes longer to draw a call than the child to evaluate it
 SEED = st.integers(0, 2**32)
 DEPTH = 2 if IS_LONG else 1  # of calls inside calls
+# Patterns that read no record.
+CONSTANTS = ("''", "'a'", "'.*'", "'(a|b)*c?'", "'[^a]+$'", "'(\\d{1,300}){1,20}'", "'('", "'word' || '.'")
 # Kinds of arguments that make sense, by letter: columns of the child, and literals.
 KINDS = {
     "t": ("t", "s['a']", "''", "'word'", "l[1]"), "n": ("n", "i", "0", "-1", "3", "length(t)"), "f": ("f", "n / 3.0"),
     "d": ("d",), "b": ("b", "n > 0"), "x": ("x",), "e": ("e", "y"), "l": ("l", "make_array(t, t)"), "m": ("m",),
-    "s": ("s",), "v": ("INTERVAL '1 day'",),
+    "s": ("s",), "v": ("INTERVAL '1 day'",), "c": CONSTANTS, "L": ("make_array('a', '')",),
 }  # fmt: skip
 SIGNATURES: dict[str, tuple[str, ...]] = {
     "coalesce": ("tt", "nn"), "nullif": ("tt", "nn"), "nvl": ("tt",), "nvl2": ("ttt",), "greatest": ("nn", "tt"),
-    "least": ("nn", "ff"), "ascii": ("t",), "bit_length": ("t",), "btrim": ("tt",), "character_length": ("t",),
+    "least": ("nn", "ff"), "ascii": ("t",), "bit_length": ("t",), "btrim": ("tc",), "character_length": ("t",),
     "chr": ("n",), "concat": ("ttt",), "concat_ws": ("ttt",), "contains": ("tt",), "ends_with": ("tt",),
-    "initcap": ("t",), "left": ("tn",), "lower": ("t",), "lpad": ("tn", "tnt"), "ltrim": ("tt",),
-    "octet_length": ("t",), "overlay": ("ttn", "ttnn"), "regexp_count": ("tt", "ttn"), "regexp_like": ("tt",),
-    "regexp_match": ("tt",), "regexp_replace": ("ttt", "tttt"), "repeat": ("tn",), "replace": ("ttt",),
-    "reverse": ("t",), "right": ("tn",), "rpad": ("tn", "tnt"), "rtrim": ("tt",), "split_part": ("ttn",),
+    "initcap": ("t",), "left": ("tn",), "lower": ("t",), "lpad": ("tn", "tnt"), "ltrim": ("tc",),
+    "octet_length": ("t",), "overlay": ("ttn", "ttnn"), "regexp_count": ("tc", "tcn"), "regexp_like": ("tc",),
+    "regexp_match": ("tc",), "regexp_replace": ("tct", "tctt"), "repeat": ("tn",), "replace": ("ttt",),
+    "reverse": ("t",), "right": ("tn",), "rpad": ("tn", "tnt"), "rtrim": ("tc",), "split_part": ("ttn",),
     "starts_with": ("tt",), "strpos": ("tt",), "substr": ("tn", "tnn"), "substr_index": ("ttn",), "to_hex": ("n",),
     "translate": ("ttt",), "upper": ("t",), "decode": ("tt", "xt"), "digest": ("tt",), "encode": ("tt", "xt"),
     "md5": ("t",), "sha224": ("t",), "sha256": ("x",), "sha384": ("t",), "sha512": ("t",), "abs": ("n", "f", "d"),
@@ -48,7 +56,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "date_trunc": ("te",), "from_unixtime": ("n",), "make_date": ("nnn",), "to_char": ("et",), "to_date": ("t", "tt"),
     "to_timestamp": ("t", "n", "tt"), "to_timestamp_micros": ("n", "t"), "to_timestamp_millis": ("n", "t"),
     "to_timestamp_seconds": ("n", "t"), "to_unixtime": ("t", "e"), "array_append": ("lt",), "array_concat": ("ll",),
-    "array_distinct": ("l",), "array_element": ("ln",), "array_has": ("lt",), "array_has_all": ("ll",),
+    "array_distinct": ("l",), "array_element": ("ln",), "array_has": ("lt",), "array_has_all": ("lL",),
     "array_has_any": ("ll",), "array_length": ("l", "ln"), "array_slice": ("lnn", "lnnn"),
     "array_to_string": ("lt", "ltt"), "cardinality": ("l", "m"), "get_field": ("st",), "make_array": ("tt", "nn"),
     "map_extract": ("mt",), "map_keys": ("m",), "map_values": ("m",), "named_struct": ("tt",),
@@ -186,13 +194,26 @@ def test_no_function_that_multiplies_ends_the_process(child: Child, seed: int) -
     child.ask(draw_calls(seed, ALLOWED & GROWING.keys(), CALLS_AT_ONCE), seed)
 
 
+@pytest.mark.parametrize("call", [
+    "regexp_like(t, u)", "regexp_replace(t, concat('a', u), 'b')", "regexp_count(t, upper(u))", "regexp_match('a', u)",
+    "t ~ u", "t !~ u", "t ~* u", "t SIMILAR TO u", "t LIKE u", "t NOT LIKE u", "t ILIKE u", "t NOT ILIKE u",
+    "t NOT SIMILAR TO u", "btrim(t, u)", "ltrim(t, u)", "rtrim(t, u)", "trim(BOTH u FROM t)", "array_has_all(l, l)",
+])  # fmt: skip
+def test_a_pattern_that_reads_the_record_is_refused(call: str) -> None:
+    columns = pa.schema([("t", pa.string()), ("u", pa.string()), ("l", pa.list_(pa.string()))])
+    with pytest.raises(SpecError, match=r"derive\.r: argument 2 of .* reads '[ul]'. Write a constant"):
+        Step(EventSpec.model_validate({"derive": {"r": call}}).spec("T"), columns)
+
+
+def test_a_constant_pattern_may_be_computed() -> None:
+    columns = pa.schema([("t", pa.string())])
+    spec = EventSpec.model_validate({"derive": {"r": "regexp_like(t, 'a' || '+') AND t LIKE '%a'"}}).spec("T")
+    step = Step(spec, columns)
+    assert step.apply(pa.table({"t": ["aa", "b"]})).rows["r"].to_pylist() == [True, False]
+
+
 @pytest.mark.parametrize("call", ["rpad(t, n)", "lpad(t, n, 'ab')", "repeat(t, n)", "repeat('word', n)"])
 def test_a_record_beyond_the_bound_fails_alone_with_a_reason(call: str) -> None:
-    import pyarrow as pa
-
-    from writer.config.record_rules import EventSpec
-    from writer.specs.step import Step
-
     columns = pa.schema([("t", pa.string()), ("n", pa.int64())])
     rows = pa.table({"t": ["w"] * 5, "n": [3, BYTES_MAX + 1, 4, 2**62, 5]}, schema=columns)
     shaped = Step(EventSpec.model_validate({"derive": {"r": call}}).spec("T"), columns).apply(rows)

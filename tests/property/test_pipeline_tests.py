@@ -73,11 +73,11 @@ def test_what_it_says_is_what_the_steps_say_of_each_record(
         root = Path(folder)
         made = config(root, wire="confluent", specs={"Event": SPEC} if has_specs else {})
         known, batch = Schemas({1: EVENT, 2: WIDER}, [1]), records(values, partitions=partitions)
-        saved_sample.save(root / "sample", preview.recorded(made, "clicks", ["clicks"], batch, known))
+        saved_sample.save(root / "sample", preview.record_sample(made, "clicks", ["clicks"], batch, known))
         found = outcomes(made, "clicks", saved_sample.load(root / "sample"), NOW, None)
         ready = opened("clicks", made, known, topics=["clicks"])
-        steps = preview.assigned(ready, batch, NOW)
-        rows = {(one["topic"], one["partition"], one["offset"]): one for one in preview.decoded(ready, batch)}
+        steps = preview.describe_buckets(ready, batch, NOW)
+        rows = {(one["topic"], one["partition"], one["offset"]): one for one in preview.describe_rows(ready, batch)}
     assert len(found) == batch.num_rows == len(steps)
     for one in steps:
         place = one["topic"], one["partition"], one["offset"]

@@ -21,7 +21,8 @@ from writer.avro.schema_plan import UNFORESEEN, RejectedSchema
 from writer.avro.schema_text import UnsupportedSchema, parse_schema
 from writer.avro.value_writer import write_samples
 
-# In the long profile 100,000 texts. Of each start only one or ten are odd.
+# In the long profile 100,000 texts take some 20 minutes. Of each start only one or ten are odd.
+pytestmark = pytest.mark.timeout(3600)
 IS_LONG = settings.default.max_examples >= 1_000
 TEXTS_OF_START = 10 if IS_LONG else 1
 STARTS_OF_EXAMPLE = 10

@@ -122,7 +122,7 @@ def trino_iceberg() -> Path:
             zipped.extractall(work)
         archive.unlink()
 
-    return _only(java_artifacts.made(TRINO_ICEBERG, make, progress=_say))
+    return _only(java_artifacts.make_bundle(TRINO_ICEBERG, make, progress=_say))
 
 
 def spark_iceberg() -> list[Path]:
@@ -163,7 +163,7 @@ def _packages(bundle: Bundle) -> Path:
         target = ["--target", str(work / "site")]
         subprocess.run([sys.executable, "-m", *pip, *target], check=True, timeout=600)
 
-    return java_artifacts.made(bundle, make, progress=_say) / "site"
+    return java_artifacts.make_bundle(bundle, make, progress=_say) / "site"
 
 
 def presto() -> Path:
@@ -180,7 +180,7 @@ def presto() -> Path:
             old.unlink()
         shutil.rmtree(asm)
 
-    return _only(java_artifacts.made(PRESTO, make, progress=_say))
+    return _only(java_artifacts.make_bundle(PRESTO, make, progress=_say))
 
 
 def druid() -> Path:
@@ -202,7 +202,7 @@ def druid() -> Path:
         _javac([str(Path(__file__).with_name("DruidOneJvm.java"))], work / "main", [])
         shutil.rmtree(source)
 
-    return java_artifacts.made(DRUID, make, progress=_say)
+    return java_artifacts.make_bundle(DRUID, make, progress=_say)
 
 
 def postgres() -> Path:
@@ -217,7 +217,7 @@ def postgres() -> Path:
         jar.unlink()
         (work / name).unlink()
 
-    return java_artifacts.made(POSTGRES, make, progress=_say)
+    return java_artifacts.make_bundle(POSTGRES, make, progress=_say)
 
 
 def iceberg_rest() -> list[Path]:
@@ -230,7 +230,7 @@ def iceberg_rest() -> list[Path]:
         path = ":".join(str(jar) for jar in [*sorted(work.glob("*.jar")), *hadoop])
         _javac([str(Path(__file__).with_name("IcebergRest.java"))], work / "main", ["-cp", path])
 
-    home = java_artifacts.made(ICEBERG_REST, make, progress=_say)
+    home = java_artifacts.make_bundle(ICEBERG_REST, make, progress=_say)
     return [home / "main", *sorted(home.glob("*.jar")), *hadoop]
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.servers.scripted import Asked, Reply, scripted
 from tests.writing import Site
 from writer.config.loader import load
-from writer.hooks.dispatcher import seen
+from writer.hooks.dispatcher import hook_health
 from writer.sealing.bucket_listing import BucketListing, ListedBucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -31,7 +31,7 @@ def buckets(site: Site) -> list[ListedBucket]:
 
 
 def waiting(site: Site) -> int:
-    (health,) = seen("events", load(site.config)).values()
+    (health,) = hook_health("events", load(site.config)).values()
     return health.waiting
 
 

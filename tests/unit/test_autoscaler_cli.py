@@ -15,7 +15,7 @@ from autoscaler.decision.policy import DEFAULTS, Policy, assigned
 from autoscaler.decision.symptoms import Symptom
 from autoscaler.runtime import state_store
 from tests.scaling import decided, facts, pipeline
-from writer.clients.driver_endpoint import announce, me
+from writer.clients.driver_endpoint import announce, this_driver
 from writer.config.connections import Autoscaler, Http
 from writer.core import logging
 from writer.core.errors import ConfigError
@@ -129,7 +129,7 @@ def test_a_driver_without_executors_is_not_taken_for_one_that_is_out_of_reach(tm
         "local[*]", Autoscaler(), refusal=why_not("local[*]", {}), cpus_per_task=1, stores=list, boundary=lambda: True
     )
     with serving(Http(port=0), {"clicks": progress}, more=lambda: {"executors": manager.to_dict()}) as url:
-        announce(str(tmp_path / "checkpoints"), "clicks", me(url, 3))
+        announce(str(tmp_path / "checkpoints"), "clicks", this_driver(url, 3))
         page = ran("explain", str(path))
     first, *rest = page.splitlines()
     assert first.endswith(f" UTC  hold: {LOCAL}")

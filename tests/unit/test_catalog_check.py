@@ -25,7 +25,7 @@ def iceberg(tmp_path: Path, **catalog: Any) -> Config:
 
 
 def checked(settings: Config, *, offline: bool = False) -> dict[str, Finding]:
-    places = host_checks.ProbedPlaces(None, settings.catalog_place)
+    places = host_checks.ProbedLocations(None, settings.catalog_place)
     found = [
         *host_checks.machine(settings, [], places, offline=offline),
         *host_checks.tables("clicks", settings.pipelines["clicks"], places, offline=offline),

@@ -378,12 +378,12 @@ def test_a_root_that_cannot_become_rows_is_refused_with_a_sentence(text, sentenc
         (["null", "R"], "record R contains itself; a table has no type for that"),
         ({"type": "map", "values": {"type": "array", "items": "R"}}, "record R contains itself"),
         ("null", "none of its fields holds a value"),
-        ("Nowhere", "not an Avro schema: UnknownType"),
-        ({"type": "array"}, "not an Avro schema: KeyError"),
-        (5, "not an Avro schema: TypeError"),
+        ("Nowhere", "field 'a' is of type 'Nowhere', which is defined nowhere in the schema"),
+        ({"type": "array"}, "field 'a' is of type array, without 'items'"),
+        (5, "field 'a' is a number, and no type"),
         ([], "a union without branches"),
-        ({"type": "enum", "name": "E", "symbols": []}, "enum E has no symbols"),
-        ({"type": "fixed", "name": "F", "size": -1}, "fixed F has the size -1"),
+        ({"type": "enum", "name": "E", "symbols": []}, "enum 'E' has no symbols; give it one"),
+        ({"type": "fixed", "name": "F", "size": -1}, "fixed 'F' has a negative size; make it positive"),
         ({"type": "array", "items": "null"}, "an array whose items take no bytes"),
         ({"type": "map", "values": {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}}, "no bytes"),
         (["null", {"type": "array", "items": {"type": "record", "name": "E", "fields": []}}], "no bytes"),
@@ -406,7 +406,7 @@ def test_where_all_values_of_a_block_are_damaged_none_is_left_for_the_native_dec
 
 @pytest.mark.parametrize("decimal", [{}, {"logicalType": "decimal", "precision": 5}])
 def test_a_fixed_type_of_any_size_is_parsed_and_takes_no_memory(decimal: dict[str, Any]) -> None:
-    record = of({"type": "fixed", "name": "Huge", "size": 10**11, **decimal})
+    record = of({"type": "fixed", "name": "Huge", "size": 2**31 - 1, **decimal})
     assert not is_native(record)
     assert SingleDecoder(record)(pa.array([HEAD + b"abc"], pa.binary())).failures == {
         0: "the value ends before the record does"
@@ -423,7 +423,7 @@ def test_a_fixed_decimal_has_as_many_digits_as_all_numbers_of_its_size_have(size
 
 
 def test_a_decimal_of_any_precision_costs_what_its_value_has() -> None:
-    record = of(logical("decimal", "bytes", precision=10**15))
+    record = of(logical("decimal", "bytes", precision=2**31 - 1))
     assert SingleDecoder(record)(pa.array([HEAD + b"\x02\x05\x02"], pa.binary())).rows.to_pylist() == [
         {"a": "5", "b": 1}
     ]

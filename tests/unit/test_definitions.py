@@ -60,8 +60,8 @@ def test_late_rows_and_dead_letters_are_the_same_everywhere(driver: Driver, poli
     assert status["last_commit"]["late_rows"] == 14
     text = drawn(lambda out: out.print(screen({"pipelines": {"clicks": status}})))
     assert "; 14 late rows\n" in text
-    ruled = " (14 by a rule)" if policy == "dead_letter" else ""
-    assert f"dead letters  {expected['dead_letters']}{ruled}, and 4 quarantined: " in text
+    ruled_table = " (14 by a rule)" if policy == "dead_letter" else ""
+    assert f"dead letters  {expected['dead_letters']}{ruled_table}, and 4 quarantined: " in text
 
     samples = [sample for family in families({"clicks": progress}, NOON) for sample in family.samples]
     metrics = {(s.name, s.labels.get("outcome")): s.value for s in samples}

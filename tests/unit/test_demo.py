@@ -22,7 +22,7 @@ from writer.core.offsets import OffsetRange, TopicPartition
 from writer.demo import panel, produce, verification
 from writer.demo.devstack import events
 from writer.demo.devstack.workspace import Interruption, Stopped
-from writer.demo.interactive import question
+from writer.demo.interactive import query_command
 from writer.demo.panel import View
 from writer.demo.progress_monitor import Lag, RecentRate
 from writer.demo.table_reader import TableLog
@@ -169,7 +169,7 @@ def test_without_a_terminal_each_commit_is_a_line_and_nothing_moves(screen):
 
 
 def test_tables_in_a_pipe_have_no_blanks_at_their_ends_and_long_lines_are_whole(screen):
-    screen.write(verification.show(verification.of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
+    screen.write(verification.show(verification.account_of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
     screen.write("x" * 300)
     lines = screen.console.file.getvalue().splitlines()
     assert lines[0] == "The lake, as DuckDB reads it"
@@ -187,9 +187,9 @@ def test_a_pipe_that_wants_colour_gets_no_panel(monkeypatch):
 def test_where_only_ascii_can_be_written_ascii_is_written():
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     screen = Screen(Console(file=out, width=100))
-    screen.done("well")
-    screen.done("badly", good=False)
-    screen.write(verification.show(verification.of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
+    screen.finish_step("well")
+    screen.finish_step("badly", good=False)
+    screen.write(verification.show(verification.account_of(Path("none"), Path("none"), {CLICKS: 0}, since=SINCE)))
     out.flush()
     assert out.buffer.getvalue().decode("ascii").startswith("ok well ")
 
@@ -219,7 +219,9 @@ def test_of_events_up_to_now_exactly_so_many_are_late_as_asked_for(minute):
     now = SINCE + timedelta(hours=12, minutes=minute, seconds=1)
     hours = produce.ON_TIME / timedelta(hours=1)
     made = events.generate("clicks_2", 10_000, now=now, hours=hours)
-    found = [(what, record["event_time"]) for what, _, record in events.moved(made, events.spread(10_000, 100, 0))]
+    found = [
+        (what, record["event_time"]) for what, _, record in events.move_event_times(made, events.spread(10_000, 100, 0))
+    ]
     times = pa.array([at for _, at in found], pa.timestamp("us", "UTC"))
     buckets = bucketers.build({"type": "event_time", "width": timedelta(hours=1)}).assign(
         pa.table({"event_time": times}), times
@@ -277,7 +279,7 @@ def test_an_account_that_adds_up(tmp_path):
     given = ProducedMessages(
         SINCE, Counter({CLICKS: 3}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), new_field=1
     )
-    found = verification.of(lake, dead_letters, given.ends, since=SINCE)
+    found = verification.account_of(lake, dead_letters, given.ends, since=SINCE)
     assert found.differences(given) == []
     sentence = "6 produced = 4 rows + 1 quarantined + 1 dead letters + 0 lost, 0 twice"
     assert verification.sentence(found) == sentence
@@ -299,7 +301,7 @@ def test_what_does_not_add_up_is_named(tmp_path):
     given = ProducedMessages(
         SINCE, Counter({CLICKS: 2}), Counter({CLICKS: 1}), Counter({CLICKS: 1}), Counter({CLICKS: 2}), 3
     )
-    found = verification.of(lake, dead_letters, given.ends, since=SINCE)
+    found = verification.account_of(lake, dead_letters, given.ends, since=SINCE)
     assert (found.lost, found.twice, found.unknown) == (3, 2, 1)
     assert found.differences(given) == [
         "3 of 6 offsets are in no table",
@@ -321,7 +323,7 @@ def test_the_question_for_duckdb_is_a_command_that_answers(tmp_path, capfd):
 
     lake = tmp_path / "it's a lake"
     write_deltalake(lake, pa.table({"hour": ["2026-11-20T05"] * 3, "_topic": ["clicks", "clicks", "installs"]}))
-    command = question(lake, "delta", {}).plain.split("\n", 1)[1].strip()
+    command = query_command(lake, "delta", {}).plain.split("\n", 1)[1].strip()
     subprocess.run(shlex.split(command), check=True, timeout=400)
     said = capfd.readouterr().out
     assert "2026-11-20T05" in said
@@ -357,7 +359,7 @@ def test_a_parquet_table_is_accounted_for_by_its_folders(tmp_path):
     place = tmp_path / "lake"
     first, second, _ = in_folders(place)
     given = ProducedMessages(SINCE, Counter({CLICKS: 3}))
-    found = verification.of(place, tmp_path / "none", given.ends, since=SINCE)
+    found = verification.account_of(place, tmp_path / "none", given.ends, since=SINCE)
     assert (found.damage(), found.rows) == ([], 3)
     assert [(b.name, b.rows, b.bytes) for b in found.buckets] == [
         ("2026-11-20T05", 2, first.bytes), ("2026-11-20T06", 1, second.bytes)
@@ -374,7 +376,9 @@ def test_the_question_for_a_parquet_table_answers_too(tmp_path, capfd):
 
     lake = tmp_path / "it's a lake"
     in_folders(lake)
-    subprocess.run(shlex.split(question(lake, "parquet", {}).plain.split("\n", 1)[1].strip()), check=True, timeout=400)
+    subprocess.run(
+        shlex.split(query_command(lake, "parquet", {}).plain.split("\n", 1)[1].strip()), check=True, timeout=400
+    )
     said = capfd.readouterr().out
     assert "2026-11-20T06" in said
     assert "2026-11-20T07" not in said

@@ -19,7 +19,7 @@ from writer.config.record_rules import EventSpec
 from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import opened
 from writer.preflight import source_checks
-from writer.preflight.samples.preview import decoded
+from writer.preflight.samples.preview import describe_rows
 from writer.specs.functions import ALLOWED
 from writer.specs.sampling import threshold
 from writer.specs.spec import Spec, SpecError, fingerprint, spec_of, to_json
@@ -363,7 +363,7 @@ def validated(tmp_path: Path, values: int = 9, **specs: Any) -> dict[str, str]:
     settings, schemas = config(tmp_path, specs=specs), Schemas({1: EVENT}, [1])
     walk = opened("clicks", settings, schemas)
     found = [*source_checks._specs("clicks", settings.pipelines["clicks"], walk.plan)]
-    found += source_checks.sampled(walk, records([event(n) for n in range(values)]), NOW)
+    found += source_checks.sample_findings(walk, records([event(n) for n in range(values)]), NOW)
     return {one.check: f"{one.status} {one.message}" for one in found}
 
 
@@ -380,5 +380,5 @@ def test_validate_says_what_a_start_would_say_of_specs(tmp_path: Path) -> None:
 
 def test_preview_shows_what_is_filtered_and_why(tmp_path: Path) -> None:
     walk = opened("clicks", config(tmp_path, specs={"Event": {"where": "id <> 1"}}), Schemas({1: EVENT}, [1]))
-    shown = [(one["outcome"], one.get("reason")) for one in decoded(walk, records([event(n) for n in range(3)]))]
+    shown = [(one["outcome"], one.get("reason")) for one in describe_rows(walk, records([event(n) for n in range(3)]))]
     assert shown == [("row", None), ("filtered", "where of spec 'Event'"), ("row", None)]

@@ -163,7 +163,7 @@ FACTS = {
     "added": [{"location": "/lake/a"}], "location": "/lake/a_raw", "specs": {"shop.Click": {"where": "n > 1"}},
     "specs_version": 2, "superseded_by": "/lake/clicks_v2",
     "policies": {"tags": {"PII": "hash"}}, "keys": {"hash": {"id": "h1", "fingerprint": "0"}},
-    "privacy_version": 1,
+    "privacy_version": 1, "versions": {"Europe/Berlin": "2026a"},
     "answers": [{"operation": "DELETE", "version": 4}], "main_version": 7, "operation": "DELETE",
     "buckets": [[["2026-11-20T05"], 3, 2]],
 }  # fmt: skip

@@ -94,9 +94,9 @@ def test_a_field_may_lie_in_a_struct_and_a_null_struct_has_none():
     ("field", "unit", "sentence"),
     [
         ("evt_time", "auto", "field 'evt_time' is not in the record; did you mean 'event_time'?"),
-        ("zzz", "auto", "field 'zzz' is not in the record; there is 'event_time', 'flag', 'meta'"),
+        ("zzz", "auto", "field 'zzz' is not in the record; there is 'event_time', 'meta.ts', 'ratio'"),
         ("meta.tss", "auto", "field 'meta.tss' is not in the record; did you mean 'meta.ts'?"),
-        ("event_time.ts", "auto", "field 'event_time.ts' is not in the record; there is nothing"),
+        ("event_time.ts", "auto", "field 'event_time.ts' is not in the record; did you mean 'event_time'?"),
         ("meta", "auto", "field 'meta' is struct<ts: int64>, which is no time; choose"),
         ("flag", "auto", "field 'flag' is bool, which is no time"),
         ("event_time", "ms", "needs no unit; declare 'logical' instead of 'ms'"),

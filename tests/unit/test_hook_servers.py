@@ -19,7 +19,7 @@ from writer.clients.http import RequestFailed, ask
 from writer.config.hooks import Druid, Presto, Trino, Webhook
 from writer.core.files import BucketFile
 from writer.engines.table_description import TableDescription
-from writer.hooks.base import Delivered, HookFailed, Sealed, StillRunning
+from writer.hooks.base import HookFailed, Receipt, SealedVersion, StillRunning
 from writer.hooks.druid import DruidHook
 from writer.hooks.sql import SqlHook
 from writer.hooks.webhook import WebhookHook, signature
@@ -31,7 +31,7 @@ TASK = "headrace_clicks_2026-11-20T05_v1_"
 TOOK = {"ingestionStatsAndErrors": {"payload": {"rowStats": {"buildSegments": {"processed": 30, "thrownAway": 0}}}}}
 
 
-def sealed(*, form: str = "delta", rows: int = 30, entry: int = 9) -> Sealed:
+def sealed(*, form: str = "delta", rows: int = 30, entry: int = 9) -> SealedVersion:
     manifest = Manifest(
         "clicks", "/lake/clicks", ("hour",), ("2026-11-20T05",), START, START + timedelta(hours=1), 1, rows, 2, 500,
         START, START, 0, 0, rows, "watermark", False, START + timedelta(hours=2), entry - 1, entry,
@@ -45,7 +45,7 @@ def sealed(*, form: str = "delta", rows: int = 30, entry: int = 9) -> Sealed:
         if rows
         else []
     )
-    return Sealed(manifest, entry, table, lambda: files)
+    return SealedVersion(manifest, entry, table, lambda: files)
 
 
 def webhook(url: str, **settings: Any) -> WebhookHook:
@@ -68,7 +68,7 @@ def test_a_signature_is_that_of_standard_webhooks():
 def test_a_webhook_gets_the_manifest_signed_under_an_id_that_stays():
     with scripted(lambda _: Reply(204)) as server:
         hook = webhook(f"{server.url}/in?key=1", secret="a plain secret", headers={"X-Team": "lake"})
-        assert hook.deliver(sealed(), {}) == Delivered("answered 204")
+        assert hook.deliver(sealed(), {}) == Receipt("answered 204")
         hook.deliver(sealed(), {})
         hook.deliver(sealed(entry=10), {})
     first, again, other = server.asked
@@ -148,7 +148,7 @@ def test_druid_ingests_exactly_the_interval_from_exactly_the_files():
         assert going.state == {"try": 1, "accepted": task}
         assert isinstance(hook.deliver(sealed(), going.state), StillRunning)
         there.tasks[task] = "SUCCESS"
-        assert hook.deliver(sealed(), going.state) == Delivered(f"rows: 30, by task {task}")
+        assert hook.deliver(sealed(), going.state) == Receipt(f"rows: 30, by task {task}")
     assert task.startswith(TASK)
     (spec,) = (spec["spec"] for spec in there.specs)
     assert spec["dataSchema"]["granularitySpec"]["intervals"] == ["2026-11-20T05:00:00.000Z/2026-11-20T06:00:00.000Z"]
@@ -165,7 +165,7 @@ def test_who_looks_after_a_crash_finds_the_task_and_starts_no_second_one():
         (task,) = there.tasks
         there.tasks[task] = "SUCCESS"
         assert isinstance(going, StillRunning)
-        assert isinstance(druid(server.url).deliver(sealed(), going.state), Delivered)
+        assert isinstance(druid(server.url).deliver(sealed(), going.state), Receipt)
         druid(server.url).deliver(sealed(entry=12), {})
         assert len(there.tasks) == 2
 
@@ -197,7 +197,7 @@ def test_rows_that_druid_threw_away_are_a_failure():
 
 def test_a_bucket_without_rows_is_dropped_from_druid():
     with overlord() as (there, server):
-        assert isinstance(druid(server.url).deliver(sealed(rows=0), {}), Delivered)
+        assert isinstance(druid(server.url).deliver(sealed(rows=0), {}), Receipt)
         assert not there.tasks
     (asked,) = server.asked
     assert asked.path == "/druid/coordinator/v1/datasources/clicks/markUnused"
@@ -247,13 +247,13 @@ def test_trino_registers_a_delta_table_once_and_then_leaves_it():
             type="trino", url=server.url, table="delta.lake.clicks", user="me", password="p", timeout="5 s"
         )
         there.busy = 2
-        assert SqlHook(settings).deliver(sealed(), {}) == Delivered("registered")
+        assert SqlHook(settings).deliver(sealed(), {}) == Receipt("registered")
         made, called = there.ran[1:]
         assert made == "CREATE SCHEMA IF NOT EXISTS delta.lake"
         named = "schema_name => 'lake', table_name => 'clicks', table_location => 'local:///lake/clicks'"
         assert called == f"CALL delta.system.register_table({named})"
         there.columns, there.ran = [["id", "bigint"], ["at", "timestamp(6)"]], []
-        assert isinstance(SqlHook(settings).deliver(sealed(), {}), Delivered)
+        assert isinstance(SqlHook(settings).deliver(sealed(), {}), Receipt)
         assert len(there.ran) == 1
     assert {asked.headers["x-trino-user"] for asked in server.asked} == {"me"}
     assert all(asked.headers["authorization"].startswith("Basic ") for asked in server.asked)
@@ -285,7 +285,7 @@ def test_what_another_was_faster_with_is_no_failure_and_what_the_server_refuses_
     with coordinator() as (there, server):
         hook = SqlHook(Trino(type="trino", url=server.url, table="delta.lake.clicks"))
         there.errors = {"CALL": {"message": "Table already exists: 'lake.clicks'", "errorName": "TABLE_ALREADY_EXISTS"}}
-        assert isinstance(hook.deliver(sealed(), {}), Delivered)
+        assert isinstance(hook.deliver(sealed(), {}), Receipt)
         there.errors = {"CALL": {"message": "register_table procedure is disabled", "errorName": "PERMISSION_DENIED"}}
         with pytest.raises(HookFailed, match="register_table procedure is disabled"):
             hook.deliver(sealed(), {})

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.unit.test_progress import facts
-from writer.clients.driver_endpoint import Driver, announce, announced, ask_driver, me, retract
+from writer.clients.driver_endpoint import Driver, announce, ask_driver, find_announcement, retract, this_driver
 from writer.config.connections import Http
 from writer.core.errors import ConfigError, HeadraceError
 from writer.status.model import Sample
@@ -256,16 +256,16 @@ def test_who_listens_everywhere_is_found_on_this_machine(host, shown):
 
 def test_a_driver_is_announced_found_and_asked(tmp_path, url, progress):
     begun(progress)
-    driver = me(url, 3)
+    driver = this_driver(url, 3)
     announce(str(tmp_path), "clicks", driver)
-    assert announced(str(tmp_path), "clicks") == driver
+    assert find_announcement(str(tmp_path), "clicks") == driver
     assert driver.pid == os.getpid()
     assert ask_driver(driver, "clicks")["epoch"] == 3
     assert [path.name for path in (tmp_path / "clicks").iterdir()] == ["driver.json"]
     said = json.loads((tmp_path / "clicks" / "driver.json").read_text())
     assert set(said) == {"url", "pid", "started", "epoch", "certificate"}
     retract(str(tmp_path), "clicks", driver)
-    assert announced(str(tmp_path), "clicks") is None
+    assert find_announcement(str(tmp_path), "clicks") is None
 
 
 def test_an_older_driver_does_not_take_away_the_file_of_a_newer_one(tmp_path):
@@ -273,26 +273,26 @@ def test_an_older_driver_does_not_take_away_the_file_of_a_newer_one(tmp_path):
     announce(str(tmp_path), "clicks", older)
     announce(str(tmp_path), "clicks", newer)
     retract(str(tmp_path), "clicks", older)
-    assert announced(str(tmp_path), "clicks") == newer
+    assert find_announcement(str(tmp_path), "clicks") == newer
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"url": "x"}'])
 def test_a_file_that_cannot_be_read_announces_no_driver(tmp_path, text):
     (tmp_path / "clicks").mkdir()
     (tmp_path / "clicks" / "driver.json").write_text(text)
-    assert announced(str(tmp_path), "clicks") is None
+    assert find_announcement(str(tmp_path), "clicks") is None
 
 
 def test_a_driver_that_is_gone_answers_nothing(progress):
     with serving(ANY, {"clicks": progress}) as url:
         pass
-    assert ask_driver(me(url, 3), "clicks") is None
+    assert ask_driver(this_driver(url, 3), "clicks") is None
 
 
 def test_another_driver_at_the_old_address_is_not_taken_for_it(url, progress):
     begun(progress)
-    assert ask_driver(me(url, 2), "clicks") is None, "another start"
-    assert ask_driver(me(url, 3), "views") is None, "another pipeline"
+    assert ask_driver(this_driver(url, 2), "clicks") is None, "another start"
+    assert ask_driver(this_driver(url, 3), "views") is None, "another pipeline"
 
 
 def test_something_else_at_the_old_address_is_no_driver():
@@ -305,8 +305,8 @@ def test_a_proxy_of_the_environment_is_not_used(url, progress, monkeypatch):
     begun(progress)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
-    assert ask_driver(me(url, 3), "clicks") is not None
+    assert ask_driver(this_driver(url, 3), "clicks") is not None
 
 
 def test_the_time_of_the_announcement_is_utc():
-    assert datetime.fromisoformat(me("http://127.0.0.1:1", 1).started).tzinfo == UTC
+    assert datetime.fromisoformat(this_driver("http://127.0.0.1:1", 1).started).tzinfo == UTC

@@ -13,7 +13,7 @@ from autoscaler.runtime.collector import FactsCollector
 from recovery.backfill.throttle import live_lag
 from tests.looking import config
 from tests.unit.test_status import Cluster
-from writer.clients.driver_endpoint import announce, me
+from writer.clients.driver_endpoint import announce, this_driver
 from writer.config.connections import Http
 from writer.config.pipelines import Config
 from writer.status.lag import lag_sample
@@ -99,7 +99,7 @@ def progress(settings: Config) -> Iterator[Progress]:
     found = Progress("clicks")
     found.started(epoch=3, run=1, frontier={A: 40}, limits={}, buckets=[], recent=[])
     with serving(Http(port=0), {"clicks": found}) as url:
-        announce(settings.checkpoints, "clicks", me(url, 3))
+        announce(settings.checkpoints, "clicks", this_driver(url, 3))
         yield found
 
 

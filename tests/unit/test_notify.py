@@ -15,10 +15,10 @@ from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from writer.clients.notifications import (
     Event,
     Notifier,
-    gap_opened,
+    gap_event,
     missing_offsets,
-    opened,
-    topic_recreated,
+    open_notifier,
+    topic_recreation,
 )
 from writer.config.connections import Notifications
 from writer.core.backoff import Backoff
@@ -56,7 +56,7 @@ def test_a_slack_compatible_server_gets_a_text_and_the_facts_beside_it():
     ]}  # fmt: skip
     with scripted(answering(200)) as script:
         sender = notifier(f"{script.url}/services/T0/secret")
-        sender.send(gap_opened("clicks", gap, 12, AT))
+        sender.send(gap_event("clicks", gap, 12, AT))
         assert sender.close(SOON)
     (asked,) = script.asked
     told = asked.json()
@@ -129,22 +129,22 @@ def test_only_the_chosen_kinds_are_told():
     with scripted(answering()) as script:
         sender = notifier(script.url, kinds=("topic_recreated",))
         sender.send(event())
-        sender.send(topic_recreated("clicks", "clicks", "a", "b", AT))
+        sender.send(topic_recreation("clicks", "clicks", "a", "b", AT))
         assert sender.close(SOON)
     assert [json.loads(asked.body)["event"] for asked in script.asked] == ["topic_recreated"]
 
 
 def test_the_url_comes_from_the_environment_and_is_never_shown():
-    silent = opened(Notifications(), {})
+    silent = open_notifier(Notifications(), {})
     silent.send(event())
     assert silent.close(SOON), "without a variable nothing is sent, and nothing waits"
     section = Notifications(url_env="HOOK")
     with pytest.raises(ConfigError, match="HOOK, which is not set"):
-        opened(section, {})
+        open_notifier(section, {})
     with pytest.raises(ConfigError) as refused:
-        opened(section, {"HOOK": "secret-without-scheme"})
+        open_notifier(section, {"HOOK": "secret-without-scheme"})
     assert "secret-without" not in str(refused.value)
-    assert isinstance(opened(section, {"HOOK": "https://hooks.example/secret"}), Notifier)
+    assert isinstance(open_notifier(section, {"HOOK": "https://hooks.example/secret"}), Notifier)
 
 
 @pytest.mark.parametrize("rung", RecoveryLevel)

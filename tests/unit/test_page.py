@@ -20,7 +20,7 @@ from recovery.supervisor.endpoints import PipelineStatus, answers
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from tests.looking import config
 from tests.servers.secured import Authority
-from writer.clients.driver_endpoint import ask_driver, me
+from writer.clients.driver_endpoint import ask_driver, this_driver
 from writer.config.connections import Http
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
@@ -172,7 +172,7 @@ def test_a_bucket_is_shown_as_the_log_has_it(
 @contextmanager
 def showing(tmp_path: Path, **http: object) -> Iterator[str]:
     settings = config(tmp_path).model_copy(update={"http": Http.model_validate({"port": 0, **http})})
-    with serving(settings.http, {"clicks": Progress("clicks")}, guarded=live_records.guarded(settings)) as found:
+    with serving(settings.http, {"clicks": Progress("clicks")}, guarded=live_records.record_guard(settings)) as found:
         assert found is not None
         yield found
 
@@ -246,7 +246,7 @@ def test_without_the_token_nothing_is_changed_over_either_surface(tmp_path: Path
             Http(port=0),
             board,
             starts(board, "secret", lambda *given: done.append(given)),
-            live_records.guarded(settings),
+            live_records.record_guard(settings),
         )
         if surface == "driver"
         else answering(Http(port=0), answers(ward), section="supervisor")
@@ -291,13 +291,13 @@ def test_who_is_on_this_machine_knows_the_driver_by_its_certificate(tmp_path: Pa
     with serving(Http(port=0, certificate=mine.certificate, key=mine.key), {"clicks": progress}) as found:
         assert found is not None
         assert found.startswith("https://127.0.0.1:")
-        assert ask_driver(me(found, 3, str(mine.certificate)), "clicks") is not None
-        assert ask_driver(me(found, 3, str(other.certificate)), "clicks") is None, (
+        assert ask_driver(this_driver(found, 3, str(mine.certificate)), "clicks") is not None
+        assert ask_driver(this_driver(found, 3, str(other.certificate)), "clicks") is None, (
             "of the same authority, and another one"
         )
-        assert ask_driver(me(found, 3), "clicks") is None, "an authority that nobody knows"
-        assert ask_driver(me(found, 3, str(tmp_path / "none.pem")), "clicks") is None
-        assert ask_driver(me(found.replace("https", "http"), 3), "clicks") is None, "it speaks no HTTP"
+        assert ask_driver(this_driver(found, 3), "clicks") is None, "an authority that nobody knows"
+        assert ask_driver(this_driver(found, 3, str(tmp_path / "none.pem")), "clicks") is None
+        assert ask_driver(this_driver(found.replace("https", "http"), 3), "clicks") is None, "it speaks no HTTP"
         trusting = ssl.create_default_context(cafile=str(authority.ca))
         assert ask(found, "/healthz", context=trusting)[0] == 200
         old = ssl.create_default_context(cafile=str(authority.ca))

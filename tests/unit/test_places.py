@@ -27,13 +27,15 @@ def test_a_place_that_takes_no_files_is_named(tmp_path):
         probe(LocalStore("/proc"), exclusive=True)
     (tmp_path / "file").write_text("")
     table = delta_table(f"{tmp_path}/file/t", "clicks")
-    assert "is a file" in host_checks._table("table", "clicks", table, (), "", host_checks.ProbedPlaces(None)).message
+    assert (
+        "is a file" in host_checks._table("table", "clicks", table, (), "", host_checks.ProbedLocations(None)).message
+    )
 
 
 def test_a_place_that_takes_no_files_is_reported_once(tmp_path):
     settings = config(tmp_path, table={"location": "/proc/headrace/clicks"})
     settings = settings.model_copy(update={"checkpoints": "/proc/headrace/checkpoints"})
-    places = host_checks.ProbedPlaces(None)
+    places = host_checks.ProbedLocations(None)
     seen = [
         *host_checks.machine(settings, [], places), *host_checks.tables("clicks", settings.pipelines["clicks"], places)
     ]  # fmt: skip
@@ -46,7 +48,7 @@ def test_a_place_that_takes_no_files_is_reported_once(tmp_path):
 
 def test_places_that_do_not_exist_yet_are_fine_and_stay_so(tmp_path):
     settings = config(tmp_path)
-    places = host_checks.ProbedPlaces(None)
+    places = host_checks.ProbedLocations(None)
     seen = [
         *host_checks.machine(settings, [], places), *host_checks.tables("clicks", settings.pipelines["clicks"], places)
     ]  # fmt: skip
@@ -60,12 +62,12 @@ def test_a_table_of_another_pipeline_or_another_bucketing_is_wrong(tmp_path):
     columns = pa.schema([("id", pa.int64()), ("hour", pa.string())])
     delta_table(pipeline.table.location, "clicks").create(columns, ["hour"], layout(pipeline.bucket))
     before = tree(tmp_path)
-    table, *_ = host_checks.tables("clicks", pipeline, host_checks.ProbedPlaces(None))
+    table, *_ = host_checks.tables("clicks", pipeline, host_checks.ProbedLocations(None))
     assert (table.status, "is the table of clicks, at version 0" in table.message) == ("ok", True)
-    stranger, *_ = host_checks.tables("other", pipeline, host_checks.ProbedPlaces(None))
+    stranger, *_ = host_checks.tables("other", pipeline, host_checks.ProbedLocations(None))
     assert (stranger.status, stranger.fix) == ("failed", "Pipeline 'other' needs a location of its own.")
     days = config(tmp_path, bucket={"type": "event_time", "width": "1 d", "column": "hour"}).pipelines["clicks"]
-    wider, *_ = host_checks.tables("clicks", days, host_checks.ProbedPlaces(None))
+    wider, *_ = host_checks.tables("clicks", days, host_checks.ProbedLocations(None))
     assert (wider.status, wider.fix) == ("failed", "Keep 'bucket' as it was, or choose a new location.")
     assert tree(tmp_path) == before
 
@@ -75,7 +77,7 @@ def test_files_where_a_table_should_be_are_a_warning(tmp_path):
     place = Path(pipeline.table.location)
     place.mkdir(parents=True)
     (place / "notes.txt").write_text("")
-    table, *_ = host_checks.tables("clicks", pipeline, host_checks.ProbedPlaces(None))
+    table, *_ = host_checks.tables("clicks", pipeline, host_checks.ProbedLocations(None))
     assert (table.status, "holds files, but no table" in table.message) == ("warning", True)
 
 
@@ -83,7 +85,7 @@ def test_a_table_of_another_format_is_wrong(tmp_path):
     pipeline = config(tmp_path).pipelines["clicks"]
     parquet_table(pipeline.table.location, "clicks").create(pa.schema([("hour", pa.string())]), ["hour"])
     before = tree(tmp_path)
-    table, *_ = host_checks.tables("clicks", pipeline, host_checks.ProbedPlaces(None))
+    table, *_ = host_checks.tables("clicks", pipeline, host_checks.ProbedLocations(None))
     assert (table.status, "holds a table in Parquet format" in table.message) == ("failed", True)
     assert table.fix == "Choose a new location, or correct table.format."
     assert tree(tmp_path) == before
@@ -93,9 +95,9 @@ def test_a_parquet_table_is_looked_at_where_its_log_lies(tmp_path):
     pipeline = config(tmp_path, table={"location": str(tmp_path / "lake"), "format": "parquet"}).pipelines["clicks"]
     columns = pa.schema([("hour", pa.string())])
     parquet_table(pipeline.table.location, "clicks").create(columns, ["hour"], layout(pipeline.bucket))
-    table, *_ = host_checks.tables("clicks", pipeline, host_checks.ProbedPlaces(None))
+    table, *_ = host_checks.tables("clicks", pipeline, host_checks.ProbedLocations(None))
     assert (table.status, "is the table of clicks, at version 0" in table.message) == ("ok", True)
-    stranger, *_ = host_checks.tables("other", pipeline, host_checks.ProbedPlaces(None))
+    stranger, *_ = host_checks.tables("other", pipeline, host_checks.ProbedLocations(None))
     assert stranger.status == "failed"
 
 
@@ -125,11 +127,11 @@ def test_jars_that_are_not_there_are_fetched_or_wrong(tmp_path, monkeypatch):
 
 def test_a_driver_that_is_gone_is_fine(tmp_path):
     settings = config(tmp_path)
-    assert host_checks.running(settings, "clicks", offline=False).message == "none runs"
+    assert host_checks.running_driver(settings, "clicks", offline=False).message == "none runs"
     driver_endpoint.announce(
         settings.checkpoints,
         "clicks",
         driver_endpoint.Driver("http://127.0.0.1:1", os.getpid(), "2026-11-20T12:00:00.000Z", 3),
     )
-    assert host_checks.running(settings, "clicks", offline=False).status == "ok"
-    assert host_checks.running(settings, "clicks", offline=True).status == "not_checked"
+    assert host_checks.running_driver(settings, "clicks", offline=False).status == "ok"
+    assert host_checks.running_driver(settings, "clicks", offline=True).status == "not_checked"

@@ -41,14 +41,14 @@ def wide(width: int) -> Console:
 
 
 def test_each_record_has_its_outcome_in_the_order_of_the_offsets(ready):
-    found = preview.assigned(ready, records(MIXED), NOW)
+    found = preview.describe_buckets(ready, records(MIXED), NOW)
     assert [record["outcome"] for record in found] == OUTCOMES
     assert [record["offset"] for record in found] == list(range(len(MIXED)))
 
 
 def test_a_look_and_a_task_agree_on_every_record(ready, tmp_path):
     batch = records(MIXED * 20, partitions=3)
-    seen = Counter(record["outcome"] for record in preview.assigned(ready, batch, NOW))
+    seen = Counter(record["outcome"] for record in preview.describe_buckets(ready, batch, NOW))
     report = ready.staged(batch, NOW, tmp_path)
     counts = Counter[str]()
     for source in report.counts.values():
@@ -60,7 +60,7 @@ def test_a_look_and_a_task_agree_on_every_record(ready, tmp_path):
 
 
 def test_raw_shows_header_and_size_and_knows_a_tombstone():
-    found = preview.raw(records(MIXED))
+    found = preview.describe_bytes(records(MIXED))
     assert [record["schema_id"] for record in found] == [1, 1, None, None, 1, 1, 2, UNKNOWN, 1]
     assert [record["bytes"] for record in found] == [len(v or b"") for v in MIXED]
     assert plain(found[0])["value_hex"] == event(0).hex()
@@ -68,7 +68,9 @@ def test_raw_shows_header_and_size_and_knows_a_tombstone():
 
 def test_a_narrow_terminal_keeps_room_for_the_value(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    look = preview.PreviewSession("clicks", config(tmp_path), "raw", tables.console(), NOW, as_json=False, whole=True)
+    look = preview.PreviewSession(
+        "clicks", config(tmp_path), "raw", tables.console(), NOW, as_json=False, is_finite=True
+    )
     look.show([records([b'{"a": 1}'])])
     assert capsys.readouterr().out.rstrip().endswith('{"a": 1}')
 
@@ -80,34 +82,36 @@ def test_bytes_are_shown_as_the_text_that_they_are_or_as_hex(tmp_path, capsys, m
     ):  # fmt: skip
         assert tables.legible(content) == shown
     monkeypatch.setenv("COLUMNS", "80")
-    look = preview.PreviewSession("clicks", config(tmp_path), "raw", tables.console(), NOW, as_json=False, whole=True)
+    look = preview.PreviewSession(
+        "clicks", config(tmp_path), "raw", tables.console(), NOW, as_json=False, is_finite=True
+    )
     look.show([records([b"\x00\x00\x00\x00\x01\x02ab\x08"])])
     assert capsys.readouterr().out.rstrip().endswith("0x02616208")
 
 
 def test_rows_have_the_values_that_were_written(ready):
-    found = preview.decoded(ready, records(MIXED))
+    found = preview.describe_rows(ready, records(MIXED))
     assert found[0]["row"] == {"id": 0, "at": NOW, "note": "note 0", "extra": None}
     assert found[6]["row"] == {"id": 4, "at": NOW, "note": None, "extra": 9}
 
 
 def test_an_assigned_record_has_event_time_unit_and_bucket(ready):
-    first = preview.assigned(ready, records([event(30)]), NOW)[0]
+    first = preview.describe_buckets(ready, records([event(30)]), NOW)[0]
     assert (first["event_time"], first["unit"]) == (NOW - timedelta(minutes=30), "logical")
     assert first["bucket"] == {"hour": "2026-11-20T11"}
 
 
 def test_a_person_sees_a_bucket_by_its_folder(ready, capsys):
     out, batch = tables.console(), records([event(30)])
-    look = preview.PreviewSession("clicks", ready.config, "assigned", out, NOW, as_json=False, whole=True)
-    look._records(preview.assigned(ready, batch, NOW), ready)
+    look = preview.PreviewSession("clicks", ready.config, "assigned", out, NOW, as_json=False, is_finite=True)
+    look._records(preview.describe_buckets(ready, batch, NOW), ready)
     assert "hour=2026-11-20T11" in capsys.readouterr().out
     staged_sample.show_staged(ready, batch, NOW, out, as_json=False)
     assert "hour=2026-11-20T11" in capsys.readouterr().out
 
 
 def test_a_dead_letter_has_the_sentence_that_the_table_would_hold(ready):
-    reasons = [record.get("reason", "") for record in preview.assigned(ready, records(MIXED), NOW)]
+    reasons = [record.get("reason", "") for record in preview.describe_buckets(ready, records(MIXED), NOW)]
     assert reasons[3] == "no Confluent header (magic byte 0 and a 4-byte schema id)"
     assert reasons[4] == "the value ends before the record does"
     assert reasons[5].startswith("at is 2026-09-21 12:00:00")
@@ -117,7 +121,7 @@ def test_a_dead_letter_has_the_sentence_that_the_table_would_hold(ready):
 
 def test_a_schema_outside_the_subject_is_learnt_and_its_column_is_there_for_all(ready):
     assert ready.plan.columns.names == ["id", "at", "note"]
-    preview.decoded(ready, records(MIXED))
+    preview.describe_rows(ready, records(MIXED))
     assert ready.plan.columns.names == ["id", "at", "note", "extra"]
 
 
@@ -141,7 +145,7 @@ def test_a_field_that_is_no_time_is_a_sentence(tmp_path):
     looked = local_pipeline.opened("clicks", config(tmp_path, event_time={"field": "nope"}), Schemas({1: EVENT}, [1]))
     said = r"pipelines\.clicks\.event_time: .*nope"
     with pytest.raises(ConfigError, match=said):
-        preview.assigned(looked, records(MIXED), NOW)
+        preview.describe_buckets(looked, records(MIXED), NOW)
     with pytest.raises(ConfigError, match=said):
         looked.staged(records(MIXED), NOW, tmp_path)
 
@@ -149,7 +153,7 @@ def test_a_field_that_is_no_time_is_a_sentence(tmp_path):
 def test_staged_files_are_measured_and_gone(ready, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    found = staged_sample.staged(ready, records([event(n) for n in range(500)]), NOW)
+    found = staged_sample.stage_sample(ready, records([event(n) for n in range(500)]), NOW)
     assert found.rows == 500
     assert found.bytes == sum(file.bytes for file in found.report.files) > 0
     assert {column.path for column in found.columns} >= {"id", "at", "note", "_offset", "_topic"}
@@ -181,21 +185,29 @@ def test_staged_as_json_is_one_object_a_file_dead_letters_included(ready, capsys
 @pytest.mark.parametrize("width", [60, 100, 200])
 def test_no_line_is_wider_than_the_terminal(ready, capsys, monkeypatch, at, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    look = preview.PreviewSession("clicks", ready.config, at, tables.console(), NOW, as_json=False, whole=True)
-    look._records(preview.raw(records(MIXED)) if at == "raw" else through(ready, at), None if at == "raw" else ready)
+    look = preview.PreviewSession("clicks", ready.config, at, tables.console(), NOW, as_json=False, is_finite=True)
+    look._records(
+        preview.describe_bytes(records(MIXED)) if at == "raw" else through(ready, at), None if at == "raw" else ready
+    )
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) > len(MIXED) // 2
     assert max(len(line) for line in shown[:-1]) <= width  # the last is a sentence, which a terminal wraps
 
 
 def through(ready, at):
-    return preview.decoded(ready, records(MIXED)) if at == "decoded" else preview.assigned(ready, records(MIXED), NOW)
+    return (
+        preview.describe_rows(ready, records(MIXED))
+        if at == "decoded"
+        else preview.describe_buckets(ready, records(MIXED), NOW)
+    )
 
 
 @pytest.mark.parametrize("at", ["raw", "decoded", "assigned"])
 def test_json_is_one_object_a_record(ready, capsys, at):
-    look = preview.PreviewSession("clicks", ready.config, at, wide(80), NOW, as_json=True, whole=True)
-    look._records(preview.raw(records(MIXED)) if at == "raw" else through(ready, at), None if at == "raw" else ready)
+    look = preview.PreviewSession("clicks", ready.config, at, wide(80), NOW, as_json=True, is_finite=True)
+    look._records(
+        preview.describe_bytes(records(MIXED)) if at == "raw" else through(ready, at), None if at == "raw" else ready
+    )
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [document["offset"] for document in documents] == list(range(len(MIXED)))
     assert documents[0]["timestamp"] == "2026-11-20T12:00:00Z"
@@ -261,5 +273,5 @@ def test_one_of_several_pipelines_must_be_named(tmp_path):
 def test_following_files_is_refused_before_anything_is_asked(tmp_path):
     with pytest.raises(ConfigError, match="--at staged"):
         preview.preview(
-            config(tmp_path), None, at="staged", records=1, start="latest", follow=True, as_json=False, now=NOW
+            config(tmp_path), None, step="staged", records=1, start="latest", follow=True, as_json=False, now=NOW
         )

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from writer.cli.start.reload import reload
-from writer.clients.driver_endpoint import announce, me
+from writer.clients.driver_endpoint import announce, this_driver
 from writer.config.connections import Http
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.signals import process
@@ -64,7 +64,7 @@ def serve(path: Path, tmp_path: Path) -> Iterator[Serve]:
                 return {"config": {**about, "process": process(child.pid) | said.get("process", {})}}
 
             url = after.enter_context(answering(Http.model_validate({"port": 0}), lambda *_: json_answer(status())))
-            announce(f"{tmp_path}/checkpoints", pipeline, me(url, 1))
+            announce(f"{tmp_path}/checkpoints", pipeline, this_driver(url, 1))
             return child.pid
 
         yield started

@@ -13,8 +13,8 @@ from writer.clients.kafka import Cluster
 from writer.maintenance.local_pipeline import LocalPipeline, opened
 from writer.preflight import traffic
 from writer.preflight.finding import Finding
-from writer.preflight.sample_checks import sampled_route
-from writer.preflight.samples.route_sample import opened_part, split
+from writer.preflight.sample_checks import route_sample_findings
+from writer.preflight.samples.route_sample import open_part, split
 
 NAMES = {1: "Click", 2: "View"}
 SCHEMAS = Schemas({number: {**EVENT, "name": name} for number, name in NAMES.items()}, [1, 2])
@@ -35,7 +35,7 @@ def routed(root: Path, **route: Any) -> LocalPipeline:
 
 
 def findings(root: Path, values: list[bytes], **route: Any) -> dict[str, Finding]:
-    return {one.check: one for one in sampled_route(routed(root, **route), SCHEMAS, records(values), NOW)}
+    return {one.check: one for one in route_sample_findings(routed(root, **route), SCHEMAS, records(values), NOW)}
 
 
 def test_a_schema_whose_records_all_fail_to_decode_has_no_part(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_table_gets_the_columns_of_its_own_schemas(tmp_path: Path, by: Any, wi
     row = {"at": NOW, "note": "Click"}
     batch = records([value(1, EVENT, {**row, "id": 1}), value(2, view, {**row, "id": "x", "note": "View"})])
     for part in split(walk, batch).parts:
-        table = opened_part("clicks", part, schemas, with_table=with_table)
+        table = open_part("clicks", part, schemas, with_table=with_table)
         assert table.decoded(part.records).rows == 1
         registered = ["more"] if part.target == "Click" and by == "record" else []  # before a record brings it
         assert table.plan.columns.names == ["id", "at", "note", *registered]
@@ -89,7 +89,7 @@ def measured(root: Path, monkeypatch: pytest.MonkeyPatch, values: list[bytes], *
     monkeypatch.setattr(traffic, "choose_topics", lambda *_: SimpleNamespace(names=["clicks"]))
     monkeypatch.setattr(traffic, "source", lambda _: SCHEMAS)
     settings = config(root, route={"targets": targets})
-    return traffic.measured("clicks", settings, Nobody(), 100, NOW, 100.0)
+    return traffic.measure_traffic("clicks", settings, Nobody(), 100, NOW, 100.0)
 
 
 class Nobody(Cluster):

@@ -31,7 +31,7 @@ KNOWN = Schemas({1: EVENT, 2: WIDER, 5: "no schema of these records"}, [1])
 
 def file_of(tmp_path: Path, batch: pa.RecordBatch, **settings: Any) -> tuple[Path, SavedSample]:
     path = tmp_path / "sample.jsonl"
-    sample = preview.recorded(config(tmp_path, **settings), "clicks", ["clicks", "empty"], batch, KNOWN)
+    sample = preview.record_sample(config(tmp_path, **settings), "clicks", ["clicks", "empty"], batch, KNOWN)
     saved_sample.save(path, sample)
     return path, sample
 
@@ -53,7 +53,7 @@ def test_the_records_of_a_file_are_shown_as_those_of_kafka(tmp_path: Path, at: s
     batch = records(MIXED, partitions=2)
     path, _ = file_of(tmp_path, batch)
     ready = opened("clicks", config(tmp_path), KNOWN, topics=["clicks"])
-    wanted = preview.decoded(ready, batch) if at == "decoded" else preview.assigned(ready, batch, NOW)
+    wanted = preview.describe_rows(ready, batch) if at == "decoded" else preview.describe_buckets(ready, batch, NOW)
     (tmp_path / "pipelines.yaml").write_text(json.dumps({
         "kafka": {"bootstrap_servers": "${env:NOWHERE}"}, "pipelines": {"clicks": {
             "topics": ["clicks"], "table": {"location": "s3://none/clicks"},
@@ -99,7 +99,7 @@ def test_a_registry_that_does_not_answer_is_said_before_a_file_is_written(tmp_pa
             raise RegistryUnreachable(f"nothing of {topic}")
 
     with pytest.raises(RegistryUnreachable):
-        preview.recorded(config(tmp_path), "clicks", ["clicks"], records([event(1)]), Silent({}, []))
+        preview.record_sample(config(tmp_path), "clicks", ["clicks"], records([event(1)]), Silent({}, []))
 
 
 NOTHING = {**dict.fromkeys(["timestamp", "key", "value", "headers"]), "topic": "c", "partition": 0, "offset": 0}
@@ -133,6 +133,6 @@ def test_a_file_is_shown_whole_and_alone(tmp_path: Path, words: list[str]) -> No
 def test_a_stream_without_an_end_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--save writes a sample that has an end"):
         preview.preview(
-            config(tmp_path), None, at="decoded", records=1, start="latest", follow=True, as_json=False, now=NOW,
+            config(tmp_path), None, step="decoded", records=1, start="latest", follow=True, as_json=False, now=NOW,
             save=tmp_path / "x",
         )  # fmt: skip

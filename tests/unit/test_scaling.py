@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tests.looking import config
 from writer.config.connections import Autoscaler
 from writer.config.pipelines import Config
-from writer.scaling.executor_manager import KEPT, ExecutorManager
+from writer.scaling.executor_manager import REQUEST_FILE, ExecutorManager
 from writer.scaling.scale_steps import Executor, ExecutorTarget, Steps, steps
 from writer.scaling.spark_settings import records_per_range, refusal, settings, slots_most
 from writer.storage.locations import store_at
@@ -67,7 +67,7 @@ class Cluster:
     def __init__(self, *executors: Executor, grants: int = 99) -> None:
         self.executors, self.calls, self.grants = list(executors), [], grants
 
-    def there(self) -> list[Executor]:
+    def list_executors(self) -> list[Executor]:
         return self.executors
 
     def ask(self, total: int) -> bool:
@@ -103,36 +103,36 @@ def world(tmp_path):
 
 def test_fewer_are_decommissioned_are_seen_to_go_and_none_is_lost(world):
     assert world.post("executors=1")[0] == HTTPStatus.ACCEPTED
-    world.executor_manager.look()
+    world.executor_manager.run_step()
     assert world.cluster.calls == [("ask", 1), ("drain", "2"), ("drain", "1")]
     assert [one["id"] for one in world.executor_manager.to_dict()["draining"]] == ["1", "2"]
     assert world.executor_manager.to_dict()["registered"] == 1
     world.cluster.executors = [executor(0, failed_tasks=0)]
-    world.executor_manager.look()
+    world.executor_manager.run_step()
     told = world.executor_manager.to_dict()
     assert (told["draining"], told["gone"], told["lost"], told["failed_tasks"]) == ([], 2, 0, 0)
 
 
 def test_one_that_went_untold_is_lost_and_its_failed_tasks_stay_counted(world):
     world.cluster.executors = [executor(0), executor(1, failed_tasks=3)]
-    world.executor_manager.look()
+    world.executor_manager.run_step()
     world.cluster.executors = [executor(0)]
-    world.executor_manager.look()
+    world.executor_manager.run_step()
     told = world.executor_manager.to_dict()
     assert (told["lost"], told["gone"], told["failed_tasks"]) == (1, 0, 3)
 
 
 def test_how_long_executors_are_missing_is_told_until_one_comes(world):
     world.post("executors=5")
-    world.executor_manager.look()
+    world.executor_manager.run_step()
     world.now_s = 70.0
-    world.executor_manager.look()
+    world.executor_manager.run_step()
     assert world.executor_manager.to_dict()["short_seconds"] == 70
     world.cluster.executors = [*THREE, executor(3)]
-    world.executor_manager.look()
+    world.executor_manager.run_step()
     assert world.executor_manager.to_dict()["short_seconds"] == 0
     world.cluster.executors = [*THREE, executor(3), executor(4)]
-    world.executor_manager.look()
+    world.executor_manager.run_step()
     assert world.executor_manager.to_dict()["short_seconds"] is None
 
 
@@ -146,19 +146,19 @@ def test_what_was_wanted_is_wanted_by_the_next_driver_too(world, tmp_path):
 
 
 def test_what_cannot_be_read_is_not_wanted(world):
-    world.store.put(KEPT, b"{")
-    assert world.executor_manager._kept() is None
+    world.store.put(REQUEST_FILE, b"{")
+    assert world.executor_manager._stored_request() is None
 
 
 def test_garbage_collection_is_a_share_of_the_tasks_time_of_the_last_minute(world):
-    world.executor_manager.look()
+    world.executor_manager.run_step()
     world.now_s = 61.0
     world.cluster.executors = [executor(0, task_s=50.0, gc_s=10.0), executor(1, task_s=50.0, gc_s=1.0)]
-    world.executor_manager.look()
+    world.executor_manager.run_step()
     assert world.executor_manager.to_dict()["gc_share"] is None, "there was nothing to compare with"
     world.now_s = 130.0
     world.cluster.executors = [executor(0, task_s=90.0, gc_s=20.0), executor(1, task_s=90.0, gc_s=3.0)]
-    world.executor_manager.look()
+    world.executor_manager.run_step()
     assert world.executor_manager.to_dict()["gc_share"] == 0.25
 
 
@@ -189,7 +189,7 @@ def test_how_many_would_be_right_is_told_as_it_was_said_last_and_never_asked_for
     world.now_s = 20.0
     world.post("executors=4&decision=wait&reason=then%208&recommended=8")
     world.now_s = 35.0
-    world.executor_manager.look()
+    world.executor_manager.run_step()
     told = world.executor_manager.to_dict()
     assert [(one["recommended"], one["reason"]) for one in told["decisions"]] == [(8, "then 8")]
     assert (told["requested"], told["asked_seconds"], world.cluster.calls) == (4, 15, [("ask", 4)])

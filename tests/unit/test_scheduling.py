@@ -13,7 +13,7 @@ from writer.config.pipeline_sections import Scheduling
 from writer.config.pipelines import Config
 from writer.core.errors import Draining
 from writer.driver.batch_queue import BatchQueue
-from writer.preflight.host_checks import ProbedPlaces, machine
+from writer.preflight.host_checks import ProbedLocations, machine
 from writer.scaling.spark_settings import pools, slots_now_at_most
 
 EVEN = Scheduling.model_validate({})
@@ -65,10 +65,10 @@ def test_minimum_shares_beyond_the_slots_are_a_warning(
     assert slots_now_at_most(some) == slots
     many = changed(tmp_path, {"min_share": slots + 1}, master=master, conf=conf)
     for settings, status in ((some, "ok"), (many, "warning")):
-        (found,) = (one for one in machine(settings, [], ProbedPlaces(None)) if one.check == "scheduling")
+        (found,) = (one for one in machine(settings, [], ProbedLocations(None)) if one.check == "scheduling")
         assert found.status == status
     assert f"minimum shares of {slots + 1} slots in all, and there are {slots}" in found.message
-    none = machine(config(tmp_path), [], ProbedPlaces(None))
+    none = machine(config(tmp_path), [], ProbedLocations(None))
     assert not [one for one in none if one.check == "scheduling"]
 
 

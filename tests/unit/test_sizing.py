@@ -14,8 +14,8 @@ from tests.looking import NOW, config
 from writer.commit.batch_limits import task_count
 from writer.driver.tasks import usable_slots
 from writer.preflight import sizing
-from writer.preflight.sizing import MeasuredCost, Rates, Traffic, document, rate, rates, size, steady
-from writer.preflight.traffic import buckets_per_day, pace
+from writer.preflight.sizing import MeasuredCost, Rates, Traffic, document, rate, rates, size, steady_batch
+from writer.preflight.traffic import arrival_pace, buckets_per_day
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
@@ -79,18 +79,18 @@ def test_a_raw_table_has_its_bytes_files_memory_and_processor_time(settings):
 
 
 def test_a_quiet_topic_commits_by_the_delay(settings):
-    quiet = steady(replace(TRAFFIC, events_per_s=10), settings, 100_000, 1, 1.0)
+    quiet = steady_batch(replace(TRAFFIC, events_per_s=10), settings, 100_000, 1, 1.0)
     assert (quiet.records, quiet.every_s, quiet.tasks) == (6_000, 600, 1)
     assert quiet.why.startswith("commit.max_delay, before 2,097,152 wait")
 
 
 def test_a_quiet_topic_of_many_partitions_has_tasks_for_them(settings):
-    found = steady(replace(TRAFFIC, events_per_s=10, partitions_for_spark=1_000), settings, 100_000, 4, 1.0)
+    found = steady_batch(replace(TRAFFIC, events_per_s=10, partitions_for_spark=1_000), settings, 100_000, 4, 1.0)
     assert (found.records, found.tasks, found.busy_s) == (6_000, 10, pytest.approx(1 + 6_000 / 400_000))
 
 
 def test_a_busy_topic_commits_by_size(settings):
-    busy = steady(replace(TRAFFIC, events_per_s=50_000), settings, 100_000, 1, 1.0)
+    busy = steady_batch(replace(TRAFFIC, events_per_s=50_000), settings, 100_000, 1, 1.0)
     assert (busy.records, busy.every_s) == (2_097_152, pytest.approx(41.94304))
     assert busy.why.startswith("roll.target_file_size")
 
@@ -155,7 +155,7 @@ def test_tables_of_a_route_share_cores_and_commits_and_add_up_in_files(settings)
 
 def test_pipelines_of_one_application_share_its_cores(settings):
     quiet = size(replace(TRAFFIC, events_per_s=1_000), settings, RATES)
-    lines = {line.name: line.value for line in sizing.together([quiet] * 50)}
+    lines = {line.name: line.value for line in sizing.add_up([quiet] * 50)}
     assert lines["busy"] == pytest.approx(0.5)
     assert lines["cores"] == 1
     assert lines["on one machine"] == quiet.value("on one machine")
@@ -182,7 +182,7 @@ def test_the_arithmetic_holds_for_any_traffic(per_s, event, parquet, weights):
     assert found.value("records in a commit") <= settings.commit.max_records * (1 + 1e-9)
     assert found.value("files in a commit") >= 1
     assert found.value("small ones of them") <= found.value("files in a commit")
-    batch = steady(traffic, settings, rate(RATES, event, 20)[0], int(found.value("cores")), 1.0)
+    batch = steady_batch(traffic, settings, rate(RATES, event, 20)[0], int(found.value("cores")), 1.0)
     assert batch.records <= batch.every_s * per_s * (1 + 1e-9)  # no more is carried than comes
     keeps_up = batch.every_s > batch.busy_s
     assert not keeps_up or batch.records == pytest.approx(batch.every_s * per_s)
@@ -237,20 +237,22 @@ class Log:
 def test_the_pace_is_that_of_the_last_hour_and_its_busiest_twelfth():
     hours = [NOW - timedelta(seconds=second) for second in range(1, 7_200, 2)]
     burst = [NOW - timedelta(minutes=32, milliseconds=n) for n in range(3_000)]
-    found = pace(Log(*hours, *burst), ["clicks"], NOW - timedelta(seconds=1), NOW)
+    found = arrival_pace(Log(*hours, *burst), ["clicks"], NOW - timedelta(seconds=1), NOW)
     assert (found.end, found.seconds, found.offsets) == (NOW, 3_600, 1_800 + 3_000)
     assert found.per_s == pytest.approx(4_800 / 3_600)
     assert found.busiest_per_s == pytest.approx((150 + 3_000) / 300)
 
 
 def test_a_young_topic_is_measured_over_its_life():
-    found = pace(Log(*(NOW - timedelta(seconds=s) for s in range(1, 61))), ["clicks"], NOW - timedelta(seconds=1), NOW)
+    found = arrival_pace(
+        Log(*(NOW - timedelta(seconds=s) for s in range(1, 61))), ["clicks"], NOW - timedelta(seconds=1), NOW
+    )
     assert (found.offsets, found.seconds) == (60, 60)
 
 
 def test_a_topic_that_went_quiet_is_measured_as_it_was_then():
     last = NOW - timedelta(days=2)
-    found = pace(Log(*(last - timedelta(seconds=s) for s in range(7_200))), ["clicks"], last, NOW)
+    found = arrival_pace(Log(*(last - timedelta(seconds=s) for s in range(7_200))), ["clicks"], last, NOW)
     assert found.end == last + timedelta(milliseconds=1)
     assert found.per_s == pytest.approx(1, rel=0.01)
 

@@ -53,7 +53,7 @@ def test_a_value_that_yaml_would_read_as_another_is_quoted(name, value):
 def chosen(rows):
     table = pa.Table.from_pylist(rows)
     records = pa.table({"topic": ["t"] * len(rows)})
-    return starter._chosen(table.schema, Sample([Group(1, records, table)]), NOW)[0]
+    return starter._choose_event_time(table.schema, Sample([Group(1, records, table)]), NOW)[0]
 
 
 def ago(**by):

@@ -13,7 +13,7 @@ from tests.commits import LIMITS, PARTS, Lake, account, facts
 from tests.looking import GAP_FACTS
 from tests.unit.test_status_executors import EXECUTORS
 from writer.cli.read.status import _cluster, collect, exit_code, run_status
-from writer.clients.driver_endpoint import Driver, announce, me
+from writer.clients.driver_endpoint import Driver, announce, this_driver
 from writer.clients.kafka import BrokerUnreachable, Topic
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
@@ -246,7 +246,7 @@ def test_the_driver_and_the_lake_tell_in_one_shape(config, written, progress):
 def test_a_running_driver_is_asked_before_the_lake(config, progress):
     told = {"executors": EXECUTORS}
     with serving(config.http.model_copy(update={"port": 0}), {"clicks": progress}, more=lambda: told) as url:
-        announce(config.checkpoints, "clicks", me(url, 1))
+        announce(config.checkpoints, "clicks", this_driver(url, 1))
         found = collect(config, ["clicks"], Cluster(), NOON)["pipelines"]["clicks"]
     assert (found["source"], found["state"]) == ("driver", "running")
     assert found["executors"] == EXECUTORS

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from writer.output.tables import Column, TextTable, numbers, ruled, show
+from writer.output.tables import Column, TextTable, numbers, ruled_table, show
 
 NUMBERS = [f"{n:,}" for n in (0, 4_915, 987_654_321, 9_223_372_036_854_775_807)]
 WORDS = "a bucket of a long name, hour=2026-11-20T05/country=Deutschland"
@@ -15,7 +15,7 @@ WORDS = "a bucket of a long name, hour=2026-11-20T05/country=Deutschland"
 
 def page(out: Console, count: int) -> None:
     """Draw a table as `headrace audit` does, of so many columns."""
-    table = ruled("partition", *["dead letters"] * count, gap=1)
+    table = ruled_table("partition", *["dead letters"] * count, gap=1)
     for number in NUMBERS:
         table.add_row(WORDS, *[number] * (count - 1), Text(number, "yellow"))
     table.add_row("all", *[""] * (count - 1))
@@ -58,7 +58,7 @@ def test_no_number_is_cut_or_folded(
 
 def test_titles_give_way_too() -> None:
     out = Console(file=StringIO(), width=72, highlight=False)
-    table = ruled("partition", "to", *["dead letters"] * 7, gap=1)
+    table = ruled_table("partition", "to", *["dead letters"] * 7, gap=1)
     table.columns[0].min_width = 12
     table.add_row("clicks/0", "14,000", *["1,400"] * 7)
     show(table, out)

@@ -228,8 +228,8 @@ def test_a_package_that_is_missing_is_named(section: str, tmp_path: Path, monkey
     with pytest.raises(ConfigError, match=rf"pip install 'headrace\[{section}\]'"):
         followed(wanted, Progress("clicks"))
     monkeypatch.delitem(sys.modules, section)
-    found = {one.check: one for one in host_checks.machine(wanted, [], host_checks.ProbedPlaces(None))}
+    found = {one.check: one for one in host_checks.machine(wanted, [], host_checks.ProbedLocations(None))}
     assert (found[section].status, section == "openlineage") == ("ok", "opentelemetry" not in found), "asked for alone"
     monkeypatch.setattr(host_checks, "find_spec", lambda _: None)
-    found = {one.check: one for one in host_checks.machine(wanted, [], host_checks.ProbedPlaces(None))}
+    found = {one.check: one for one in host_checks.machine(wanted, [], host_checks.ProbedLocations(None))}
     assert (found[section].status, found[section].fix) == ("failed", f"pip install 'headrace[{section}]'")

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.looking import EVENT, NOW, TIME, WIDER, Schemas, config, event, records, tree, value
-from writer.avro import schema as avro
+from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import Wire
 from writer.cli.read.validate import Findings, run_validate
@@ -38,7 +38,7 @@ def found(batch, tmp_path, schemas=None, registered=(1,), **pipeline):
     """Findings about a sample, by check."""
     settings = config(tmp_path, **pipeline)
     looked = local_pipeline.opened("clicks", settings, Schemas(schemas or {1: EVENT}, registered))
-    return {finding.check: finding for finding in source_checks.sampled(looked, batch, NOW)}
+    return {finding.check: finding for finding in source_checks.sample_findings(looked, batch, NOW)}
 
 
 def field(name, kind):
@@ -265,9 +265,9 @@ def test_a_terminal_sees_marks_mends_and_a_sum_within_its_width(tmp_path, capsys
 
 
 def test_findings_of_one_reason_share_a_line_and_stay_apart_in_json(capsys):
-    from writer.preflight.finding import skipped
+    from writer.preflight.finding import not_checked
 
-    several = [skipped("a", "x"), skipped("b", "x"), skipped("c", "y")]
+    several = [not_checked("a", "x"), not_checked("b", "x"), not_checked("c", "y")]
     machine = Findings(None)
     for finding in several:
         machine.add(finding, "clicks")
@@ -300,7 +300,7 @@ def test_values_of_two_wire_formats_are_wrong_and_nothing_is_guessed(tmp_path):
 
 
 def test_values_by_fingerprint_are_decoded_by_the_registered_schemas(tmp_path):
-    head = Wire("single_object", "fingerprint").head(avro.fingerprint(json.dumps(EVENT)))
+    head = Wire("single_object", "fingerprint").head(crc_fingerprint(json.dumps(EVENT)))
     seen = found(records([head + event(number)[5:] for number in range(30)]), tmp_path)
     assert seen["wire"].message == "30 of 30 values have a single-object header (C3 01 and an 8-byte fingerprint)"
     assert (seen["decode"].status, seen["decode"].message) == ("ok", "30 of 30 values with a header are decoded")

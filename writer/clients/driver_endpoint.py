@@ -21,7 +21,7 @@ _ANSWER_WITHIN_S = 2.0
 
 
 class DriverAlive(HeadraceError):
-    """A driver of the pipeline runs, and is not to."""
+    """A driver of the pipeline runs, and must not."""
 
 
 @dataclass(frozen=True)
@@ -30,38 +30,41 @@ class Driver:
 
     url: str
     pid: int
-    started: str  # when this process began to serve
+    # When this process began to serve.
+    started: str
     epoch: int
-    certificate: str = ""  # of HTTPS, as a path on the driver's machine; empty: HTTP
+    # The certificate of HTTPS, as a path on the driver's machine; empty: HTTP.
+    certificate: str = ""
 
 
 def announce(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:
-    """Write where the driver is found. Whoever reads sees the old file or the new one, whole."""
+    """Write where the driver is found. A reader gets the old file or the new one, whole."""
     store_at(f"{checkpoints}/{pipeline}", s3).put(_DRIVER, (json.dumps(asdict(driver)) + "\n").encode())
 
 
 def retract(checkpoints: str, pipeline: str, driver: Driver, s3: S3Settings | None = None) -> None:
     """Remove the file, unless another driver has written its own by now."""
-    with suppress(OSError):  # a file that stays has no driver, as after a kill
-        if announcement(checkpoints, pipeline, s3) == driver:
+    # A file that stays names no running driver, as after a kill.
+    with suppress(OSError):
+        if read_announcement(checkpoints, pipeline, s3) == driver:
             store_at(f"{checkpoints}/{pipeline}", s3).delete(_DRIVER)
 
 
-def announced(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> Driver | None:
+def find_announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> Driver | None:
     """Read where the driver is found; None when none says so, or nothing can be read there."""
     with suppress(OSError):
-        return announcement(checkpoints, pipeline, s3)
+        return read_announcement(checkpoints, pipeline, s3)
     return None
 
 
-def announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> Driver | None:
+def read_announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> Driver | None:
     """Read where the driver is found; None when none says so. It may be gone: a killed driver leaves its file.
 
     Raises StoreError.
     """
-    found = store_at(f"{checkpoints}/{pipeline}", s3).read(_DRIVER)
+    stored = store_at(f"{checkpoints}/{pipeline}", s3).read(_DRIVER)
     try:
-        return None if found is None else Driver(**json.loads(found.content))
+        return None if stored is None else Driver(**json.loads(stored.content))
     except (ValueError, TypeError):
         return None
 
@@ -69,9 +72,9 @@ def announcement(checkpoints: str, pipeline: str, s3: S3Settings | None = None) 
 def ask_at(
     url: str, certificate: str = "", *, timeout_s: float, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> Answer:
-    """Ask a driver or a supervisor, without a proxy. `certificate`: see `tls.pinned`. Raises RequestFailed."""
+    """Ask a driver or a supervisor, without a proxy. `certificate`: see `tls.client_context`. Raises RequestFailed."""
     try:
-        trust = tls.pinned(certificate)
+        trust = tls.client_context(certificate)
     except (OSError, ValueError) as error:
         raise RequestFailed(f"the certificate of {url}, {certificate}, cannot be read: {error}") from error
     return ask(url, method=method, headers=headers, timeout_s=timeout_s, trust=trust, proxies=False)
@@ -81,19 +84,22 @@ def status_at(url: str, certificate: str = "", timeout_s: float = _ANSWER_WITHIN
     """Return the JSON document that a process of headrace serves at `url`/status; None when none answers with one."""
     try:
         answer = ask_at(f"{url}/status", certificate, timeout_s=timeout_s)
-        found = answer.json() if answer.ok else None
+        if not answer.ok:
+            return None
+        document = answer.json()
     except RequestFailed:
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def driver_status(driver: Driver, pipeline: str) -> dict[str, Any] | None:
     """Return the `/status` of the driver of a pipeline; None when none answers there, or another one does."""
-    whole = status_at(driver.url, driver.certificate) or {}
+    document = status_at(driver.url, driver.certificate) or {}
     try:
-        return whole if whole["pipelines"][pipeline]["epoch"] == driver.epoch else None
+        is_same = document["pipelines"][pipeline]["epoch"] == driver.epoch
     except (LookupError, TypeError):
         return None
+    return document if is_same else None
 
 
 def ask_driver(driver: Driver, pipeline: str) -> dict[str, Any] | None:
@@ -101,26 +107,28 @@ def ask_driver(driver: Driver, pipeline: str) -> dict[str, Any] | None:
     return pipeline_of(status_at(driver.url, driver.certificate), driver, pipeline)
 
 
-def pipeline_of(whole: dict[str, Any] | None, driver: Driver, pipeline: str) -> dict[str, Any] | None:
+def pipeline_of(document: dict[str, Any] | None, driver: Driver, pipeline: str) -> dict[str, Any] | None:
     """Return the part of a pipeline of what was answered at a driver's URL; None where another driver answered."""
     try:
-        one = (whole or {})["pipelines"][pipeline]
-        if whole is None or one["epoch"] != driver.epoch:
+        part = (document or {})["pipelines"][pipeline]
+        if document is None or part["epoch"] != driver.epoch:
             return None
     except (LookupError, TypeError):
         return None
-    return {**one, "executors": whole.get("executors"), "config": whole.get("config"), "at": whole["at"]}
+    return {**part, "executors": document.get("executors"), "config": document.get("config"), "at": document["at"]}
 
 
-def me(url: str, epoch: int, certificate: str = "") -> Driver:
+def this_driver(url: str, epoch: int, certificate: str = "") -> Driver:
     """Describe this process."""
     return Driver(url, os.getpid(), iso(datetime.now(UTC)), epoch, certificate)
 
 
 def answers(config: Config, pipeline: str) -> Driver | None:
     """Return the driver that runs a pipeline; None when none is found, or none answers there."""
-    driver = announced(config.checkpoints, pipeline, config.s3.settings)
-    return driver if driver is not None and ask_driver(driver, pipeline) is not None else None
+    driver = find_announcement(config.checkpoints, pipeline, config.s3.settings)
+    if driver is None or ask_driver(driver, pipeline) is None:
+        return None
+    return driver
 
 
 def check_no_driver(config: Config, pipeline: str, fix: str) -> None:

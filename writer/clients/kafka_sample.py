@@ -38,18 +38,22 @@ RECORDS = pa.schema(
 )
 Position = Literal["earliest", "latest"] | datetime
 Reader = Callable[[Mapping[Source, Span]], list[pa.RecordBatch]]
-_GROUP = "headrace-look"  # no group is joined and no offset committed
-_AT_ONCE = 1_000  # messages taken from librdkafka in one call
-_BYTES_MAX = 512 * 2**20  # of values in one sample
+# The client wants a name, but joins no group and commits no offset.
+_GROUP = "headrace-look"
+# Messages that one call takes from librdkafka.
+_AT_ONCE = 1_000
+# The size of all values in one sample.
+_BYTES_MAX = 512 * 2**20
 _ANSWER_WITHIN = timedelta(seconds=10)
-_FOLLOW_S = 0.3  # how long a tail waits for more before it shows what has come
+# How long a tail waits for more before it shows what has come.
+_FOLLOW_S = 0.3
 
 
 class TooLarge(ConfigError):
     """The sample would take more memory than a look should."""
 
 
-def asked(kafka: Kafka) -> Cluster:
+def open_cluster(kafka: Kafka) -> Cluster:
     """Open the cluster with a short time-out, for a command whose user waits."""
     return Cluster(kafka.address, min(kafka.request_timeout, _ANSWER_WITHIN))
 
@@ -70,14 +74,14 @@ def position(text: str) -> Position:
     return instant.astimezone(UTC)
 
 
-def spread(held: Mapping[Source, int], count: int) -> dict[Source, int]:
+def spread(available: Mapping[Source, int], count: int) -> dict[Source, int]:
     """Share `count` records out over the partitions: equal shares, and what one does not hold goes to the others."""
     shares: dict[Source, int] = {}
-    left = count
-    for at, source in enumerate(sorted(held, key=lambda source: (held[source], source))):
-        partitions = len(held) - at
-        shares[source] = min(held[source], -(-left // partitions))
-        left -= shares[source]
+    remaining = count
+    for index, source in enumerate(sorted(available, key=lambda source: (available[source], source))):
+        partitions = len(available) - index
+        shares[source] = min(available[source], -(-remaining // partitions))
+        remaining -= shares[source]
     return shares
 
 
@@ -85,12 +89,13 @@ def spans(cluster: Cluster, topics: list[str], count: int, start: Position = "la
     """Choose `count` offsets of the topics: the newest, or those from a position on. Raises as Cluster does."""
     described = cluster.topics(topics).values()
     sources = [(topic.name, partition) for topic in described for partition in range(topic.partitions)]
-    first, end = cluster.earliest(sources), cluster.latest(sources)
+    first = cluster.earliest(sources)
+    latest = cluster.latest(sources)
     if isinstance(start, datetime):
         first = cluster.offsets_at(start, sources)
-    shares = spread({source: max(0, end[source] - first[source]) for source in sources}, count)
+    shares = spread({source: max(0, latest[source] - first[source]) for source in sources}, count)
     if start == "latest":
-        return {source: (end[source] - shares[source], end[source]) for source in sources}
+        return {source: (latest[source] - shares[source], latest[source]) for source in sources}
     return {source: (first[source], first[source] + shares[source]) for source in sources}
 
 
@@ -135,8 +140,8 @@ def _read_natively(kafka: Kafka, spans: Mapping[Source, Span]) -> list[pa.Record
     while spans:
         ends = cluster.readable(spans)
         ranges = [
-            OffsetRange(TopicPartition(topic, 0, partition), start, min(end, ends[topic, partition]))
-            for (topic, partition), (start, end) in spans.items()
+            OffsetRange(TopicPartition(topic, 0, partition), start, min(stop, ends[topic, partition]))
+            for (topic, partition), (start, stop) in spans.items()
             if start < ends[topic, partition]
         ]
         try:
@@ -145,9 +150,9 @@ def _read_natively(kafka: Kafka, spans: Mapping[Source, Span]) -> list[pa.Record
             # Retention took the first records between the question for them and the read.
             first = cluster.earliest(spans)
             spans = {
-                source: (max(start, first[source]), end)
-                for source, (start, end) in spans.items()
-                if first[source] < end
+                source: (max(start, first[source]), stop)
+                for source, (start, stop) in spans.items()
+                if first[source] < stop
             }
         except Unavailable as error:
             raise _silent_broker(kafka, silent_partition(error, spans)) from error
@@ -167,12 +172,12 @@ def _bounded_batches(kafka: Kafka, ranges: Sequence[OffsetRange]) -> Iterator[pa
         native_kafka.limits(kafka, _AT_ONCE), retry_timeout_s=kafka.request_timeout.total_seconds(), fetch_wait_ms=100
     )
     count = 0
-    held_bytes = 0
+    value_bytes = 0
     with native_kafka.address(kafka).opened() as cluster:
         for batch in RangeReader(cluster, ranges, ColumnChoice(headers=True), limits=limits):
             count += batch.num_rows
-            held_bytes += batch.nbytes
-            if held_bytes > _BYTES_MAX:
+            value_bytes += batch.nbytes
+            if value_bytes > _BYTES_MAX:
                 raise _too_large(count)
             yield batch
 
@@ -191,27 +196,27 @@ def _silent_broker(kafka: Kafka, source: Source) -> BrokerUnreachable:
 
 def _read_by_consumer(kafka: Kafka, wanted: Mapping[Source, Span]) -> list[pa.RecordBatch]:
     """Read logs in a format from before Kafka 0.11, whose records have no headers. Raises as `read` does."""
-    left = {source: end for source, (_, end) in wanted.items()}
+    unread = {source: stop for source, (_, stop) in wanted.items()}
     records: list[Message] = []
-    held_bytes = 0
-    with _assigned(kafka, {source: wanted[source][0] for source in left}) as opened:
+    value_bytes = 0
+    with _assigned_consumer(kafka, {source: wanted[source][0] for source in unread}) as kafka_consumer:
         deadline = _deadline(kafka)
-        while left:
-            messages = opened.consume(_AT_ONCE, timeout=0.2)
+        while unread:
+            messages = kafka_consumer.consume(_AT_ONCE, timeout=0.2)
             deadline = _deadline(kafka) if messages else deadline
             if time.monotonic() > deadline:
-                raise _silent_broker(kafka, min(left))
+                raise _silent_broker(kafka, min(unread))
             for message in messages:
                 source = (message.topic(), message.partition())
                 at_end = _at_end(message, kafka)
                 if not at_end and message.offset() < wanted[source][1]:
                     records.append(message)
-                    held_bytes += len(message)
-                if held_bytes > _BYTES_MAX:
+                    value_bytes += len(message)
+                if value_bytes > _BYTES_MAX:
                     raise _too_large(len(records))
-                if source in left and (at_end or message.offset() >= left[source] - 1):
-                    del left[source]
-                    opened.incremental_unassign([KafkaPartition(*source)])
+                if source in unread and (at_end or message.offset() >= unread[source] - 1):
+                    del unread[source]
+                    kafka_consumer.incremental_unassign([KafkaPartition(*source)])
     return [_batch(records)]
 
 
@@ -227,7 +232,7 @@ def follow(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[pa.RecordBatch
             if offset < ends[source]
         }
         batch = read(kafka, spans)
-        position |= {source: end for source, (_, end) in spans.items()}
+        position |= {source: stop for source, (_, stop) in spans.items()}
         if batch.num_rows:
             yield batch
         else:
@@ -235,14 +240,17 @@ def follow(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[pa.RecordBatch
 
 
 @contextlib.contextmanager
-def _assigned(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
+def _assigned_consumer(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[Any]:
     settings = {
-        "auto.offset.reset": "earliest",  # retention may take the first records between the question and the read
-        "queued.min.messages": _AT_ONCE,  # a look needs no deep read-ahead
+        # Retention may remove the first records between the question and the read.
+        "auto.offset.reset": "earliest",
+        # A sample needs no deep read-ahead.
+        "queued.min.messages": _AT_ONCE,
     }
-    with consumer(kafka.address, _GROUP, settings) as opened:
-        opened.assign([KafkaPartition(topic, partition, offset) for (topic, partition), offset in start.items()])
-        yield opened
+    with consumer(kafka.address, _GROUP, settings) as kafka_consumer:
+        partitions = [KafkaPartition(topic, partition, offset) for (topic, partition), offset in start.items()]
+        kafka_consumer.assign(partitions)
+        yield kafka_consumer
 
 
 def _at_end(message: Message, kafka: Kafka) -> bool:
@@ -259,14 +267,14 @@ def _at_end(message: Message, kafka: Kafka) -> bool:
 
 
 def _batch(messages: list[Message]) -> pa.RecordBatch:
-    messages.sort(key=lambda m: (m.topic(), m.partition(), m.offset()))
+    messages.sort(key=lambda message: (message.topic(), message.partition(), message.offset()))
     columns: dict[str, Any] = {
-        "topic": [m.topic() for m in messages],
-        "partition": [m.partition() for m in messages],
-        "offset": [m.offset() for m in messages],
+        "topic": [message.topic() for message in messages],
+        "partition": [message.partition() for message in messages],
+        "offset": [message.offset() for message in messages],
         "timestamp": times_of(messages),
-        "key": [m.key() for m in messages],
-        "value": [m.value() for m in messages],
+        "key": [message.key() for message in messages],
+        "value": [message.value() for message in messages],
         # Of a name that is no UTF-8, Confluent's client ends the process: its headers are never asked for.
         "headers": [None for _ in messages],
     }
@@ -285,5 +293,6 @@ def _deadline(kafka: Kafka) -> float:
 
 def age(records: pa.RecordBatch, now: datetime) -> timedelta | None:
     """How long ago the newest record came to the broker; None without records."""
-    times = [time for time in records.column("timestamp").to_pylist() if time is not None]  # a sample: some hundred
+    # A sample has some hundred records.
+    times = [time for time in records.column("timestamp").to_pylist() if time is not None]
     return now - max(times) if times else None

@@ -11,15 +11,19 @@ from writer.kafka_reader.connection import addresses
 from writer.kafka_reader.reader import ReadLimits
 from writer.kafka_reader.security import Security
 
-_TIMEOUT_MIN = timedelta(seconds=30)  # what is shorter would fail a slow broker
+# A shorter time would fail a slow broker.
+_TIMEOUT_MIN = timedelta(seconds=30)
 
 
 def address(kafka: Kafka) -> ClusterAddress:
     """Return where the cluster is and how it is spoken to."""
     return ClusterAddress(
-        addresses(kafka.bootstrap_servers), Security(kafka.security.ours), kafka.request_timeout.total_seconds(),
-        client_id=kafka.options.get("client.id", "headrace"), rack=kafka.options.get("client.rack", ""),
-    )  # fmt: skip
+        addresses(kafka.bootstrap_servers),
+        Security(kafka.security.ours),
+        kafka.request_timeout.total_seconds(),
+        client_id=kafka.options.get("client.id", "headrace"),
+        rack=kafka.options.get("client.rack", ""),
+    )
 
 
 def limits(kafka: Kafka, rows: int) -> ReadLimits:
@@ -28,11 +32,14 @@ def limits(kafka: Kafka, rows: int) -> ReadLimits:
     A range that does not move for twice the time of a request, at least a minute, has failed.
     """
     # Kafka takes 0, too, and answers with one record batch then.
-    asked = {"fetch_bytes": max(1, int(size))} if (size := kafka.options.get("fetch.max.bytes")) is not None else {}
+    size = kafka.options.get("fetch.max.bytes")
+    fetch = {} if size is None else {"fetch_bytes": max(1, int(size))}
     return ReadLimits(
-        rows=rows, fetch_wait_ms=max(1, kafka.fetch_max_wait // timedelta(milliseconds=1)),
-        retry_timeout_s=2 * max(kafka.request_timeout, _TIMEOUT_MIN).total_seconds(), **asked,
-    )  # fmt: skip
+        rows=rows,
+        fetch_wait_ms=max(1, kafka.fetch_max_wait // timedelta(milliseconds=1)),
+        retry_timeout_s=2 * max(kafka.request_timeout, _TIMEOUT_MIN).total_seconds(),
+        **fetch,
+    )
 
 
 def topic_ids(written: Mapping[str, str]) -> dict[str, UUID]:

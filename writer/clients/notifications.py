@@ -23,7 +23,8 @@ from writer.core.errors import ConfigError
 from writer.core.text import listed, plural
 
 Severity = Literal["critical", "warning"]
-_SHOWN = 5  # ranges in a text; the fields have all
+# A text names so many ranges; the fields have all.
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -36,88 +37,95 @@ class Event:
     text: str
     at: datetime
     fields: Mapping[str, Any] = field(default_factory=dict)
-    id: str = field(default_factory=lambda: uuid4().hex)  # the same when it is sent again
+    # The id stays the same when the event is sent again.
+    id: str = field(default_factory=lambda: uuid4().hex)
 
 
-def gap_opened(pipeline: str, gap: Mapping[str, Any], version: int, at: datetime) -> Event:
+def gap_event(pipeline: str, gap: Mapping[str, Any], version: int, time: datetime) -> Event:
     """Notify of a gap; `gap`: facts of its entry."""
     offsets = sum(r["end"] - r["start"] for r in gap["ranges"])
     named = listed([f"{r['topic']}/{r['partition']} [{r['start']}, {r['end']})" for r in gap["ranges"]], _SHOWN)
     text = f"{offsets:,} offsets were skipped ({gap['cause']}): {named}. Gap record {gap['id']}, version {version}."
     fields = {"gap": gap["id"], "cause": gap["cause"], "version": version, "ranges": list(gap["ranges"])}
-    return Event("gap_opened", "critical", pipeline, text, at, fields)
+    return Event("gap_opened", "critical", pipeline, text, time, fields)
 
 
-def topic_recreated(pipeline: str, topic: str, before: str, found: str, at: datetime) -> Event:
+def topic_recreation(pipeline: str, topic: str, old_id: str, new_id: str, time: datetime) -> Event:
     """Notify of a topic that was deleted and created again; `before`, `found`: its ids."""
-    text = f"topic {topic} was deleted and created again (id {found}, before {before}); it is read from its beginning."
-    return Event("topic_recreated", "critical", pipeline, text, at, {"topic": topic, "before": before, "id": found})
+    text = f"topic {topic} was deleted and created again (id {new_id}, before {old_id}); it is read from its beginning."
+    return Event("topic_recreated", "critical", pipeline, text, time, {"topic": topic, "before": old_id, "id": new_id})
 
 
-def log_cut(pipeline: str, cut: Mapping[str, Any], at: datetime) -> Event:
+def log_cut(pipeline: str, cut: Mapping[str, Any], time: datetime) -> Event:
     """Notify of a log that Kafka cut below what was read of it; `cut`: as the table's log has it."""
     where = f"{cut['topic']}/{cut['partition']}"
     lost = f"the table has rows of records at offsets [{cut['start']:,}, {cut['end']:,}) that it no longer holds"
     text = f"Kafka cut the log of {where}: {lost}. It is read on from there as incarnation {cut['successor']}."
-    return Event("log_cut", "critical", pipeline, text, at, dict(cut))
+    return Event("log_cut", "critical", pipeline, text, time, dict(cut))
 
 
-def topic_gone(pipeline: str, topic: str, unread: int, at: datetime) -> Event:
+def topic_deletion(pipeline: str, topic: str, unread: int, time: datetime) -> Event:
     """Notify of a topic that was read by a pattern and does not exist any more; `unread`: offsets seen, not read."""
-    left = f"{unread:,} of its offsets were not read" if unread else "all that was seen of it had been read"
-    text = f"topic {topic} does not exist any more; {left}. The other topics are read on."
-    severity: Severity = "critical" if unread else "warning"
-    return Event("topic_gone", severity, pipeline, text, at, {"topic": topic, "unread": unread})
+    severity: Severity = "warning"
+    remark = "all that was seen of it had been read"
+    if unread:
+        severity = "critical"
+        remark = f"{unread:,} of its offsets were not read"
+    text = f"topic {topic} does not exist any more; {remark}. The other topics are read on."
+    return Event("topic_gone", severity, pipeline, text, time, {"topic": topic, "unread": unread})
 
 
-def topics_beyond_max(pipeline: str, topics: Sequence[str], why: str, at: datetime) -> Event:
+def topics_beyond_max(pipeline: str, topics: Sequence[str], why: str, time: datetime) -> Event:
     """Notify of topics that match the pattern and are more than may be read."""
-    return Event("topics_beyond_max", "critical", pipeline, why, at, {"topics": list(topics)})
+    return Event("topics_beyond_max", "critical", pipeline, why, time, {"topics": list(topics)})
 
 
-def targets_beyond_max(pipeline: str, names: Sequence[str], most: int, unrouted: str, at: datetime) -> Event:
+def targets_beyond_max(pipeline: str, names: Sequence[str], targets_max: int, unrouted: str, time: datetime) -> Event:
     """Notify of names of a route that get no table of their own, because as many were made as may be."""
     text = (
-        f"route.max_targets is {most}, and {plural(len(names), 'name')} more got no table: {listed(names, _SHOWN)}. "
-        f"Records of new names go by route.unrouted: {unrouted}. Raise max_targets, or narrow the targets."
+        f"route.max_targets is {targets_max}, and {plural(len(names), 'name')} more got no table: "
+        f"{listed(names, _SHOWN)}. Records of new names go by route.unrouted: {unrouted}. Raise max_targets, or narrow "
+        "the targets."
     )
-    fields = {"names": len(names), "first": list(names[:_SHOWN]), "max": most}
-    return Event("targets_beyond_max", "critical", pipeline, text, at, fields)
+    fields = {"names": len(names), "first": list(names[:_SHOWN]), "max": targets_max}
+    return Event("targets_beyond_max", "critical", pipeline, text, time, fields)
 
 
-def target_refused(pipeline: str, names: Mapping[str, str], unrouted: str, at: datetime) -> Event:
+def target_refusal(pipeline: str, names: Mapping[str, str], unrouted: str, time: datetime) -> Event:
     """Notify of names of a route that can be no table; `names`: with the reasons."""
-    shown = listed([f"{name} ({why})" for name, why in names.items()], _SHOWN)
-    what = f"no table can be made for {shown}. Their records go by route.unrouted: {unrouted}."
-    return Event("target_refused", "critical", pipeline, what, at, {"names": dict(names)})
+    refusals = listed([f"{name} ({why})" for name, why in names.items()], _SHOWN)
+    text = f"no table can be made for {refusals}. Their records go by route.unrouted: {unrouted}."
+    return Event("target_refused", "critical", pipeline, text, time, {"names": dict(names)})
 
 
-def target_behind(pipeline: str, targets: Mapping[str, str], at: datetime) -> Event:
+def target_behind(pipeline: str, targets: Mapping[str, str], time: datetime) -> Event:
     """Notify of tables of a route that refuse from now on; `targets`: what they said, by name."""
     shown = listed([f"{name} ({why})" for name, why in targets.items()], _SHOWN)
     verb = "refuses" if len(targets) == 1 else "refuse"
     text = f"{plural(len(targets), 'table')} of the route {verb} what is committed: {shown}. The others go on."
-    return Event("target_behind", "warning", pipeline, text, at, {"targets": dict(targets)})
+    return Event("target_behind", "warning", pipeline, text, time, {"targets": dict(targets)})
 
 
-def missing_offsets(pipeline: str, offsets: int, version: int, at: datetime) -> Event:
+def missing_offsets(pipeline: str, offsets: int, version: int, time: datetime) -> Event:
     """Notify of committed offsets at which the log holds no record."""
     text = (
         f"{offsets:,} offsets of version {version} held no record: compaction, or marks of transactions. Where the "
         "topic has neither, records are missing."
     )
-    return Event("missing_offsets", "warning", pipeline, text, at, {"offsets": offsets, "version": version})
+    return Event("missing_offsets", "warning", pipeline, text, time, {"offsets": offsets, "version": version})
 
 
-def records_missed(pipeline: str, why: str, at: datetime) -> Event:
+def missed_records(pipeline: str, why: str, time: datetime) -> Event:
     """Notify that the broker holds records which a batch did not read; nothing of it was committed."""
-    return Event("records_missed", "critical", pipeline, why, at)
+    return Event("records_missed", "critical", pipeline, why, time)
 
 
-_WAITING_MAX = 256  # messages; beyond it the oldest is dropped, and logged
+# Beyond this number of messages the oldest is dropped and logged.
+_WAITING_MAX = 256
 _BACKOFF = Backoff(1, 60, jitter=0.5)
 _DEFAULTS = Notifications.model_validate({})
-_TOO_MANY, _TIMED_OUT = 429, 408
+_TOO_MANY = 429
+_TIMED_OUT = 408
 
 
 class Notifier:
@@ -127,12 +135,15 @@ class Notifier:
     """
 
     def __init__(self, url: str = "", section: Notifications = _DEFAULTS, *, backoff: Backoff = _BACKOFF) -> None:
-        self._url, self._kinds = url, frozenset(section.kinds if url else ())
-        self._timeout_s, self._retry_timeout_s = section.timeout.total_seconds(), section.retry_timeout.total_seconds()
+        self._url = url
+        self._kinds = frozenset(section.kinds if url else ())
+        self._timeout_s = section.timeout.total_seconds()
+        self._retry_timeout_s = section.retry_timeout.total_seconds()
         self._backoff = backoff
         self._waiting: deque[Event] = deque()
         self._changed = threading.Condition()
-        self._deadline_s: float | None = None  # for closing; None: not closing
+        # The end of the time for closing; None: not closing.
+        self._deadline_s: float | None = None
         self._thread: threading.Thread | None = None
 
     def send(self, event: Event) -> None:
@@ -141,10 +152,10 @@ class Notifier:
             return
         with self._changed:
             if self._deadline_s is not None:
-                _log_dropped(event, "it came after the end")
+                _log_drop(event, "it came after the end")
                 return
             if len(self._waiting) == _WAITING_MAX:
-                _log_dropped(self._waiting.popleft(), "too many wait")
+                _log_drop(self._waiting.popleft(), "too many wait")
             self._waiting.append(event)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="notify", daemon=True)
@@ -160,7 +171,7 @@ class Notifier:
             self._thread.join(within.total_seconds())
         with self._changed:
             for event in self._waiting:
-                _log_dropped(event, "the process ends")
+                _log_drop(event, "the process ends")
             return not self._waiting
 
     def _run(self) -> None:
@@ -171,30 +182,32 @@ class Notifier:
                 if not self._waiting:
                     return
                 event = self._waiting[0]
-            done = self._sent(event)
+            done = self._deliver(event)
             with self._changed:
                 if done and self._waiting and self._waiting[0] is event:
                     self._waiting.popleft()
                 elif not done:
-                    return  # no time is left
+                    # No time is left.
+                    return
 
-    def _sent(self, event: Event) -> bool:
+    def _deliver(self, event: Event) -> bool:
         """Send a message until it is taken, refused, or too old. False when the time for closing is over."""
-        since_s, attempt = time.monotonic(), 0
+        since_s = time.monotonic()
+        attempt = 0
         while True:
-            why, again, asked = self._attempt(event)
+            why, may_retry, server_pause = self._attempt(event)
             if not why:
                 logging.event("notification_sent", kind=event.kind, pipeline=event.pipeline)
                 return True
-            if not again or time.monotonic() - since_s > self._retry_timeout_s:
-                _log_dropped(event, why)
+            if not may_retry or time.monotonic() - since_s > self._retry_timeout_s:
+                _log_drop(event, why)
                 return True
-            rest_s = (asked or timedelta()).total_seconds() or self._backoff.random_delay_s(attempt)
-            if not self._rested(rest_s):
+            rest_s = (server_pause or timedelta()).total_seconds() or self._backoff.random_delay_s(attempt)
+            if not self._wait(rest_s):
                 return False
             attempt += 1
 
-    def _rested(self, seconds: float) -> bool:
+    def _wait(self, seconds: float) -> bool:
         """Wait; less when the process ends. False when no time is left for another try."""
         until_s = time.monotonic() + seconds
         with self._changed:
@@ -213,14 +226,15 @@ class Notifier:
             return str(error), True, None
         except Exception as error:  # noqa: BLE001 - a thread that dies sends nothing more
             return f"{type(error).__name__} at {host(self._url)}", False, None
-        return ("" if answer.ok else f"{host(self._url)} answered {answer.shown()}"), _passing(answer), answer.after
+        why = "" if answer.ok else f"{host(self._url)} answered {answer.summary()}"
+        return why, _is_passing(answer), answer.after
 
 
-def _log_dropped(event: Event, reason: str) -> None:
+def _log_drop(event: Event, reason: str) -> None:
     logging.warning("notification_dropped", kind=event.kind, pipeline=event.pipeline, reason=reason)
 
 
-def _passing(answer: Answer) -> bool:
+def _is_passing(answer: Answer) -> bool:
     """Return whether the same message may be taken later: the server is at fault, or busy."""
     return answer.status >= 500 or answer.status in (_TOO_MANY, _TIMED_OUT)  # noqa: PLR2004
 
@@ -228,21 +242,26 @@ def _passing(answer: Answer) -> bool:
 def body(event: Event) -> bytes:
     """Write a message: what Slack-compatible webhooks show is `text`; the rest is for others."""
     document = {
-        "text": f"[{event.severity}] {event.pipeline}: {event.text}", "event": event.kind, "severity": event.severity,
-        "pipeline": event.pipeline, "at": event.at.isoformat(), "id": event.id, "fields": dict(event.fields),
-    }  # fmt: skip
+        "text": f"[{event.severity}] {event.pipeline}: {event.text}",
+        "event": event.kind,
+        "severity": event.severity,
+        "pipeline": event.pipeline,
+        "at": event.at.isoformat(),
+        "id": event.id,
+        "fields": dict(event.fields),
+    }
     return json.dumps(document, ensure_ascii=False).encode()
 
 
-def opened(section: Notifications, environment: Mapping[str, str] = os.environ) -> Notifier:
+def open_notifier(section: Notifications, environment: Mapping[str, str] = os.environ) -> Notifier:
     """Return the configured notifier. Raises ConfigError when the variable is not set, or holds no URL."""
     if section.url_env is None:
         return Notifier()
     url = environment.get(section.url_env, "")
     if not url.startswith(("http://", "https://")):
+        problem = "holds no http(s):// URL" if url else "is not set"
         raise ConfigError(
-            f"notifications.url_env names {section.url_env}, which "
-            f"{'holds no http(s):// URL' if url else 'is not set'}. "
+            f"notifications.url_env names {section.url_env}, which {problem}. "
             "Set it to the URL of the webhook, or leave notifications.url_env out."
         )
     return Notifier(url, section)

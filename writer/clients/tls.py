@@ -6,13 +6,14 @@ from pathlib import Path
 from writer.core.errors import file_error
 
 
-def served(certificate: Path, key: Path) -> ssl.SSLContext:
+def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     """Return a server's TLS context. Raises ConfigError for files that are no certificate and its key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+    # ssl.SSLError is an OSError.
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
         raise file_error(
             f"http.certificate {certificate} and http.key {key} cannot be served ({why}). Give PEM files of a "
@@ -22,7 +23,7 @@ def served(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-def pinned(certificate: str) -> ssl.SSLContext | None:
+def client_context(certificate: str) -> ssl.SSLContext | None:
     """Return a context that trusts exactly one certificate, whatever names it has: the server is asked by its address.
 
     `certificate`: the file that the server itself serves from; None for an empty one. Raises OSError, ValueError.
@@ -31,15 +32,16 @@ def pinned(certificate: str) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate is its own authority
+    # The certificate is its own authority.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(cadata=_first(Path(certificate).read_text(encoding="ascii")))
     return context
 
 
 def _first(chain: str) -> str:
     """Return the server's own certificate, without those that lead to its authority."""
-    end = "-----END CERTIFICATE-----"
-    return chain.partition(end)[0] + end + "\n"
+    marker = "-----END CERTIFICATE-----"
+    return chain.partition(marker)[0] + marker + "\n"
 
 
 def _no_password() -> str:

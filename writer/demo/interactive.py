@@ -24,17 +24,19 @@ _FOREVER = timedelta(days=365)
 _SOURCES = [(topic, partition) for topic, count in TOPICS.items() for partition in range(count)]
 
 
-def stay(writer: Writer, stack: Stack, watch: ProgressMonitor, screen: Screen, interruption: Interruption) -> None:
+def wait_for_signal(
+    writer: Writer, stack: Stack, monitor: ProgressMonitor, screen: Screen, interruption: Interruption
+) -> None:
     """Show what goes in and comes out, by any producer, until a signal comes. Raises ServerFailed."""
     cluster = Cluster(stack.broker.bootstrap, _ANSWER)
 
     def look() -> bool:
         interruption.check()
         ends = cluster.latest(_SOURCES)
-        watch.look(ends, total=sum(ends.values()))
+        monitor.update(ends, total=sum(ends.values()))
         return False
 
-    watch.title = "the writer runs until Ctrl-C"
+    monitor.title = "the writer runs until Ctrl-C"
     try:
         with screen.live():
             writer.wait_until(look, within=_FOREVER)
@@ -46,45 +48,53 @@ def invitation(stack: Stack, workspace: Workspace) -> Iterator[Text]:
     """Return commands for another terminal: look at it, send events, query with DuckDB."""
     servers = (stack.broker.bootstrap, stack.registry.url)
     flags = ["--late", "100", "--broken", "10"]
-    if (found := page(workspace)) is not None:
-        yield Text.assemble(("open its page", "bold"), f"\n  {found}\n")
-    yield Text.assemble(("look at it", "bold"), *(f"\n  {shlex.join(arguments)}" for arguments in looks(workspace)))
-    yield Text()
-    yield _headed("send it events", [sys.executable, "-m", "writer.demo.produce", *servers, "clicks", "10000", *flags])
+    if (url := page(workspace)) is not None:
+        yield Text.assemble(("open its page", "bold"), f"\n  {url}\n")
     yield Text.assemble(
-        ("\nor your own", "bold"), ": Avro behind Confluent's header, with an event_time,\n",
-        f"  to {' or '.join(TOPICS)}\n  bootstrap.servers={servers[0]}\n  schema.registry.url={servers[1]}",
-    )  # fmt: skip
+        ("look at it", "bold"), *(f"\n  {shlex.join(arguments)}" for arguments in status_commands(workspace))
+    )
     yield Text()
-    yield question(workspace.lake, workspace.format, workspace.catalog)
+    yield _command_text(
+        "send it events", [sys.executable, "-m", "writer.demo.produce", *servers, "clicks", "10000", *flags]
+    )
+    yield Text.assemble(
+        ("\nor your own", "bold"),
+        ": Avro behind Confluent's header, with an event_time,\n",
+        f"  to {' or '.join(TOPICS)}\n  bootstrap.servers={servers[0]}\n  schema.registry.url={servers[1]}",
+    )
+    yield Text()
+    yield query_command(workspace.lake, workspace.format, workspace.catalog)
 
 
-def looks(workspace: Workspace) -> list[list[str]]:
+def status_commands(workspace: Workspace) -> list[list[str]]:
     """Verbs of headrace that show the writer at work, and what it works on."""
     config = str(workspace.config)
-    installed = Path(sys.executable).with_name("headrace")  # a virtual environment need not be on the PATH
+    # A virtual environment need not be on the PATH.
+    installed = Path(sys.executable).with_name("headrace")
     command = ["headrace"] if shutil.which("headrace") or not installed.exists() else [str(installed)]
     commands = (
-        ["status", config, "--watch"], ["preview", config, "--pipeline", PIPELINE, "--at", "assigned"],
-        ["preview", config, "--pipeline", mixed_topic.PIPELINE], ["explain", config, "--pipeline", PIPELINE],
+        ["status", config, "--watch"],
+        ["preview", config, "--pipeline", PIPELINE, "--at", "assigned"],
+        ["preview", config, "--pipeline", mixed_topic.PIPELINE],
+        ["explain", config, "--pipeline", PIPELINE],
         ["audit", config, "--deep"],
-    )  # fmt: skip
+    )
     return [[*command, *arguments] for arguments in commands]
 
 
-def question(lake: Path, form: TableFormat, catalog: Mapping[str, str]) -> Text:
+def query_command(table_location: Path, form: TableFormat, catalog: Mapping[str, str]) -> Text:
     """Return a command that asks DuckDB. `catalog`: of an Iceberg table."""
     query = "SELECT hour, _topic, count(*) AS rows FROM {} GROUP BY ALL ORDER BY ALL"
     if form == "iceberg":
-        opened = f'load_catalog("headrace", **{json.dumps(catalog)})'
+        catalog_call = f'load_catalog("headrace", **{json.dumps(catalog)})'
         code = [
             "",
             "import duckdb; from pyiceberg.catalog import load_catalog",
-            f'events = {opened}.load_table("headrace.{lake.name}").scan().to_arrow()',
+            f'events = {catalog_call}.load_table("headrace.{table_location.name}").scan().to_arrow()',
             f'duckdb.sql("{query.format("events")}").show()',
         ]
     elif form == "parquet":
-        quoted = str(lake).replace("'", "''")
+        quoted = str(table_location).replace("'", "''")
         files = f"read_parquet('{quoted}/*/*.parquet', union_by_name=true, hive_types_autocast=false)"
         code = ["", "import duckdb", f"duckdb.sql({json.dumps(query.format(files))}).show()"]
     else:
@@ -92,12 +102,12 @@ def question(lake: Path, form: TableFormat, catalog: Mapping[str, str]) -> Text:
             "",
             "import duckdb, deltalake, urllib.parse",
             # Not as a dataset of Arrow: deltalake's hides rows from a WHERE on a column without bounds.
-            f"files = map(urllib.parse.unquote, deltalake.DeltaTable({json.dumps(str(lake))}).file_uris())",
+            f"files = map(urllib.parse.unquote, deltalake.DeltaTable({json.dumps(str(table_location))}).file_uris())",
             "events = duckdb.read_parquet([*files], hive_partitioning=True, union_by_name=True)",
             f'duckdb.sql("{query.format("events")}").show()',
         ]
-    return _headed("ask DuckDB", [sys.executable, "-c", "\n".join(code)])
+    return _command_text("ask DuckDB", [sys.executable, "-c", "\n".join(code)])
 
 
-def _headed(title: str, command: list[str]) -> Text:
+def _command_text(title: str, command: list[str]) -> Text:
     return Text.assemble((title, "bold"), "\n  ", shlex.join(command))

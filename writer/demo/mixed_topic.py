@@ -14,10 +14,15 @@ from writer.demo.table_files import ReadTable
 from writer.demo.table_reader import TableLog
 from writer.table.log.snapshot import app_id
 
-PIPELINE, TOPIC, PARTITIONS = "app", "app", 2
-_SHARE, _EVENTS_MIN = 20, 100  # one event here for so many of the other pipeline; of each type at least
+PIPELINE = "app"
+TOPIC = "app"
+PARTITIONS = 2
+# The topic has one event for so many of the other pipeline, and of each type at least as many as the second number.
+_SHARE = 20
+_EVENTS_MIN = 100
 _KINDS = ("clicks", "installs")
-_RULE = "*"  # of the route: a table for each name
+# The rule of the route: a table for each name.
+_RULE = "*"
 
 
 class MixedTopic:
@@ -44,23 +49,30 @@ class MixedTopic:
     def fill(self, stack: Stack) -> None:
         """Send events of both types. Raises KafkaException, SchemaRegistryError."""
         for kind in _KINDS:
-            made = produce(
-                stack.broker.bootstrap, stack.registry.url, TOPIC, self._each, kind=kind,
-                now=datetime.now(UTC) - timedelta(minutes=1), subject=f"{TOPIC}-{kind}",
-            )  # fmt: skip
-            for partition, count in made.good.items():
+            produced = produce(
+                stack.broker.bootstrap,
+                stack.registry.url,
+                TOPIC,
+                self._each,
+                kind=kind,
+                now=datetime.now(UTC) - timedelta(minutes=1),
+                subject=f"{TOPIC}-{kind}",
+            )
+            for partition, count in produced.good.items():
                 self._ends[TOPIC, partition] = self._ends.get((TOPIC, partition), 0) + count
 
     def is_applied(self) -> bool:
         """Return whether all of it is committed, and applied to each table."""
         log = TableLog(self._log)
         log.follow()
-        parts = {app_id(PIPELINE, TopicPartition(topic, 1, part)): end for (topic, part), end in self._ends.items()}
-        if any(log.transactions.get(name, 0) < end for name, end in parts.items()):
+        log_ends = {
+            app_id(PIPELINE, TopicPartition(topic, 1, part)): log_end for (topic, part), log_end in self._ends.items()
+        }
+        if any(log.transactions.get(name, 0) < log_end for name, log_end in log_ends.items()):
             return False
-        return all(self._applied(kind) >= log.commits[-1].version for kind in _KINDS)
+        return all(self._applied_version(kind) >= log.commits[-1].version for kind in _KINDS)
 
-    def _applied(self, kind: str) -> int:
+    def _applied_version(self, kind: str) -> int:
         table = TableLog(self._table(kind))
         table.follow()
         return table.transactions.get(f"{PIPELINE}/main", -1)
@@ -82,7 +94,5 @@ class MixedTopic:
             counts[kind] = db.execute(query).fetchall()[0]
         rows = " + ".join(f"{count:,} rows of {SCHEMAS[kind]['name']}" for kind, (count, _) in counts.items())
         produced = len(_KINDS) * self._each
-        good = (
-            all(found == (self._each, self._each) for found in counts.values()) and len(_KINDS) * self._each == produced
-        )
+        good = all(count == (self._each, self._each) for count in counts.values())
         return f"topic {TOPIC}, {plural(len(_KINDS), 'table')}: {produced:,} produced = {rows}", good

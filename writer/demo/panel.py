@@ -13,10 +13,14 @@ from rich.text import Text
 
 from writer.core.text import plural
 
-WIDTH_MAX = 100  # a wider one is harder to read, not easier
+# A wider panel is harder to read.
+WIDTH_MAX = 100
 _MIB = 2**20
-_WIDE, _MIDDLE = 76, 52  # from these widths on: three blocks side by side; rates
-_RATIOS = (34, 16, 24)  # of the blocks' widths
+# From the first width on there are three blocks side by side, from the second on rates.
+_WIDE = 76
+_MIDDLE = 52
+# The ratios of the blocks' widths.
+_RATIOS = (34, 16, 24)
 
 
 @dataclass(frozen=True)
@@ -25,17 +29,21 @@ class View:
 
     title: str
     elapsed: timedelta
-    total: int  # what the bars run up to
+    # The bars run up to this count.
+    total: int
     produced: int = 0
-    committed: int = 0  # of both tables
+    # In both tables.
+    committed: int = 0
     rate_in: float = 0.0
     rate_out: float = 0.0
-    lag: timedelta = field(default=timedelta(0))  # age of the oldest message that is not committed
+    # The age of the oldest message that is not committed.
+    lag: timedelta = field(default=timedelta(0))
     commits: int = 0
     files: int = 0
     bytes: int = 0
     buckets: int = 0
-    buckets_last: int = 0  # that the newest commit wrote to
+    # Buckets that the newest commit wrote to.
+    buckets_last: int = 0
     columns: int = 0
     rows: int = 0
     quarantined: int = 0
@@ -49,12 +57,20 @@ class View:
 
 def render(view: View, width: int) -> RenderableType:
     """Draw the panel for a terminal of `width` columns."""
-    width = min(width, WIDTH_MAX) - 2  # room for the ^C that a terminal echoes: a line more would break the redrawing
+    # A terminal echoes ^C, and one more line would break the redrawing.
+    width = min(width, WIDTH_MAX) - 2
     inside = Group(_bars(view, width), "", _pairs(view, width))
     return Panel(
-        inside, title=f"[bold]{view.title}[/]", title_align="left", subtitle=duration(view.elapsed),
-        subtitle_align="right", box=box.ROUNDED, border_style="dim", padding=(0, 1), width=width,
-    )  # fmt: skip
+        inside,
+        title=f"[bold]{view.title}[/]",
+        title_align="left",
+        subtitle=duration(view.elapsed),
+        subtitle_align="right",
+        box=box.ROUNDED,
+        border_style="dim",
+        padding=(0, 1),
+        width=width,
+    )
 
 
 def sentence(view: View) -> str:
@@ -70,7 +86,9 @@ def duration(value: timedelta) -> str:
     """`0:07`, `12:30` or `1:00:00`."""
     minutes, seconds = divmod(int(value.total_seconds()), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+    if hours:
+        return f"{hours}:{minutes:02d}:{seconds:02d}"
+    return f"{minutes}:{seconds:02d}"
 
 
 def _bars(view: View, width: int) -> Table:
@@ -88,17 +106,24 @@ def _bars(view: View, width: int) -> Table:
             total=max(1, view.total), completed=count, style="grey30", complete_style=style, finished_style=style
         )
         cells: list[RenderableType] = [name, bar, Text.assemble((f"{count:,}", "bold"), (f" of {view.total:,}", "dim"))]
-        table.add_row(*cells, *([f"{rate:,.0f}/s" if rate >= 1 else ""] if width >= _MIDDLE else []))
+        if width >= _MIDDLE:
+            cells.append(f"{rate:,.0f}/s" if rate >= 1 else "")
+        table.add_row(*cells)
     return table
 
 
 def _pairs(view: View, width: int) -> RenderableType:
     """Three blocks of labels with their values, side by side if the width allows."""
-    lag = f"{view.behind:,} events, {view.lag.total_seconds():.1f} s" if view.behind else "none"
+    lag = Text("none")
+    if view.behind:
+        lag = Text(f"{view.behind:,} events, {view.lag.total_seconds():.1f} s", "yellow")
+    buckets = f"{view.buckets:,}"
+    if view.commits:
+        buckets += f", {view.buckets_last} in last commit"
     blocks: list[list[tuple[str, str | Text]]] = [
         [
-            ("lag", Text(lag, "yellow" if view.behind else "")),
-            ("buckets", f"{view.buckets:,}" + (f", {view.buckets_last} in last commit" if view.commits else "")),
+            ("lag", lag),
+            ("buckets", buckets),
             ("columns", f"{view.columns:,}"),
         ],
         [("commits", f"{view.commits:,}"), ("files", f"{view.files:,}"), ("MiB", f"{view.bytes / _MIB:.1f}")],
@@ -110,7 +135,9 @@ def _pairs(view: View, width: int) -> RenderableType:
     ]
     if width < _WIDE:
         return _block([*blocks[0][:2], *blocks[1]])
-    first, second, third = _block(blocks[0]), _block(blocks[1], digits=5), _block(blocks[2], digits=8)
+    first = _block(blocks[0])
+    second = _block(blocks[1], digits=5)
+    third = _block(blocks[2], digits=8)
     table = Table.grid(expand=True)
     for ratio in _RATIOS:
         table.add_column(ratio=ratio)

@@ -17,7 +17,8 @@ from writer.schemas.registry import ConfluentRegistry
 from writer.schemas.registry_answers import without_user
 
 ANSWER_WITHIN = timedelta(seconds=5)
-ON_TIME = timedelta(minutes=1)  # less than seal.out_of_orderness: an event so old is in a bucket that is open
+# Less than seal.out_of_orderness, so the bucket of such an event is open.
+ON_TIME = timedelta(minutes=1)
 _NEWEST = {"clicks": "clicks_2"}
 
 
@@ -51,22 +52,32 @@ def main(
     began = time.monotonic()
     try:
         cluster = Cluster(bootstrap, ANSWER_WITHIN)
-        cluster.brokers()  # the producer would try for minutes
+        # Without this check the producer would try for minutes.
+        cluster.brokers()
         if partitions:
             create_topics(bootstrap, {topic: partitions})
         cluster.topics([topic])
         ConfluentRegistry(registry).known(topic)
-        made = produce(
-            bootstrap, registry, topic, events, now=datetime.now(UTC), kind=kind,
-            hours=hours or ON_TIME / timedelta(hours=1), seed=time.time_ns(), late=late, ahead=ahead, broken=broken,
-        )  # fmt: skip
+        produced = produce(
+            bootstrap,
+            registry,
+            topic,
+            events,
+            now=datetime.now(UTC),
+            kind=kind,
+            hours=hours or ON_TIME / timedelta(hours=1),
+            seed=time.time_ns(),
+            late=late,
+            ahead=ahead,
+            broken=broken,
+        )
     except HeadraceError as error:
         sys.exit(f"produce: {error}")
     except KafkaException as error:
         sys.exit(f"produce: {bootstrap} took no events for {topic}: {error.args[0].str()}")
     except SchemaRegistryError as error:
         sys.exit(f"produce: {without_user(registry)} took no schema for {topic}: {error}")
-    total = sum(made.per_partition.values())
+    total = sum(produced.per_partition.values())
     typer.echo(f"{total:,} events in {topic}, {time.monotonic() - began:.1f} s")
 
 

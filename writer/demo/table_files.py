@@ -18,13 +18,14 @@ class ReadTable:
     """The files of a table: those that an Iceberg scan or a Delta version names, or those in its folders."""
 
     files: list[Path]
-    scan: Any = None  # of an Iceberg table: its rows come by the catalog's column ids, not by the files' names
+    # The scan of an Iceberg table: its rows come by the catalog's column ids, not by the files' names.
+    scan: Any = None
 
     @classmethod
-    def at(cls, location: Path, place: CatalogTable | None) -> "ReadTable":
+    def at(cls, location: Path, catalog_table: CatalogTable | None) -> "ReadTable":
         """Look at a table. `place`: of an Iceberg table in its catalog; one that is not there has no files."""
-        if place is not None:
-            return _scanned(place)
+        if catalog_table is not None:
+            return _scan_iceberg(catalog_table)
         if not DeltaTable.is_deltatable(str(location)):
             return cls(sorted(location.rglob("*.parquet")))
         paths = pa.table(DeltaTable(location).get_add_actions())["path"].to_pylist()
@@ -36,23 +37,25 @@ class ReadTable:
             return
         if self.scan is None:
             options = "union_by_name = true, hive_partitioning = true, hive_types_autocast = false"
-            source, values = f"read_parquet($1, {options})", [[str(file) for file in self.files]]
+            source = f"read_parquet($1, {options})"
+            values = [[str(file) for file in self.files]]
         else:
-            known = self.scan.table_metadata.schema().column_names
-            wanted = {NAMES_IN_ICEBERG.get(column, column): column for column in columns}
-            rows = self.scan.select(*(theirs for theirs in wanted if theirs in known)).to_arrow()
-            db.register("scanned", rows.rename_columns([wanted[theirs] for theirs in rows.column_names]))
-            source, values = "scanned", []
-        there = {column for column, *_ in db.execute(f"DESCRIBE FROM {source}", values).fetchall()}
-        names = ", ".join(column for column in columns if column in there)
+            field_names = self.scan.table_metadata.schema().column_names
+            columns_by_field = {NAMES_IN_ICEBERG.get(column, column): column for column in columns}
+            rows = self.scan.select(*(field for field in columns_by_field if field in field_names)).to_arrow()
+            db.register("scanned", rows.rename_columns([columns_by_field[field] for field in rows.column_names]))
+            source = "scanned"
+            values = []
+        present = {column for column, *_ in db.execute(f"DESCRIBE FROM {source}", values).fetchall()}
+        names = ", ".join(column for column in columns if column in present)
         db.execute(f"INSERT INTO {name} BY NAME SELECT {names} FROM {source}", values)  # noqa: S608 - our own names
 
 
-def _scanned(place: CatalogTable) -> ReadTable:
+def _scan_iceberg(catalog_table: CatalogTable) -> ReadTable:
     from pyiceberg.catalog import load_catalog
 
-    catalog = load_catalog(place.catalog, **dict(place.settings))
-    if not catalog.table_exists(place.identifier):
+    catalog = load_catalog(catalog_table.catalog, **dict(catalog_table.settings))
+    if not catalog.table_exists(catalog_table.identifier):
         return ReadTable([])
-    scan = catalog.load_table(place.identifier).scan()
-    return ReadTable(sorted(Path(one.file.file_path.removeprefix("file://")) for one in scan.plan_files()), scan)
+    scan = catalog.load_table(catalog_table.identifier).scan()
+    return ReadTable(sorted(Path(task.file.file_path.removeprefix("file://")) for task in scan.plan_files()), scan)

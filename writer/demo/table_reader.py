@@ -25,10 +25,13 @@ class Commit:
     """One entry of the log that carries a batch: the buckets that it wrote to, and the writer's facts about it."""
 
     version: int
-    number: int  # from 1: how many batches the table has with it
+    # How many batches the table has with this one.
+    number: int
     buckets: frozenset[str]
-    columns: tuple[str, ...]  # of the table, at this version
-    frontier: Mapping[str, int]  # `txn` actions of the entry
+    # The columns of the table at this version.
+    columns: tuple[str, ...]
+    # The `txn` actions of the entry.
+    frontier: Mapping[str, int]
     facts: Mapping[str, Any]
 
     def count(self, outcome: str) -> int:
@@ -43,7 +46,8 @@ class TableLog:
         self._logs = [Log(store_at(f"{location}/{folder}")) for folder in (delta.LOG, parquet.LOG)]
         self.version = -1
         self.files: dict[str, File] = {}
-        self.transactions: dict[str, int] = {}  # `txn` id → version
+        # The version of each `txn` id.
+        self.transactions: dict[str, int] = {}
         self.columns: tuple[str, ...] = ()
         self.commits: list[Commit] = []
 
@@ -66,11 +70,15 @@ class TableLog:
         return frozenset(file.bucket for file in self.files.values() if file.bucket is not None)
 
     def _entry(self, version: int) -> Sequence[Action] | None:
-        return next((found for log in self._logs if (found := log.entry(version)) is not None), None)
+        for log in self._logs:
+            actions = log.entry(version)
+            if actions is not None:
+                return actions
+        return None
 
     def _read(self, actions: Sequence[Action]) -> None:
         added: dict[str, File] = {}
-        moved: dict[str, int] = {}
+        versions: dict[str, int] = {}
         facts: Mapping[str, Any] = {}
         for action in actions:
             match action:
@@ -79,13 +87,13 @@ class TableLog:
                 case {"remove": {"path": path}}:
                     self.files.pop(unquote(path), None)
                 case {"txn": {"appId": name, "version": version}}:
-                    moved[name] = version
+                    versions[name] = version
                 case {"metaData": {"schemaString": schema}}:
                     self.columns = tuple(field["name"] for field in json.loads(schema)["fields"])
-                case {"commitInfo": {"headrace": about}}:
-                    facts = json.loads(about)
+                case {"commitInfo": {"headrace": text}}:
+                    facts = json.loads(text)
         self.files |= added
-        self.transactions |= moved
+        self.transactions |= versions
         if facts.get("kind") == "batch":
             buckets = frozenset(file.bucket for file in added.values() if file.bucket is not None)
-            self.commits.append(Commit(self.version + 1, len(self.commits) + 1, buckets, self.columns, moved, facts))
+            self.commits.append(Commit(self.version + 1, len(self.commits) + 1, buckets, self.columns, versions, facts))

@@ -13,8 +13,10 @@ from writer.demo import panel
 from writer.demo.panel import View
 from writer.output.tables import show
 
-_LABEL = 64  # columns, before the seconds
-_PRINT_EVERY = timedelta(seconds=1)  # at most, without a terminal
+# The width of a line's text, before its seconds.
+_LABEL = 64
+# Without a terminal, lines are printed no more often.
+_PRINT_EVERY = timedelta(seconds=1)
 
 
 class Screen:
@@ -24,7 +26,8 @@ class Screen:
         self.console = console
         self._began = self._line = time.monotonic()
         self._live: Live | None = None
-        self._printed_commits, self._printed_at = 0, float("-inf")
+        self._printed_commits = 0
+        self._printed_at = float("-inf")
 
     @property
     def moves(self) -> bool:
@@ -36,13 +39,13 @@ class Screen:
         """Time since the demo began."""
         return timedelta(seconds=time.monotonic() - self._began)
 
-    def write(self, what: RenderableType = "", *, style: str = "") -> None:
+    def write(self, renderable: RenderableType = "", *, style: str = "") -> None:
         """Write something that stays. Text is never cut, and its brackets are no markup."""
-        if isinstance(what, str | Text):
-            text = Text(what, style) if isinstance(what, str) else what
+        if isinstance(renderable, str | Text):
+            text = Text(renderable, style) if isinstance(renderable, str) else renderable
             self.console.print(text, soft_wrap=True)
             return
-        show(what, self.console)
+        show(renderable, self.console)
 
     @contextmanager
     def step(self, doing: str, done: str) -> Iterator[None]:
@@ -53,9 +56,9 @@ class Screen:
                 yield
         else:
             yield
-        self.done(done)
+        self.finish_step(done)
 
-    def done(self, label: str, *, good: bool = True) -> None:
+    def finish_step(self, label: str, *, good: bool = True) -> None:
         """Show that something is done, and whether it is as it should be; its seconds count from the line before."""
         now = time.monotonic()
         width = min(_LABEL, self.console.width - 11)
@@ -64,8 +67,10 @@ class Screen:
 
     def mark(self, *, good: bool = True) -> Text:
         """Return the sign of what is done, or of what does not add up."""
-        utf = self.console.encoding.startswith("utf")
-        return Text("✓" if utf else "ok", "green") if good else Text("✗" if utf else "!!", "bold red")
+        has_signs = self.console.encoding.startswith("utf")
+        if good:
+            return Text("✓" if has_signs else "ok", "green")
+        return Text("✗" if has_signs else "!!", "bold red")
 
     @contextmanager
     def live(self) -> Iterator[None]:
@@ -87,5 +92,6 @@ class Screen:
         elif not self.moves and view.commits > self._printed_commits:
             now = time.monotonic()
             if now - self._printed_at >= _PRINT_EVERY.total_seconds():
-                self._printed_commits, self._printed_at = view.commits, now
+                self._printed_commits = view.commits
+                self._printed_at = now
                 self.write(f"  {panel.sentence(view)}")

@@ -21,13 +21,33 @@ from writer.core.offsets import Source
 from writer.demo.devstack.events import NEW_FIELD
 from writer.demo.table_files import ReadTable
 from writer.demo.workload import ProducedMessages
-from writer.output.tables import ruled
+from writer.output.tables import ruled_table
 from writer.sealing.manifest import bucket_path
 
 _MIB = 2**20
 _PROVENANCE = {"_topic": "VARCHAR", "_incarnation": "INT", "_partition": "INT", "_offset": "BIGINT"}
 _EVENTS = {"hour": "VARCHAR", "event_time": "TIMESTAMPTZ", NEW_FIELD: "VARCHAR"}
 _LETTERS = {"outcome": "VARCHAR", "error": "VARCHAR"}
+
+
+# Distinct offsets in all tables, and those of them that the logs had.
+_DISTINCT_OFFSETS = """
+    WITH found AS (
+      SELECT _topic AS topic, _incarnation AS incarnation, _partition AS partition, _offset AS position FROM events
+      UNION SELECT _topic, _incarnation, _partition, _offset FROM letters
+      UNION SELECT _topic, _incarnation, _partition, _offset FROM late_table)
+    SELECT count(*), count(*) FILTER (
+      incarnation = 1 AND position >= 0 AND position < coalesce(log_end, 0))
+    FROM found LEFT JOIN ends USING (topic, partition)
+"""
+# Dead letters by outcome and reason, without the figures in the reasons.
+_REASONS = r"""
+    SELECT outcome,
+      regexp_replace(regexp_replace(error, 'Expected \d+ bytes, read \d+', 'Expected more bytes'),
+        '^(\w+) is \d.*, outside \[.*\]$', '\1 lies outside what the writer believes') AS reason,
+      count(*)
+    FROM letters GROUP BY ALL ORDER BY outcome, 3 DESC, reason
+"""
 
 
 @dataclass(frozen=True)
@@ -40,8 +60,10 @@ class Bucket:
     bytes: int
     first: datetime
     last: datetime
-    delayed: int  # rows whose event time lies before `since`
-    astray: int  # rows whose event time lies outside the bucket
+    # Rows whose event time lies before `since`.
+    delayed: int
+    # Rows whose event time lies outside the bucket.
+    astray: int
 
 
 @dataclass(frozen=True)
@@ -50,17 +72,25 @@ class Account:
 
     produced: int
     rows: int
-    rows_distinct: int  # by (_topic, _incarnation, _partition, _offset)
+    # By (_topic, _incarnation, _partition, _offset).
+    rows_distinct: int
     quarantined: int
     dead_letters: int
-    lost: int  # offsets in no table, less those that the audit expects in none
-    twice: int  # rows and dead letters beyond the first of their offset
-    unknown: int  # offsets that were never produced
-    new_field: int  # rows with a value in the column that came with the second schema
+    # Offsets in no table, less those that the audit expects in none.
+    lost: int
+    # Rows and dead letters beyond the first of their offset.
+    twice: int
+    # Offsets that were never produced.
+    unknown: int
+    # Rows with a value in the column that came with the second schema.
+    new_field: int
     buckets: tuple[Bucket, ...]
-    reasons: tuple[tuple[str, str, int], ...]  # outcome, reason, count
-    late_table: int = 0  # rows of the table of late rows
-    in_no_table: Mapping[str, int] = field(default_factory=dict)  # offsets that the audit expects in none, by why
+    # Outcome, reason and count.
+    reasons: tuple[tuple[str, str, int], ...]
+    # Rows of the table of late rows.
+    late_table: int = 0
+    # Offsets that the audit expects in no table, by the reason.
+    in_no_table: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def delayed(self) -> int:
@@ -80,32 +110,38 @@ class Account:
             }
         )
 
-    def differences(self, given: ProducedMessages) -> list[str]:
+    def differences(self, produced: ProducedMessages) -> list[str]:
         """What does not add up with what was produced, each as a phrase; empty when everything does."""
-        made = (given.good, given.delayed, given.ahead, given.broken)
-        good, delayed, ahead, broken = (counts.total() for counts in made)
+        counts_by_kind = (produced.good, produced.delayed, produced.ahead, produced.broken)
+        good, delayed, ahead, broken = (counts.total() for counts in counts_by_kind)
         return self.damage() + _phrases(
             {
                 f"{good + delayed:,} good events became {self.rows:,} rows": self.rows - good - delayed,
                 f"{delayed:,} delayed events became {self.delayed:,} delayed rows": self.delayed - delayed,
                 f"{ahead:,} events from the future left {self.quarantined:,} quarantined": self.quarantined - ahead,
                 f"{broken:,} broken values became {self.dead_letters:,} dead letters": self.dead_letters - broken,
-                f"{given.new_field:,} events had {NEW_FIELD}, {self.new_field:,} rows have it": self.new_field
-                - given.new_field,
+                f"{produced.new_field:,} events had {NEW_FIELD}, {self.new_field:,} rows have it": self.new_field
+                - produced.new_field,
             }
         )
 
 
-def committed(settings: Config, pipeline: str, ends: Mapping[Source, int], *, since: datetime) -> Account:
+def committed_account(settings: Config, pipeline: str, ends: Mapping[Source, int], *, since: datetime) -> Account:
     """Account for a pipeline's tables, less what its audit expects in none of them. Raises HeadraceError."""
-    tables, audited = settings.pipelines[pipeline], audit(settings, pipeline, since=None, deep=False)
-    return of(
-        Path(tables.table.location), Path(tables.dead_letters), ends, since=since, late_table=Path(tables.late_place),
-        in_no_table=audited.in_no_table, place=partial(settings.catalog_place, pipeline),
-    )  # fmt: skip
+    tables = settings.pipelines[pipeline]
+    report = audit(settings, pipeline, since=None, deep=False)
+    return account_of(
+        Path(tables.table.location),
+        Path(tables.dead_letters),
+        ends,
+        since=since,
+        late_table=Path(tables.late_place),
+        in_no_table=report.in_no_table,
+        place=partial(settings.catalog_place, pipeline),
+    )
 
 
-def of(
+def account_of(
     lake: Path,
     dead_letters: Path,
     ends: Mapping[Source, int],
@@ -125,7 +161,7 @@ def of(
     table = ReadTable.at(lake, place(str(lake)))
     db = duckdb.connect()
     db.execute("CREATE TABLE ends (topic VARCHAR, partition INT, log_end BIGINT)")
-    db.executemany("INSERT INTO ends VALUES (?, ?, ?)", [[*source, end] for source, end in ends.items()])
+    db.executemany("INSERT INTO ends VALUES (?, ?, ?)", [[*source, log_end] for source, log_end in ends.items()])
     _load(db, "events", table, _PROVENANCE | _EVENTS)
     _load(db, "letters", ReadTable.at(dead_letters, place(str(dead_letters))), _PROVENANCE | _LETTERS)
     late = ReadTable.at(late_table, place(str(late_table))) if late_table else ReadTable([])
@@ -133,82 +169,86 @@ def of(
     rows, rows_distinct, new_field = db.execute(
         f"SELECT count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)), count({NEW_FIELD}) FROM events"  # noqa: S608 - our own name
     ).fetchone()
-    distinct, known = db.execute(
-        """
-        WITH found AS (
-          SELECT _topic AS topic, _incarnation AS incarnation, _partition AS partition, _offset AS position FROM events
-          UNION SELECT _topic, _incarnation, _partition, _offset FROM letters
-          UNION SELECT _topic, _incarnation, _partition, _offset FROM late_table)
-        SELECT count(*), count(*) FILTER (
-          incarnation = 1 AND position >= 0 AND position < coalesce(log_end, 0))
-        FROM found LEFT JOIN ends USING (topic, partition)
-        """
-    ).fetchone()
-    reasons = db.execute(
-        r"""
-        SELECT outcome,
-          regexp_replace(regexp_replace(error, 'Expected \d+ bytes, read \d+', 'Expected more bytes'),
-            '^(\w+) is \d.*, outside \[.*\]$', '\1 lies outside what the writer believes') AS reason,
-          count(*)
-        FROM letters GROUP BY ALL ORDER BY outcome, 3 DESC, reason
-        """
-    ).fetchall()
+    distinct, known_offsets = db.execute(_DISTINCT_OFFSETS).fetchone()
+    reasons = db.execute(_REASONS).fetchall()
     quarantined = sum(count for outcome, _, count in reasons if outcome == "quarantined")
     dead_letter_rows = sum(count for _, _, count in reasons)
     late_rows = db.execute("SELECT count(*) FROM late_table").fetchone()[0]
-    produced, absent = sum(ends.values()), in_no_table or {}
+    produced = sum(ends.values())
+    absent = in_no_table or {}
     return Account(
-        produced=produced, rows=rows, rows_distinct=rows_distinct, quarantined=quarantined,
-        dead_letters=dead_letter_rows - quarantined, lost=produced - known - sum(absent.values()),
-        twice=rows + late_rows + dead_letter_rows - distinct, unknown=distinct - known, new_field=new_field,
-        buckets=_buckets(db, table.files, since), reasons=tuple(reasons), late_table=late_rows, in_no_table=absent,
-    )  # fmt: skip
+        produced=produced,
+        rows=rows,
+        rows_distinct=rows_distinct,
+        quarantined=quarantined,
+        dead_letters=dead_letter_rows - quarantined,
+        lost=produced - known_offsets - sum(absent.values()),
+        twice=rows + late_rows + dead_letter_rows - distinct,
+        unknown=distinct - known_offsets,
+        new_field=new_field,
+        buckets=_buckets(db, table.files, since),
+        reasons=tuple(reasons),
+        late_table=late_rows,
+        in_no_table=absent,
+    )
 
 
-def show(found: Account) -> RenderableType:
+def show(account: Account) -> RenderableType:
     """Tables of buckets and of what became no row, for a person."""
-    buckets = ruled(
-        "bucket", "rows", "delayed", "files", "MiB", "first event", "last event",
+    buckets = ruled_table(
+        "bucket",
+        "rows",
+        "delayed",
+        "files",
+        "MiB",
+        "first event",
+        "last event",
         title="The lake, as DuckDB reads it",
-    )  # fmt: skip
-    for b in found.buckets:
+    )
+    for b in account.buckets:
         delayed = Text(f"{b.delayed:,}", "yellow") if b.delayed else ""
         times = f"{b.first:%H:%M:%S}", f"{b.last:%H:%M:%S}"
         name = bucket_path(["hour"], (b.name,))
         buckets.add_row(name, f"{b.rows:,}", delayed, f"{b.files:,}", f"{b.bytes / _MIB:.2f}", *times)
-    files, size = sum(b.files for b in found.buckets), sum(b.bytes for b in found.buckets)
+    files = sum(b.files for b in account.buckets)
+    size = sum(b.bytes for b in account.buckets)
     buckets.add_section()
-    buckets.add_row("all", f"{found.rows:,}", f"{found.delayed:,}", f"{files:,}", f"{size / _MIB:.2f}", style="bold")
-    dead_letter_rows = ruled(
+    buckets.add_row(
+        "all", f"{account.rows:,}", f"{account.delayed:,}", f"{files:,}", f"{size / _MIB:.2f}", style="bold"
+    )
+    dead_letter_rows = ruled_table(
         "outcome", "reason", "events", left=2, title="What became no row: kept whole, with the reason"
     )
-    for outcome, reason, count in found.reasons:
+    for outcome, reason, count in account.reasons:
         dead_letter_rows.add_row(outcome.replace("_", " "), Text(reason), f"{count:,}")
     return Group(buckets, "", dead_letter_rows, "")
 
 
-def sentence(found: Account) -> str:
+def sentence(account: Account) -> str:
     """One line that accounts for every message."""
     terms = {
-        "rows": found.rows, "quarantined": found.quarantined, "dead letters": found.dead_letters,
-        **({"rows of the late table": found.late_table} if found.late_table else {}), **found.in_no_table,
-        "lost": found.lost,
-    }  # fmt: skip
-    sums = " + ".join(f"{count:,} {what}" for what, count in terms.items())
-    return f"{found.produced:,} produced = {sums}, {found.twice:,} twice"
+        "rows": account.rows,
+        "quarantined": account.quarantined,
+        "dead letters": account.dead_letters,
+    }
+    if account.late_table:
+        terms["rows of the late table"] = account.late_table
+    terms |= {**account.in_no_table, "lost": account.lost}
+    sums = " + ".join(f"{count:,} {label}" for label, count in terms.items())
+    return f"{account.produced:,} produced = {sums}, {account.twice:,} twice"
 
 
-def details(found: Account) -> list[str]:
+def details(account: Account) -> list[str]:
     """What else was counted, a line each."""
     return [
-        f"{found.rows_distinct:,} distinct (_topic, _incarnation, _partition, _offset) in {found.rows:,} rows",
-        f"{found.delayed:,} delayed rows, each in the bucket of its own hour",
-        f"{found.new_field:,} rows carry {NEW_FIELD}, as many as were produced with it",
+        f"{account.rows_distinct:,} distinct (_topic, _incarnation, _partition, _offset) in {account.rows:,} rows",
+        f"{account.delayed:,} delayed rows, each in the bucket of its own hour",
+        f"{account.new_field:,} rows carry {NEW_FIELD}, as many as were produced with it",
     ]
 
 
-def _phrases(found: Mapping[str, int]) -> list[str]:
-    return [phrase for phrase, difference in found.items() if difference]
+def _phrases(differences: Mapping[str, int]) -> list[str]:
+    return [phrase for phrase, difference in differences.items() if difference]
 
 
 def _load(db: Any, name: str, table: ReadTable, columns: Mapping[str, str]) -> None:
@@ -218,7 +258,7 @@ def _load(db: Any, name: str, table: ReadTable, columns: Mapping[str, str]) -> N
 
 
 def _buckets(db: Any, files: list[Path], since: datetime) -> tuple[Bucket, ...]:
-    found = db.execute(
+    groups = db.execute(
         """
         SELECT hour, count(*), epoch_us(min(event_time)), epoch_us(max(event_time)),
           count(*) FILTER (event_time < $1),
@@ -232,7 +272,7 @@ def _buckets(db: Any, files: list[Path], since: datetime) -> tuple[Bucket, ...]:
         sizes[file.parent.name].append(file.stat().st_size)
     return tuple(
         Bucket(name, rows, len(own), sum(own), _utc(first), _utc(last), delayed, astray)
-        for name, rows, first, last, delayed, astray in found
+        for name, rows, first, last, delayed, astray in groups
         for own in [sizes[bucket_path(["hour"], (name,))]]
     )
 

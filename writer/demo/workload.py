@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import yaml
 
-from writer.clients.driver_endpoint import announced
+from writer.clients.driver_endpoint import find_announcement
 from writer.core.offsets import Source
 from writer.core.text import plural
 from writer.demo import mixed_topic
@@ -24,106 +24,142 @@ from writer.demo.terminal import Screen
 class ProducedMessages:
     """Messages of each partition, as the broker acknowledged them; each is counted once."""
 
-    since: datetime  # event times of all but the delayed events lie at or after this
+    # Event times of all but the delayed events lie at or after this.
+    since: datetime
     good: Counter[Source] = field(default_factory=Counter)
     delayed: Counter[Source] = field(default_factory=Counter)
     ahead: Counter[Source] = field(default_factory=Counter)
     broken: Counter[Source] = field(default_factory=Counter)
-    new_field: int = 0  # of the good and delayed ones
+    # Of the good and delayed ones.
+    new_field: int = 0
 
     @property
     def ends(self) -> Counter[Source]:
         """Ends of the logs."""
         return self.good + self.delayed + self.ahead + self.broken
 
-    def add(self, topic: str, made: Produced, *, new_field: bool) -> None:
+    def add(self, topic: str, produced: Produced, *, new_field: bool) -> None:
         """Record what one call has produced; `new_field`: whether its schema had the field."""
         for mine, counts in (
-            (self.good, made.good), (self.delayed, made.late), (self.ahead, made.ahead), (self.broken, made.broken)
-        ):  # fmt: skip
+            (self.good, produced.good),
+            (self.delayed, produced.late),
+            (self.ahead, produced.ahead),
+            (self.broken, produced.broken),
+        ):
             mine.update({(topic, partition): count for partition, count in counts.items()})
         if new_field:
-            self.new_field += sum(made.good.values()) + sum(made.late.values())
+            self.new_field += sum(produced.good.values()) + sum(produced.late.values())
 
 
-TOPICS = {"clicks": 4, "installs": 2}  # partitions
+# The number of partitions of each topic.
+TOPICS = {"clicks": 4, "installs": 2}
 PIPELINE = "events"
-INSTALLS_SHARE = 0.2  # of the events
-HOURS = 6  # of event time
-SLICE = 5_000  # events between two looks at the panel and the writer
-BROKEN = 3  # values in every fourth slice of a topic: one of each kind
-AHEAD = 2  # events in every fourth slice of a topic, with a clock that is wrong
-LATE_ONE_IN = 200  # events of every fourth slice, from phones that were offline
-LATE_BY = timedelta(hours=8)  # at least, before all other events; up to three hours more
-HEAD_START = 0.3  # of the events are in the log before the writer reads
-PACE_FIRST = timedelta(seconds=1)  # between two slices before the first commit: Spark warms up on the same cores
-PACE = timedelta(milliseconds=430)  # and after it, so that several commits are seen
-PACE_EVENTS = 200_000  # with fewer the pace is quicker
-COMMITS = (5, 8)  # about so many, by size
-SLACK = 1.05  # so that rounding leaves no tail of a few records, which would wait for the delay
-COMMIT_MIN = 5_000  # records; a smaller one takes as long
+# The share of the events.
+INSTALLS_SHARE = 0.2
+# The hours of event time.
+HOURS = 6
+# Events between two updates of the panel.
+SLICE = 5_000
+# Broken values in every fourth slice of a topic: one of each kind.
+BROKEN = 3
+# Events with a wrong clock in every fourth slice of a topic.
+AHEAD = 2
+# Of every fourth slice one event in so many comes from a phone that was offline.
+LATE_ONE_IN = 200
+# At least this much before all other events; up to three hours more.
+LATE_BY = timedelta(hours=8)
+# This share of the events is in the log before the writer reads.
+HEAD_START = 0.3
+# The pause between two slices before the first commit: Spark warms up on the same cores.
+PACE_FIRST = timedelta(seconds=1)
+# The pause after the first commit, so that several commits are seen.
+PACE = timedelta(milliseconds=430)
+# With fewer events the pauses are shorter.
+PACE_EVENTS = 200_000
+# The number of commits lies about between these, by size.
+COMMITS = (5, 8)
+# Rounding leaves no rest of a few records, which would wait for the delay.
+SLACK = 1.05
+# A smaller commit takes as long.
+COMMIT_MIN = 5_000
 DELAY_MAX = timedelta(seconds=4)
-READY_WITHIN = timedelta(seconds=120)  # seen: 8 s; a crowded CI machine is ten times slower
-COMMITTED_WITHIN = timedelta(seconds=180)  # seen: 6 s after the last event
-PER_EVENT = timedelta(microseconds=200)  # more for each: the writer carries 5,000/s on any machine
+# A start takes 8 s; on a crowded machine ten times as long.
+READY_WITHIN = timedelta(seconds=120)
+# The last commit comes 6 s after the last event on a quiet machine.
+COMMITTED_WITHIN = timedelta(seconds=180)
+# More time for each event: any machine carries 5,000 events a second.
+PER_EVENT = timedelta(microseconds=200)
 
 
 class Flow:
     """Produces all events while the writer runs."""
 
     def __init__(
-        self, events: int, stack: Stack, watch: ProgressMonitor, screen: Screen, interruption: Interruption,
+        self,
+        events: int,
+        stack: Stack,
+        monitor: ProgressMonitor,
+        screen: Screen,
+        interruption: Interruption,
         page: Callable[[], str | None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`page`: the URL of the writer's page, once it answers."""
         self._page = page
-        self._events, self._stack, self._watch, self._screen = events, stack, watch, screen
+        self._events = events
+        self._stack = stack
+        self._monitor = monitor
+        self._screen = screen
         self._interruption = interruption
         now = datetime.now(UTC).replace(microsecond=0)
-        self.given = ProducedMessages(now - timedelta(hours=HOURS))
+        self.produced = ProducedMessages(now - timedelta(hours=HOURS))
         self._slices = max(HOURS, -(-events // SLICE))
         self._new_from = max(round(self._slices * HEAD_START) + 1, self._slices // 2)
-        self._ends_before: Counter[Source] | None = None  # where the logs ended when the schema changed
+        # Where the logs ended when the schema changed.
+        self._ends_before: Counter[Source] | None = None
         self._commits_before = 0
-        self._column_seen = False
+        self._has_shown_column = False
 
     def run(self, writer: Writer) -> None:
         """Produce everything, and return when the frontier has reached the ends of the logs."""
         first = round(self._slices * HEAD_START)
         for i in range(first):
-            self._slice(i)
-            writer.wait_until(self._look, within=READY_WITHIN)
+            self._produce_slice(i)
+            writer.wait_until(self._check_progress, within=READY_WITHIN)
         writer.wait_until(
-            lambda: self._look() and self._watch.started and self._page() is not None, within=READY_WITHIN
+            lambda: self._check_progress() and self._monitor.is_started and self._page() is not None,
+            within=READY_WITHIN,
         )
-        self._screen.done("writer started: Spark is up, the table is created")
+        self._screen.finish_step("writer started: Spark is up, the table is created")
         self._screen.write(f"  its page: {self._page()}")
-        self._watch.title = "the writer runs"
+        self._monitor.title = "the writer runs"
         for i in range(first, self._slices):
-            pause = (PACE if self._watch.commits else PACE_FIRST) * min(1.0, self._events / PACE_EVENTS)
+            pause = (PACE if self._monitor.commits else PACE_FIRST) * min(1.0, self._events / PACE_EVENTS)
             until = time.monotonic() + pause.total_seconds()
-            self._slice(i)
-            writer.wait_until(lambda: self._look() and time.monotonic() >= until, within=READY_WITHIN)  # noqa: B023
-        given = self.given
-        self._screen.done(
-            f"{self._events:,} produced: {given.delayed.total():,} delayed, {given.ahead.total():,} from the future, "
-            f"{given.broken.total():,} broken"
+            self._produce_slice(i)
+            writer.wait_until(lambda: self._check_progress() and time.monotonic() >= until, within=READY_WITHIN)  # noqa: B023
+        produced = self.produced
+        self._screen.finish_step(
+            f"{self._events:,} produced: {produced.delayed.total():,} delayed, "
+            f"{produced.ahead.total():,} from the future, {produced.broken.total():,} broken"
         )
         within = COMMITTED_WITHIN + self._events * PER_EVENT
-        writer.wait_until(lambda: self._look() and self._watch.reached(given.ends), within=within)
-        self._watch.rest("all committed")
-        self._screen.done(f"all committed, in {plural(self._watch.commits, 'commit')}")
+        writer.wait_until(lambda: self._check_progress() and self._monitor.has_committed(produced.ends), within=within)
+        self._monitor.show_final("all committed")
+        self._screen.finish_step(f"all committed, in {plural(self._monitor.commits, 'commit')}")
 
-    def _slice(self, i: int) -> None:
+    def _produce_slice(self, i: int) -> None:
         """Produce the i-th part of the events; its hour of event time ends a little later than the last one's."""
         size = self._events * (i + 1) // self._slices - self._events * i // self._slices
         installs = round(size * INSTALLS_SHARE)
-        until = self.given.since + timedelta(hours=1) + timedelta(hours=HOURS - 1) * i / (self._slices - 1)
+        until = self.produced.since + timedelta(hours=1) + timedelta(hours=HOURS - 1) * i / (self._slices - 1)
         if i == self._new_from:
-            self._ends_before, self._commits_before = self.given.ends, self._watch.commits
+            self._ends_before = self.produced.ends
+            self._commits_before = self._monitor.commits
         for topic, count in (("clicks", size - installs), ("installs", installs)):
             new = topic == "clicks" and i >= self._new_from
-            broken, late, ahead = 0, 0, 0
+            broken = 0
+            late = 0
+            ahead = 0
             match i % 4:
                 case 0:
                     broken = BROKEN
@@ -132,52 +168,63 @@ class Flow:
                 case 2:
                     ahead = AHEAD
             with self._interruption.later():
-                made = produce(
-                    self._stack.broker.bootstrap, self._stack.registry.url, topic, count - broken,
-                    kind="clicks_2" if new else topic, now=until, hours=1, seed=i, broken=broken, ahead=ahead,
-                    late=late, late_by=until - self.given.since + LATE_BY + timedelta(hours=i // 4 % 3),
-                )  # fmt: skip
-            self.given.add(topic, made, new_field=new)
+                slice_counts = produce(
+                    self._stack.broker.bootstrap,
+                    self._stack.registry.url,
+                    topic,
+                    count - broken,
+                    kind="clicks_2" if new else topic,
+                    now=until,
+                    hours=1,
+                    seed=i,
+                    broken=broken,
+                    ahead=ahead,
+                    late=late,
+                    late_by=until - self.produced.since + LATE_BY + timedelta(hours=i // 4 % 3),
+                )
+            self.produced.add(topic, slice_counts, new_field=new)
         if i == self._new_from:
-            self._screen.done(f"clicks schema 2 registered: one more field, {NEW_FIELD}")
+            self._screen.finish_step(f"clicks schema 2 registered: one more field, {NEW_FIELD}")
 
-    def _look(self) -> bool:
+    def _check_progress(self) -> bool:
         """Read the progress, and print when the new column has arrived."""
         self._interruption.check()
-        if self._watch.look(self.given.ends, total=self._events):
+        if self._monitor.update(self.produced.ends, total=self._events):
             self._show_new_column()
         return True
 
     def _show_new_column(self) -> None:
         """Show once which commit was the first to carry records of the new schema, and that it has their column."""
         before = self._ends_before
-        if before is None or self._column_seen:
+        if before is None or self._has_shown_column:
             return
-        clicks = {source: end for source, end in before.items() if source[0] == "clicks"}
-        for commit in self._watch.since(self._commits_before):
-            if any(commit.frontier.get(self._watch.name(source), 0) > end for source, end in clicks.items()):
-                self._column_seen = True
-                there = NEW_FIELD in commit.columns
-                found = "the table has its column" if there else "but the table has no such column"
-                self._screen.done(f"commit {commit.number} is the first to carry it: {found}", good=there)
+        clicks = {source: log_end for source, log_end in before.items() if source[0] == "clicks"}
+        for commit in self._monitor.since(self._commits_before):
+            if any(commit.frontier.get(self._monitor.name(source), 0) > log_end for source, log_end in clicks.items()):
+                self._has_shown_column = True
+                has_column = NEW_FIELD in commit.columns
+                result = "the table has its column" if has_column else "but the table has no such column"
+                self._screen.finish_step(f"commit {commit.number} is the first to carry it: {result}", good=has_column)
                 return
 
 
 def page(workspace: Workspace) -> str | None:
     """Return the URL of the writer's page; None before it answers."""
-    driver = announced(str(workspace.directory / "checkpoints"), PIPELINE)
+    driver = find_announcement(str(workspace.directory / "checkpoints"), PIPELINE)
     return None if driver is None else f"{driver.url}/"
 
 
 def configuration(events: int, stack: Stack, workspace: Workspace, mixed: MixedTopic) -> str:
     """Return the configuration file: what a user would write, with small limits."""
+    catalog = {"catalog": workspace.catalog} if workspace.format == "iceberg" else {}
     return yaml.safe_dump(
         {
             "kafka": {"bootstrap_servers": stack.broker.bootstrap},
             "registry": {"url": stack.registry.url},
             "checkpoints": str(workspace.directory / "checkpoints"),
-            "http": {"port": 0},  # any free one
-            **({"catalog": workspace.catalog} if workspace.format == "iceberg" else {}),
+            # Any free port.
+            "http": {"port": 0},
+            **catalog,
             "pipelines": {
                 PIPELINE: {
                     "topics": list(TOPICS),

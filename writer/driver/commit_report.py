@@ -46,7 +46,7 @@ class CommitReport:
         for name in self._behind - behind.keys():
             logging.event("target_caught_up", pipeline=self._pipeline, target=name)
         if names := {name: refused[name] for name in sorted(refused.keys() - self._refused)}:
-            self._notifier.send(notifications.target_refused(self._pipeline, names, route.unrouted, now))
+            self._notifier.send(notifications.target_refusal(self._pipeline, names, route.unrouted, now))
         if beyond and not self._is_beyond:
             event = notifications.targets_beyond_max(
                 self._pipeline, sorted(beyond), route.max_targets, route.unrouted, now

@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import Any
 
 from writer.clients import notifications
-from writer.clients.driver_endpoint import announce, me, retract
+from writer.clients.driver_endpoint import announce, retract, this_driver
 from writer.clients.kafka import Cluster
 from writer.config.loader import ConfigChanges, ReloadableConfig
 from writer.config.pipelines import Config
@@ -52,7 +52,7 @@ def run(
     """
     config, stop, asked = file.config, threading.Event(), StartRequests()
     board, receivers, queue = PipelineProgress(file.names), Receivers(), BatchQueue()
-    notifier = notifications.opened(config.notifications)
+    notifier = notifications.open_notifier(config.notifications)
     link = supervisor_channel.folder()
     orders = supervisor_channel.StartInstructions() if link is None else link.orders()
     executor_manager = _executor_manager(config, board)
@@ -111,7 +111,7 @@ def _serving(
     starts = endpoints.starts(board, orders.token, lambda *request: asked.put(StartRequest(*request)))
     return endpoints.serving(
         file.config.http, board, http_server.first_of(starts, executor_manager.post),
-        live_records.guarded(file.config, lambda: file.config),
+        live_records.record_guard(file.config, lambda: file.config),
         lambda: {
             "executors": executor_manager.to_dict(),
             "config": {**file.document(), "process": process(orders.supervisor or os.getpid())},
@@ -215,7 +215,7 @@ def _begin(
     pipeline.gate.watch()
     r.shown.callback(pipeline.gate.close)
     if url is not None:
-        driver = me(url, pipeline.epoch, str(config.http.certificate or ""))
+        driver = this_driver(url, pipeline.epoch, str(config.http.certificate or ""))
         announce(config.checkpoints, name, driver, config.s3.settings)
         r.shown.callback(retract, config.checkpoints, name, driver, config.s3.settings)
     pipeline_seals.start(spark, config, pipeline, cluster, r.shown, once=once)

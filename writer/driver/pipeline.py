@@ -171,7 +171,7 @@ class PipelineRun:
         run = self._run_id = run_of(self.name, decision, self.epoch)
         self._observed.begin(run, decision.reason if isinstance(decision, NewRun) else None, now.offsets)
         for topic, (before, found) in start_decision.reborn(snapshot.incarnations(), now.topic_ids).items():
-            self._notifier.send(notifications.topic_recreated(self.name, topic, before, found, datetime.now(UTC)))
+            self._notifier.send(notifications.topic_recreation(self.name, topic, before, found, datetime.now(UTC)))
         gap = None
         if now.lost:
             margin = self.config.seal.out_of_orderness
@@ -413,7 +413,7 @@ class PipelineRun:
         try:
             check_without_records(next_records(kafka.address, kafka.request_timeout, asked))
         except RecordsMissed as error:
-            self._notifier.send(notifications.records_missed(self.name, str(error), datetime.now(UTC)))
+            self._notifier.send(notifications.missed_records(self.name, str(error), datetime.now(UTC)))
             raise
         check_failed_records(self.name, report, self.config.limits)
 

@@ -175,7 +175,7 @@ def record_gap(
     about = {"run": run, "at": now.isoformat(), "hints": hints, "topic_ids": ids}
     gap = Gap(uuid4().hex, epoch, position.lost, "retention", about)
     version = open_gap(table, table.pipeline, snapshot, gap)
-    return gap, notifications.gap_opened(table.pipeline, entry_facts(gap), version, now)
+    return gap, notifications.gap_event(table.pipeline, entry_facts(gap), version, now)
 
 
 def why_anew(position: StartPosition, snapshot: PipelineSnapshot, *, asked: bool) -> str:

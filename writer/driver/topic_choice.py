@@ -32,7 +32,7 @@ def topics_of_start(
     cluster.topics(names)
     for topic in sorted(before.keys() - {*names, *beyond}):
         logging.warning("topic_gone", pipeline=pipeline, topic=topic, unread=before[topic])
-        notify(notifications.topic_gone(pipeline, topic, before[topic], datetime.now(UTC)))
+        notify(notifications.topic_deletion(pipeline, topic, before[topic], datetime.now(UTC)))
     if beyond and not known:
         raise ConfigError(f"topics.pattern {selection.pattern!r} matches {_beyond(selection, beyond)}. {_FIX}")
     report_beyond(selection, beyond, progress, notify)

@@ -15,8 +15,8 @@ Engine = Literal["trino", "presto", "druid", "spark", "duckdb"]
 
 def notes(table: TableDescription, engine: Engine) -> list[str]:
     """Return the notes for a table, each a sentence. What was tried is in docs/ENGINES.md."""
-    of_catalog = _iceberg_catalog if table.format == "iceberg" else _catalog
-    return [*of_catalog(table, engine), *_reading(table, engine)]
+    catalog_notes = _iceberg_catalog if table.format == "iceberg" else _catalog
+    return [*catalog_notes(table, engine), *_reading(table, engine)]
 
 
 def _catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
@@ -53,15 +53,17 @@ def _catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
             if table.format == "delta":
                 yield "INSTALL fetches DuckDB's extension delta once."
         case "druid":
-            loads = ["druid-deltalake-extensions"] if table.format == "delta" else ["druid-parquet-extensions"]
-            loads += [] if local else ["druid-s3-extensions"]
-            yield f"Druid loads {' and '.join(loads)}."
+            extensions = ["druid-deltalake-extensions"] if table.format == "delta" else ["druid-parquet-extensions"]
+            if not local:
+                extensions.append("druid-s3-extensions")
+            yield f"Druid loads {' and '.join(extensions)}."
             yield "A hook of type druid ingests each bucket when it is sealed; this task ingests the whole table once."
 
 
 def _iceberg_catalog(table: TableDescription, engine: Engine) -> Iterator[str]:
     assert table.catalog is not None, "the configuration of an Iceberg table has a catalog"
-    name, signs = table.catalog.name, table.catalog.type == "rest" and login_of(table.catalog) == "sigv4"
+    name = table.catalog.name
+    signs = table.catalog.type == "rest" and login_of(table.catalog) == "sigv4"
     yield "Iceberg reserves _partition: the table's column is _kafka_partition, and the view calls it _partition."
     match engine:
         case "trino":

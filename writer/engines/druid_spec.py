@@ -11,14 +11,21 @@ from typing import Any
 import pyarrow as pa
 
 from writer.core.errors import ConfigError
-from writer.engines.table_description import TableDescription, laid_over, time_type
+from writer.engines.table_description import TableDescription, merge_json, time_type
 from writer.storage.locations import on_s3
 
-_TIME = "__headrace_time"  # the event time where it is nested, brought to the top
+# The column that a nested event time is copied to.
+_TIME = "__headrace_time"
 _UNITS = {"s": "posix", "ms": "millis", "us": "micro", "ns": "nano"}
-_DIMENSIONS = ((pa.types.is_integer, "long"), (pa.types.is_float32, "float"), (pa.types.is_float64, "double"),
-               (pa.types.is_decimal, "double"), (pa.types.is_temporal, "long"), (pa.types.is_string, "string"),
-               (pa.types.is_binary, "string"))  # fmt: skip
+_DIMENSIONS = (
+    (pa.types.is_integer, "long"),
+    (pa.types.is_float32, "float"),
+    (pa.types.is_float64, "double"),
+    (pa.types.is_decimal, "double"),
+    (pa.types.is_temporal, "long"),
+    (pa.types.is_string, "string"),
+    (pa.types.is_binary, "string"),
+)
 Json = dict[str, Any]
 Interval = tuple[datetime, datetime]
 
@@ -38,12 +45,13 @@ def bucket_task(
     `input_source`, `spec`: laid over what is made here. Raises ConfigError.
     """
     span = interval_text(interval)
-    source = laid_over(_files(table, files), input_source)
+    source = merge_json(_files(table, files), input_source)
     granularity = {"type": "arbitrary", "queryGranularity": "none", "rollup": False, "intervals": [span]}
     return {
-        "type": "index_parallel", "id": task_id,
-        "spec": laid_over(_spec(table, datasource, source, {"type": "parquet"}, granularity), spec),
-    }  # fmt: skip
+        "type": "index_parallel",
+        "id": task_id,
+        "spec": merge_json(_spec(table, datasource, source, {"type": "parquet"}, granularity), spec),
+    }
 
 
 def table_task(table: TableDescription, *, datasource: str, segment: str) -> Json:
@@ -61,7 +69,7 @@ def table_task(table: TableDescription, *, datasource: str, segment: str) -> Jso
 
 def interval_text(interval: Interval) -> str:
     """Write an interval as Druid does."""
-    return "/".join(at.isoformat(timespec="milliseconds").replace("+00:00", "Z") for at in interval)
+    return "/".join(bound.isoformat(timespec="milliseconds").replace("+00:00", "Z") for bound in interval)
 
 
 def _files(table: TableDescription, paths: Sequence[str]) -> Json:
@@ -69,7 +77,8 @@ def _files(table: TableDescription, paths: Sequence[str]) -> Json:
     if not on_s3(table.location):
         return {"type": "local", "files": [f"{table.location}/{path}" for path in paths]}
     bucket, _, prefix = table.location.removeprefix("s3://").partition("/")
-    objects = [{"bucket": bucket, "path": f"{prefix}/{path}"} for path in paths]  # not `uris`: they are decoded
+    # `uris` would be decoded.
+    objects = [{"bucket": bucket, "path": f"{prefix}/{path}"} for path in paths]
     return {"type": "s3", "objects": objects, **_endpoint(table)}
 
 
@@ -80,40 +89,43 @@ def _endpoint(table: TableDescription) -> Json:
     return {
         "endpointConfig": {"url": table.s3.endpoint, "signingRegion": table.s3.region or "us-east-1"},
         "clientConfig": {"enablePathStyleAccess": bool(table.s3.path_style), "disableChunkedEncoding": True},
-    }  # fmt: skip
+    }
 
 
 def _spec(table: TableDescription, datasource: str, source: Json, form: Json | None, granularity: Json) -> Json:
-    nested = "." in table.time_field
-    if form is not None and nested:  # with a flattenSpec, only what it names is read
-        roots = [{"type": "root", "name": column.name} for column in table.data]
-        path = "$." + ".".join(f"['{part}']" if not part.isidentifier() else part for part in _steps(table))
-        fields = [*roots, {"type": "path", "name": _TIME, "expr": path}]
-        form = {**form, "flattenSpec": {"useFieldDiscovery": False, "fields": fields}}
-    time = {"column": _TIME if nested else table.time_field, "format": _time_format(table)}
-    reading: Json = {} if form is None else {"inputFormat": form}
+    is_nested = "." in table.time_field
+    reading: Json = {}
+    if form is not None:
+        reading["inputFormat"] = {**form, "flattenSpec": _flatten_spec(table)} if is_nested else form
+    time = {"column": _TIME if is_nested else table.time_field, "format": _time_format(table)}
     return {
         "dataSchema": {
-            "dataSource": datasource, "timestampSpec": time,
-            "dimensionsSpec": {"dimensions": _dimensions(table)}, "granularitySpec": granularity,
+            "dataSource": datasource,
+            "timestampSpec": time,
+            "dimensionsSpec": {"dimensions": _dimensions(table)},
+            "granularitySpec": granularity,
         },
         "ioConfig": {"type": "index_parallel", "inputSource": source, **reading, "appendToExisting": False},
         "tuningConfig": {"type": "index_parallel", "partitionsSpec": {"type": "dynamic"}},
-    }  # fmt: skip
+    }
 
 
-def _steps(table: TableDescription) -> list[str]:
-    return table.time_field.split(".")
+def _flatten_spec(table: TableDescription) -> Json:
+    """Return the fields that Druid reads: with a flattenSpec it reads only those that it names."""
+    roots = [{"type": "root", "name": column.name} for column in table.data]
+    steps = [step if step.isidentifier() else f"['{step}']" for step in table.time_field.split(".")]
+    time = {"type": "path", "name": _TIME, "expr": f"$.{'.'.join(steps)}"}
+    return {"useFieldDiscovery": False, "fields": [*roots, time]}
 
 
 def _dimensions(table: TableDescription) -> list[Json]:
     """Give every column of the files its type, so that none is guessed from the first rows."""
-    found = []
+    dimensions = []
     for column in table.data:
         if column.name != table.time_field:
             kind = next((name for is_kind, name in _DIMENSIONS if is_kind(column.type)), "auto")
-            found.append({"type": kind, "name": column.name})
-    return found
+            dimensions.append({"type": kind, "name": column.name})
+    return dimensions
 
 
 def _time_format(table: TableDescription) -> str:
@@ -122,7 +134,8 @@ def _time_format(table: TableDescription) -> str:
     if kind is None:
         raise ConfigError(f"{where}.field {table.time_field!r} is no column of the table at {table.location}")
     if pa.types.is_temporal(kind):
-        return "millis"  # Druid's Parquet reader gives every timestamp so
+        # Druid's Parquet reader gives every timestamp in milliseconds.
+        return "millis"
     if pa.types.is_string(kind):
         return "auto"
     if pa.types.is_floating(kind):

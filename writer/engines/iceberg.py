@@ -15,14 +15,17 @@ from writer.engines.table_description import TableDescription
 from writer.engines.types import SPARK, TRINO, Dialect
 from writer.storage.locations import on_s3
 
-_PLACEHOLDER = "<secret>"  # stands where an engine needs one
+# It stands for a secret that the engine needs.
+_PLACEHOLDER = "<secret>"
 _NOT_BY_SQL = {
     "presto": "Presto was not tried with Iceberg tables: 0.287, which is tested with the other formats, knows no REST "
     "catalog; use trino or spark",
     "druid": "Druid takes files: a hook of type druid gives it those of each sealed bucket",
 }
-_TWO_LEVELS = 2  # namespace and table
-_AS_IN_JAVA = ("scope", "audience", "resource", "prefix", "rest.signing-name")  # options
+# A namespace and a table.
+_TWO_LEVELS = 2
+# Options of the catalog that clients in Java know by the same names.
+_AS_IN_JAVA = ("scope", "audience", "resource", "prefix", "rest.signing-name")
 _SPARK = "org.apache.iceberg.spark.SparkCatalog"
 
 
@@ -31,7 +34,7 @@ def statements(table: TableDescription, engine: str, name: str | None) -> list[s
     catalog = _catalog(table)
     match engine:
         case "spark":
-            base = _dotted((catalog.name, *table.identifier), SPARK)
+            base = _qualified_name((catalog.name, *table.identifier), SPARK)
             view = name or table.pipeline.replace("-", "_")
             settings = [f"SET `spark.sql.catalog.{catalog.name}{key}`={value}" for key, value in _spark(table, catalog)]
             return [*settings, f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {_rows(table, base, SPARK)}"]
@@ -41,8 +44,8 @@ def statements(table: TableDescription, engine: str, name: str | None) -> list[s
             return [*setup, f"CREATE OR REPLACE VIEW {view} AS {_rows(table, base, TRINO)}"]
         case "trino":
             *namespace, short = table.identifier
-            base = _dotted((catalog.name, ".".join(namespace), short), TRINO)
-            view = name or _dotted((catalog.name, ".".join(namespace), f"{short}_view"), TRINO)
+            base = _qualified_name((catalog.name, ".".join(namespace), short), TRINO)
+            view = name or _qualified_name((catalog.name, ".".join(namespace), f"{short}_view"), TRINO)
             return [f"CREATE OR REPLACE VIEW {view} AS {_rows(table, base, TRINO)}"]
     raise ConfigError(_NOT_BY_SQL[engine])
 
@@ -50,37 +53,51 @@ def statements(table: TableDescription, engine: str, name: str | None) -> list[s
 def trino_properties(table: TableDescription) -> list[str]:
     """Return the lines of the catalog's file in Trino, with `<secret>` for secrets. Raises ConfigError."""
     catalog = _catalog(table)
-    found = {"connector.name": "iceberg"}
+    properties = {"connector.name": "iceberg"}
     match catalog.type:
         case "rest":
-            found |= {"iceberg.catalog.type": "rest", "iceberg.rest-catalog.uri": catalog.uri or ""}
-            found |= {"iceberg.rest-catalog.warehouse": catalog.warehouse} if catalog.warehouse else {}
-            nested = len(table.identifier) > _TWO_LEVELS
-            found |= {"iceberg.rest-catalog.nested-namespace-enabled": "true"} if nested else {}
-            found |= dict(_trino_login(catalog))
+            properties |= {"iceberg.catalog.type": "rest", "iceberg.rest-catalog.uri": catalog.uri or ""}
+            if catalog.warehouse:
+                properties["iceberg.rest-catalog.warehouse"] = catalog.warehouse
+            if len(table.identifier) > _TWO_LEVELS:
+                properties["iceberg.rest-catalog.nested-namespace-enabled"] = "true"
+            properties |= dict(_trino_login(catalog))
         case "glue":
-            found |= {"iceberg.catalog.type": "glue"}
+            properties |= {"iceberg.catalog.type": "glue"}
         case "sql":
             jdbc = "iceberg.jdbc-catalog"
-            found |= {
-                "iceberg.catalog.type": "jdbc", f"{jdbc}.driver-class": "org.postgresql.Driver",
-                f"{jdbc}.connection-url": _jdbc(catalog), f"{jdbc}.catalog-name": catalog.name,
+            properties |= {
+                "iceberg.catalog.type": "jdbc",
+                f"{jdbc}.driver-class": "org.postgresql.Driver",
+                f"{jdbc}.connection-url": _jdbc(catalog),
+                f"{jdbc}.catalog-name": catalog.name,
                 f"{jdbc}.default-warehouse-dir": table.location.rpartition("/")[0],
-                **({f"{jdbc}.connection-user": user} if (user := urlsplit(catalog.uri or "").username) else {}),
-                **({f"{jdbc}.connection-password": _PLACEHOLDER} if catalog.password else {}),
-            }  # fmt: skip
+            }
+            user = urlsplit(catalog.uri or "").username
+            if user:
+                properties[f"{jdbc}.connection-user"] = user
+            if catalog.password:
+                properties[f"{jdbc}.connection-password"] = _PLACEHOLDER
     if on_s3(table.location):
-        s3 = {"s3.region": _region(table), "s3.endpoint": table.s3.endpoint}
-        found |= {"fs.native-s3.enabled": "true", **{key: value for key, value in s3.items() if value}}
-        found |= {"s3.path-style-access": "true"} if table.s3.path_style else {}
-    return [f"{key}={value}" for key, value in found.items()]
+        properties["fs.native-s3.enabled"] = "true"
+        if region := _region(table):
+            properties["s3.region"] = region
+        if table.s3.endpoint:
+            properties["s3.endpoint"] = table.s3.endpoint
+        if table.s3.path_style:
+            properties["s3.path-style-access"] = "true"
+    return [f"{key}={value}" for key, value in properties.items()]
 
 
 def login_of(catalog: Catalog) -> Literal["sigv4", "token", "credential"] | None:
     """Return how clients of a REST catalog log in; None: they do not."""
     if catalog.options.get("rest.sigv4-enabled", "").lower() == "true":
         return "sigv4"
-    return "token" if catalog.token else "credential" if catalog.credential else None
+    if catalog.token:
+        return "token"
+    if catalog.credential:
+        return "credential"
+    return None
 
 
 def _region(table: TableDescription) -> str:
@@ -94,21 +111,23 @@ def _token_url(catalog: Catalog) -> str:
 
 
 def _trino_login(catalog: Catalog) -> Iterator[tuple[str, str]]:
-    rest, options = "iceberg.rest-catalog", catalog.options
+    prefix = "iceberg.rest-catalog"
+    options = catalog.options
     match login_of(catalog):
-        case "sigv4":  # with s3.region
-            yield f"{rest}.sigv4-enabled", "true"
+        # The region comes from s3.region.
+        case "sigv4":
+            yield f"{prefix}.sigv4-enabled", "true"
             if "rest.signing-name" in options:
-                yield f"{rest}.signing-name", options["rest.signing-name"]
+                yield f"{prefix}.signing-name", options["rest.signing-name"]
         case "token":
-            yield f"{rest}.security", "OAUTH2"
-            yield f"{rest}.oauth2.token", _PLACEHOLDER
+            yield f"{prefix}.security", "OAUTH2"
+            yield f"{prefix}.oauth2.token", _PLACEHOLDER
         case "credential":
-            yield f"{rest}.security", "OAUTH2"
-            yield f"{rest}.oauth2.credential", _PLACEHOLDER
-            yield f"{rest}.oauth2.server-uri", _token_url(catalog)
+            yield f"{prefix}.security", "OAUTH2"
+            yield f"{prefix}.oauth2.credential", _PLACEHOLDER
+            yield f"{prefix}.oauth2.server-uri", _token_url(catalog)
             if "scope" in options:
-                yield f"{rest}.oauth2.scope", options["scope"]
+                yield f"{prefix}.oauth2.scope", options["scope"]
 
 
 def _catalog(table: TableDescription) -> Catalog:
@@ -117,15 +136,15 @@ def _catalog(table: TableDescription) -> Catalog:
 
 
 def _rows(table: TableDescription, base: str, dialect: Dialect) -> str:
-    named = [
+    names = [
         (dialect.name(column.name), dialect.name(NAMES_IN_ICEBERG.get(column.name, column.name)))
         for column in table.ordered
     ]
-    columns = ", ".join(ours if ours == theirs else f"{theirs} AS {ours}" for ours, theirs in named)
+    columns = ", ".join(name if name == iceberg_name else f"{iceberg_name} AS {name}" for name, iceberg_name in names)
     return f"SELECT {columns} FROM {base}"  # noqa: S608 - quoted
 
 
-def _dotted(names: Sequence[str], dialect: Dialect) -> str:
+def _qualified_name(names: Sequence[str], dialect: Dialect) -> str:
     return ".".join(map(dialect.name, names))
 
 
@@ -143,7 +162,8 @@ def _jdbc(catalog: Catalog) -> str:
 def _spark(table: TableDescription, catalog: Catalog) -> Iterator[tuple[str, str]]:
     """Yield the settings of the catalog; keys begin after its name."""
     yield "", _SPARK
-    yield ".cache-enabled", "false"  # else a session sees no commit that follows its first look at the table
+    # Otherwise a session sees no commit that follows its first look at the table.
+    yield ".cache-enabled", "false"
     match catalog.type:
         case "rest":
             yield ".type", "rest"
@@ -162,30 +182,44 @@ def _spark(table: TableDescription, catalog: Catalog) -> Iterator[tuple[str, str
         case "sql":
             yield ".type", "jdbc"
             yield ".uri", _jdbc(catalog)
-            yield from ((".jdbc.user", user) for user in [urlsplit(catalog.uri or "").username] if user)
-            yield from ((".jdbc.password", _PLACEHOLDER) for password in [catalog.password] if password)
+            user = urlsplit(catalog.uri or "").username
+            if user:
+                yield ".jdbc.user", user
+            if catalog.password:
+                yield ".jdbc.password", _PLACEHOLDER
     if catalog.warehouse:
         yield ".warehouse", catalog.warehouse
 
 
 def _duckdb(table: TableDescription, catalog: Catalog) -> tuple[list[str], str]:
-    """Return statements that come first, and what to select from."""
+    """Return the statements that come first, and the expression to select from."""
     setup = [*sql.duckdb_setup(table), "INSTALL iceberg", "LOAD iceberg"]
     if catalog.type != "rest":
         return setup, f"iceberg_scan({sql.literal(table.metadata)})"
-    login, options = login_of(catalog), catalog.options
-    secret = {"token": f"TOKEN '{_PLACEHOLDER}'", "credential": f"CLIENT_ID '<id>', CLIENT_SECRET '{_PLACEHOLDER}'"}
-    if login == "credential":
-        asked = {"OAUTH2_SCOPE": options.get("scope", "catalog"), "OAUTH2_SERVER_URI": _token_url(catalog)}
-        secret[login] += "".join(f", {key} {sql.literal(value)}" for key, value in asked.items())
-    setup += [f"CREATE OR REPLACE SECRET catalog (TYPE iceberg, {secret[login]})"] if login in secret else []
-    signed = "AUTHORIZATION_TYPE 'sigv4'" + (", SECRET lake" if on_s3(table.location) else "")
-    how = {"sigv4": signed, None: "AUTHORIZATION_TYPE 'none'"}
-    attached = f"TYPE iceberg, ENDPOINT {sql.literal(catalog.uri or '')}, {how.get(login, 'SECRET catalog')}"
-    attached += ", SUPPORT_NESTED_NAMESPACES true" if len(table.identifier) > _TWO_LEVELS else ""
+    match login_of(catalog):
+        case "token":
+            setup.append(_duckdb_secret(f"TOKEN '{_PLACEHOLDER}'"))
+            authorization = "SECRET catalog"
+        case "credential":
+            scope = sql.literal(catalog.options.get("scope", "catalog"))
+            server = sql.literal(_token_url(catalog))
+            client = f"CLIENT_ID '<id>', CLIENT_SECRET '{_PLACEHOLDER}'"
+            setup.append(_duckdb_secret(f"{client}, OAUTH2_SCOPE {scope}, OAUTH2_SERVER_URI {server}"))
+            authorization = "SECRET catalog"
+        case "sigv4":
+            authorization = "AUTHORIZATION_TYPE 'sigv4'"
+            if on_s3(table.location):
+                authorization += ", SECRET lake"
+        case None:
+            authorization = "AUTHORIZATION_TYPE 'none'"
+    options = f"TYPE iceberg, ENDPOINT {sql.literal(catalog.uri or '')}, {authorization}"
+    if len(table.identifier) > _TWO_LEVELS:
+        options += ", SUPPORT_NESTED_NAMESPACES true"
     name = TRINO.name(catalog.name)
     *namespace, short = table.identifier
-    return (
-        [*setup, f"ATTACH {sql.literal(catalog.warehouse or '')} AS {name} ({attached})"],
-        f"{name}.{_dotted(('.'.join(namespace), short), TRINO)}",
-    )
+    attach = f"ATTACH {sql.literal(catalog.warehouse or '')} AS {name} ({options})"
+    return [*setup, attach], f"{name}.{_qualified_name(('.'.join(namespace), short), TRINO)}"
+
+
+def _duckdb_secret(options: str) -> str:
+    return f"CREATE OR REPLACE SECRET catalog (TYPE iceberg, {options})"

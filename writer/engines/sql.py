@@ -48,20 +48,25 @@ def create_schema(name: Name) -> str:
 def register(name: Name, table: TableDescription, engine: str, location: str | None = None) -> str:
     """Make the table known, where it is not yet. `location`: as the engine names it."""
     if engine == "trino" and table.format == "delta":
-        at = literal(location or trino_location(table.location))
+        quoted_location = literal(location or trino_location(table.location))
         return (
             f"CALL {name.catalog}.system.register_table(schema_name => {literal(name.schema)}, "
-            f"table_name => {literal(name.table)}, table_location => {at})"
+            f"table_name => {literal(name.table)}, table_location => {quoted_location})"
         )
-    if engine == "presto" and table.format == "delta":  # columns come from the log; one must be named all the same
-        at = literal(location or presto_location(table.location))
-        return f"CREATE TABLE {name} (dummy integer) WITH (external_location = {at})"
-    dialect, named = (TRINO, trino_location) if engine == "trino" else (PRESTO, presto_location)
+    # The columns come from the log, but the statement must name one.
+    if engine == "presto" and table.format == "delta":
+        quoted_location = literal(location or presto_location(table.location))
+        return f"CREATE TABLE {name} (dummy integer) WITH (external_location = {quoted_location})"
+    if engine == "trino":
+        dialect = TRINO
+        quoted_location = literal(location or trino_location(table.location))
+    else:
+        dialect = PRESTO
+        quoted_location = literal(location or presto_location(table.location))
     columns = ",\n  ".join(f"{dialect.name(c.name)} {dialect.type(c.type)}" for c in table.ordered)
     parts = ", ".join(literal(column.lower()) for column in table.bucket_columns)
-    at = literal(location or named(table.location))
     return (
-        f"CREATE TABLE {name} (\n  {columns}\n) WITH (\n  external_location = {at},\n"
+        f"CREATE TABLE {name} (\n  {columns}\n) WITH (\n  external_location = {quoted_location},\n"
         f"  format = 'PARQUET',\n  partitioned_by = ARRAY[{parts}]\n)"
     )
 
@@ -105,7 +110,9 @@ def spark(table: TableDescription, name: str) -> list[str]:
 
 def duckdb_setup(table: TableDescription) -> list[str]:
     """Let DuckDB reach the files of a table."""
-    return ["INSTALL httpfs", "LOAD httpfs", *_secret(table)] if on_s3(table.location) else []
+    if not on_s3(table.location):
+        return []
+    return ["INSTALL httpfs", "LOAD httpfs", *_secret(table)]
 
 
 def duckdb(table: TableDescription, name: str) -> list[str]:
@@ -127,6 +134,8 @@ def _secret(table: TableDescription) -> list[str]:
     if s3.endpoint:
         scheme, _, address = s3.endpoint.partition("://")
         options += [f"ENDPOINT {literal(address)}", f"USE_SSL {str(scheme == 'https').lower()}"]
-    options += [f"REGION {literal(s3.region)}"] if s3.region else []
-    options += ["URL_STYLE 'path'"] if s3.path_style else []
+    if s3.region:
+        options.append(f"REGION {literal(s3.region)}")
+    if s3.path_style:
+        options.append("URL_STYLE 'path'")
     return ["INSTALL aws", "LOAD aws", f"CREATE OR REPLACE SECRET lake ({', '.join(options)})"]

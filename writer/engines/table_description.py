@@ -11,7 +11,8 @@ from writer.config.table_sections import Catalog, TableFormat
 from writer.storage.base import S3Settings
 from writer.table.table import PipelineTable
 
-_LOOKED_AT = 10  # commits, for the unit of the event time
+# How many commits are searched for the unit of the event time.
+_LOOKED_AT = 10
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,15 @@ class TableDescription:
     pipeline: str
     location: str
     format: TableFormat
-    columns: pa.Schema  # bucket columns included
+    # Bucket columns included.
+    columns: pa.Schema
     bucket_columns: tuple[str, ...]
-    time_field: str  # dots into structs
-    time_unit: str = "auto"  # of a plain number: s, ms, us, ns; auto: nothing was committed yet
-    id: str = ""  # of the table: a re-created table has another
+    # Dots lead into structs.
+    time_field: str
+    # The unit of a plain number: s, ms, us, ns; auto: nothing was committed yet.
+    time_unit: str = "auto"
+    # The table's id: a re-created table has another.
+    id: str = ""
     s3: S3Settings = field(default_factory=S3Settings)
     # Of an Iceberg table: its catalog, its name there, and the newest metadata file.
     catalog: Catalog | None = None
@@ -43,7 +48,7 @@ class TableDescription:
         return pa.schema([column for column in self.columns if column.name not in self.bucket_columns])
 
 
-def described(name: str, config: Config, table: PipelineTable) -> TableDescription:
+def describe_table(name: str, config: Config, table: PipelineTable) -> TableDescription:
     """Describe a pipeline's table as it is now. Raises CommitFailed when it cannot be read, or is not there."""
     settings = config.pipelines[name]
     snapshot = table.snapshot()
@@ -51,31 +56,40 @@ def described(name: str, config: Config, table: PipelineTable) -> TableDescripti
     unit = settings.event_time.unit
     if unit == "auto":
         unit = next((facts["time_unit"] for facts in table.recent(_LOOKED_AT) if facts.get("time_unit")), "auto")
-    place = config.catalog_place(name, settings.table.location)
+    catalog_table = config.catalog_place(name, settings.table.location)
     return TableDescription(
-        name, settings.table.location, settings.table.format, snapshot.columns(),
-        tuple(metadata["partitionColumns"]), settings.event_time.field, unit, metadata["id"], config.s3.settings,
-        config.catalog, place.identifier if place else (), table.metadata_file(),
-    )  # fmt: skip
+        name,
+        settings.table.location,
+        settings.table.format,
+        snapshot.columns(),
+        tuple(metadata["partitionColumns"]),
+        settings.event_time.field,
+        unit,
+        metadata["id"],
+        config.s3.settings,
+        config.catalog,
+        catalog_table.identifier if catalog_table else (),
+        table.metadata_file(),
+    )
 
 
 def time_type(table: TableDescription) -> pa.DataType | None:
     """Return the type of the event-time column; None where it is not there."""
-    head, *steps = table.time_field.split(".")
-    at = table.columns.get_field_index(head)
-    kind = table.columns.field(at).type if at >= 0 else None
-    for step in steps:
-        if kind is None or not pa.types.is_struct(kind) or kind.get_field_index(step) < 0:
+    data_type: pa.DataType = pa.struct(list(table.columns))
+    for step in table.time_field.split("."):
+        if not pa.types.is_struct(data_type) or data_type.get_field_index(step) < 0:
             return None
-        kind = kind.field(step).type
-    return kind
+        data_type = data_type.field(step).type
+    return data_type
 
 
-def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge_json(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return a JSON object with another laid over it, at any depth."""
     merged = dict(base)
     for key, value in over.items():
-        known = merged.get(key)
-        both = isinstance(known, dict) and isinstance(value, dict)
-        merged[key] = laid_over(known, value) if both else value  # type: ignore[arg-type]
+        base_value = merged.get(key)
+        if isinstance(base_value, dict) and isinstance(value, dict):
+            merged[key] = merge_json(base_value, value)
+        else:
+            merged[key] = value
     return merged

@@ -14,11 +14,16 @@ class Dialect:
 
     plain: dict[pa.DataType, str]
     timestamp: str
-    decimal: str  # with {p} and {s}
-    array: str  # with {0}
-    map: str  # with {0} and {1}
-    struct: str  # with {0}: its members
-    member: str  # with {0}, its name, and {1}
+    # With {p} and {s}.
+    decimal: str
+    # With {0}.
+    array: str
+    # With {0} and {1}.
+    map: str
+    # With {0}, its members.
+    struct: str
+    # With {0}, its name, and {1}.
+    member: str
     quote: str
 
     def name(self, name: str) -> str:
@@ -45,27 +50,57 @@ class Dialect:
 
 def _plain(**names: str) -> dict[pa.DataType, str]:
     arrow: dict[str, Callable[[], pa.DataType]] = {
-        "boolean": pa.bool_, "byte": pa.int8, "short": pa.int16, "integer": pa.int32, "long": pa.int64,
-        "float": pa.float32, "double": pa.float64, "string": pa.string, "binary": pa.binary, "date": pa.date32,
-    }  # fmt: skip
+        "boolean": pa.bool_,
+        "byte": pa.int8,
+        "short": pa.int16,
+        "integer": pa.int32,
+        "long": pa.int64,
+        "float": pa.float32,
+        "double": pa.float64,
+        "string": pa.string,
+        "binary": pa.binary,
+        "date": pa.date32,
+    }
     return {make(): names[name] for name, make in arrow.items()}
 
 
 _SQL = _plain(
-    boolean="boolean", byte="tinyint", short="smallint", integer="integer", long="bigint", float="real",
-    double="double", string="varchar", binary="varbinary", date="date",
-)  # fmt: skip
+    boolean="boolean",
+    byte="tinyint",
+    short="smallint",
+    integer="integer",
+    long="bigint",
+    float="real",
+    double="double",
+    string="varchar",
+    binary="varbinary",
+    date="date",
+)
 TRINO = Dialect(
     _SQL, "timestamp(6)", "decimal({p},{s})", "array({0})", "map({0}, {1})", "row({0})", "{0} {1}", quote='"'
 )
 PRESTO = Dialect(_SQL, "timestamp", "decimal({p},{s})", "array({0})", "map({0}, {1})", "row({0})", "{0} {1}", quote='"')
 SPARK = Dialect(
     _plain(
-        boolean="BOOLEAN", byte="TINYINT", short="SMALLINT", integer="INT", long="BIGINT", float="FLOAT",
-        double="DOUBLE", string="STRING", binary="BINARY", date="DATE",
+        boolean="BOOLEAN",
+        byte="TINYINT",
+        short="SMALLINT",
+        integer="INT",
+        long="BIGINT",
+        float="FLOAT",
+        double="DOUBLE",
+        string="STRING",
+        binary="BINARY",
+        date="DATE",
     ),
-    "TIMESTAMP", "DECIMAL({p},{s})", "ARRAY<{0}>", "MAP<{0}, {1}>", "STRUCT<{0}>", "{0}: {1}", quote="`",
-)  # fmt: skip
+    "TIMESTAMP",
+    "DECIMAL({p},{s})",
+    "ARRAY<{0}>",
+    "MAP<{0}, {1}>",
+    "STRUCT<{0}>",
+    "{0}: {1}",
+    quote="`",
+)
 
 
 def of_records(kind: pa.DataType) -> bool:

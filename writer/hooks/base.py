@@ -13,49 +13,60 @@ Per = Literal["bucket", "interval", "table"]
 
 
 @dataclass(frozen=True)
-class Sealed:
-    """One sealed version of a bucket, or its end, and what a hook may ask of its table."""
+class SealedVersion:
+    """One sealed version of a bucket, or its removal, and what a hook may ask of its table."""
 
     manifest: Manifest
-    entry: int  # version of the table's log that sealed it
+    # The version of the table's log that sealed the bucket.
+    entry: int
     table: TableDescription
-    files: Callable[[], Sequence[BucketFile]]  # of all buckets of its interval, as of that version. Raises OSError
-    retired: bool = False  # retention took the bucket: it holds no row any more
+    # Lists the files of all buckets of the interval, as of that version. Raises OSError.
+    files: Callable[[], Sequence[BucketFile]]
+    # Retention removed the bucket: it has no row any more.
+    retired: bool = False
 
 
 @dataclass(frozen=True)
-class Delivered:
-    """It is delivered. `what`: in a few words, for the log."""
+class Receipt:
+    """A delivery is complete. `summary`: in a few words, for the log."""
 
-    what: str
+    summary: str
 
 
 @dataclass(frozen=True)
 class StillRunning:
     """The receiving system is still working: check again later. `state` survives a crash."""
 
-    what: str
     after: timedelta
     state: Mapping[str, Any] = field(default_factory=dict)
 
 
 class HookFailed(Exception):
-    """A delivery did not work; it is tried again. Its message says what, where, and what was answered."""
+    """A delivery did not work; it is tried again. Its message says what, where, and what the server answered."""
 
     def __init__(self, why: str, *, after: timedelta | None = None, state: Mapping[str, Any] | None = None) -> None:
-        """`after`: how long the other side asks to be left alone; `state`: what the next try is given."""
+        """`after`: the pause that the server asks for; `state`: what the next attempt gets."""
         super().__init__(why)
-        self.after, self.state = after, state or {}
+        self.after = after
+        self.state = state or {}
 
 
 class Hook(Protocol):
     """A receiver of sealed versions. Idempotent: the same version of a bucket may come twice, after a crash."""
 
-    name: str  # in the configuration
-    target: str  # where it delivers, without secrets
-    newest_only: bool  # a newer version of a bucket makes an older one that still waits superfluous
-    per: Per  # what one delivery is about: of several seals of the same, one that is newest may stand for all
-    at_once: int  # most deliveries that may be under way
+    # The name in the configuration.
+    name: str
+    # Where it delivers, without secrets.
+    target: str
+    # Whether a newer version of a bucket makes an older one that still waits superfluous.
+    newest_only: bool
+    # What one delivery is about. Of several seals of the same bucket, interval or table the newest may stand for all.
+    per: Per
+    # How many deliveries may run at a time.
+    at_once: int
 
-    def deliver(self, sealed: Sealed, state: Mapping[str, Any]) -> Delivered | StillRunning:
-        """Deliver, or look how it goes. `state` is of the last try. Raises HookFailed, RequestFailed, OSError."""
+    def deliver(self, sealed: SealedVersion, state: Mapping[str, Any]) -> Receipt | StillRunning:
+        """Deliver, or check a delivery that runs. `state`: of the last attempt.
+
+        Raises HookFailed, RequestFailed, OSError.
+        """

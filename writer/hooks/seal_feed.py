@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import bucketers
 from writer.core.files import BucketFile, BucketKey
 from writer.engines.table_description import TableDescription
-from writer.hooks.base import Sealed
+from writer.hooks.base import SealedVersion
 from writer.hooks.outbox import OutboxEntry
 from writer.sealing.manifest import Manifest, Manifests, bucket_path
 from writer.table.log.entries import parse_commit_info
@@ -16,14 +16,15 @@ from writer.table.log.operations import WHY as RETENTION
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
-_RECENT = 200  # entries
+_RECENT_ENTRIES = 200
 
 
 @dataclass(frozen=True)
 class Seal:
-    """One version of a bucket that was sealed, or its end: retention took it."""
+    """One version of a bucket that was sealed, or its removal by retention."""
 
-    entry: int  # version of the log that says so
+    # The version of the log that has the seal or the removal.
+    entry: int
     manifest: Manifest
     retired: bool = False
 
@@ -32,55 +33,62 @@ class Seals:
     """The seals of one table."""
 
     def __init__(self, table: PipelineTable, bucketer: bucketers.Bucketer) -> None:
-        self.table, self._bucketer = table, bucketer
+        self.table = table
+        self._bucketer = bucketer
 
-    def named(self, bucket: BucketKey) -> str:
+    def bucket_name(self, bucket: BucketKey) -> str:
         """Return the name of a bucket: the folders of its files."""
         return bucket_path(self._bucketer.columns, bucket)
 
-    def since(self, version: int, newest: int) -> list[Seal]:
+    def list_since(self, version: int, newest: int) -> list[Seal]:
         """Return what was sealed or retired after a version, oldest first.
 
         Where the log does not reach back so far any more, the newest manifest of a bucket stands for all before it.
         Raises CommitFailed, ManifestUnreadable, OSError.
         """
-        entries, manifests = self.table.entries(version), self.manifests()
-        found: list[Seal] = []
-        for at, actions in entries:
-            about = parse_commit_info(actions)[1]
-            match about.get("kind"):
+        entries = self.table.entries(version)
+        manifests = self.manifests()
+        seals: list[Seal] = []
+        for entry, actions in entries:
+            _, facts = parse_commit_info(actions)
+            match facts.get("kind"):
                 case "seal":
-                    sealed = (Manifest.from_json(raw, f"version {at}").standing(at) for raw in about["manifests"])
-                    found += [Seal(at, manifest) for manifest in sealed]
-                case "rewrite" if (about.get("taken") or {}).get("why") == RETENTION:
-                    last = (manifests.newest(tuple(bucket)) for bucket in about["buckets"])
-                    found += [Seal(at, manifest, retired=True) for manifest in last if manifest is not None]
+                    seals += [
+                        Seal(entry, Manifest.from_json(document, f"version {entry}").standing(entry))
+                        for document in facts["manifests"]
+                    ]
+                case "rewrite" if (facts.get("taken") or {}).get("why") == RETENTION:
+                    newest_manifests = (manifests.newest(tuple(bucket)) for bucket in facts["buckets"])
+                    seals += [
+                        Seal(entry, manifest, retired=True) for manifest in newest_manifests if manifest is not None
+                    ]
         if version < newest and (not entries or entries[0][0] > version + 1):
-            found += self._older(found, version)
-        return sorted(found, key=lambda seal: (seal.entry, seal.manifest.name))
+            seals += self._from_manifests(version, seals)
+        return sorted(seals, key=_order)
 
-    def everything(self, newest: int) -> list[Seal]:
+    def list_newest(self, newest: int) -> list[Seal]:
         """Return the newest seal of every bucket, from the manifests and the end of the log.
 
-        A seal whose manifest is still to be put is there; the whole log need not be read for it. Raises as `since`.
+        The end of the log has the seals whose manifest is not put yet, so the rest of the log need not be read. Raises
+        what `list_since` raises.
         """
-        found = self.since(max(-1, newest - _RECENT), newest)
-        by_entry = sorted([*found, *self._older(found, -1)], key=lambda seal: (seal.entry, seal.manifest.name))
-        last = {seal.manifest.bucket: seal for seal in by_entry}
-        return [seal for seal in by_entry if last[seal.manifest.bucket] is seal and not seal.retired]
+        recent = self.list_since(max(-1, newest - _RECENT_ENTRIES), newest)
+        seals = sorted([*recent, *self._from_manifests(-1, recent)], key=_order)
+        newest_of = {seal.manifest.bucket: seal for seal in seals}
+        return [seal for seal in seals if newest_of[seal.manifest.bucket] is seal and not seal.retired]
 
-    def _older(self, found: Sequence[Seal], version: int) -> list[Seal]:
-        """Return the newest manifests of entries after a version, without those found already."""
-        known = {(seal.entry, seal.manifest.bucket) for seal in found}
-        older = ((one.table_version or 0, one) for one in self.manifests().all())
-        return [Seal(at, one) for at, one in older if at > version and (at, one.bucket) not in known]
+    def _from_manifests(self, version: int, seals: Sequence[Seal]) -> list[Seal]:
+        """Return the seals after a version by the newest manifest of each bucket, without those listed already."""
+        listed = {(seal.entry, seal.manifest.bucket) for seal in seals}
+        newest = [Seal(manifest.table_version or 0, manifest) for manifest in self.manifests().all()]
+        return [seal for seal in newest if seal.entry > version and (seal.entry, seal.manifest.bucket) not in listed]
 
-    def read(self, pending: OutboxEntry, table: TableDescription) -> Sealed | None:
-        """Return what an outbox entry holds; None while its manifest is not there."""
-        manifest = self.manifests().read(pending.bucket, pending.version)
+    def read(self, entry: OutboxEntry, table: TableDescription) -> SealedVersion | None:
+        """Return the sealed version of an outbox entry; None while its manifest is not there."""
+        manifest = self.manifests().read(entry.bucket, entry.version)
         if manifest is None:
             return None
-        return Sealed(manifest, pending.entry, table, partial(self._files, manifest), retired=pending.retired)
+        return SealedVersion(manifest, entry.entry, table, partial(self._files, manifest), retired=entry.retired)
 
     def manifests(self) -> Manifests:
         """Return the manifests beside the table."""
@@ -91,22 +99,27 @@ class Seals:
         assert manifest.table_version is not None
         newest = self.table.snapshot()
         if len(manifest.columns) > 1:
-            return self._of_interval(newest, manifest)
-        now = self.table.bucket_files(newest, manifest.bucket)
-        later = {
+            return self._interval_files(newest, manifest)
+        files = self.table.bucket_files(newest, manifest.bucket)
+        later_paths = {
             unquote(action["add"]["path"])
             for _, actions in self.table.entries(manifest.table_version)
             for action in actions
             if "add" in action
         }
-        then = [file for file in now if file.path not in later]
-        known = sum(file.rows or 0 for file in then)
-        return then if known == manifest.rows else now
+        sealed_files = [file for file in files if file.path not in later_paths]
+        # After a rewrite the files of the seal are gone, and those that took their place have its rows.
+        is_rewritten = sum(file.rows or 0 for file in sealed_files) != manifest.rows
+        return files if is_rewritten else sealed_files
 
-    def _of_interval(self, snapshot: PipelineSnapshot, manifest: Manifest) -> list[BucketFile]:
-        span = (manifest.start, manifest.end)
+    def _interval_files(self, snapshot: PipelineSnapshot, manifest: Manifest) -> list[BucketFile]:
+        interval = (manifest.start, manifest.end)
         return [
             file
             for file in self.table.bucket_files(snapshot)
-            if file.bucket == manifest.bucket or bucketers.interval(self._bucketer, file.bucket) == span
+            if file.bucket == manifest.bucket or bucketers.interval(self._bucketer, file.bucket) == interval
         ]
+
+
+def _order(seal: Seal) -> tuple[int, str]:
+    return seal.entry, seal.manifest.name

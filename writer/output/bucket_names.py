@@ -27,12 +27,13 @@ def bucket_of(text: str, bucketer: bucketers.Bucketer) -> BucketKey:
     typed = tuple(_value(column, part) for column, part in zip(bucketer.columns, parts, strict=True))
     if not isinstance(bucketer, bucketers.Timed) or bucketers.interval(bucketer, typed) is not None:
         return typed
-    for at, value in enumerate(typed):
-        for other in _meant(value or "", bucketer, at):
-            key = (*typed[:at], other, *typed[at + 1 :])
+    for index, value in enumerate(typed):
+        for other in _candidate_labels(value or "", bucketer, index):
+            key = (*typed[:index], other, *typed[index + 1 :])
             if bucketers.interval(bucketer, key) is not None:
                 return key
-    if _known_shape(bucketer) is None:  # it has no bucket by time
+    # The table has no bucket by time.
+    if _known_shape(bucketer) is None:
         return typed
     raise ConfigError(f"no bucket of this table is named {text!r}; they are named {_shape(bucketer)}")
 
@@ -42,43 +43,44 @@ def _value(column: str, part: str) -> str | None:
     return hive_value(part) if equals and name.lower() == column.lower() else part
 
 
-def _meant(text: str, bucketer: bucketers.Bucketer, at: int) -> Iterator[str | None]:
+def _candidate_labels(text: str, bucketer: bucketers.Bucketer, index: int) -> Iterator[str | None]:
     """Yield labels that a text may mean: less precise if it ends in zeros, or of the instant."""
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
         instant = None
     if instant is not None and instant.tzinfo is not None:
-        values = _at(bucketer, instant)
+        values = _bucket_of_instant(bucketer, instant)
         span = bucketers.interval(bucketer, values)
         if span is not None and span[0] == instant:
-            yield values[at]
+            yield values[index]
         return
-    found = _CLOCK.fullmatch(text)
-    if found is None:
+    match = _CLOCK.fullmatch(text)
+    if match is None:
         return
-    date, *clock, suffix = found.groups()
+    date, *clock, suffix = match.groups()
     fields = [field or "00" for field in clock]
     for keep in (3, 2, 1, 0):
         if all(field == "00" for field in fields[keep:]):
             yield f"{date}{'T' if keep else ''}{'-'.join(fields[:keep])}{suffix or ''}"
 
 
-def _at(bucketer: bucketers.Bucketer, instant: datetime) -> BucketKey:
+def _bucket_of_instant(bucketer: bucketers.Bucketer, instant: datetime) -> BucketKey:
     """Return the bucket of an instant; columns that go by fields have no value in it."""
     parts = getattr(bucketer, "parts", (bucketer,))
-    found: list[str | None] = []
+    values: list[str | None] = []
     for part in parts:
         if isinstance(part, bucketers.Timed):
-            rows, times = pa.table({"x": [0]}), pa.array([instant], pa.timestamp("us", "UTC"))
-            found += part.assign(rows, times).values[0]  # type: ignore[attr-defined]
+            rows = pa.table({"x": [0]})
+            times = pa.array([instant], pa.timestamp("us", "UTC"))
+            values += part.assign(rows, times).values[0]  # type: ignore[attr-defined]
         else:
-            found += [None] * len(part.columns)
-    return tuple(found)
+            values += [None] * len(part.columns)
+    return tuple(values)
 
 
 def _known_shape(bucketer: bucketers.Bucketer) -> BucketKey | None:
-    values = _at(bucketer, _EXAMPLE)
+    values = _bucket_of_instant(bucketer, _EXAMPLE)
     return values if bucketers.interval(bucketer, values) is not None else None
 
 

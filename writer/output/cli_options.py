@@ -46,15 +46,15 @@ AsJson = Annotated[bool, json_option()]
 By = Annotated[str | None, typer.Option("--by", help="Who. Default: this user at this machine.", show_default=False)]
 
 
-def opened(path: Path, pipeline: str | None) -> tuple[Config, str]:
+def load_pipeline(path: Path, pipeline: str | None) -> tuple[Config, str]:
     """Read the configuration, and name the pipeline that is meant. Raises ConfigError."""
     config = load(path)
     return config, config.one(pipeline)
 
 
-def opened_table(path: Path, pipeline: str | None, target: str | None, *, raw: bool = False) -> tuple[Config, str]:
+def load_table(path: Path, pipeline: str | None, target: str | None, *, raw: bool = False) -> tuple[Config, str]:
     """Read the configuration as `at_target` or `at_raw` has it, and name the pipeline. Raises ConfigError."""
-    config, name = opened(path, pipeline)
+    config, name = load_pipeline(path, pipeline)
     return at_table(config, name, target, raw=raw), name
 
 
@@ -69,19 +69,24 @@ def options_of(choose: Callable[..., object]) -> Callable[[Callable[..., None]],
     """Give a command the options of `choose`, in place of its parameter `chosen`, which takes what `choose` returns."""
     shared = signature(choose).parameters
 
-    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def run(**given: Any) -> None:
-            chosen = choose(**{name: given.pop(name) for name in shared})
-            command(**given, chosen=chosen)
+        def run(**options: Any) -> None:
+            chosen = choose(**{name: options.pop(name) for name in shared})
+            command(**options, chosen=chosen)
 
-        own = signature(command).parameters.values()
-        listed = [each for one in own for each in (shared.values() if one.name == "chosen" else [one])]
-        by_name = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in listed]
-        run.__signature__ = Signature(by_name)  # type: ignore[attr-defined]  # typer reads it
+        parameters: list[Parameter] = []
+        for parameter in signature(command).parameters.values():
+            if parameter.name == "chosen":
+                parameters += shared.values()
+            else:
+                parameters.append(parameter)
+        by_name = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+        # typer reads the signature.
+        run.__signature__ = Signature(by_name)  # type: ignore[attr-defined]
         return run
 
-    return decorated
+    return decorate
 
 
 def duration_of(option: str, text: str) -> timedelta:
@@ -111,5 +116,6 @@ def version_or_time(option: str, text: str) -> int | datetime:
 
 
 def _time(text: str) -> datetime:
-    found = datetime.fromisoformat(text.removesuffix(" UTC"))  # as screens show it
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    # Screens show a time with this zone.
+    time = datetime.fromisoformat(text.removesuffix(" UTC"))
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -18,15 +18,16 @@ class CommandBody(Protocol):
         """Show what it would do, or do it and show that. Returns whether there is anything to do."""
 
 
-def confirmed(work: CommandBody, *, yes: bool, dry_run: bool, as_json: bool = False) -> None:
+def confirm(work: CommandBody, *, yes: bool, dry_run: bool, as_json: bool = False) -> None:
     """Do it with `--yes`, or where a person at a terminal agrees to what was shown; else only show it."""
     if yes and not dry_run:
         work(write=True)
         return
     if not work(write=False) or as_json:
         return
-    asked = not dry_run and sys.stdin.isatty() and sys.stdout.isatty()
-    if asked and typer.confirm("Do it?"):
+    if dry_run or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        sentence(console(), "Nothing was changed. The same with --yes does it.")
+    elif typer.confirm("Do it?"):
         work(write=True)
     else:
-        sentence(console(), "Nothing was changed." if asked else "Nothing was changed. The same with --yes does it.")
+        sentence(console(), "Nothing was changed.")

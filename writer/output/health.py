@@ -7,12 +7,19 @@ from typing import Any, Literal
 from writer.core.text import plural, span
 
 Level = Literal["critical", "warning", "ok"]
-LEVELS: tuple[Level, ...] = ("critical", "warning", "ok")  # the worst first
-HEADROOM_LOW_S, HEADROOM_BAD_S = 24 * 3600, 6 * 3600  # until Kafka's retention takes what waits
-FAILED_BAD = 0.01  # of all records since the start
-SOURCE_OLD_S = 60  # since Kafka last answered
-_TARGET_LATE_S = 900  # as the alert HeadraceTargetBehind has it
-_SPARE_S = 60  # a commit takes a while beyond the delay
+# The worst comes first.
+LEVELS: tuple[Level, ...] = ("critical", "warning", "ok")
+# How long until Kafka removes what waits, by its retention.
+HEADROOM_LOW_S = 24 * 3600
+HEADROOM_BAD_S = 6 * 3600
+# The share of all records since the start.
+FAILED_BAD = 0.01
+# Seconds since Kafka last answered.
+SOURCE_OLD_S = 60
+# The alert HeadraceTargetBehind has the same limit.
+_TARGET_LATE_S = 900
+# A commit takes a while beyond the delay.
+_SPARE_S = 60
 
 
 @dataclass(frozen=True)
@@ -36,12 +43,13 @@ def failed_records(totals: Mapping[str, Any]) -> int:
 
 def health(pipeline: Mapping[str, Any]) -> Health:
     """Judge a pipeline by its part of `/status`; keys that an older release does not have count as empty."""
-    found = sorted(_reasons(pipeline), key=lambda one: LEVELS.index(one[0]))
-    return Health(found[0][0] if found else "ok", tuple(reason for _, reason in found))
+    reasons = sorted(_reasons(pipeline), key=lambda reason: LEVELS.index(reason[0]))
+    return Health(reasons[0][0] if reasons else "ok", tuple(reason for _, reason in reasons))
 
 
 def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
-    lag, records = pipeline["lag"], pipeline["totals"]["records"]
+    lag = pipeline["lag"]
+    records = pipeline["totals"]["records"]
     if pipeline["state"] in ("failed", "unreadable"):
         yield "critical", f"{pipeline['state']}: {pipeline['error']}"
     elif pipeline["state"] in ("stopped", "unknown", "not started"):
@@ -51,9 +59,12 @@ def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
     if lag["source_age_seconds"] is not None and lag["source_age_seconds"] > SOURCE_OLD_S:
         yield "warning", f"Kafka has not answered for {span(lag['source_age_seconds'])}"
     if lag["headroom_seconds"] is not None and lag["headroom_seconds"] < HEADROOM_LOW_S:
-        left_s = lag["headroom_seconds"]
-        words = f"takes the oldest in {span(left_s)}" if left_s >= 0 else "is over: records are being lost"
-        yield "critical" if left_s < HEADROOM_BAD_S else "warning", f"retention {words}"
+        headroom_s = lag["headroom_seconds"]
+        level: Level = "critical" if headroom_s < HEADROOM_BAD_S else "warning"
+        if headroom_s < 0:
+            yield level, "retention is over: records are being lost"
+        else:
+            yield level, f"retention takes the oldest in {span(headroom_s)}"
     if is_late(lag, pipeline["limits"]):
         yield "warning", f"the oldest record waits {span(lag['seconds'])}"
     yield from _of_tables(pipeline)
@@ -73,10 +84,10 @@ def level_of(target: Mapping[str, Any]) -> Level:
 
 def _of_tables(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
     targets = pipeline.get("targets", ())
-    behind = [one for one in targets if one["behind"] is not None]
+    behind = [target for target in targets if target["behind"] is not None]
     if behind:
-        worst = max(behind, key=lambda one: one["behind_seconds"] or 0.0)
-        level = min((level_of(one) for one in behind), key=LEVELS.index)
+        worst = max(behind, key=lambda target: target["behind_seconds"] or 0.0)
+        level = min((level_of(target) for target in behind), key=LEVELS.index)
         yield (
             level,
             f"{plural(len(behind), 'table')} behind, {worst['name']} for {span(worst['behind_seconds'] or 0.0)}",
@@ -86,8 +97,8 @@ def _of_tables(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
     seals = pipeline["seals"] or {"blocked": (), "failing": ()}
     if seals["blocked"]:
         yield "warning", f"{plural(len(seals['blocked']), 'bucket')} not sealed"
-    for one in seals["failing"]:
-        yield "warning", f"{one['step']} fails"
+    for target in seals["failing"]:
+        yield "warning", f"{target['step']} fails"
     for name, hook in pipeline.get("hooks", {}).items():
         if hook["error"]:
             yield "warning", f"hook {name} fails"

@@ -8,11 +8,12 @@ from rich.text import Text
 from writer.core.text import plural, span
 from writer.core.units import show_size
 
-_SHOWN = 3  # tables that a pipeline's lines name
+# A pipeline's lines name at most as many tables.
+_SHOWN = 3
 _WITHOUT = {"refused": "refused", "beyond_max": "beyond route.max_targets"}
 
 
-def worst_first(target: Mapping[str, Any]) -> tuple[bool, float, int, str]:
+def target_order(target: Mapping[str, Any]) -> tuple[bool, float, int, str]:
     """Return what tables are sorted by: those that are behind first, the longest first, then by rows."""
     return target["behind"] is None, -(target["behind_seconds"] or 0.0), -target["rows"], target["name"]
 
@@ -20,26 +21,35 @@ def worst_first(target: Mapping[str, Any]) -> tuple[bool, float, int, str]:
 def route_lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     """Return a label and a text for each line about the tables of a pipeline's route."""
     targets = pipeline.get("targets", ())
-    behind = [one for one in targets if one["behind"] is not None]
+    behind = [target for target in targets if target["behind"] is not None]
     names = _names_without_table(pipeline.get("names_without_table", {}))
-    return [
-        *([("tables", _tables(targets, len(behind)))] if targets else []),
-        *(("behind", _behind(one, pipeline.get("held_bytes_max"))) for one in behind[:_SHOWN]),
-        *([("no table", Text(names, "yellow"))] if names else []),
-    ]
+    lines = []
+    if targets:
+        lines.append(("tables", _tables(targets, len(behind))))
+    lines += [("behind", _behind(target, pipeline.get("held_bytes_max"))) for target in behind[:_SHOWN]]
+    if names:
+        lines.append(("no table", Text(names, "yellow")))
+    return lines
 
 
-def behind_words(one: Mapping[str, Any], held_bytes_max: int | None = None) -> str:
-    """Say of a table for how long it is behind, why, and what waits for it; nothing where it is not."""
-    if one["behind"] is None:
+def behind_text(target: Mapping[str, Any], held_bytes_max: int | None = None) -> str:
+    """Return how long a table is behind, why, and what waits for it; empty if it is not behind."""
+    if target["behind"] is None:
         return ""
-    words = f"{span(one['behind_seconds'] or 0.0)}: {one['behind']}"
-    if (entries := one.get("waiting_entries")) is None:
-        return words
-    waits = f"{entries:,} {'entry waits' if entries == 1 else 'entries wait'}" if entries else "nothing waits"
-    most = "" if held_bytes_max is None else f" of {show_size(held_bytes_max)}"
-    held = f", {show_size(one['held_bytes'])}{most} held" if one["held_bytes"] else ""
-    return f"{words}; {waits} after version {one['applied_version']}{held}" if entries else f"{words}; {waits}"
+    text = f"{span(target['behind_seconds'] or 0.0)}: {target['behind']}"
+    entries = target.get("waiting_entries")
+    if entries is None:
+        return text
+    if not entries:
+        return f"{text}; nothing waits"
+    waits = "1 entry waits" if entries == 1 else f"{entries:,} entries wait"
+    text += f"; {waits} after version {target['applied_version']}"
+    if not target["held_bytes"]:
+        return text
+    text += f", {show_size(target['held_bytes'])}"
+    if held_bytes_max is not None:
+        text += f" of {show_size(held_bytes_max)}"
+    return f"{text} held"
 
 
 def _names_without_table(counts: Mapping[str, int]) -> str:
@@ -48,10 +58,13 @@ def _names_without_table(counts: Mapping[str, int]) -> str:
 
 def _tables(targets: Sequence[Mapping[str, Any]], behind: int) -> Text:
     text = Text(f"{len(targets):,}")
-    text.append(f", {behind} behind" if behind else "", style="red")
-    most = sorted(targets, key=lambda one: -one["rows"])[:_SHOWN]
-    return text.append("; most rows: " + ", ".join(f"{one['name']} {one['rows']:,}" for one in most), style="dim")
+    if behind:
+        text.append(f", {behind} behind", style="red")
+    most = sorted(targets, key=lambda target: -target["rows"])[:_SHOWN]
+    return text.append(
+        "; most rows: " + ", ".join(f"{target['name']} {target['rows']:,}" for target in most), style="dim"
+    )
 
 
-def _behind(one: Mapping[str, Any], held_bytes_max: int | None) -> Text:
-    return Text(f"{one['name']} for {behind_words(one, held_bytes_max)}", "red")
+def _behind(target: Mapping[str, Any], held_bytes_max: int | None) -> Text:
+    return Text(f"{target['name']} for {behind_text(target, held_bytes_max)}", "red")

@@ -11,11 +11,11 @@ from writer.core.text import instant, limit_words, plural, ranges, span
 from writer.core.units import show_size
 from writer.output.health import FAILED_BAD, HEADROOM_BAD_S, HEADROOM_LOW_S, SOURCE_OLD_S, failed_records, is_late
 from writer.output.route_lines import route_lines
-from writer.output.tables import labelled
+from writer.output.tables import label_grid
 from writer.scaling.spark_settings import in_one_process
 
 _BLOCKED_SHOWN = 3
-_STATES = (("closed", "not sealed yet"), ("reopened", "to be sealed again"), ("open", "open"))
+_STATES = {"closed": "not sealed yet", "reopened": "to be sealed again", "open": "open"}
 _SHARES = (0.5, 0.99, 0.999)
 _POLICIES = {"reopen": "joined their bucket", "late_table": "in the late table", "dead_letter": "dead letters"}
 
@@ -26,7 +26,7 @@ def seal_lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     lines = [("lateness", _lateness(pipeline["lateness"], pipeline["totals"]))]
     if seals is None:
         return lines
-    return [("watermark", _watermark(seals)), ("sealed", _sealed(seals)), *_trouble(seals), *lines]
+    return [("watermark", _watermark(seals)), ("sealed", _seal_progress(seals)), *_trouble(seals), *lines]
 
 
 def _watermark(seals: Mapping[str, Any]) -> Text:
@@ -34,41 +34,51 @@ def _watermark(seals: Mapping[str, Any]) -> Text:
         text = Text("none yet", style="yellow")
     else:
         text = Text(f"{instant(seals['watermark'])}, {span(max(0.0, seals['watermark_delay_seconds']))} ago")
-    held, idle = seals["held_by"], len(seals["idle"])
-    if held is not None:
-        text.append(f"; held by {held['topic']}/{held['partition']}", style="dim")
-    return text.append(f"; {plural(idle, 'partition')} idle" if idle else "", style="dim")
+    partition = seals["held_by"]
+    if partition is not None:
+        text.append(f"; held by {partition['topic']}/{partition['partition']}", style="dim")
+    if seals["idle"]:
+        text.append(f"; {plural(len(seals['idle']), 'partition')} idle", style="dim")
+    return text
 
 
-def _sealed(seals: Mapping[str, Any]) -> Text:
-    until = seals["closed_until"]
-    parts = ["nothing is closed yet" if until is None else f"closed until {instant(until)}"]
-    parts += [f"{plural(seals[state], 'bucket')} {word}" for state, word in _STATES if seals[state]]
-    following = seals["next"]
-    if following is not None:
-        parts.append(f"next {following['bucket']}, which ends {instant(following['ends'])}")
+def _seal_progress(seals: Mapping[str, Any]) -> Text:
+    closed_until = seals["closed_until"]
+    parts = ["nothing is closed yet" if closed_until is None else f"closed until {instant(closed_until)}"]
+    parts += [f"{plural(seals[state], 'bucket')} {text}" for state, text in _STATES.items() if seals[state]]
+    next_bucket = seals["next"]
+    if next_bucket is not None:
+        parts.append(f"next {next_bucket['bucket']}, which ends {instant(next_bucket['ends'])}")
     return Text(", ".join(parts))
 
 
 def _trouble(seals: Mapping[str, Any]) -> list[tuple[str, Text]]:
-    blocked, more = seals["blocked"][:_BLOCKED_SHOWN], len(seals["blocked"]) - _BLOCKED_SHOWN
-    lines = [("blocked", Text(f"{one['bucket']}: {one['reason']}", style="yellow")) for one in blocked]
+    blocked = seals["blocked"][:_BLOCKED_SHOWN]
+    more = len(seals["blocked"]) - _BLOCKED_SHOWN
+    lines = [("blocked", Text(f"{bucket['bucket']}: {bucket['reason']}", style="yellow")) for bucket in blocked]
     if more > 0:
         lines.append(("", Text(f"and {plural(more, 'bucket')} more", style="yellow")))
-    return lines + [(one["step"], Text(f"fails: {one['reason']}", style="red")) for one in seals["failing"]]
+    return lines + [(step["step"], Text(f"fails: {step['reason']}", style="red")) for step in seals["failing"]]
 
 
 def _lateness(lateness: Mapping[str, Any], totals: Mapping[str, Any]) -> Text:
-    """Return within which time what share of the rows came after their events, and what became of how many late."""
-    total, late = sum(lateness["behind"]), totals["late_rows"]
+    """Return how soon after their events which share of the rows came, and where late rows went."""
+    total = sum(lateness["behind"])
+    late = totals["late_rows"]
     if not total:
         return Text("")
-    shares = [f"{share:.3g}% of rows {_within(lateness['bounds_seconds'], lateness['behind'], share / 100)}"
-              for share in (100 * s for s in _SHARES)]  # fmt: skip
+    shares = [
+        f"{100 * share:.3g}% of rows {_within(lateness['bounds_seconds'], lateness['behind'], share)}"
+        for share in _SHARES
+    ]
     text = Text(", ".join(dict.fromkeys(shares)))
-    to = [f"{rows:,} {_POLICIES[name]}" for name, rows in totals.get("late_rows_by", {}).items()]
-    which = f": {', '.join(to)}" if len(to) > 1 else ""
-    return text.append(f"; {plural(late, 'late row')}{which}", style="yellow") if late else text
+    if not late:
+        return text
+    policies = [f"{rows:,} {_POLICIES[name]}" for name, rows in totals.get("late_rows_by", {}).items()]
+    text.append(f"; {plural(late, 'late row')}", style="yellow")
+    if len(policies) > 1:
+        text.append(f": {', '.join(policies)}", style="yellow")
+    return text
 
 
 def _within(bounds: Sequence[int], bins: Sequence[int], share: float) -> str:
@@ -79,7 +89,8 @@ def _within(bounds: Sequence[int], bins: Sequence[int], share: float) -> str:
     return f"after more than {span(bounds[-1])}"
 
 
-_SILENT_S = 120  # the autoscaler asks every few seconds; beyond this it is not running, or cannot reach the driver
+# The autoscaler asks every few seconds. Beyond this it does not run, or cannot reach the driver.
+_SILENT_S = 120
 
 
 def executor_lines(document: Mapping[str, Any] | None) -> list[tuple[str, Text]]:
@@ -88,7 +99,7 @@ def executor_lines(document: Mapping[str, Any] | None) -> list[tuple[str, Text]]
         return []
     lines = [("executors", _executors(document))]
     if document["decisions"]:
-        lines.append(("autoscaler", _decided(document)))
+        lines.append(("autoscaler", _last_decision(document)))
     return lines
 
 
@@ -96,85 +107,123 @@ def counts(document: Mapping[str, Any] | None) -> dict[str, int | None]:
     """Return the recommended, requested, registered and draining executors by name; empty without scaling."""
     if document is None or document["requested"] is None:
         return {}
-    last = document["decisions"][0] if document["decisions"] else None
-    right = document["requested"] if last is None or last["recommended"] is None else last["recommended"]
+    recommended = document["requested"]
+    if document["decisions"] and document["decisions"][0]["recommended"] is not None:
+        recommended = document["decisions"][0]["recommended"]
     return {
-        "executors_recommended": right, "executors_requested": document["requested"],
+        "executors_recommended": recommended,
+        "executors_requested": document["requested"],
         "executors_registered": document["registered"],
         "executors_draining": len(document["draining"]),
-    }  # fmt: skip
+    }
 
 
 def _executors(document: Mapping[str, Any]) -> Text:
     if document["refused"] is not None:
-        none = in_one_process(document["master"])
-        return Text(f"none, tasks run in the driver ({document['master']})" if none else document["refused"])
+        if in_one_process(document["master"]):
+            return Text(f"none, tasks run in the driver ({document['master']})")
+        return Text(document["refused"])
     if document["age_seconds"] is None:
         return Text("Spark is starting")
     text = Text(f"{document['registered']} registered")
-    if drain := len(document["draining"]):
-        text.append(f", {drain} more {'finishes its tasks and goes' if drain == 1 else 'finish their tasks and go'}")
-    found = counts(document)
-    if not found:
+    draining = len(document["draining"])
+    if draining == 1:
+        text.append(", 1 more finishes its tasks and goes")
+    elif draining:
+        text.append(f", {draining} more finish their tasks and go")
+    executors = counts(document)
+    if not executors:
         return text.append("; no autoscaler asks for more or fewer", style="dim")
-    requested, right, short_s = document["requested"], found["executors_recommended"], document["short_seconds"]
+    requested = document["requested"]
+    recommended = executors["executors_recommended"]
+    short_s = document["short_seconds"]
     if short_s is None:
         text.append(f"; {requested} requested")
     else:
         text.append(f"; {requested} requested, and none came for {span(short_s)}", style="yellow")
-    return text if right == requested else text.append(f", {right} recommended")
+    if recommended != requested:
+        text.append(f", {recommended} recommended")
+    return text
 
 
-def _decided(document: Mapping[str, Any]) -> Text:
-    last, silent_s = document["decisions"][0], document["asked_seconds"]
-    decision = last["decision"] or "requested"
-    change = "" if last["from"] in (None, last["to"]) else f" {last['from']} → {last['to']}"
-    text = Text(f"{decision}{change}, at {instant(last['at'])}")
+def _last_decision(document: Mapping[str, Any]) -> Text:
+    last = document["decisions"][0]
+    silent_s = document["asked_seconds"]
+    text = Text(last["decision"] or "requested")
+    if last["from"] not in (None, last["to"]):
+        text.append(f" {last['from']} → {last['to']}")
+    text.append(f", at {instant(last['at'])}")
     if silent_s is not None and silent_s > _SILENT_S:
         text.append(f", silent for {span(silent_s)}", style="yellow")
-    return text.append(f": {last['reason']}" if last["reason"] else "")
+    if last["reason"]:
+        text.append(f": {last['reason']}")
+    return text
 
 
 _STYLES = {
-    "running": "bold green", "starting": "bold cyan", "draining": "bold cyan", "stopped": "bold", "failed": "bold red",
-    "unreadable": "bold red", "unknown": "bold yellow", "not started": "bold yellow", "paused": "bold yellow",
-}  # fmt: skip
+    "running": "bold green",
+    "starting": "bold cyan",
+    "draining": "bold cyan",
+    "stopped": "bold",
+    "failed": "bold red",
+    "unreadable": "bold red",
+    "unknown": "bold yellow",
+    "not started": "bold yellow",
+    "paused": "bold yellow",
+}
+# A smaller share of all records is shown as a number, not in percent.
+_SHARE_SMALL = 0.0001
 _DECODED = {"native": "natively", "single": "one by one"}
-_GAP_RANGES = 2  # that the screen names
+# The screen names at most as many ranges of a gap.
+_GAP_RANGES = 2
 _BECAUSE = {
-    "size": "enough waited", "backlog": "the batch was full", "timeout": "the delay was over",
-    "start": "it was the first of its start", "once": "--once takes what is there",
+    "size": "enough waited",
+    "backlog": "the batch was full",
+    "timeout": "the delay was over",
+    "start": "it was the first of its start",
+    "once": "--once takes what is there",
     "replay": "an earlier start had planned it",
-}  # fmt: skip
+}
 
 
 def screen(document: Mapping[str, Any]) -> RenderableType:
     """Show all pipelines of a status document."""
     blocks: list[RenderableType] = []
     for name, pipeline in document["pipelines"].items():
-        blocks += [Text(""), block(name, pipeline)] if blocks else [block(name, pipeline)]
+        if blocks:
+            blocks.append(Text(""))
+        blocks.append(block(name, pipeline))
     return Group(*blocks)
 
 
 def block(name: str, pipeline: Mapping[str, Any]) -> RenderableType:
     """Show one pipeline: a headline, and a line for each thing that an operator asks."""
-    return Group(_headline(name, pipeline), labelled((f"  {label}", line) for label, line in _lines(pipeline)))
+    return Group(_headline(name, pipeline), label_grid((f"  {label}", line) for label, line in _lines(pipeline)))
 
 
-def line(name: str, pipeline: Mapping[str, Any], at: str) -> str:
-    """Put the state on one line, for a pipe or a log."""
-    lag, rates, last = pipeline["lag"], pipeline["rates"], pipeline["last_commit"]
-    parts = [at, name, f"state={pipeline['state'].replace(' ', '_')}"]
+def line(name: str, pipeline: Mapping[str, Any], time: str) -> str:
+    """Return the state on one line, for a pipe or a log. `time`: of the state."""
+    lag = pipeline["lag"]
+    rates = pipeline["rates"]
+    last = pipeline["last_commit"]
+    parts = [time, name, f"state={pipeline['state'].replace(' ', '_')}"]
     numbers = {
-        "lag_offsets": lag["offsets"], "lag_seconds": lag["seconds"],
-        "arriving_per_second": rates["arriving_per_second"], "committed_per_second": rates["committed_per_second"],
+        "lag_offsets": lag["offsets"],
+        "lag_seconds": lag["seconds"],
+        "arriving_per_second": rates["arriving_per_second"],
+        "committed_per_second": rates["committed_per_second"],
         "rate_window_seconds": rates["window_seconds"] if rates["committed_per_second"] is not None else None,
-        "catch_up_seconds": rates["catch_up_seconds"], **_limit_numbers(pipeline.get("rate_limit")),
-        "version": last and last["version"], "commit_age_seconds": pipeline["commit_age_seconds"],
+        "catch_up_seconds": rates["catch_up_seconds"],
+        **_limit_numbers(pipeline.get("rate_limit")),
+        "version": last and last["version"],
+        "commit_age_seconds": pipeline["commit_age_seconds"],
         **counts(pipeline.get("executors")),
-    }  # fmt: skip
-    parts += [f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in numbers.items()
-              if value is not None]  # fmt: skip
+    }
+    parts += [
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in numbers.items()
+        if value is not None
+    ]
     return " ".join(parts)
 
 
@@ -190,90 +239,128 @@ def _headline(name: str, pipeline: Mapping[str, Any]) -> Text:
     details = []
     driver = pipeline.get("driver")
     if pipeline["source"] == "driver":
-        bucket_counts = state in ("starting", "running", "paused", "draining")
-        details.append(f"for {span(pipeline['since_seconds'])}" if bucket_counts else "")
-        details.append(f"driver {driver['url']}" if driver else "")
+        if state in ("starting", "running", "paused", "draining"):
+            details.append(f"for {span(pipeline['since_seconds'])}")
+        if driver:
+            details.append(f"driver {driver['url']}")
     elif state == "unknown":
         missing = f"no driver answers at {driver['url']}" if driver else "no driver has announced itself"
         details.append(f"{missing}; from the table and Kafka")
     elif state == "not started":
         details.append("the table does not exist yet")
-    return head.append("  " + " · ".join(filter(None, details)), style="dim")
+    return head.append("  " + " · ".join(details), style="dim")
 
 
 def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
-    without_records = pipeline["totals"]["offsets_without_records"]
+    """Return a label and a text for each line of a pipeline. A line without a text is left out."""
+    totals = pipeline["totals"]
     lines = [
-        ("trouble", Text(pipeline["error"], style="red")) if pipeline["error"] else None,
-        ("file", config_text(pipeline["config"])) if pipeline.get("config") else None,
-        ("paused", _paused(pipeline)) if pipeline["pause"] else None,
-        ("rate limit", _limited(pipeline["rate_limit"])) if pipeline.get("rate_limit") else None,
+        ("trouble", Text(pipeline["error"] or "", style="red")),
+        ("file", config_text(pipeline.get("config"))),
+        ("paused", _pause(pipeline)),
+        ("rate limit", _rate_limit(pipeline.get("rate_limit"))),
         ("scheduling", _scheduling(pipeline.get("scheduling"))),
-        ("epoch", _epoch(pipeline)) if pipeline["epoch"] else None,
+        ("epoch", _epoch(pipeline)),
         ("lag", _lag(pipeline["lag"], pipeline["limits"])),
         ("log", _log(pipeline)),
         ("flow", _flow(pipeline["rates"])),
-        ("batch", _batch(pipeline["batch"])) if pipeline["batch"] else None,
-        ("last commit", _last(pipeline)) if pipeline["last_commit"] else None,
-        ("reason", Text(_BECAUSE.get(pipeline["last_commit"]["reason"], ""))) if pipeline["last_commit"] else None,
-        ("this start", _totals(pipeline["totals"])) if pipeline["epoch"] else None,
+        ("batch", _batch(pipeline["batch"])),
+        *_last_commit_lines(pipeline),
+    ]
+    if pipeline["epoch"]:
+        lines.append(("this start", _totals(totals)))
+    lines += [
         *route_lines(pipeline),
-        ("no record", Text(f"{plural(without_records, 'offset')} gave no record", style="yellow"))
-        if without_records
-        else None,
-        ("gaps", _gaps(pipeline["gaps"])) if pipeline["gaps"]["count"] else None,
-        ("restarts", Text(f"{plural(pipeline['restarts'], 'time')} by this driver", style="yellow"))
-        if pipeline["restarts"]
-        else None,
-        ("dead letters", _dead_letters(pipeline["totals"])) if pipeline["epoch"] else None,
-        ("buckets", _buckets(pipeline)) if pipeline["epoch"] else None,
-        *(seal_lines(pipeline) if pipeline["epoch"] else ()),
+        ("no record", _count(totals["offsets_without_records"], "offset", " gave no record")),
+        ("gaps", _gaps(pipeline["gaps"])),
+        ("restarts", _count(pipeline["restarts"], "time", " by this driver")),
+    ]
+    if pipeline["epoch"]:
+        lines += [("dead letters", _dead_letters(totals)), ("buckets", _buckets(pipeline)), *seal_lines(pipeline)]
+    lines += [
         *executor_lines(pipeline.get("executors")),
         *(("hook " + name, _hook(hook)) for name, hook in pipeline.get("hooks", {}).items()),
-        ("schemas", _schemas(pipeline["schemas"])) if pipeline["schemas"] else None,
+        ("schemas", _schemas(pipeline["schemas"])),
         ("retention", _headroom(pipeline["lag"]["headroom_seconds"])),
-        ("mirror", Text(f"failed {plural(pipeline['offset_commit_failures'], 'time')}", style="yellow"))
-        if pipeline["offset_commit_failures"]
-        else None,
     ]
-    return [entry for entry in lines if entry is not None and entry[1].plain]
+    if pipeline["offset_commit_failures"]:
+        lines.append(("mirror", Text(f"failed {plural(pipeline['offset_commit_failures'], 'time')}", style="yellow")))
+    return [(label, text) for label, text in lines if text.plain]
 
 
-def config_text(config: Mapping[str, Any]) -> Text:
-    """Return what of the configuration file is not in force; nothing where all is."""
-    wrong = f"not in force since {instant(config['read_at'])}: {config['error']}" if config["error"] else ""
-    later = f"needs a restart of the process: {', '.join(config['restart'])}" if config["restart"] else ""
-    return Text("; ".join(filter(None, (wrong, later))), "yellow")
+def _count(count: int | None, noun: str, suffix: str) -> Text:
+    """Return a count in a sentence; empty for none."""
+    if not count:
+        return Text()
+    return Text(f"{plural(count, noun)}{suffix}", style="yellow")
 
 
-def _paused(pipeline: Mapping[str, Any]) -> Text:
+def config_text(config: Mapping[str, Any] | None) -> Text:
+    """Return what of the configuration file is not in force; empty if all is, or if no file is known."""
+    if not config:
+        return Text()
+    parts = []
+    if config["error"]:
+        parts.append(f"not in force since {instant(config['read_at'])}: {config['error']}")
+    if config["restart"]:
+        parts.append(f"needs a restart of the process: {', '.join(config['restart'])}")
+    return Text("; ".join(parts), "yellow")
+
+
+def _pause(pipeline: Mapping[str, Any]) -> Text:
     pause = pipeline["pause"]
+    if not pause:
+        return Text()
     text = Text(f"since {pause['at']} by {pause['by']}", style="yellow")
-    text.append(f": {pause['reason']}" if pause["reason"] else "")
-    return text.append("; the batch under way is finished first" if pipeline["batch"] else "")
+    if pause["reason"]:
+        text.append(f": {pause['reason']}")
+    if pipeline["batch"]:
+        text.append("; the batch under way is finished first")
+    return text
 
 
-def _limited(limit: Mapping[str, Any]) -> Text:
-    override, due_s = limit["override"], limit["next_batch_in_seconds"]
-    text = Text(limit_words(limit) if override or not limit["error"] else "")
+def _rate_limit(limit: Mapping[str, Any] | None) -> Text:
+    if not limit:
+        return Text()
+    override = limit["override"]
+    text = Text()
+    if override or not limit["error"]:
+        text.append(limit_words(limit))
     if override is not None:
         text.append(f", by {override['by']} since {instant(override['at'])}")
-        text.append(f": {override['reason']}" if override["reason"] else "")
+        if override["reason"]:
+            text.append(f": {override['reason']}")
     if limit["holds"]:
-        text.append(f"; the next batch waits {span(max(0.0, due_s or 0.0))} for it, and the lag may grow", "yellow")
-    return text.append(f"{'; ' if text.plain else ''}{limit['error']}" if limit["error"] else "", "yellow")
+        wait_s = max(0.0, limit["next_batch_in_seconds"] or 0.0)
+        text.append(f"; the next batch waits {span(wait_s)} for it, and the lag may grow", "yellow")
+    if limit["error"]:
+        _append_part(text, limit["error"])
+    return text
+
+
+def _append_part(text: Text, part: str, separator: str = "; ") -> None:
+    """Append a part in yellow, behind a separator if the text has one before it."""
+    if text.plain:
+        part = separator + part
+    text.append(part, "yellow")
 
 
 def _scheduling(share: Mapping[str, Any] | None) -> Text:
     if share is None or (share["weight"], share["min_share"]) == (1, 0):
         return Text("")
-    least = f", {plural(share['min_share'], 'slot')} before others" if share["min_share"] else ""
-    return Text(f"weight {share['weight']}{least}, in pool {share['pool']}")
+    text = f"weight {share['weight']}"
+    if share["min_share"]:
+        text += f", {plural(share['min_share'], 'slot')} before others"
+    return Text(f"{text}, in pool {share['pool']}")
 
 
 def _epoch(pipeline: Mapping[str, Any]) -> Text:
-    run = f"; run {pipeline['run']}" if pipeline["run"] else ""
-    return Text(f"{pipeline['epoch']}, at {instant(pipeline['since'])}{run}")
+    if not pipeline["epoch"]:
+        return Text()
+    text = Text(f"{pipeline['epoch']}, at {instant(pipeline['since'])}")
+    if pipeline["run"]:
+        text.append(f"; run {pipeline['run']}")
+    return text
 
 
 def _lag(lag: Mapping[str, Any], limits: Mapping[str, Any]) -> Text:
@@ -283,7 +370,8 @@ def _lag(lag: Mapping[str, Any], limits: Mapping[str, Any]) -> Text:
         text = Text("none", style="green")
     else:
         text = Text(plural(lag["offsets"], "offset"), style="yellow" if is_late(lag, limits) else "")
-        text.append("" if lag["seconds"] is None else f", the oldest waits {span(lag['seconds'])}")
+        if lag["seconds"] is not None:
+            text.append(f", the oldest waits {span(lag['seconds'])}")
         worst = lag["worst"]
         if worst and len(lag["partitions"]) > 1:
             text.append(f"; worst {worst['topic']}/{worst['partition']} with {worst['offsets']:,}", style="dim")
@@ -293,44 +381,53 @@ def _lag(lag: Mapping[str, Any], limits: Mapping[str, Any]) -> Text:
 
 
 def _log(pipeline: Mapping[str, Any]) -> Text:
-    """Say how the logs are not those that the table was filled from; nothing where they are."""
+    """Return how the logs differ from those that the table was filled from; empty if they do not."""
     text = Text(pipeline.get("log_moved") or "", style="red")
     for cut in pipeline.get("log_cuts", ()):
         where = f"[{cut['start']:,}, {cut['end']:,}) of {cut['topic']}/{cut['partition']}"
-        words = f"Kafka cut a log: rows at {where}, incarnation {cut['incarnation']}, are of records that it lost"
-        text.append(f"{'; ' if text.plain else ''}{words}", style="yellow")
+        _append_part(
+            text, f"Kafka cut a log: rows at {where}, incarnation {cut['incarnation']}, are of records that it lost"
+        )
     return text
 
 
 def _flow(rates: Mapping[str, Any]) -> Text:
-    shown = [
-        f"{round(rates[key]):,} offsets/s {word}"
-        for key, word in (("arriving_per_second", "in"), ("committed_per_second", "out"))
-        if rates[key] is not None
-    ]
-    if not shown:
+    flows = []
+    if rates["arriving_per_second"] is not None:
+        flows.append(f"{round(rates['arriving_per_second']):,} offsets/s in")
+    if rates["committed_per_second"] is not None:
+        flows.append(f"{round(rates['committed_per_second']):,} offsets/s out")
+    if not flows:
         return Text("")
-    text = Text(f"{', '.join(shown)}, mean of {span(rates['window_seconds'])}")
-    return text.append("" if rates["catch_up_seconds"] is None else f"; caught up in {span(rates['catch_up_seconds'])}")
+    text = Text(f"{', '.join(flows)}, mean of {span(rates['window_seconds'])}")
+    if rates["catch_up_seconds"] is not None:
+        text.append(f"; caught up in {span(rates['catch_up_seconds'])}")
+    return text
 
 
-def _batch(batch: Mapping[str, Any]) -> Text:
-    offsets = "" if batch["offsets"] is None else f" with {plural(batch['offsets'], 'offset')}"
-    return Text(
-        f"{batch['number']}{offsets}, {batch['phase']} for {span(batch['phase_seconds'])}"
-        f" (began {span(batch['seconds'])} ago)"
-    )
+def _batch(batch: Mapping[str, Any] | None) -> Text:
+    if not batch:
+        return Text()
+    text = Text(str(batch["number"]))
+    if batch["offsets"] is not None:
+        text.append(f" with {plural(batch['offsets'], 'offset')}")
+    phase = f"{batch['phase']} for {span(batch['phase_seconds'])}"
+    return text.append(f", {phase} (began {span(batch['seconds'])} ago)")
 
 
-def _last(pipeline: Mapping[str, Any]) -> Text:
-    last = pipeline["last_commit"]
-    parts = [
-        plural(last["rows"], "row"), plural(last["files"], "file") if last["files"] is not None else "",
-        show_size(last["bytes"]) + ("" if last["seconds"] is None else f" in {span(last['seconds'])}"),
-    ]  # fmt: skip
-    return Text(
-        f"version {last['version']}, {span(pipeline['commit_age_seconds'])} ago: {', '.join(filter(None, parts))}"
-    )
+def _last_commit_lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
+    """Return the lines about the last commit and the reason why it came when it did; none without a commit."""
+    commit = pipeline["last_commit"]
+    if not commit:
+        return []
+    text = Text(f"version {commit['version']}, {span(pipeline['commit_age_seconds'])} ago: ")
+    text.append(plural(commit["rows"], "row"))
+    if commit["files"] is not None:
+        text.append(f", {plural(commit['files'], 'file')}")
+    text.append(f", {show_size(commit['bytes'])}")
+    if commit["seconds"] is not None:
+        text.append(f" in {span(commit['seconds'])}")
+    return [("last commit", text), ("reason", Text(_BECAUSE.get(commit["reason"], "")))]
 
 
 def _totals(totals: Mapping[str, Any]) -> Text:
@@ -342,6 +439,8 @@ def _totals(totals: Mapping[str, Any]) -> Text:
 
 
 def _gaps(gaps: Mapping[str, Any]) -> Text:
+    if not gaps["count"]:
+        return Text()
     text = Text(f"{plural(gaps['count'], 'gap')} with {plural(gaps['offsets'], 'lost offset')}", style="bold red")
     if (last := gaps["last"]) is not None:
         text.append(f"; the last at {instant(last['at'])}, {ranges(last['ranges'], _GAP_RANGES)} ({last['cause']})")
@@ -349,50 +448,61 @@ def _gaps(gaps: Mapping[str, Any]) -> Text:
 
 
 def _dead_letters(totals: Mapping[str, Any]) -> Text:
-    records, by_rule = totals["records"], totals.get("dead_letters_by_rule", 0)
-    bad = records["dead_letters"] + records["quarantined"]
-    if not bad:
+    records = totals["records"]
+    by_rule = totals.get("dead_letters_by_rule", 0)
+    without_row = records["dead_letters"] + records["quarantined"]
+    if not without_row:
         return Text("none", style="green")
-    share = bad / max(1, records["read"])
+    share = without_row / max(1, records["read"])
+    percent = f"{share:.2g}" if share < _SHARE_SMALL else f"{share:.2%}"
     style = "bold red" if failed_records(totals) > FAILED_BAD * records["read"] else "yellow"
-    ruled = f" ({by_rule:,} by a rule)" if by_rule else ""
-    text = Text(f"{records['dead_letters']:,}{ruled}, and {records['quarantined']:,} quarantined", style=style)
-    return text.append(f": {share:.2g} of all read" if share < 0.0001 else f": {share:.2%} of all read")  # noqa: PLR2004
+    text = Text(f"{records['dead_letters']:,}", style=style)
+    if by_rule:
+        text.append(f" ({by_rule:,} by a rule)")
+    return text.append(f", and {records['quarantined']:,} quarantined: {percent} of all read")
 
 
 def _buckets(pipeline: Mapping[str, Any]) -> Text:
-    delay = pipeline["event_time_newest_age_seconds"]
-    newest = "" if delay is None else f", newest event {span(delay)} ago" if delay >= 0 else (
-        f", newest event {span(-delay)} ahead"
-    )  # fmt: skip
-    return Text(f"{pipeline['buckets']:,} with rows{newest}")
+    text = Text(f"{pipeline['buckets']:,} with rows")
+    age_s = pipeline["event_time_newest_age_seconds"]
+    if age_s is None:
+        return text
+    if age_s < 0:
+        return text.append(f", newest event {span(-age_s)} ahead")
+    return text.append(f", newest event {span(age_s)} ago")
 
 
 def _hook(hook: Mapping[str, Any]) -> Text:
     text = Text(f"{hook['delivered']:,} delivered")
     if hook["waiting"]:
-        age = (
-            "" if hook["oldest_waiting_seconds"] is None else f", the oldest for {span(hook['oldest_waiting_seconds'])}"
-        )
-        text.append(f", {hook['waiting']:,} waiting{age}", style="yellow" if hook["error"] else "")
+        waiting = f", {hook['waiting']:,} waiting"
+        if hook["oldest_waiting_seconds"] is not None:
+            waiting += f", the oldest for {span(hook['oldest_waiting_seconds'])}"
+        text.append(waiting, style="yellow" if hook["error"] else "")
     if hook["error"]:
         text.append(f"; {hook['error']}", style="red")
     return text
 
 
-def _schemas(schemas: Mapping[str, int]) -> Text:
+def _schemas(schemas: Mapping[str, int] | None) -> Text:
+    if not schemas:
+        return Text()
     text = Text(
         ", ".join(f"{n} decoded {_DECODED.get(name, name)}" for name, n in schemas.items() if n and name != "rejected")
     )
     if schemas["rejected"]:
-        text.append(f"{', ' if text.plain else ''}{schemas['rejected']} rejected", style="yellow")
+        _append_part(text, f"{schemas['rejected']} rejected", ", ")
     return text
 
 
 def _headroom(seconds: float | None) -> Text:
     if seconds is None:
         return Text("")
-    style = "bold red" if seconds < HEADROOM_BAD_S else "yellow" if seconds < HEADROOM_LOW_S else ""
+    style = ""
+    if seconds < HEADROOM_BAD_S:
+        style = "bold red"
+    elif seconds < HEADROOM_LOW_S:
+        style = "yellow"
     if seconds < 0:
         return Text(f"over since {span(-seconds)}: records are being lost", style=style)
     return Text(f"takes the oldest that waits in {span(seconds)}", style=style)

@@ -23,14 +23,20 @@ from rich.text import Text
 
 from writer.core.text import instant as text_instant
 
-_PIPE_WIDTH = 160  # columns without a terminal
+# The width without a terminal.
+_PIPE_WIDTH = 160
 _GAP = "  "
-_FOLDINGS_MAX = 4  # tries to make a table fit
-_TITLE_MIN = 4  # columns that a title is folded to
-_WORDS_MIN = 8  # columns that words keep beside numbers that fill the line
-_TYPE = 13  # columns of a type, at most
+# Attempts to make a table fit.
+_FOLDINGS_MAX = 4
+# A title is folded to this width at least.
+_TITLE_MIN = 4
+# Words keep this width beside numbers that fill the line.
+_WORDS_MIN = 8
+# The largest width of a type.
+_TYPE = 13
 _SHORT_TYPES = {"timestamp[us, tz=UTC]": "timestamp", "date32[day]": "date"}
-_INSTANT = 27  # columns of an instant to the millisecond
+# The width of an instant to the millisecond.
+_INSTANT = 27
 
 
 def console() -> Console:
@@ -40,8 +46,8 @@ def console() -> Console:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
-    return Console(highlight=False, width=wide)
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, width=None if has_width else _PIPE_WIDTH)
 
 
 def emit(document: object) -> None:
@@ -59,13 +65,13 @@ def _print_json(document: object, indent: int | None) -> None:
     sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=indent) + "\n")
 
 
-def show(what: RenderableType, out: Console) -> None:
+def show(renderable: RenderableType, out: Console) -> None:
     """Print; without a terminal, no line ends in blanks."""
     if out.is_terminal:
-        out.print(what, crop=False)
+        out.print(renderable, crop=False)
         return
     with out.capture() as captured:
-        out.print(what, crop=False)
+        out.print(renderable, crop=False)
     out.out("\n".join(line.rstrip() for line in captured.get().splitlines()), highlight=False)
 
 
@@ -87,29 +93,37 @@ class NumberTable(Table):
         width = max(options.max_width, needed)
         narrower = options.update(max_width=width)
         for _ in range(_FOLDINGS_MAX):
-            found = [one for one in super().__rich_console__(console, narrower) if isinstance(one, Segment)]
-            excess = max(map(Segment.get_line_length, Segment.split_lines(found))) - width
-            if excess <= 0 or narrower.max_width - excess < needed // 2:  # it fits, or never will
+            segments = [
+                segment for segment in super().__rich_console__(console, narrower) if isinstance(segment, Segment)
+            ]
+            excess = max(map(Segment.get_line_length, Segment.split_lines(segments))) - width
+            # It fits, or never will.
+            if excess <= 0 or narrower.max_width - excess < needed // 2:
                 break
             narrower = narrower.update(max_width=narrower.max_width - excess)
-        return found
+        return segments
 
 
-def ruled(*titles: str, left: int = 1, gap: int = 2, title: str | None = None) -> Table:
+def ruled_table(*titles: str, left: int = 1, gap: int = 2, title: str | None = None) -> Table:
     """Return a table with a rule under its titles, for a page that is shown whole; the first `left` columns are words.
 
     Words that are too long are folded; numbers are neither folded nor cut.
     """
     table = NumberTable(
-        box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False,
-        title=title, title_justify="left", title_style="bold",
-    )  # fmt: skip
-    for at, name in enumerate(titles):
-        table.add_column(name, justify="left" if at < left else "right", overflow="fold", min_width=_TITLE_MIN)
+        box=box.SIMPLE_HEAD,
+        padding=(0, gap, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+    )
+    for number, name in enumerate(titles):
+        table.add_column(name, justify="left" if number < left else "right", overflow="fold", min_width=_TITLE_MIN)
     return table
 
 
-def labelled(rows: Iterable[tuple[str, str | Text]], gap: int = 2) -> Table:
+def label_grid(rows: Iterable[tuple[str, str | Text]], gap: int = 2) -> Table:
     """Return a grid of labels, and beside each a text that is folded within its own column."""
     grid = Table.grid(padding=(0, gap, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
@@ -139,7 +153,8 @@ class TextTable:
     """Rows under columns, printed as they come. The first rows settle the widths, so that later ones line up."""
 
     def __init__(self, out: Console, columns: Sequence[Column]) -> None:
-        self._out, self._columns = out, columns
+        self._out = out
+        self._columns = columns
         self._widths: list[int] = []
 
     def add(self, rows: Sequence[Sequence[str | Text]]) -> None:
@@ -153,36 +168,44 @@ class TextTable:
         if self._widths:
             return
         titles = [column.title for column in self._columns]
-        self._widths = [
-            min(width, column.width_max) if not column.right else width
-            for i, column in enumerate(self._columns)
-            for width in [max(column.width_min, *_lengths(i, [titles, *rows]))]
-        ]
+        for number, column in enumerate(self._columns):
+            width = max(column.width_min, *_lengths(number, [titles, *rows]))
+            if not column.right:
+                width = min(width, column.width_max)
+            self._widths.append(width)
         self._narrow()
         self._print([Text(title, "bold") for title in titles])
 
     def _narrow(self) -> None:
         """Take what the line does not hold from the columns of words, the widest first. Numbers keep their width."""
         last = len(self._columns) - 1
-        words = [at for at, column in enumerate(self._columns) if not column.right and at < last]
-        rest = 0 if self._columns[last].right else self._widths[last] - min(self._widths[last], _WORDS_MIN)
-        excess = sum(self._widths) + len(_GAP) * last - rest - self._out.width
-        while excess > 0 and words and self._widths[widest := max(words, key=self._widths.__getitem__)] > _WORDS_MIN:
+        text_columns = [number for number, column in enumerate(self._columns) if not column.right and number < last]
+        # The last column of words takes what is left of the line.
+        shrinkable = 0
+        if not self._columns[last].right:
+            shrinkable = max(0, self._widths[last] - _WORDS_MIN)
+        excess = sum(self._widths) + len(_GAP) * last - shrinkable - self._out.width
+        while excess > 0 and text_columns:
+            widest = max(text_columns, key=self._widths.__getitem__)
+            if self._widths[widest] <= _WORDS_MIN:
+                break
             self._widths[widest] -= 1
             excess -= 1
 
     def _print(self, row: Sequence[str | Text]) -> None:
         line = Text()
-        for at, (cell, column, width) in enumerate(zip(row, self._columns, self._widths, strict=False)):
+        for number, (cell, column, width) in enumerate(zip(row, self._columns, self._widths, strict=False)):
             text = cell.copy() if isinstance(cell, Text) else Text(cell, column.style)
-            if at == len(row) - 1 and not column.right:
+            if number == len(row) - 1 and not column.right:
                 text.truncate(max(self._out.width - line.cell_len, _WORDS_MIN), overflow="ellipsis")
                 line.append_text(text)
                 break
-            if cell_len(text.plain) > width and not column.right:
-                text.truncate(width, overflow="ellipsis")
-            blank = " " * (width - cell_len(text.plain))
-            line.append_text(Text(blank) + text if column.right else text + Text(blank))
+            if column.right:
+                line.append(" " * (width - cell_len(text.plain)))
+                line.append_text(text)
+            else:
+                text.truncate(width, overflow="ellipsis", pad=True)
+                line.append_text(text)
             line.append(_GAP)
         line.rstrip()
         self._out.print(line, no_wrap=True, crop=False, soft_wrap=True)
@@ -197,11 +220,11 @@ def hanging(out: Console, head: str, text: str, style: str = "") -> None:
     out.print(Text(head).append(blank.join(parts), style), soft_wrap=True)
 
 
-def _lengths(at: int, rows: Sequence[Sequence[str | Text]]) -> Iterator[int]:
+def _lengths(number: int, rows: Sequence[Sequence[str | Text]]) -> Iterator[int]:
     """Lengths of the cells of a column, those that take the rest of a line but for the last column left out."""
     for row in rows:
-        if at < len(row) - 1 or at == len(rows[0]) - 1 == len(row) - 1:
-            yield cell_len(str(row[at]))
+        if number < len(row) - 1 or number == len(rows[0]) - 1 == len(row) - 1:
+            yield cell_len(str(row[number]))
 
 
 def sentence(out: Console, text: str, style: str = "") -> None:
@@ -235,7 +258,9 @@ def cell(value: Any, width: int) -> Text:
             text = json.dumps(plain(value), ensure_ascii=False)
         case _:
             text = str(plain(value))
-    return Text(text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…")
+    if cell_len(text) > width:
+        text = set_cell_size(text, width - 1) + "…"
+    return Text(text)
 
 
 def visible(value: bytes) -> str:
@@ -256,7 +281,9 @@ def short_type(kind: pa.DataType) -> str:
     """Return a short name of a table type."""
     text = _SHORT_TYPES.get(str(kind), str(kind))
     text = re.sub(r"decimal128\((\d+), (\d+)\)", r"decimal(\1,\2)", text).replace("element: ", "").replace("item: ", "")
-    return text if len(text) <= _TYPE else text.partition("<")[0][:_TYPE]
+    if len(text) > _TYPE:
+        text = text.partition("<")[0][:_TYPE]
+    return text
 
 
 def plain(value: Any) -> Any:

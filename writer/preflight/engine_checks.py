@@ -14,63 +14,79 @@ from writer.core.text import plural
 from writer.engines.types import of_records
 from writer.preflight.finding import Finding, doubtful, good
 
-_NAMED = 3  # columns in a sentence
+# A sentence names at most as many columns.
+_NAMED_MAX = 3
 
 
 @dataclass(frozen=True)
 class _Trap:
     """A kind of column, and what some readers cannot do with it."""
 
-    readers: dict[Reader, tuple[str, ...]]  # reader → formats
+    # The formats of a table that each reader cannot read.
+    formats: dict[Reader, tuple[str, ...]]
     columns: Callable[[pa.DataType], bool]
-    widened: bool  # it takes a widened column; `reject` keeps it away
+    # Only a column that was widened is affected; `schemas.widen: reject` avoids it.
+    widened: bool
     message: str
 
 
 _TRAPS = (
     _Trap(
-        {"trino": ("delta", "parquet"), "presto": ("delta", "parquet")}, pa.types.is_float32, widened=True,
+        {"trino": ("delta", "parquet"), "presto": ("delta", "parquet")},
+        pa.types.is_float32,
+        widened=True,
         message="a predicate fails over older files once a float column is double",
     ),
     _Trap(
-        {"spark": ("delta", "parquet")}, pa.types.is_decimal, widened=True,
+        {"spark": ("delta", "parquet")},
+        pa.types.is_decimal,
+        widened=True,
         message="a predicate fails over older files once a decimal has more digits",
     ),
     _Trap(
-        {"druid": ("delta",)}, pa.types.is_decimal, widened=True,
+        {"druid": ("delta",)},
+        pa.types.is_decimal,
+        widened=True,
         message="its Delta input source fails once a decimal has more digits",
     ),
     _Trap(
-        {"druid": ("delta",)}, of_records, widened=False, message="its Delta input source fails over a list of records",
+        {"druid": ("delta",)},
+        of_records,
+        widened=False,
+        message="its Delta input source fails over a list of records",
     ),
     _Trap(
-        {"presto": ("delta",)}, pa.types.is_struct, widened=False,
+        {"presto": ("delta",)},
+        pa.types.is_struct,
+        widened=False,
         message="a query of a field fails where its struct is null in some rows",
     ),
-)  # fmt: skip
+)
 
 
 def readers(pipeline: Pipeline, columns: pa.Schema) -> Finding:
     """Return which of the table's readers will trip over which columns."""
-    message = list(_traps(pipeline, columns))
-    if not message:
-        return good("readers", f"{', '.join(pipeline.table.readers) or 'none'}: nothing that they cannot read")
+    traps = list(_traps(pipeline, columns))
+    if not traps:
+        return good("readers", f"{', '.join(pipeline.table.readers) or 'none'}: they can read every column")
     fix = "Set table.readers to the engines that will read it; docs/ENGINES.md says what each can."
-    if any(trap.widened for trap, _ in message):
+    if any(trap.widened for trap, _ in traps):
         fix = "Set schemas.widen to reject, or " + fix[0].lower() + fix[1:]
-    return doubtful("readers", "; ".join(text for _, text in message), fix)
+    return doubtful("readers", "; ".join(text for _, text in traps), fix)
 
 
 def _traps(pipeline: Pipeline, columns: pa.Schema) -> Iterator[tuple[_Trap, str]]:
-    table, widens = pipeline.table, pipeline.schemas.widen == "in_place"
+    table = pipeline.table
+    widens = pipeline.schemas.widen == "in_place"
     for trap in _TRAPS:
         names = [field.name for field in columns if trap.columns(field.type)]
-        hit = [reader for reader in table.readers if table.format in trap.readers.get(reader, ())]
-        if names and hit and (widens or not trap.widened):
-            yield trap, f"{', '.join(hit)}: {trap.message} ({_listed(names)})"
+        readers = [reader for reader in table.readers if table.format in trap.formats.get(reader, ())]
+        if names and readers and (widens or not trap.widened):
+            yield trap, f"{', '.join(readers)}: {trap.message} ({_join_names(names)})"
 
 
-def _listed(names: Iterable[str]) -> str:
-    found = list(names)
-    more = len(found) - _NAMED
-    return ", ".join(found[:_NAMED]) + (f" and {plural(more, 'column')} more" if more > 0 else "")
+def _join_names(names: Iterable[str]) -> str:
+    listed = list(names)
+    text = ", ".join(listed[:_NAMED_MAX])
+    more = len(listed) - _NAMED_MAX
+    return f"{text} and {plural(more, 'column')} more" if more > 0 else text

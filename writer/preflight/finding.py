@@ -7,7 +7,8 @@ from typing import Any, Final, Literal
 
 Status = Literal["ok", "warning", "failed", "not_checked"]
 MARKS: Final[Mapping[Status, str]] = MappingProxyType({"ok": "✓", "warning": "!", "failed": "✗", "not_checked": "-"})
-PLAIN_MARKS: Final[Mapping[Status, str]] = MappingProxyType({**MARKS, "ok": "+", "failed": "x"})  # without Unicode
+# For a terminal without Unicode.
+PLAIN_MARKS: Final[Mapping[Status, str]] = MappingProxyType({**MARKS, "ok": "+", "failed": "x"})
 
 
 @dataclass(frozen=True)
@@ -22,35 +23,35 @@ class Finding:
 
     def document(self) -> dict[str, Any]:
         """Return the finding as JSON values."""
-        found = asdict(self)
-        return {name: found[name] for name in ("check", "pipeline", "status", "message", "fix")}
+        fields = asdict(self)
+        return {name: fields[name] for name in ("check", "pipeline", "status", "message", "fix")}
 
 
 def good(check: str, message: str) -> Finding:
-    """As it should be."""
+    """Return the finding that all is as it should be."""
     return Finding(check, "ok", message)
 
 
 def doubtful(check: str, message: str, fix: str = "") -> Finding:
-    """The writer runs, but a person should know."""
+    """Return the finding that the writer runs, but a person should know."""
     return Finding(check, "warning", message, fix)
 
 
 def wrong(check: str, message: str, fix: str) -> Finding:
-    """The writer would not run, or would write nothing but dead letters."""
+    """Return the finding that the writer would not run, or would write nothing but dead letters."""
     return Finding(check, "failed", message, fix)
 
 
 def failure(check: str, error: Exception) -> Finding:
-    """Split an error's sentence into the problem and the fix at its end."""
+    """Return an error as a finding: its sentence is split into the problem and the fix at its end."""
     text = str(error)
     for mark in (". ", "; "):
-        what, found, fix = text.rpartition(mark)
-        if found:
-            return wrong(check, what, f"{fix[0].upper()}{fix[1:].removesuffix('.')}.".replace("?.", "?"))
+        problem, separator, fix = text.rpartition(mark)
+        if separator:
+            return wrong(check, problem, f"{fix[0].upper()}{fix[1:].removesuffix('.')}.".replace("?.", "?"))
     return wrong(check, text, "")
 
 
-def skipped(check: str, why: str) -> Finding:
-    """A check that did not run, because another failed or because it was not requested."""
+def not_checked(check: str, why: str) -> Finding:
+    """Return the finding of a check that did not run: another failed, or it was not requested."""
     return Finding(check, "not_checked", f"not checked: {why}")

@@ -22,18 +22,19 @@ from writer.schemas.registry import SchemaSource, source
 from writer.schemas.subjects import full_name
 from writer.specs.spec import Spec, spec_of
 
-_NOT_REGISTERED = 0  # no registry gives this id
+# No registry gives this id.
+_NOT_REGISTERED = 0
 _FIXES = {
     "dead_letter": "Give the field a type that fits, or another name; docs/SCHEMAS.md has the rules.",
     "spec": "Keep what the spec names, or change the spec before the schema is registered; docs/SPECS.md.",
     "quarantined": "Keep the field, or set event_time.field to one that every schema has.",
 }
-_EVERY, _SPECCED = (
-    "Every record of it becomes a row.",
-    "Every record of it becomes a row, unless the spec says otherwise.",
-)
-_HEAD = 9  # columns for what happens
-_NAME_MIN = 16  # columns for a column's name
+_EVERY_RECORD = "Every record of it becomes a row."
+_EVERY_UNLESS_SPEC = "Every record of it becomes a row, unless the spec says otherwise."
+# Columns of a terminal line for the effect.
+_HEAD = 9
+# Columns of a terminal line for a column's name, at least.
+_NAME_MIN = 16
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,13 @@ class SchemaEffect:
     """One thing that a schema does, or that is done to its records, at a column or a place inside one."""
 
     effect: Literal["adds", "widens", "casts", "renames", "lacks"]
-    column: str  # dotted
-    was: str | None = None  # type, or name of the field
+    # Its dotted name.
+    column: str
+    # A type, or the name of a field.
+    was: str | None = None
     now: str | None = None
-    value: Any = None  # what records without the field have there
+    # What records without the field get.
+    value: Any = None
 
 
 def plan(config: Config, name: str | None, *, schema_id: int | None, file: Path | None, as_json: bool) -> int:
@@ -52,20 +56,27 @@ def plan(config: Config, name: str | None, *, schema_id: int | None, file: Path 
     name = config.one(name)
     if (schema_id is None) == (file is None):
         raise ConfigError("name one schema: --id N for one of the registry, or --file schema.avsc")
-    known = source(config.registry)
+    schemas = source(config.registry)
     if file is None:
         assert schema_id is not None
-        number, text, shown = schema_id, known.schema(schema_id), f"schema id {schema_id}"
+        number = schema_id
+        text = schemas.schema(schema_id)
+        label = f"schema id {schema_id}"
     else:
-        number, text, shown = _NOT_REGISTERED, _read(file), str(file)
-    before = opened(name, config, SourceWithout(known, number), checked=False).plan
+        number = _NOT_REGISTERED
+        text = _read(file)
+        label = str(file)
+    before = opened(name, config, SourceWithout(schemas, number), checked=False).plan
     after = before.extend(number, text)
-    found = after.schemas[number]
-    effects = [] if isinstance(found, RejectedSchema) else list(_effects(before, after, found))
-    spec = SpecEffect.of(spec_of(before.specs, full_name(text)), before, after, found)
+    planned = after.schemas[number]
+    spec = SpecEffect.of(spec_of(before.specs, full_name(text)), before, after, planned)
     time_field = config.pipelines[name].event_time.field
-    times = isinstance(found, RejectedSchema) or _has(after.input_of(found), time_field)
-    verdict = Verdict(name, shown, before, found, effects, time_field, spec, has_time=times)
+    if isinstance(planned, RejectedSchema):
+        verdict = Verdict(name, label, before, planned, [], time_field, spec)
+    else:
+        effects = list(_effects(before, after, planned))
+        has_time = _has(after.input_of(planned), time_field)
+        verdict = Verdict(name, label, before, planned, effects, time_field, spec, has_time=has_time)
     if as_json:
         tables.emit_whole(_document(verdict))
     else:
@@ -78,24 +89,27 @@ class SpecEffect:
     """What the spec of its record makes of a schema."""
 
     name: str
-    adds: list[str]  # columns of the table that it adds or widens, with their types
-    leaves_out: list[str]  # columns of the record that do not come to the table under their names
+    # Columns that the table gets or that become wider, with their types.
+    adds: list[str]
+    # Columns of the record that the table does not have under their names.
+    leaves_out: list[str]
 
     @classmethod
     def of(
-        cls, spec: Spec | None, before: SchemaPlan, after: SchemaPlan, found: WriterSchema | RejectedSchema
+        cls, spec: Spec | None, before: SchemaPlan, after: SchemaPlan, schema: WriterSchema | RejectedSchema
     ) -> "SpecEffect | None":
         """Compare the columns of the table before and after; None where no spec is of the record."""
         if spec is None:
             return None
-        if isinstance(found, RejectedSchema):
+        if isinstance(schema, RejectedSchema):
             return cls(spec.name, [], [])
-        grown = _grown((), pa.struct(list(before.columns)), pa.struct(list(after.columns)), {})
-        made = after.shaped[found.shaped].step.columns.names
+        changes = _type_changes((), pa.struct(list(before.columns)), pa.struct(list(after.columns)), {})
+        produced = after.shaped[schema.shaped].step.columns.names
         return cls(
-            spec.name, [f"{one.column} ({one.now})" for one in grown],
-            [name for name in after.shaped[found.shaped].input.columns.names if name not in made],
-        )  # fmt: skip
+            spec.name,
+            [f"{change.column} ({change.now})" for change in changes],
+            [name for name in after.shaped[schema.shaped].input.columns.names if name not in produced],
+        )
 
 
 @dataclass(frozen=True)
@@ -103,19 +117,23 @@ class Verdict:
     """The effects of a schema."""
 
     pipeline: str
-    shown: str  # which schema it is
+    # How the schema was named in the command.
+    label: str
     before: SchemaPlan
-    found: WriterSchema | RejectedSchema
+    planned: WriterSchema | RejectedSchema
     effects: list[SchemaEffect]
-    event_time: str  # its field
-    spec: SpecEffect | None = None  # None: its record has none
-    has_time: bool = True  # the columns of which its event times are read have the field
+    # The field with the event time.
+    event_time: str
+    # None: the record has no spec.
+    spec: SpecEffect | None = None
+    # Whether the columns that event times are read from have the field.
+    has_time: bool = True
 
     @property
     def reason(self) -> str | None:
         """Why its records would not become rows; None when they would."""
-        if isinstance(self.found, RejectedSchema):
-            return self.found.reason.removeprefix(f"schema id {_NOT_REGISTERED}: ")
+        if isinstance(self.planned, RejectedSchema):
+            return self.planned.reason.removeprefix(f"schema id {_NOT_REGISTERED}: ")
         lacks = f"it lacks {self.event_time!r}, the event time, which has no default"
         if not self.has_time:
             return lacks
@@ -130,14 +148,14 @@ class Verdict:
         """What its records become."""
         if self.reason is None:
             return "row"
-        return "dead_letter" if isinstance(self.found, RejectedSchema) else "quarantined"
+        return "dead_letter" if isinstance(self.planned, RejectedSchema) else "quarantined"
 
     @property
     def decoder(self) -> str | None:
         """What reads its records; None when nothing does."""
-        if isinstance(self.found, RejectedSchema):
+        if isinstance(self.planned, RejectedSchema):
             return None
-        return "native" if self.found.native else "single"
+        return "native" if self.planned.native else "single"
 
 
 @dataclass(frozen=True)
@@ -168,87 +186,90 @@ def _effects(before: SchemaPlan, after: SchemaPlan, schema: WriterSchema) -> Ite
     """Yield the effects on the table; where a spec shapes the record, those on the columns that the spec sees."""
     if not schema.shaped:
         return effects_of(before, after, schema)
-    known = before.shaped.get(schema.shaped)
-    given = SchemaPlan(pa.schema([])) if known is None else known.input
-    return effects_of(given, after.shaped[schema.shaped].input, schema)
+    shaped = before.shaped.get(schema.shaped)
+    columns = SchemaPlan(pa.schema([])) if shaped is None else shaped.input
+    return effects_of(columns, after.shaped[schema.shaped].input, schema)
 
 
 def effects_of(before: SchemaPlan, after: SchemaPlan, schema: WriterSchema) -> Iterator[SchemaEffect]:
     """Yield how the columns grew, then what is done to the schema's records to fill them."""
-    defaults = {place: found[0].as_py() for place, found in after.reader.defaults.items()}
-    yield from _grown((), pa.struct(list(before.columns)), pa.struct(list(after.columns)), defaults)
+    defaults = {path: default[0].as_py() for path, default in after.reader.defaults.items()}
+    yield from _type_changes((), pa.struct(list(before.columns)), pa.struct(list(after.columns)), defaults)
     fields = avro.table_fields(avro.parse(schema.rows_text))
     sources = {column: name for name, column in schema.columns.items()}
     for column in after.columns:
-        place = (column.name,)
+        path = (column.name,)
         name = sources.get(column.name)
         if name is None:
-            yield SchemaEffect("lacks", column.name, now=_type(column.type), value=defaults.get(place))
+            yield SchemaEffect("lacks", column.name, now=_type(column.type), value=defaults.get(path))
         else:
-            yield from _renamed(place, name)
-            yield from _Filling(after, schema, defaults).at(place, fields[name], column.type)
+            yield from _rename_effects(path, name)
+            yield from _FillEffects(after, schema, defaults).compare(path, fields[name], column.type)
 
 
-def _grown(place: Place, had: pa.DataType, now: pa.DataType, defaults: Mapping[Place, Any]) -> Iterator[SchemaEffect]:
-    if had == now:
+def _type_changes(
+    path: Place, before: pa.DataType, after: pa.DataType, defaults: Mapping[Place, Any]
+) -> Iterator[SchemaEffect]:
+    if before == after:
         return
-    if pa.types.is_struct(now):
-        for part in now:
-            inside = (*place, part.name)
-            if part.name in had.names:
-                yield from _grown(inside, had.field(part.name).type, part.type, defaults)
+    if pa.types.is_struct(after):
+        for member in after:
+            inside = (*path, member.name)
+            if member.name in before.names:
+                yield from _type_changes(inside, before.field(member.name).type, member.type, defaults)
             else:
-                yield SchemaEffect("adds", ".".join(inside), now=_type(part.type), value=defaults.get(inside))
-    elif pa.types.is_list(now):
-        yield from _grown((*place, "element"), had.value_type, now.value_type, defaults)
-    elif pa.types.is_map(now):
-        yield from _grown((*place, "value"), had.item_type, now.item_type, defaults)
+                yield SchemaEffect("adds", ".".join(inside), now=_type(member.type), value=defaults.get(inside))
+    elif pa.types.is_list(after):
+        yield from _type_changes((*path, "element"), before.value_type, after.value_type, defaults)
+    elif pa.types.is_map(after):
+        yield from _type_changes((*path, "value"), before.item_type, after.item_type, defaults)
     else:
-        yield SchemaEffect("widens", ".".join(place), _type(had), _type(now))
+        yield SchemaEffect("widens", ".".join(path), _type(before), _type(after))
 
 
-def _renamed(place: Place, name: str) -> Iterator[SchemaEffect]:
-    if name != place[-1]:
-        yield SchemaEffect("renames", ".".join(place), was=name)
+def _rename_effects(path: Place, name: str) -> Iterator[SchemaEffect]:
+    if name != path[-1]:
+        yield SchemaEffect("renames", ".".join(path), was=name)
 
 
 @dataclass(frozen=True)
-class _Filling:
+class _FillEffects:
     """What is done to values of a schema, at each place of the table."""
 
     plan: SchemaPlan
     schema: WriterSchema
     defaults: Mapping[Place, Any]
 
-    def at(self, place: Place, writes: pa.DataType, kind: pa.DataType) -> Iterator[SchemaEffect]:
-        """Compare what the schema writes with what the place holds."""
-        wrapped = self.schema.seams.wrapped.get(place)
+    def compare(self, path: Place, written: pa.DataType, column_type: pa.DataType) -> Iterator[SchemaEffect]:
+        """Yield the effects where the type that the schema writes is not the type of the column at a path."""
+        wrapped = self.schema.seams.wrapped.get(path)
         if wrapped is not None:
-            yield from self.at((*place, wrapped), writes, kind.field(wrapped).type)
-        elif pa.types.is_struct(kind):
-            yield from self._members(place, writes, kind)
-        elif pa.types.is_list(kind):
-            yield from self.at((*place, "element"), writes.value_type, kind.value_type)
-        elif pa.types.is_map(kind):
-            yield from self.at((*place, "value"), writes.item_type, kind.item_type)
-        elif writes != kind:
-            yield SchemaEffect("casts", ".".join(place), _type(writes), _type(kind))
+            yield from self.compare((*path, wrapped), written, column_type.field(wrapped).type)
+        elif pa.types.is_struct(column_type):
+            yield from self._members(path, written, column_type)
+        elif pa.types.is_list(column_type):
+            yield from self.compare((*path, "element"), written.value_type, column_type.value_type)
+        elif pa.types.is_map(column_type):
+            yield from self.compare((*path, "value"), written.item_type, column_type.item_type)
+        elif written != column_type:
+            yield SchemaEffect("casts", ".".join(path), _type(written), _type(column_type))
 
-    def _members(self, place: Place, writes: pa.StructType, kind: pa.StructType) -> Iterator[SchemaEffect]:
-        sources = self.schema.seams.members.get(place, {name: name for name in writes.names})
-        is_union = any(known[:-1] == place for known in self.plan.reader.branches)
-        for part in kind:
-            inside = (*place, part.name)
+    def _members(self, path: Place, written: pa.StructType, column_type: pa.StructType) -> Iterator[SchemaEffect]:
+        sources = self.schema.seams.members.get(path, {name: name for name in written.names})
+        is_union = any(branch[:-1] == path for branch in self.plan.reader.branches)
+        for part in column_type:
+            inside = (*path, part.name)
             if part.name in sources:
-                yield from () if is_union else _renamed(inside, sources[part.name])
-                yield from self.at(inside, writes.field(sources[part.name]).type, part.type)
+                if not is_union:
+                    yield from _rename_effects(inside, sources[part.name])
+                yield from self.compare(inside, written.field(sources[part.name]).type, part.type)
             elif not is_union:
                 yield SchemaEffect("lacks", ".".join(inside), now=_type(part.type), value=self.defaults.get(inside))
 
 
-def _type(kind: pa.DataType) -> str:
+def _type(data_type: pa.DataType) -> str:
     """Name a type as docs/TYPES.md does."""
-    return str(kind).replace("[us, tz=UTC]", "").replace("[day]", "").replace("element: ", "")
+    return str(data_type).replace("[us, tz=UTC]", "").replace("[day]", "").replace("element: ", "")
 
 
 def _read(file: Path) -> str:
@@ -261,34 +282,41 @@ def _read(file: Path) -> str:
 
 def _document(verdict: Verdict) -> dict[str, Any]:
     return {
-        "pipeline": verdict.pipeline, "schema": verdict.shown, "columns": len(verdict.before.columns),
-        "registered": len(verdict.before.schemas), "compatible": verdict.reason is None, "outcome": verdict.outcome,
-        "reason": verdict.reason, "decoder": verdict.decoder,
+        "pipeline": verdict.pipeline,
+        "schema": verdict.label,
+        "columns": len(verdict.before.columns),
+        "registered": len(verdict.before.schemas),
+        "compatible": verdict.reason is None,
+        "outcome": verdict.outcome,
+        "reason": verdict.reason,
+        "decoder": verdict.decoder,
         "spec": verdict.spec and asdict(verdict.spec),
         "effects": [{key: plain(value) for key, value in asdict(effect).items()} for effect in verdict.effects],
-    }  # fmt: skip
+    }
 
 
 def _show(verdict: Verdict, location: str) -> None:
-    out, before = tables.console(), verdict.before
-    columns, others = plural(len(before.columns), "column"), plural(len(before.schemas), "registered schema")
+    out = tables.console()
+    before = verdict.before
+    columns = plural(len(before.columns), "column")
+    others = plural(len(before.schemas), "registered schema")
     tables.sentence(
-        out, f"{verdict.pipeline}: {verdict.shown} on top of {columns} and {others}, for {location}", "bold"
+        out, f"{verdict.pipeline}: {verdict.label} on top of {columns} and {others}, for {location}", "bold"
     )
     width = max([_NAME_MIN, *(len(effect.column) for effect in verdict.effects)])
     for effect in verdict.effects:
-        tables.hanging(out, f"  {effect.effect:<{_HEAD}}{effect.column:<{width}}  ", _words(effect))
+        tables.hanging(out, f"  {effect.effect:<{_HEAD}}{effect.column:<{width}}  ", _effect_text(effect))
     if not verdict.effects and verdict.decoder is not None:
         tables.sentence(out, "  It fills the columns as they are.")
     if verdict.spec is not None and verdict.decoder is not None:
-        tables.hanging(out, f"  {'spec':<{_HEAD}}{verdict.spec.name:<{width}}  ", _shaping(verdict.spec))
-    if verdict.decoder is not None:
-        slow = (
-            "" if verdict.decoder == "native" else ", one record at a time, at a fraction of the speed (docs/TYPES.md)"
-        )
-        tables.hanging(out, f"  {'decoder':<{_HEAD}}", f"{verdict.decoder}{slow}", "yellow" if slow else "")
+        tables.hanging(out, f"  {'spec':<{_HEAD}}{verdict.spec.name:<{width}}  ", _spec_text(verdict.spec))
+    if verdict.decoder == "native":
+        tables.hanging(out, f"  {'decoder':<{_HEAD}}", verdict.decoder)
+    elif verdict.decoder is not None:
+        slow = f"{verdict.decoder}, one record at a time, at a fraction of the speed (docs/TYPES.md)"
+        tables.hanging(out, f"  {'decoder':<{_HEAD}}", slow, "yellow")
     if verdict.reason is None:
-        tables.sentence(out, _EVERY if verdict.spec is None else _SPECCED, "green")
+        tables.sentence(out, _EVERY_RECORD if verdict.spec is None else _EVERY_UNLESS_SPEC, "green")
         return
     fate = "become dead letters" if verdict.outcome == "dead_letter" else "are quarantined"
     message = f"{verdict.reason}. Its records {fate}; all others go on."
@@ -297,13 +325,17 @@ def _show(verdict: Verdict, location: str) -> None:
     tables.hanging(out, f"  {'':<{_HEAD}}", _FIXES["spec" if by_spec else verdict.outcome])
 
 
-def _shaping(spec: SpecEffect) -> str:
-    adds = f"the table gets {', '.join(spec.adds)}" if spec.adds else "the table's columns stay as they are"
-    return adds + (f"; left out or renamed: {', '.join(spec.leaves_out)}" if spec.leaves_out else "")
+def _spec_text(spec: SpecEffect) -> str:
+    text = f"the table gets {', '.join(spec.adds)}" if spec.adds else "the table's columns stay as they are"
+    if spec.leaves_out:
+        text += f"; left out or renamed: {', '.join(spec.leaves_out)}"
+    return text
 
 
-def _words(effect: SchemaEffect) -> str:
-    filled = "null" if effect.value is None else f"the default {json.dumps(plain(effect.value), ensure_ascii=False)}"
+def _effect_text(effect: SchemaEffect) -> str:
+    filled = "null"
+    if effect.value is not None:
+        filled = f"the default {json.dumps(plain(effect.value), ensure_ascii=False)}"
     match effect.effect:
         case "adds":
             return f"{effect.now}; records of schemas without it get {filled}"

@@ -14,17 +14,25 @@ from writer.config.pipeline import Pipeline
 from writer.core.text import listed, plural, span
 from writer.core.units import show_duration, show_size
 
-UTILISATION = 0.6  # of the cores, on the mean: the rest is for bursts and for catching up after an outage
+# The mean share of the cores. The rest is for bursts, and for catching up after an outage.
+UTILISATION = 0.6
 CORES_PER_EXECUTOR = 4
-_HEAP_PER_TASK = 512 * 2**20  # the bench runs two tasks in a heap of 1 GiB
-_PYTHON_BYTES = 200 * 2**20  # an interpreter with Arrow and DataFusion loaded; seen: 180 MiB
-_ARROW_BYTES = 64 * 2**20  # what Spark puts into one Arrow batch, at most
-_ARROW_COPIES = 3  # a batch as values, as a framed block, and as rows
-_OVERHEAD_MIN = 384 * 2**20  # Spark's own for an executor, or a tenth of the heap
+# The bench runs two tasks in a heap of 1 GiB.
+_HEAP_PER_TASK = 512 * 2**20
+# An interpreter with Arrow and DataFusion takes 180 MiB.
+_PYTHON_BYTES = 200 * 2**20
+# Spark puts at most this into one Arrow batch.
+_ARROW_BYTES = 64 * 2**20
+# A batch is in memory as values, as a framed block, and as rows.
+_ARROW_COPIES = 3
+# Spark's own memory in an executor is a tenth of the heap, or this.
+_OVERHEAD_MIN = 384 * 2**20
 _DAY_S = 86_400
 _MB = 10**6
-_PARTS_SHOWN = 4  # of a sum
-_SMALL = 0.25  # of the target size; a file below it is called small
+# A sum shows as many of its parts.
+_PARTS_SHOWN = 4
+# A file below this share of the target size is called small.
+_SMALL = 0.25
 # Requests of one commit beside its data files. Writes: the log's entry, Spark's offsets and commits. Reads, counted in
 # a trace: 12 looks whether the log has grown, 8 reads of entries, and 2 as the commit's share of a checkpoint.
 _WRITES_PER_COMMIT = 3
@@ -49,7 +57,8 @@ class Rates:
     machine: str
     seconds_per_commit: float
     measured: Sequence[MeasuredCost]
-    raw_cost: float = 1.0  # of an event with a raw table, to that of one without
+    # The cost of an event with a raw table, divided by the cost without one.
+    raw_cost: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -60,13 +69,17 @@ class Traffic:
     events_how: str
     event_bytes: float
     columns: int
-    row_bytes: float  # in memory
+    # In memory.
+    row_bytes: float
     row_bytes_parquet: float
     sampled_how: str
     bucket_shares: Sequence[float]
-    buckets_per_day: float | None  # None: they are the same every day
-    partitions_for_spark: int = 0  # of all topics, where Spark's source reads them
-    raw_bytes: float = 0.0  # of a record in the raw table, as Parquet; 0: there is none
+    # None: the buckets are the same every day.
+    buckets_per_day: float | None
+    # The partitions of all topics, if Spark's source reads them.
+    partitions_for_spark: int = 0
+    # The size of a record in the raw table, as Parquet; 0: there is no raw table.
+    raw_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -98,7 +111,8 @@ class Line:
         return _digits(self.value)
 
 
-_Step = tuple[str, float, str, str]  # a line without its group
+# The name, value, unit and derivation of a line.
+_Step = tuple[str, float, str, str]
 
 
 @dataclass(frozen=True)
@@ -107,11 +121,16 @@ class Sizing:
 
     lines: Sequence[Line]
     warnings: Sequence[str]
-    tables: Mapping[str, "Sizing"] = field(default_factory=dict)  # of a route, by target: what differs between them
+    # Of a route, by target: the lines that differ between tables.
+    tables: Mapping[str, "Sizing"] = field(default_factory=dict)
+
+    def line(self, name: str) -> Line:
+        """Return the line of a name."""
+        return next(line for line in self.lines if line.name == name)
 
     def value(self, name: str) -> float:
         """Return the value of a line."""
-        return next(line.value for line in self.lines if line.name == name)
+        return self.line(name).value
 
 
 @dataclass(frozen=True)
@@ -127,18 +146,18 @@ class SteadyBatch:
 
 def rates() -> Rates:
     """Read the measured rates that come with the package."""
-    raw = json.loads((files("writer.preflight") / "rates.json").read_text(encoding="utf-8"))
-    return Rates(**{**raw, "measured": [MeasuredCost(**measured) for measured in raw["measured"]]})
+    document = json.loads((files("writer.preflight") / "rates.json").read_text(encoding="utf-8"))
+    return Rates(**{**document, "measured": [MeasuredCost(**measured) for measured in document["measured"]]})
 
 
-def rate(known: Rates, event_bytes: float, columns: int) -> tuple[float, str]:
-    """Events of this size that one processor second carries, and how that is known.
+def rate(measured_rates: Rates, event_bytes: float, columns: int) -> tuple[float, str]:
+    """Return the events of this size that one processor second carries, and where the figure comes from.
 
     Between two measured sizes the cost of an event is interpolated. Beyond the largest, the bytes per second are taken
     as they are there; below the smallest, the events. Of the data sets, those with the nearest number of columns count.
     """
-    nearest = min((abs(math.log(max(columns, 1) / m.columns)), m.columns) for m in known.measured)[1]
-    sizes = sorted((m for m in known.measured if m.columns == nearest), key=lambda m: m.bytes_per_event)
+    nearest = min((abs(math.log(max(columns, 1) / m.columns)), m.columns) for m in measured_rates.measured)[1]
+    sizes = sorted((m for m in measured_rates.measured if m.columns == nearest), key=lambda m: m.bytes_per_event)
     below = [m for m in sizes if m.bytes_per_event <= event_bytes]
     above = [m for m in sizes if m.bytes_per_event > event_bytes]
     if not below:
@@ -158,21 +177,26 @@ def rate(known: Rates, event_bytes: float, columns: int) -> tuple[float, str]:
 
 
 def size(
-    traffic: Traffic, settings: Pipeline, known: Rates, given: float | None = None,
+    traffic: Traffic,
+    settings: Pipeline,
+    measured_rates: Rates,
+    events_per_core: float | None = None,
     tables: Mapping[str, tuple[Traffic, Pipeline]] | None = None,
-) -> Sizing:  # fmt: skip
-    """Work out what the traffic needs. `given`: events per processor second, instead of the measured ones.
+) -> Sizing:
+    """Work out what the traffic needs. `events_per_core`: a second, instead of the measured ones.
 
     `tables`: of a route, by target. They share the pipeline's processors and commits; rows and files are their own.
     """
-    per_core, per_core_how = rate(known, traffic.event_bytes, traffic.columns)
-    if given is not None:
-        per_core, per_core_how = given, "given by --rate"
+    per_core, per_core_how = rate(measured_rates, traffic.event_bytes, traffic.columns)
+    if events_per_core is not None:
+        per_core = events_per_core
+        per_core_how = "given by --rate"
     elif traffic.raw_bytes:
-        per_core, per_core_how = per_core / known.raw_cost, f"{per_core_how}, ÷ {known.raw_cost} for the raw table"
+        per_core /= measured_rates.raw_cost
+        per_core_how += f", ÷ {measured_rates.raw_cost} for the raw table"
     busy = traffic.events_per_s / per_core
     cores = max(1, math.ceil(busy / UTILISATION))
-    batch = steady(traffic, settings, per_core, cores, known.seconds_per_commit)
+    batch = steady_batch(traffic, settings, per_core, cores, measured_rates.seconds_per_commit)
     groups = {
         "Traffic": _traffic(traffic),
         "Processors": _processors(traffic, per_core, per_core_how, busy, cores),
@@ -182,75 +206,83 @@ def size(
         "Storage": _requests(traffic, settings, batch, len(tables or {})),
     }
     lines = [Line(group, *step) for group, steps in groups.items() for step in steps]
-    of_tables = {name: _of_table(one, its, batch, traffic.events_per_s) for name, (one, its) in (tables or {}).items()}
-    return Sizing(lines, list(_warnings(traffic, settings, per_core, cores, Sizing(lines, []))), of_tables)
+    table_sizings = {
+        name: _size_table(table_traffic, table_settings, batch, traffic.events_per_s)
+        for name, (table_traffic, table_settings) in (tables or {}).items()
+    }
+    return Sizing(lines, list(_warnings(traffic, settings, per_core, cores, Sizing(lines, []))), table_sizings)
 
 
-def together(sizings: Sequence[Sizing]) -> list[Line]:
+def add_up(sizings: Sequence[Sizing]) -> list[Line]:
     """Add up pipelines that share an application: cores are rounded up once, and a core serves any of them."""
 
-    def parts(name: str) -> list[Line]:
-        return [next(line for line in sizing.lines if line.name == name) for sizing in sizings]
-
     def total(name: str) -> Line:
-        found = parts(name)
-        shown = listed([part.shown for part in found], _PARTS_SHOWN, " + ")
-        return Line("", name, sum(part.value for part in found), found[0].unit, shown)
+        lines = [sizing.line(name) for sizing in sizings]
+        shown = listed([line.shown for line in lines], _PARTS_SHOWN, " + ")
+        return Line("", name, sum(line.value for line in lines), lines[0].unit, shown)
 
     busy = total("busy")
     cores = max(1, math.ceil(busy.value / UTILISATION))
     core_bytes = max(sizing.value("on one machine") / sizing.value("cores") for sizing in sizings)
     return [
-        busy, Line("", "cores", cores, "cores", f"{busy.value:,.2f} ÷ {UTILISATION}, rounded up"),
+        busy,
+        Line("", "cores", cores, "cores", f"{busy.value:,.2f} ÷ {UTILISATION}, rounded up"),
         Line("", "on one machine", cores * core_bytes, "bytes", f"{plural(cores, 'core')} x {show_size(core_bytes)}"),
         *map(total, ("lake a day", "files a day", "commits a day", "writes a day")),
-    ]  # fmt: skip
+    ]
 
 
-def _of_table(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, events_per_s: float) -> Sizing:
+def _size_table(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, events_per_s: float) -> Sizing:
     """Work out one table's part of the pipeline's batch. `events_per_s`: of the pipeline."""
-    mine = replace(batch, records=batch.records * traffic.events_per_s / events_per_s)
-    groups = {"Traffic": _traffic(traffic), "Files": _files(traffic, settings, mine)}
+    table_batch = replace(batch, records=batch.records * traffic.events_per_s / events_per_s)
+    groups = {"Traffic": _traffic(traffic), "Files": _files(traffic, settings, table_batch)}
     return Sizing([Line(group, *step) for group, steps in groups.items() for step in steps], [])
 
 
-def steady(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, commit_s: float) -> SteadyBatch:
+def steady_batch(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, commit_s: float) -> SteadyBatch:
     """Find the micro-batch that repeats: it begins when enough waits, or the delay is over, or the last one is done."""
-    target, parquet = settings.roll.target_file_size, traffic.row_bytes_parquet
+    target = settings.roll.target_file_size
+    parquet = traffic.row_bytes_parquet
     ends = limits(settings.commit, target, parquet, once=False)
     delay_s = _delay_s(settings)
     per_s = traffic.events_per_s
     if per_s * delay_s <= (ends.records_min or 1):
-        records, why = per_s * delay_s, f"commit.max_delay, before {ends.records_min:,} wait ({ends.records_min_from})"
+        records = per_s * delay_s
+        why = f"commit.max_delay, before {ends.records_min:,} wait ({ends.records_min_from})"
     else:
-        records, why = float(ends.records_min or 1), f"{ends.records_min_from}: enough waits before commit.max_delay"
+        records = float(ends.records_min or 1)
+        why = f"{ends.records_min_from}: enough waits before commit.max_delay"
 
-    def took(records: float) -> tuple[int, float]:
+    def tasks_and_duration(records: float) -> tuple[int, float]:
         tasks = task_count(records * parquet, target, cores, partitions=traffic.partitions_for_spark)
         return tasks, commit_s + records / (min(tasks, cores) * per_core)
 
-    tasks, busy_s = took(records)
+    tasks, busy_s = tasks_and_duration(records)
     if busy_s > records / per_s:
         why = "fewer would take longer than they need to come"
     while busy_s > records / per_s and records < ends.records_max:
         records = min(records * 1.01, ends.records_max)
-        tasks, busy_s = took(records)
+        tasks, busy_s = tasks_and_duration(records)
     return SteadyBatch(records, max(records / per_s, busy_s), tasks, busy_s, why)
 
 
 def _traffic(traffic: Traffic) -> Iterator[_Step]:
-    per_s, event, parquet = traffic.events_per_s, traffic.event_bytes, traffic.row_bytes_parquet
+    per_s = traffic.events_per_s
+    event = traffic.event_bytes
+    parquet = traffic.row_bytes_parquet
     yield ("events per second", per_s, "", traffic.events_how)
     yield ("an event in Kafka", event, "B", f"{traffic.sampled_how}, {plural(traffic.columns, 'column')}")
     yield ("Kafka to read", per_s * event, "bytes/s", f"{per_s:,.0f} x {event:,.1f} B")
     yield ("Kafka a day", per_s * event * _DAY_S, "bytes/day", f"x {_DAY_S:,} s")
     yield ("a row in the lake", parquet, "B", f"{traffic.sampled_how}, staged as Parquet")
-    each, compared = f"{parquet:,.1f} B", f"{event / parquet:.1f} times less than Kafka's values"
+    event_bytes = f"{parquet:,.1f} B"
+    remark = f"{event / parquet:.1f} times less than Kafka's values"
     if raw := traffic.raw_bytes:
         yield ("a record in the raw table", raw, "B", f"{traffic.sampled_how}, staged as Parquet")
         yield ("raw table a day", per_s * raw * _DAY_S / 2**30, "GiB/day", f"{per_s:,.0f} x {raw:,.1f} B a second")
-        each, compared = f"({each} + {raw:,.1f} B)", "table and raw table"
-    how = f"{per_s:,.0f} x {each} x {_DAY_S:,} s; {compared}"
+        event_bytes = f"({event_bytes} + {raw:,.1f} B)"
+        remark = "table and raw table"
+    how = f"{per_s:,.0f} x {event_bytes} x {_DAY_S:,} s; {remark}"
     yield ("lake a day", per_s * (parquet + raw) * _DAY_S / 2**30, "GiB/day", how)
 
 
@@ -266,9 +298,11 @@ def _commits(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, per_core:
     yield ("commits a day", _DAY_S / batch.every_s, "", f"{_DAY_S:,} s ÷ {batch.every_s:,.1f} s")
     how = f"it waits {span(batch.every_s)} and is carried for {span(batch.busy_s)} by {plural(batch.tasks, 'task')}"
     yield ("a record is readable within", batch.every_s + batch.busy_s, "s", how)
-    most, per_s = settings.commit.max_records, traffic.events_per_s
-    row_bytes, target = traffic.row_bytes_parquet, settings.roll.target_file_size
-    tasks = min(cores, task_count(most * row_bytes, target, cores, partitions=traffic.partitions_for_spark))
+    records_max = settings.commit.max_records
+    per_s = traffic.events_per_s
+    row_bytes = traffic.row_bytes_parquet
+    target = settings.roll.target_file_size
+    tasks = min(cores, task_count(records_max * row_bytes, target, cores, partitions=traffic.partitions_for_spark))
     spare = tasks * per_core - per_s
     if spare > 0:
         how = f"{3600 * per_s:,.0f} ÷ ({plural(tasks, 'task')} x {per_core:,.0f} - {per_s:,.0f})"
@@ -276,47 +310,62 @@ def _commits(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, per_core:
 
 
 def _files(traffic: Traffic, settings: Pipeline, batch: SteadyBatch) -> Iterator[_Step]:
-    target, parquet = settings.roll.target_file_size, traffic.row_bytes_parquet
-    hit = [batch.records * share for share in traffic.bucket_shares]
-    each = [max(min(batch.tasks, math.ceil(rows)), math.ceil(rows * parquet / target)) for rows in hit]
-    per_commit, commits = sum(each), _DAY_S / batch.every_s
-    how = f"{plural(batch.tasks, 'task')} x {plural(len(hit), 'bucket')} in the sample"
-    if per_commit > batch.tasks * len(hit):
+    target = settings.roll.target_file_size
+    parquet = traffic.row_bytes_parquet
+    bucket_rows = [batch.records * share for share in traffic.bucket_shares]
+    bucket_files = [max(min(batch.tasks, math.ceil(rows)), math.ceil(rows * parquet / target)) for rows in bucket_rows]
+    per_commit = sum(bucket_files)
+    commits = _DAY_S / batch.every_s
+    how = f"{plural(batch.tasks, 'task')} x {plural(len(bucket_rows), 'bucket')} in the sample"
+    if per_commit > batch.tasks * len(bucket_rows):
         how += f", and more where one fills several of {show_size(target)}"
     yield ("files in a commit", per_commit, "", how)
-    small = [(files, rows) for files, rows in zip(each, hit, strict=True) if rows * parquet / files < _SMALL * target]
+    small = [
+        (files, rows)
+        for files, rows in zip(bucket_files, bucket_rows, strict=True)
+        if rows * parquet / files < _SMALL * target
+    ]
     share = sum(rows for _, rows in small) / batch.records
     how = f"under {show_size(_SMALL * target)} ({_SMALL:.0%} of roll.target_file_size); {share:.1%} of the rows"
     yield ("small ones of them", sum(files for files, _ in small), "", how)
-    how = f"{hit[0]:,.0f} rows x {parquet:,.1f} B ÷ {plural(each[0], 'file')}"
-    yield ("a file of the largest bucket", hit[0] * parquet / each[0], "bytes", how)
-    raw, how = 0, f"{per_commit:,}"
+    how = f"{bucket_rows[0]:,.0f} rows x {parquet:,.1f} B ÷ {plural(bucket_files[0], 'file')}"
+    yield ("a file of the largest bucket", bucket_rows[0] * parquet / bucket_files[0], "bytes", how)
+    raw = 0
+    how = f"{per_commit:,}"
     if traffic.raw_bytes:
         raw = max(batch.tasks, math.ceil(batch.records * traffic.raw_bytes / target))
         how = f"({per_commit:,} + {raw:,})"
         yield ("raw files in a commit", raw, "", f"{plural(batch.tasks, 'task')}, one day of Kafka's timestamps")
     yield ("files a day", (per_commit + raw) * commits, "", f"{how} x {commits:,.0f} commits")
     buckets = traffic.buckets_per_day
-    how = f"÷ {buckets:,.0f} buckets a day" if buckets else f"a day: ÷ {plural(len(hit), 'bucket')}, the same every day"
-    how += ", without the raw table" if raw else ""
-    yield ("files in a bucket", per_commit * commits / (buckets or len(hit)), "", how)
+    if buckets:
+        how = f"÷ {buckets:,.0f} buckets a day"
+    else:
+        how = f"a day: ÷ {plural(len(bucket_rows), 'bucket')}, the same every day"
+    if raw:
+        how += ", without the raw table"
+    yield ("files in a bucket", per_commit * commits / (buckets or len(bucket_rows)), "", how)
 
 
 def _memory(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, cores: int) -> Iterator[_Step]:
     arrow = min(settings.arrow_batch_records * traffic.event_bytes, _ARROW_BYTES) * _ARROW_COPIES
-    held = {"budget": settings.memory.buffer, "row group": GROUP_BYTES_MAX, "Arrow batches": arrow}
-    held |= {"raw table": settings.memory.buffer // 4} if traffic.raw_bytes else {}
-    parts = {**held, "libraries": _PYTHON_BYTES}
-    task, heap = sum(parts.values()), _HEAP_PER_TASK
-    yield ("a task's Python", task, "bytes", " + ".join(f"{show_size(n)} {what}" for what, n in parts.items()))
+    parts = {"budget": settings.memory.buffer, "row group": GROUP_BYTES_MAX, "Arrow batches": arrow}
+    if traffic.raw_bytes:
+        parts["raw table"] = settings.memory.buffer // 4
+    parts["libraries"] = _PYTHON_BYTES
+    task = sum(parts.values())
+    heap = _HEAP_PER_TASK
+    yield ("a task's Python", task, "bytes", " + ".join(f"{show_size(n)} {part}" for part, n in parts.items()))
     how = f"{plural(cores, 'core')} x ({show_size(task)} + {show_size(heap)} of heap); spark.master local[{cores}, 4]"
     yield ("on one machine", cores * (task + heap), "bytes", how)
-    each = min(CORES_PER_EXECUTOR, cores)
-    spare = max(_OVERHEAD_MIN, each * heap / 10)
-    yield ("or as executors", math.ceil(cores / each), "", f"{plural(cores, 'core')} ÷ spark.executor.cores={each}")
-    yield ("an executor's heap", each * heap, "bytes", f"{each} x {show_size(heap)}: spark.executor.memory")
-    how = f"{each} x {show_size(task)} + {show_size(spare)} of Spark's own: spark.executor.memoryOverhead"
-    yield ("an executor's overhead", each * task + spare, "bytes", how)
+    executor_cores = min(CORES_PER_EXECUTOR, cores)
+    spare = max(_OVERHEAD_MIN, executor_cores * heap / 10)
+    how = f"{plural(cores, 'core')} ÷ spark.executor.cores={executor_cores}"
+    yield ("or as executors", math.ceil(cores / executor_cores), "", how)
+    how = f"{executor_cores} x {show_size(heap)}: spark.executor.memory"
+    yield ("an executor's heap", executor_cores * heap, "bytes", how)
+    how = f"{executor_cores} x {show_size(task)} + {show_size(spare)} of Spark's own: spark.executor.memoryOverhead"
+    yield ("an executor's overhead", executor_cores * task + spare, "bytes", how)
     rows = batch.records / batch.tasks
     over = max(0.0, rows * traffic.row_bytes - settings.memory.buffer)
     how = f"{rows:,.0f} rows x {traffic.row_bytes:,.0f} B in memory = {show_size(rows * traffic.row_bytes)}, "
@@ -326,35 +375,42 @@ def _memory(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, cores: int
 
 def _requests(traffic: Traffic, settings: Pipeline, batch: SteadyBatch, tables: int) -> Iterator[_Step]:
     """`tables`: of a route; each has a log of its own, which gets an entry for each commit."""
-    commits, interval = _DAY_S / batch.every_s, settings.table.checkpoint_interval
+    commits = _DAY_S / batch.every_s
+    interval = settings.table.checkpoint_interval
     files_a_day = next(value for name, value, *_ in _files(traffic, settings, batch) if name == "files a day")
     checkpoints = 2 * commits / interval * (1 + tables)
-    logs = f" + {plural(tables, 'table')} x {commits:,.0f} for their logs" if tables else ""
-    how = (
-        f"{files_a_day:,.0f} files + {commits:,.0f} commits x {_WRITES_PER_COMMIT} (log, Spark's offsets and commits)"
-        f"{logs} + {checkpoints:,.0f} for checkpoints of the log{'s' if tables else ''}"
-    )
+    how = f"{files_a_day:,.0f} files + {commits:,.0f} commits x {_WRITES_PER_COMMIT} (log, Spark's offsets and commits)"
+    if tables:
+        how += f" + {plural(tables, 'table')} x {commits:,.0f} for their logs"
+        how += f" + {checkpoints:,.0f} for checkpoints of the logs"
+    else:
+        how += f" + {checkpoints:,.0f} for checkpoints of the log"
     yield ("writes a day", files_a_day + commits * (_WRITES_PER_COMMIT + tables) + checkpoints, "", how)
     how = f"{commits:,.0f} commits x {_READS_PER_COMMIT} (the log: has it grown, and by what)"
     yield ("reads a day", commits * _READS_PER_COMMIT, "", how)
 
 
-def _warnings(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, found: Sizing) -> Iterator[str]:
-    target, parquet, most = settings.roll.target_file_size, traffic.row_bytes_parquet, settings.commit.max_records
-    tasks = task_count(most * parquet, target, cores, partitions=traffic.partitions_for_spark)
+def _warnings(traffic: Traffic, settings: Pipeline, per_core: float, cores: int, sizing: Sizing) -> Iterator[str]:
+    target = settings.roll.target_file_size
+    parquet = traffic.row_bytes_parquet
+    records_max = settings.commit.max_records
+    tasks = task_count(records_max * parquet, target, cores, partitions=traffic.partitions_for_spark)
     if tasks < cores:
+        rate = f"{tasks * per_core:,.0f} events per second"
+        if tasks * per_core < traffic.events_per_s:
+            rate += ", less than come"
         yield (
-            f"A batch has at most {most:,} records (commit.max_records), {show_size(most * parquet)} of Parquet: "
-            f"{plural(tasks, 'task')}, which carry {tasks * per_core:,.0f} events per second"
-            + (", less than come" if tasks * per_core < traffic.events_per_s else "")
-            + f". To use {cores} cores in a backlog, set commit.max_records to {_round_up(cores * target / parquet):,} "
-            "or more, or lower roll.target_file_size."
+            f"A batch has at most {records_max:,} records (commit.max_records), {show_size(records_max * parquet)} of "
+            f"Parquet: {plural(tasks, 'task')}, which carry {rate}. To use {cores} cores in a backlog, set "
+            f"commit.max_records to {_round_up(cores * target / parquet):,} or more, or lower roll.target_file_size."
         )
-    small, files, delay_s = *map(found.value, ("small ones of them", "files in a commit")), _delay_s(settings)
+    small = sizing.value("small ones of them")
+    files = sizing.value("files in a commit")
     if 2 * small <= files:
         return
     message = f"{small:,.0f} of {files:,.0f} files in a commit are small, and every query opens them."
-    if found.value("a commit every") >= delay_s:
+    delay_s = _delay_s(settings)
+    if sizing.value("a commit every") >= delay_s:
         delay = show_duration(timedelta(seconds=delay_s))
         yield f"{message} A longer commit.max_delay ({delay}) makes fewer and larger ones; so do wider buckets."
     else:
@@ -394,7 +450,10 @@ def _round_up(number: float) -> int:
 
 def document(name: str, sizing: Sizing) -> dict[str, Any]:
     """Return the arithmetic as JSON values."""
-    tables = [{"table": table, "lines": list(map(vars, one.lines))} for table, one in sizing.tables.items()]
+    tables = [{"table": name, "lines": list(map(vars, table.lines))} for name, table in sizing.tables.items()]
     return {
-        "pipeline": name, "lines": list(map(vars, sizing.lines)), "warnings": list(sizing.warnings), "tables": tables,
-    }  # fmt: skip
+        "pipeline": name,
+        "lines": list(map(vars, sizing.lines)),
+        "warnings": list(sizing.warnings),
+        "tables": tables,
+    }

@@ -26,16 +26,19 @@ from writer.core.units import show_duration
 from writer.maintenance.local_pipeline import LocalPipeline, opened
 from writer.output.tables import short_type
 from writer.preflight.engine_checks import readers
-from writer.preflight.finding import Finding, doubtful, failure, good, skipped, wrong
-from writer.preflight.sample_checks import SAMPLED, sampled, sampled_route
+from writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
+from writer.preflight.sample_checks import SAMPLED, route_sample_findings, sample_findings
+from writer.privacy.policy import Action
 from writer.schemas.contexts import UnclearContext, describe_choice
 from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaSource, subjects
 from writer.schemas.tracker import Schemas
 from writer.table.log.foreign_writes import CommitFailed
 
-_RETENTION_MIN = timedelta(hours=12)  # a night
+# A shorter retention does not survive a night.
+_RETENTION_MIN = timedelta(hours=12)
 _COLUMNS_NAMED = 12
-_SHOWN = 3  # topics that a sentence names
+# A sentence names as many topics.
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -49,106 +52,116 @@ class ReachableSystems:
 
 
 def pipeline(name: str, config: Config, reach: ReachableSystems, records: int, now: datetime) -> Iterator[Finding]:
-    """Look at the topics, the schemas and a sample of `records`. `now` decides which event times are believed."""
+    """Check the topics, the schemas and a sample of `records`. `now` decides which event times are believed."""
     settings = config.pipelines[name]
-    topics, found = settings.topics.names, [skipped("topics", reach.no_cluster)]
-    if reach.cluster is not None:
-        topics, found = _topics(reach.cluster, settings.topics)
-    yield from found
-    walk: LocalPipeline | None = None
+    if reach.cluster is None:
+        topics = settings.topics.names
+        topic_findings = [not_checked("topics", reach.no_cluster)]
+    else:
+        topics, topic_findings = _topics(reach.cluster, settings.topics)
+    yield from topic_findings
+    local_pipeline: LocalPipeline | None = None
     try:
         opened_privacy(name, config)
     except ConfigError as error:
         yield failure("privacy", error)
-        yield from (skipped(check, "the keys are not known") for check in ("schemas", "columns", *SAMPLED))
+        yield from (not_checked(check, "the keys are not known") for check in ("schemas", "columns", *SAMPLED))
         return
     if reach.schemas is None:
-        yield from (skipped(check, reach.no_schemas) for check in ("schemas", "columns"))
+        yield from (not_checked(check, reach.no_schemas) for check in ("schemas", "columns"))
     else:
         try:
-            walk = _walk(name, config, reach.schemas, topics)
+            local_pipeline = _open_pipeline(name, config, reach.schemas, topics)
         except (RegistryUnreachable, SchemaChanged, UnclearContext) as error:
             yield failure("schemas", error)
-            yield skipped("columns", "the schemas are not known")
+            yield not_checked("columns", "the schemas are not known")
         else:
             names = subjects(config.registry)
             yield from _contexts(reach.schemas, topics)
-            yield from _schemas(walk.plan, names.words(topics))
-            yield from _keys(walk.schemas.keys, names.of_keys().words(topics))
-            yield from _privacy(name, config, walk.schemas)
-            yield from _specs(name, settings, walk.plan)
+            yield from _schemas(local_pipeline.plan, names.words(topics))
+            yield from _keys(local_pipeline.schemas.keys, names.of_keys().words(topics))
+            yield from _privacy(name, config, local_pipeline.schemas)
+            yield from _specs(name, settings, local_pipeline.plan)
             if settings.route is None:
-                yield readers(settings, pa.schema([*walk.plan.columns, *walk.schemas.record_columns.schema]))
-    why = _no_sample(found, reach, walk, records)
-    if why or walk is None or reach.cluster is None or reach.schemas is None:
-        yield from (skipped(check, why) for check in SAMPLED)
+                yield readers(
+                    settings, pa.schema([*local_pipeline.plan.columns, *local_pipeline.schemas.record_columns.schema])
+                )
+    why = _no_sample(topic_findings, reach, local_pipeline, records)
+    if why or local_pipeline is None or reach.cluster is None or reach.schemas is None:
+        yield from (not_checked(check, why) for check in SAMPLED)
         return
     try:
         batch = kafka_sample.read(config.kafka, kafka_sample.spans(reach.cluster, topics, records))
         if settings.route is None:
-            yield from sampled(walk, batch, now)
+            yield from sample_findings(local_pipeline, batch, now)
         else:
-            yield from sampled_route(walk, reach.schemas, batch, now)
+            yield from route_sample_findings(local_pipeline, reach.schemas, batch, now)
     except kafka_sample.TooLarge as error:
-        yield from (skipped(check, f"{error} (--sample)") for check in SAMPLED)
+        yield from (not_checked(check, f"{error} (--sample)") for check in SAMPLED)
     except HeadraceError as error:
         yield failure("sample", error)
 
 
-def _walk(name: str, config: Config, schemas: SchemaSource, topics: Sequence[str]) -> LocalPipeline:
+def _open_pipeline(name: str, config: Config, schemas: SchemaSource, topics: Sequence[str]) -> LocalPipeline:
     is_routed = config.pipelines[name].route is not None
     try:
         return opened(name, config, schemas, topics=topics, before_route=is_routed)
-    except (ConfigError, CommitFailed):  # its own check says so; the schemas can be judged without it
+    # The check of the table reports the error. The schemas can be judged without the table.
+    except (ConfigError, CommitFailed):
         recorded = recorded_paths(name, config)
-        return opened(
-            name, config, schemas, topics=topics, with_table=False, before_route=is_routed, recorded=recorded
-        )  # fmt: skip
+        return opened(name, config, schemas, topics=topics, with_table=False, before_route=is_routed, recorded=recorded)
 
 
-def _no_sample(topics: Sequence[Finding], reach: ReachableSystems, walk: LocalPipeline | None, records: int) -> str:
+def _no_sample(
+    topics: Sequence[Finding], reach: ReachableSystems, local_pipeline: LocalPipeline | None, records: int
+) -> str:
     if reach.cluster is None:
         return reach.no_cluster
     if any(finding.status == "failed" for finding in topics):
         return "a topic is missing"
-    if walk is None:
+    if local_pipeline is None:
         return reach.no_schemas or "the schemas are not known"
-    return "" if records else "--sample 0"
+    if not records:
+        return "--sample 0"
+    return ""
 
 
 def _topics(cluster: Cluster, selection: TopicSelection) -> tuple[list[str], list[Finding]]:
-    """Look at the topics that are read now. Returns their names, too."""
+    """Check the topics that are read now. Returns their names, too."""
     try:
         names, beyond = choose_topics(cluster, selection)
     except HeadraceError as error:
         return [], [failure("topics", error)]
-    found = [_topic(cluster, topic) for topic in names]
+    findings = [_topic(cluster, topic) for topic in names]
     if selection.pattern is not None:
         message = f"{plural(len(names), 'topic')}: {listed(names, _SHOWN)}"
-        found = [good("topics", message), *(one for one in found if one.status != "ok")]
+        findings = [good("topics", message), *(finding for finding in findings if finding.status != "ok")]
     if beyond:
         message = f"{plural(len(beyond), 'topic')} more than topics.max: {listed(beyond, _SHOWN)}"
-        found.append(doubtful("topics", message, "They are not read. Raise topics.max, or narrow the pattern."))
-    return names, found
+        findings.append(doubtful("topics", message, "They are not read. Raise topics.max, or narrow the pattern."))
+    return names, findings
 
 
 def _topic(cluster: Cluster, topic: str) -> Finding:
     try:
         partitions = cluster.topics([topic])[topic].partitions
         sources = [(topic, partition) for partition in range(partitions)]
-        first, end = cluster.earliest(sources), cluster.latest(sources)
-        kept, policy = cluster.retention([topic])[topic], cluster.cleanup([topic])[topic]
+        first = cluster.earliest(sources)
+        latest = cluster.latest(sources)
+        retention = cluster.retention([topic])[topic]
+        policy = cluster.cleanup([topic])[topic]
     except HeadraceError as error:
         return failure("topics", error)
-    held = sum(end[source] - first[source] for source in sources)
-    message = f"{topic}: {plural(partitions, 'partition')}, {plural(held, 'offset')} held, "
-    message += f"kept {show_duration(kept)}" if kept else "nothing removed by age"
+    offsets = sum(latest[source] - first[source] for source in sources)
+    age = f"kept {show_duration(retention)}" if retention else "nothing removed by age"
+    message = f"{topic}: {plural(partitions, 'partition')}, {plural(offsets, 'offset')} held, {age}"
     if "compact" in policy:
         return doubtful(
-            "topics", f"{message}, compacted",
+            "topics",
+            f"{message}, compacted",
             "A late writer misses what compaction has removed by then; missing offsets are no alarm here.",
-        )  # fmt: skip
-    if kept is not None and kept < _RETENTION_MIN:
+        )
+    if retention is not None and retention < _RETENTION_MIN:
         return doubtful("topics", message, "An outage that is longer loses records. Raise the topic's retention.ms.")
     return good("topics", message)
 
@@ -165,61 +178,67 @@ def _contexts(schemas: SchemaSource, topics: Sequence[str]) -> Iterator[Finding]
 
 
 def _schemas(plan: SchemaPlan, subjects: str) -> Iterator[Finding]:
-    """Return what each registered schema is to the writer, and which columns come of them."""
+    """Check how the writer decodes each registered schema, and which columns come of them."""
     if not plan.schemas:
         yield doubtful(
-            "schemas", f"none is registered as {subjects}",
+            "schemas",
+            f"none is registered as {subjects}",
             "The first batch asks for the ids that its records name. Check registry.url, and registry.subjects, if "
             "there should be some.",
-        )  # fmt: skip
-        yield skipped("columns", "no schema is known")
+        )
+        yield not_checked("columns", "no schema is known")
         return
     yield from _decoders(plan)
     if not plan.columns.names:
-        yield skipped("columns", "every schema is rejected")
+        yield not_checked("columns", "every schema is rejected")
         return
-    named = [f"{each.name} {short_type(each.type)}" for each in plan.columns][:_COLUMNS_NAMED]
-    more = len(plan.columns) - len(named)
-    yield good("columns", f"{len(plan.columns)}: {', '.join(named)}{f' and {more} more' if more else ''}")
+    columns = [f"{column.name} {short_type(column.type)}" for column in plan.columns]
+    message = f"{len(columns)}: {', '.join(columns[:_COLUMNS_NAMED])}"
+    if len(columns) > _COLUMNS_NAMED:
+        message += f" and {len(columns) - _COLUMNS_NAMED} more"
+    yield good("columns", message)
 
 
 def _keys(keys: Schemas | None, subjects: str) -> Iterator[Finding]:
-    """Say what each registered schema of keys is to the writer, and which column comes of them."""
+    """Check how the writer decodes each registered schema of keys, and which column comes of them."""
     if keys is None:
         return
     if not keys.plan.schemas:
         yield doubtful(
-            "keys", f"no schema of keys is registered as {subjects}",
+            "keys",
+            f"no schema of keys is registered as {subjects}",
             "The first batch asks for the ids that its keys name. Check columns.key if there should be none.",
-        )  # fmt: skip
+        )
         return
     yield from _decoders(keys.plan, "keys")
-    for one in keys.plan.columns:
-        yield good("keys", f"column {one.name} {short_type(one.type)}")
+    for column in keys.plan.columns:
+        yield good("keys", f"column {column.name} {short_type(column.type)}")
 
 
 def _privacy(name: str, config: Config, schemas: Schemas) -> Iterator[Finding]:
-    """Say whether the privacy policies fit the schemas and the keys the table's log, and which fields they protect."""
-    settings = config.pipelines[name]
+    """Check that the privacy policies fit the schemas, and the keys the table's log. Yields the protected fields."""
     if schemas.plan.privacy is None:
         return
+    key_plan = None if schemas.keys is None else schemas.keys.plan
     try:
         recorded = recorded_privacy(name, config)
-        check_privacy(name, settings, schemas.plan, None if schemas.keys is None else schemas.keys.plan, recorded)
+        check_privacy(name, config.pipelines[name], schemas.plan, key_plan, recorded)
         if recorded is not None:
             check_hash_key(name, schemas.plan.privacy, recorded)
     except (ConfigError, CommitFailed) as error:
         yield failure("privacy", error)
         return
-    known = (one.protection for one in schemas.plan.schemas.values() if isinstance(one, WriterSchema))
-    actions = {at: action for one in known if one is not None for at, action in one.places.items()}
-    found = [f"{'.'.join(at)} ({action})" for at, action in actions.items()]
-    decryptions = schemas.plan.privacy.decryptions.values() if schemas.plan.privacy is not None else ()
-    decrypted = dict.fromkeys(".".join(at) for one in decryptions for rule in one.rules for at in rule.places)
+    actions = dict[str, Action]()
+    for schema in schemas.plan.schemas.values():
+        if isinstance(schema, WriterSchema) and schema.protection is not None:
+            actions |= {".".join(path): action for path, action in schema.protection.places.items()}
+    rules = [rule for decryption in schemas.plan.privacy.decryptions.values() for rule in decryption.rules]
+    decrypted = list(dict.fromkeys(".".join(path) for rule in rules for path in rule.places))
     if decrypted:
-        yield good("privacy", f"decrypted: {listed([*decrypted], _COLUMNS_NAMED)}")
-    if found:
-        yield good("privacy", listed(found, _COLUMNS_NAMED))
+        yield good("privacy", f"decrypted: {listed(decrypted, _COLUMNS_NAMED)}")
+    if actions:
+        protected = [f"{field} ({action})" for field, action in actions.items()]
+        yield good("privacy", listed(protected, _COLUMNS_NAMED))
     elif not decrypted:
         yield doubtful(
             "privacy", "no field of a known schema is protected", "Compare privacy.tags with the schemas' own words."
@@ -227,7 +246,7 @@ def _privacy(name: str, config: Config, schemas: Schemas) -> Iterator[Finding]:
 
 
 def _specs(name: str, settings: Pipeline, plan: SchemaPlan) -> Iterator[Finding]:
-    """Say whether the event specs fit the schemas of their records, as a start does."""
+    """Check that the event specs fit the schemas of their records, as a start does."""
     if not settings.specs:
         return
     try:
@@ -240,26 +259,30 @@ def _specs(name: str, settings: Pipeline, plan: SchemaPlan) -> Iterator[Finding]
         yield good("specs", f"{', '.join(fitting)}: the registered schemas fit")
     if beyond:
         yield doubtful(
-            "specs", f"no known schema is of {', '.join(beyond)}",
+            "specs",
+            f"no known schema is of {', '.join(beyond)}",
             "Compare the name with the schema's, namespace included; until one is known, the spec does nothing.",
-        )  # fmt: skip
+        )
 
 
 def _decoders(plan: SchemaPlan, check: str = "schemas") -> Iterator[Finding]:
-    fate = "Its records become dead letters" + (", or their keys null." if check == "keys" else ".")
-    writers = {schema_id: known for schema_id, known in plan.schemas.items() if isinstance(known, WriterSchema)}
-    if native := sorted(schema_id for schema_id, known in writers.items() if known.native):
+    fate = "Its records become dead letters."
+    if check == "keys":
+        fate = "Its records become dead letters, or their keys null."
+    writers = {schema_id: schema for schema_id, schema in plan.schemas.items() if isinstance(schema, WriterSchema)}
+    if native := sorted(schema_id for schema_id, schema in writers.items() if schema.native):
         yield good(check, f"{_ids(native)} decoded natively")
-    if singly := sorted(schema_id for schema_id, known in writers.items() if not known.native):
+    if slow := sorted(schema_id for schema_id, schema in writers.items() if not schema.native):
         yield doubtful(
-            check, f"{_ids(singly)} decoded one record at a time, at a fraction of the speed",
+            check,
+            f"{_ids(slow)} decoded one record at a time, at a fraction of the speed",
             "docs/TYPES.md says which types the native decoder refuses.",
-        )  # fmt: skip
-    for known in plan.schemas.values():
-        if isinstance(known, RejectedSchema) and writers:
-            yield doubtful(check, f"rejected: {known.reason}", fate)
-        elif isinstance(known, RejectedSchema):
-            yield wrong(check, f"rejected: {known.reason}", "Register a schema that can fill the table's columns.")
+        )
+    for schema in plan.schemas.values():
+        if isinstance(schema, RejectedSchema) and writers:
+            yield doubtful(check, f"rejected: {schema.reason}", fate)
+        elif isinstance(schema, RejectedSchema):
+            yield wrong(check, f"rejected: {schema.reason}", "Register a schema that can fill the table's columns.")
 
 
 def _ids(ids: list[int]) -> str:

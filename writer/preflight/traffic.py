@@ -19,14 +19,16 @@ from writer.core.errors import ConfigError, ExitCode, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural, span
 from writer.maintenance.local_pipeline import LocalPipeline, opened
-from writer.preflight.samples.route_sample import opened_part, split
-from writer.preflight.samples.staged_sample import Staged, raw_record_bytes, staged
+from writer.preflight.samples.route_sample import open_part, split
+from writer.preflight.samples.staged_sample import StagedSample, raw_record_bytes, stage_sample
 from writer.preflight.sizing import Traffic
 from writer.schemas.registry import SchemaSource, source
 
 _WINDOW = timedelta(hours=1)
-_SLICES = 12  # of the window, to find the busiest
-_QUIET = timedelta(minutes=5)  # a topic whose newest record is older is looked at as it was then
+# The window has as many slices, to find the busiest.
+_SLICES = 12
+# A topic whose newest record is older is measured as it was then.
+_QUIET = timedelta(minutes=5)
 
 
 class NothingToMeasure(HeadraceError):
@@ -55,7 +57,7 @@ class ArrivalPace:
         return max((self.end - self.start).total_seconds(), 1e-3)
 
 
-def pace(cluster: Cluster, topics: list[str], newest: datetime, now: datetime) -> ArrivalPace:
+def arrival_pace(cluster: Cluster, topics: list[str], newest: datetime, now: datetime) -> ArrivalPace:
     """Ask the broker which offsets it had when, over the last hour that had any. `newest`: the last record's time."""
     sources = cluster.sources(topics)
     end = now if now - newest < _QUIET else newest + timedelta(milliseconds=1)
@@ -79,19 +81,22 @@ class Measurement:
 
     traffic: Traffic
     looked_at: str
-    tables: Mapping[str, tuple[Traffic, Pipeline]]  # by target: its share, and the settings of the table
-    left_out: Mapping[str, str]  # targets whose rows and files are not known, and why
+    # By target: its share of the traffic, and the settings of the table.
+    tables: Mapping[str, tuple[Traffic, Pipeline]]
+    # Why the rows and files of some targets are not known.
+    left_out: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class _Part:
     """Sampled records of one table as files."""
 
-    staged: Staged
+    staged: StagedSample
     columns: int
     settings: Pipeline
     values: int
-    share: float  # of all records of the sample
+    # The share of all records of the sample.
+    share: float
 
     def shares(self) -> dict[BucketKey, float]:
         """Return the share of all records that goes to each bucket."""
@@ -101,70 +106,82 @@ class _Part:
         return {key: self.share * count / self.staged.rows for key, count in rows.items()}
 
 
-def measured(
+def measure_traffic(
     name: str, config: Config, cluster: Cluster, records: int, now: datetime, given_per_s: float | None
 ) -> Measurement:
     """Measure a pipeline's traffic, and that of each table of its route. Raises NothingToMeasure, HeadraceError."""
-    settings, schemas = config.pipelines[name], source(config.registry)
+    settings = config.pipelines[name]
+    schemas = source(config.registry)
     topics = choose_topics(cluster, settings.topics).names
     batch = kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, records))
-    walk = opened(name, config, schemas, topics=topics, before_route=settings.route is not None)
-    parts, left_out = _parts(walk, schemas, batch, now)
-    times = [time for time in batch.column("timestamp").to_pylist() if time is not None]  # cold: a sample
+    local_pipeline = opened(name, config, schemas, topics=topics, before_route=settings.route is not None)
+    parts, left_out = _parts(local_pipeline, schemas, batch, now)
+    # A sample is small, so Python objects do no harm.
+    times = [time for time in batch.column("timestamp").to_pylist() if time is not None]
     if not parts or not times:
         raise NothingToMeasure(
             f"no record of {', '.join(topics)} becomes a row, so there is nothing to size {name!r} by. "
             "`headrace validate` says why."
         )
-    per_s, how = (given_per_s, "given by --events-per-second")
+    per_s = given_per_s
+    how = "given by --events-per-second"
     if per_s is None:
-        per_s, how = _words(pace(cluster, topics, max(times), now), now)
+        per_s, how = _arrival_rate(arrival_pace(cluster, topics, max(times), now), now)
     values = batch.num_rows - batch.column("value").null_count
-    sent = pc.sum(pc.binary_length(batch.column("value"))).as_py()
+    value_bytes = pc.sum(pc.binary_length(batch.column("value"))).as_py()
     partitions = len(cluster.sources(topics)) if config.kafka.reader == "spark" else 0
-    whole = _traffic(list(parts.values()), per_s, how, sent / values, values, partitions)
+    traffic = _traffic(list(parts.values()), per_s, how, value_bytes / values, values, partitions)
     if settings.raw_place:
-        whole = replace(whole, raw_bytes=raw_record_bytes(walk, batch, now))
+        traffic = replace(traffic, raw_bytes=raw_record_bytes(local_pipeline, batch, now))
     tables = {target: (_of_part(part, per_s, how), part.settings) for target, part in parts.items() if settings.route}
-    which = f"the newest {plural(values, 'record')} of {', '.join(topics)} ({walk.settled(batch).format})"
-    left = values - sum(part.staged.rows for part in parts.values())
-    looked_at = f"{which}, {instant(min(times))} to {instant(max(times))}"
-    looked_at += f"; {left:,} of them are no rows" if left else ""
-    return Measurement(whole, looked_at, tables, left_out)
+    scope = f"the newest {plural(values, 'record')} of {', '.join(topics)} ({local_pipeline.settled(batch).format})"
+    dropped = values - sum(part.staged.rows for part in parts.values())
+    looked_at = f"{scope}, {instant(min(times))} to {instant(max(times))}"
+    if dropped:
+        looked_at += f"; {dropped:,} of them are no rows"
+    return Measurement(traffic, looked_at, tables, left_out)
 
 
 def _parts(
-    walk: LocalPipeline, schemas: SchemaSource, batch: pa.RecordBatch, now: datetime
+    local_pipeline: LocalPipeline, schemas: SchemaSource, batch: pa.RecordBatch, now: datetime
 ) -> tuple[dict[str, _Part], dict[str, str]]:
     """Stage a sample, of a route by target. Returns what became rows, and why other targets are left out."""
-    found, left_out = dict[str, _Part](), dict[str, str]()
+    parts = dict[str, _Part]()
+    left_out = dict[str, str]()
     if batch.num_rows == 0:
-        return found, left_out
-    if walk.config.pipelines[walk.name].route is None:
-        part = _part(walk, batch, now, 1.0)
-        return ({} if part is None else {walk.name: part}), left_out
-    for one in split(walk, batch).parts:
-        count = one.records.num_rows
+        return parts, left_out
+    if local_pipeline.config.pipelines[local_pipeline.name].route is None:
+        part = _part(local_pipeline, batch, now, 1.0)
+        if part is not None:
+            parts[local_pipeline.name] = part
+        return parts, left_out
+    for target_part in split(local_pipeline, batch).parts:
+        count = target_part.records.num_rows
         try:
-            part = _part(opened_part(walk.name, one, schemas), one.records, now, count / batch.num_rows)
-        except ConfigError as error:  # such as an event time that is none
-            left_out[one.target] = str(error)
+            part = _part(
+                open_part(local_pipeline.name, target_part, schemas), target_part.records, now, count / batch.num_rows
+            )
+        # The route names a field that is no event time, for example.
+        except ConfigError as error:
+            left_out[target_part.target] = str(error)
             continue
         if part is None:
-            left_out[one.target] = (
+            left_out[target_part.target] = (
                 f"{plural(count, 'record')} in the sample, and none becomes a row. `headrace validate` says why."
             )
         else:
-            found[one.target] = part
-    return found, left_out
+            parts[target_part.target] = part
+    return parts, left_out
 
 
-def _part(walk: LocalPipeline, batch: pa.RecordBatch, now: datetime, share: float) -> _Part | None:
+def _part(local_pipeline: LocalPipeline, batch: pa.RecordBatch, now: datetime, share: float) -> _Part | None:
     """Stage the records of one table; None where none becomes a row."""
-    found = staged(walk, batch, now)
+    staged = stage_sample(local_pipeline, batch, now)
     values = batch.num_rows - batch.column("value").null_count
-    settings = walk.config.pipelines[walk.name]
-    return _Part(found, len(walk.plan.columns), settings, values, share) if found.rows else None
+    settings = local_pipeline.config.pipelines[local_pipeline.name]
+    if not staged.rows:
+        return None
+    return _Part(staged, len(local_pipeline.plan.columns), settings, values, share)
 
 
 def _of_part(part: _Part, per_s: float, how: str) -> Traffic:
@@ -178,35 +195,39 @@ def _traffic(
     parts: Sequence[_Part], per_s: float, how: str, event_bytes: float, values: int, partitions: int
 ) -> Traffic:
     """Put tables together: means are those of a record, so that a sum over the tables is that of the whole."""
-    of_day = [buckets_per_day(part.settings.bucket, list(part.shares())) for part in parts]
+    daily_buckets = [buckets_per_day(part.settings.bucket, list(part.shares())) for part in parts]
     share = sum(part.share for part in parts)
     return Traffic(
-        events_per_s=per_s, events_how=how, event_bytes=event_bytes,
+        events_per_s=per_s,
+        events_how=how,
+        event_bytes=event_bytes,
         columns=round(sum(part.columns * part.share for part in parts) / share),
         row_bytes=sum(part.staged.row_bytes * part.share for part in parts),
         row_bytes_parquet=sum(part.staged.bytes / part.staged.rows * part.share for part in parts),
         sampled_how=f"mean of {plural(values, 'record')}",
         bucket_shares=sorted((share for part in parts for share in part.shares().values()), reverse=True),
-        buckets_per_day=None if None in of_day else sum(one for one in of_day if one is not None),
+        buckets_per_day=None if None in daily_buckets else sum(filter(None, daily_buckets)),
         partitions_for_spark=partitions,
-    )  # fmt: skip
+    )
 
 
-def _words(pace: ArrivalPace, now: datetime) -> tuple[float, str]:
-    before = "" if pace.end == now else f" before {instant(pace.end)}"
-    window = f"the {'' if before else 'last '}{span(pace.seconds)}{before}"
+def _arrival_rate(pace: ArrivalPace, now: datetime) -> tuple[float, str]:
+    if pace.end == now:
+        window = f"the last {span(pace.seconds)}"
+    else:
+        window = f"the {span(pace.seconds)} before {instant(pace.end)}"
     slice_s = pace.seconds / _SLICES
     return pace.per_s, f"{pace.offsets:,} offsets in {window}; busiest {span(slice_s)}: {pace.busiest_per_s:,.0f}"
 
 
 def buckets_per_day(spec: Mapping[str, Any], keys: Sequence[BucketKey]) -> float | None:
-    """How many buckets a day begins, from their width and the other parts seen. None: not by event time."""
+    """Return how many buckets begin in a day, by their width and the other parts of `keys`. None: not by event time."""
     if spec["type"] == "event_time":
         return float(timedelta(days=1) / spec["width"])
-    at = 0
+    position = 0
     for part in spec.get("parts", []):
         if part["type"] == "event_time":
-            others = len(set(keys)) / len({key[at] for key in keys})
+            others = len(set(keys)) / len({key[position] for key in keys})
             return float(others * (timedelta(days=1) / part["width"]))
-        at += len(bucketers.build(part).columns)
+        position += len(bucketers.build(part).columns)
     return None

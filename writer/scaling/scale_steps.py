@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-_ASSERTED_EVERY_S = 15.0  # the total is asked for again: whatever lowered it meanwhile is repaired
-_BOUNDARY_WITHIN_S = 120.0  # pipelines whose batches overlap have no moment without tasks; then it goes beside one
+# The total is requested again so often, which repairs whatever lowered it meanwhile.
+_ASSERTED_EVERY_S = 15.0
+# Pipelines whose batches overlap have no moment without tasks. After this time an executor goes beside a batch.
+_BOUNDARY_WITHIN_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -17,11 +19,14 @@ class Executor:
     """One executor, as Spark lists it."""
 
     id: str
-    since: datetime  # when it came
+    # When the executor came.
+    since: datetime
     cores: int
     failed_tasks: int = 0
-    task_s: float = 0.0  # that its tasks took in sum
-    gc_s: float = 0.0  # of that, in garbage collection
+    # The time that its tasks took, in sum.
+    task_s: float = 0.0
+    # Of that, the time in garbage collection.
+    gc_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -29,21 +34,27 @@ class ExecutorTarget:
     """How many executors there should be."""
 
     executors: int
-    since_s: float  # by a clock that never jumps
-    asserted_s: float | None = None  # when Spark was asked for it last
+    # By a clock that never jumps.
+    since_s: float
+    # When Spark was last asked for this total.
+    asserted_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Steps:
     """What is asked of Spark now, in this order."""
 
-    total: int | None  # None: it was asked for just now
+    # None: Spark was asked for it just now.
+    total: int | None
     drain: tuple[str, ...] = ()
 
 
-def staying(executors: Sequence[Executor], draining: Mapping[str, float]) -> list[Executor]:
+def remaining_executors(executors: Sequence[Executor], draining: Mapping[str, float]) -> list[Executor]:
     """Return the executors that are not being decommissioned, oldest first."""
-    return sorted((one for one in executors if one.id not in draining), key=lambda one: (one.since, _number(one.id)))
+    return sorted(
+        (executor for executor in executors if executor.id not in draining),
+        key=lambda executor: (executor.since, _number(executor.id)),
+    )
 
 
 def steps(
@@ -55,11 +66,13 @@ def steps(
     boundary: bool,
 ) -> Steps:
     """Decide. `draining`: id → since when; `boundary`: no batch has tasks at this moment."""
-    surplus = staying(executors, draining)[wanted.executors :]
+    surplus = remaining_executors(executors, draining)[wanted.executors :]
     due = wanted.asserted_s is None or now_s - wanted.asserted_s >= _ASSERTED_EVERY_S
-    go = bool(surplus) and (boundary or now_s - wanted.since_s >= _BOUNDARY_WITHIN_S)
-    youngest_first = tuple(one.id for one in reversed(surplus)) if go else ()
-    return Steps(wanted.executors if due or go else None, youngest_first)
+    may_drain = bool(surplus) and (boundary or now_s - wanted.since_s >= _BOUNDARY_WITHIN_S)
+    if may_drain:
+        youngest_first = tuple(executor.id for executor in reversed(surplus))
+        return Steps(wanted.executors, youngest_first)
+    return Steps(wanted.executors if due else None)
 
 
 def _number(name: str) -> int:

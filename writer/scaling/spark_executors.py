@@ -23,10 +23,10 @@ class SparkExecutors:
         self._json = self._jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
         self._no_hosts = self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(self._jvm.java.util.HashMap())
 
-    def there(self) -> list[Executor]:
+    def list_executors(self) -> list[Executor]:
         """Return the executors that are registered, those that drain too."""
-        raw = json.loads(self._json.writeValueAsString(self._context.statusStore().executorList(True)))
-        return [_executor(one) for one in raw if one["id"] != _DRIVER and one["isActive"]]
+        documents = json.loads(self._json.writeValueAsString(self._context.statusStore().executorList(True)))
+        return [_executor(document) for document in documents if document["id"] != _DRIVER and document["isActive"]]
 
     def ask(self, total: int) -> bool:
         """Request this total; False if the cluster cannot. A lower total removes no executor."""
@@ -47,9 +47,13 @@ def slots(spark: Any) -> int:
     return max(1, int(context.maxNumConcurrentTasks(profile)))
 
 
-def _executor(raw: dict[str, Any]) -> Executor:
-    came = datetime.strptime(raw["addTime"].removesuffix("GMT"), "%Y-%m-%dT%H:%M:%S.%f").replace(tzinfo=UTC)
+def _executor(document: dict[str, Any]) -> Executor:
+    came = datetime.strptime(document["addTime"].removesuffix("GMT"), "%Y-%m-%dT%H:%M:%S.%f").replace(tzinfo=UTC)
     return Executor(
-        id=raw["id"], since=came, cores=raw["totalCores"], failed_tasks=raw["failedTasks"],
-        task_s=raw["totalDuration"] / 1000, gc_s=raw["totalGCTime"] / 1000,
-    )  # fmt: skip
+        id=document["id"],
+        since=came,
+        cores=document["totalCores"],
+        failed_tasks=document["failedTasks"],
+        task_s=document["totalDuration"] / 1000,
+        gc_s=document["totalGCTime"] / 1000,
+    )

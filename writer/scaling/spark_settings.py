@@ -9,7 +9,8 @@ from writer.config.connections import Autoscaler
 from writer.config.pipeline_sections import Scheduling
 from writer.config.pipelines import Config
 
-_RANGES_PER_SLOT = 3  # tasks share ranges out by number: of several each they get the same
+# Tasks share ranges out by number; with several for each they get equal parts.
+_RANGES_PER_SLOT = 3
 _ELASTIC = "spark://host:7077 (standalone), k8s://… (Kubernetes) or, on one machine, local-cluster[3,2,2048]"
 
 
@@ -44,11 +45,15 @@ def settings(master: str, section: Autoscaler) -> dict[str, str]:
         return {}
     return {
         "spark.dynamicAllocation.enabled": "false",
-        "spark.decommission.enabled": "true",  # without it, a decommissioned executor stays and does nothing
-        "spark.storage.decommission.enabled": "false",  # nothing is cached, nothing is shuffled
+        # Without it, a decommissioned executor stays and does nothing.
+        "spark.decommission.enabled": "true",
+        # Nothing is cached, and nothing is shuffled.
+        "spark.storage.decommission.enabled": "false",
         "spark.executor.decommission.forceKillTimeout": f"{int(section.drain_within.total_seconds())}s",
-        "spark.task.maxDirectResultSize": "16m",  # a report that waits on an executor would go with it
-        "spark.executor.failuresValidityInterval": "1h",  # an application of months does not sum its failures up
+        # A report that waits on an executor would go with it.
+        "spark.task.maxDirectResultSize": "16m",
+        # An application of months does not add up its failures.
+        "spark.executor.failuresValidityInterval": "1h",
     }
 
 
@@ -57,10 +62,12 @@ def slots_most(config: Config) -> int | None:
     conf = config.spark.conf
     if in_one_process(config.spark.master):
         return None
-    each = int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1"))
-    most = config.autoscaler.executors_max * max(1, each)
-    ceiling = conf.get("spark.cores.max")
-    return most if ceiling is None else max(1, min(most, int(ceiling) // int(conf.get("spark.task.cpus", "1"))))
+    cpus_per_task = int(conf.get("spark.task.cpus", "1"))
+    slots_per_executor = max(1, int(conf.get("spark.executor.cores", "1")) // cpus_per_task)
+    slots = config.autoscaler.executors_max * slots_per_executor
+    if "spark.cores.max" in conf:
+        slots = min(slots, int(conf["spark.cores.max"]) // cpus_per_task)
+    return max(1, slots)
 
 
 def slots_now_at_most(config: Config) -> int | None:
@@ -89,4 +96,6 @@ def records_per_range(config: Config, records_max: int) -> int | None:
     Pieces go by records, not by a number of them: a small batch is not cut. None: as at the start.
     """
     slots = slots_most(config)
-    return None if slots is None else max(1, math.ceil(records_max / (slots * _RANGES_PER_SLOT)))
+    if slots is None:
+        return None
+    return max(1, math.ceil(records_max / (slots * _RANGES_PER_SLOT)))

@@ -162,7 +162,7 @@ class ApicurioRegistry:
             return answer
         if names_absence(answer.body):
             return None
-        raise self._unreachable(RequestFailed(f"it answered {answer.shown()}"))
+        raise self._unreachable(RequestFailed(f"it answered {answer.summary()}"))
 
     def _unreachable(self, error: Exception) -> RegistryUnreachable:
         return unreachable_error(self._client.url, error, "registry.url, registry.core_url")

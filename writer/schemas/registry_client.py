@@ -207,7 +207,7 @@ def read_versions(
 
 def _checked_answer(answer: Answer) -> Answer:
     if not answer.ok and answer.status != NOT_FOUND:
-        raise RequestFailed(f"it answered {answer.shown()}")
+        raise RequestFailed(f"it answered {answer.summary()}")
     return answer
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from bucketers.arrow import contiguous, fix
 from bucketers.timestamps import within_years
-from writer.specs.functions import ALLOWED
+from writer.specs.functions import ALLOWED, CONSTANT_ARGUMENTS
 from writer.specs.growth import GUARDS, check_guards, guard_calls, register_guards
 from writer.specs.spec import SpecError
 
@@ -26,6 +26,7 @@ _ALLOWED_PARTS = frozenset(
      "IsNotTrue", "IsNotUnknown", "IsNull", "IsTrue", "IsUnknown", "Like", "Literal", "Negative", "Not", "RLike",
      "ScalarFunction", "TryCast")
 )  # fmt: skip
+_CALLS = frozenset(("BinaryExpr", "Like", "RLike", "ScalarFunction"))  # which name what is called
 _UNKNOWN_COLUMN = re.compile(r"No field named (\S+?)\.(?:\s|$)")
 _OF_GUARD = re.compile(r"PyErr \{.*?value: ValueError\(['\"](.*?)['\"]\)", re.DOTALL)
 _FUNCTION = re.compile(r"Invalid function '([^']*)'")
@@ -242,8 +243,16 @@ def _columns_of(expression: Any, plan: Any, label: str) -> Iterator[str]:
         if name not in ALLOWED and name not in GUARDS:
             raise SpecError(f"{label}: {_not_allowed(name)}")
         check_guards(expression, label)
-    for operand in expression.rex_call_operands():
-        yield from _columns_of(operand, plan, label)
+    operands = expression.rex_call_operands()
+    operator = expression.rex_call_operator() if part in _CALLS else ""
+    for position, operand in enumerate(operands):
+        columns = list(_columns_of(operand, plan, label))
+        if columns and position == CONSTANT_ARGUMENTS.get(operator):
+            raise SpecError(
+                f"{label}: argument {position + 1} of {operator} reads {columns[0]!r}. Write a constant: the time of "
+                "one record would grow with the product of both sizes"
+            )
+        yield from columns
 
 
 def _not_allowed(name: str) -> str:

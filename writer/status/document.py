@@ -10,7 +10,7 @@ from writer.batch.lateness import BOUNDS_S
 from writer.core.text import iso
 from writer.hooks.outbox import Health
 from writer.output.health import health
-from writer.output.route_lines import worst_first
+from writer.output.route_lines import target_order
 from writer.sealing.bucket_states import BucketCounts, BucketState
 from writer.status.lag import lag_sample
 from writer.status.lag_sample import rounded
@@ -190,7 +190,7 @@ def _targets(view: View, now: datetime) -> list[dict[str, Any]]:
                 "behind": (state.why or _NOT_APPLIED) if state.is_behind else None,
             }
         )  # fmt: skip
-    return sorted(found, key=worst_first)
+    return sorted(found, key=target_order)
 
 
 def _totals(totals: Totals, since: datetime) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from writer.config.pipelines import Config
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import HeadraceError
 from writer.core.offsets import Source, TopicPartition
-from writer.hooks.dispatcher import seen
+from writer.hooks.dispatcher import hook_health
 from writer.hooks.outbox import Health
 from writer.offsets.start_decision import changed, number
 from writer.sealing.bucket_states import BucketCounts, together
@@ -156,12 +156,12 @@ def _counts_of(sealer: Sealer, cluster: Cluster | BrokerUnreachable, now: dateti
 def _hooks(name: str, config: Config, snapshot: PipelineSnapshot) -> Mapping[str, Health]:
     """Return how the hooks are doing; those of a route's tables are named with their table."""
     if config.pipelines[name].route is None:
-        return seen(name, config)
+        return hook_health(name, config)
     targets = sealed_targets(config.pipelines[name], snapshot)
     found = dict[str, Mapping[str, Health]]()
     for target in targets:
         with suppress(HeadraceError, OSError):  # its table is away: the buckets say it
-            found[target] = seen(name, config.at_target(name, target))
+            found[target] = hook_health(name, config.at_target(name, target))
     return {f"{target}/{hook}": health for target, hooks in found.items() for hook, health in hooks.items()}
 
 

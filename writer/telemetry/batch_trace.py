@@ -12,8 +12,10 @@ from typing import Any
 from writer.config.connections import OpenTelemetry
 from writer.status.model import OUTCOMES, Commit
 
-_WAIT = "wait"  # for records, before the batch
-_QUEUE = "queue"  # behind batches of other pipelines, before the tasks
+# The wait for records, before the batch.
+_WAIT = "wait"
+# The wait behind batches of other pipelines, before the tasks.
+_QUEUE = "queue"
 
 
 def sender(section: OpenTelemetry, pipeline: str) -> Callable[[Commit], None]:
@@ -53,12 +55,12 @@ def spans(tracer: Any, commit: Commit, pipeline: str) -> Iterator[Any]:
 
     phases = {phase: round(commit.phases[phase] * 1e9) for phase in _in_order(commit.phases) if phase != _WAIT}
     end_ns = round(commit.at.timestamp() * 1e9)
-    at_ns = end_ns - sum(phases.values())
-    batch = tracer.start_span("batch", start_time=at_ns, attributes=_attributes(commit, pipeline))
+    start_ns = end_ns - sum(phases.values())
+    batch = tracer.start_span("batch", start_time=start_ns, attributes=_attributes(commit, pipeline))
     for phase, spent_ns in phases.items():
-        span = tracer.start_span(phase, set_span_in_context(batch), start_time=at_ns)
-        at_ns += spent_ns
-        span.end(at_ns)
+        span = tracer.start_span(phase, set_span_in_context(batch), start_time=start_ns)
+        start_ns += spent_ns
+        span.end(start_ns)
         yield span
     batch.end(end_ns)
     yield batch
@@ -66,18 +68,24 @@ def spans(tracer: Any, commit: Commit, pipeline: str) -> Iterator[Any]:
 
 def _in_order(phases: Iterable[str]) -> list[str]:
     """Put the queue before the tasks, during which the driver enters it."""
-    found = list(phases)
-    if _QUEUE in found:
-        found.remove(_QUEUE)
-        found.insert(found.index("tasks"), _QUEUE)
-    return found
+    ordered = list(phases)
+    if _QUEUE in ordered:
+        ordered.remove(_QUEUE)
+        ordered.insert(ordered.index("tasks"), _QUEUE)
+    return ordered
 
 
 def _attributes(commit: Commit, pipeline: str) -> dict[str, str | int]:
     facts = commit.facts
     counts = {name: sum(account.get(name, 0) for account in facts["ranges"]) for name in OUTCOMES}
-    found = {
-        "pipeline": pipeline, "run": facts["run"], "batch": facts["batch"], "version": commit.version,
-        "reason": facts.get("reason", "unknown"), "files": facts["files"], "bytes": facts["bytes"], **counts,
-    }  # fmt: skip
-    return {f"headrace.{name}": value for name, value in found.items()}
+    attributes = {
+        "pipeline": pipeline,
+        "run": facts["run"],
+        "batch": facts["batch"],
+        "version": commit.version,
+        "reason": facts.get("reason", "unknown"),
+        "files": facts["files"],
+        "bytes": facts["bytes"],
+        **counts,
+    }
+    return {f"headrace.{name}": value for name, value in attributes.items()}

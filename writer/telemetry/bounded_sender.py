@@ -9,26 +9,35 @@ from queue import Empty, Full, Queue
 from writer.core import logging
 from writer.status.model import Commit
 
-_WAITING_MAX = 256  # commits; a receiver that is down for an hour costs a batch nothing, and little memory
+# Commits that may wait. A receiver that is down for an hour costs a batch nothing, and little memory.
+_WAITING_MAX = 256
 
 
 class BoundedSender:
     """Sends commits in their order. What a receiver refuses or does not answer in time is dropped, not tried again."""
 
     def __init__(
-        self, receiver: str, pipeline: str, send: Callable[[Commit], object],
-        counted: Callable[[str, int, int], object], waiting_max: int = _WAITING_MAX,
-    ) -> None:  # fmt: skip
-        """`send` may take its time and raise. `counted` gets the receiver, how many were sent, and dropped."""
-        self._receiver, self._pipeline, self._send, self._counted = receiver, pipeline, send, counted
+        self,
+        receiver: str,
+        pipeline: str,
+        send: Callable[[Commit], object],
+        report: Callable[[str, int, int], object],
+        waiting_max: int = _WAITING_MAX,
+    ) -> None:
+        """`send` may take its time and raise. `report` gets the receiver, how many were sent, and dropped."""
+        self._receiver = receiver
+        self._pipeline = pipeline
+        self._send = send
+        self._report = report
         self._waiting: Queue[Commit | None] = Queue(waiting_max)
         self._lock = threading.Lock()
         self._sent = self._dropped = 0
-        self._failing = False  # only the first of several drops is logged
+        # Only the first of several drops is logged.
+        self._failing = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{receiver} of {pipeline}", daemon=True)
         self._thread.start()
-        counted(receiver, 0, 0)
+        report(receiver, 0, 0)
 
     def put(self, commit: Commit) -> None:
         """Take a commit and return at once."""
@@ -41,7 +50,8 @@ class BoundedSender:
         """Let the thread end when it has sent what waits."""
         self._closing.set()
         with suppress(Full):
-            self._waiting.put_nowait(None)  # wakes it
+            # None wakes the thread.
+            self._waiting.put_nowait(None)
 
     def close(self, within: timedelta) -> None:
         """Send what waits, for that long at most. What is left is dropped."""
@@ -73,6 +83,6 @@ class BoundedSender:
             self._dropped += failure is not None
             first = failure is not None and not self._failing
             self._failing = failure is not None
-            self._counted(self._receiver, self._sent, self._dropped)
+            self._report(self._receiver, self._sent, self._dropped)
         if first:
             logging.warning("telemetry_dropped", pipeline=self._pipeline, receiver=self._receiver, reason=failure)

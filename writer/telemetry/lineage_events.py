@@ -45,20 +45,22 @@ def events(commit: Commit, namespace: str, config: Config, pipeline: str) -> lis
     from openlineage.client.generated.processing_engine_run import ProcessingEngineRunFacet
     from openlineage.client.uuid import generate_static_uuid
 
-    table, began = config.pipelines[pipeline].table, datetime.fromisoformat(commit.facts["started"])
+    table = config.pipelines[pipeline].table
+    began = datetime.fromisoformat(commit.facts["started"])
     identity = f"{table.location} {pipeline} {commit.version}".encode()
     engine = ProcessingEngineRunFacet(version=version("headrace"), name="headrace")
     run = Run(str(generate_static_uuid(began, identity)), {"processing_engine": engine})
-    kind = JobTypeJobFacet(processingType="STREAMING", integration="HEADRACE", jobType="JOB")
-    job = Job(namespace, pipeline, {"jobType": kind})
+    job_type = JobTypeJobFacet(processingType="STREAMING", integration="HEADRACE", jobType="JOB")
+    job = Job(namespace, pipeline, {"jobType": job_type})
     inputs = _inputs(commit, config.kafka.bootstrap_servers)
     output = _output(commit, table.location, table.format)
     states: list[tuple[datetime, Any, list[Any]]] = [
-        (began, RunState.START, []), (commit.at, RunState.COMPLETE, [output]),
-    ]  # fmt: skip
+        (began, RunState.START, []),
+        (commit.at, RunState.COMPLETE, [output]),
+    ]
     return [
-        RunEvent(eventTime=at.isoformat(), run=run, job=job, eventType=state, inputs=inputs, outputs=outputs)
-        for at, state, outputs in states
+        RunEvent(eventTime=time.isoformat(), run=run, job=job, eventType=state, inputs=inputs, outputs=outputs)
+        for time, state, outputs in states
     ]
 
 
@@ -66,16 +68,18 @@ def _inputs(commit: Commit, bootstrap_servers: str) -> list[Any]:
     from openlineage.client.event_v2 import InputDataset
     from openlineage.client.generated.input_statistics_input_dataset import InputStatisticsInputDatasetFacet
 
-    cluster, read = f"kafka://{bootstrap_servers.partition(',')[0].strip()}", Counter[str]()
+    cluster = f"kafka://{bootstrap_servers.partition(',')[0].strip()}"
+    read = Counter[str]()
     for account in commit.facts["ranges"]:
         read[account["topic"]] += account.get("read", 0)
     return [
         InputDataset(
-            namespace=cluster, name=topic,
+            namespace=cluster,
+            name=topic,
             inputFacets={"inputStatistics": InputStatisticsInputDatasetFacet(rowCount=count)},
         )
         for topic, count in sorted(read.items())
-    ]  # fmt: skip
+    ]
 
 
 def _output(commit: Commit, location: str, form: str) -> Any:
@@ -84,12 +88,18 @@ def _output(commit: Commit, location: str, form: str) -> Any:
     from openlineage.client.generated.output_statistics_output_dataset import OutputStatisticsOutputDatasetFacet
     from openlineage.client.generated.storage_dataset import StorageDatasetFacet
 
-    scheme, _, place = location.partition("://")
-    bucket, _, key = place.partition("/")
-    namespace, name = (f"{scheme}://{bucket}", key) if place else ("file", location)
+    scheme, _, path = location.partition("://")
+    bucket, _, key = path.partition("/")
+    if path:
+        namespace = f"{scheme}://{bucket}"
+        name = key
+    else:
+        namespace = "file"
+        name = location
     facts = commit.facts
     return OutputDataset(
-        namespace=namespace, name=name,
+        namespace=namespace,
+        name=name,
         facets={
             "version": DatasetVersionDatasetFacet(datasetVersion=str(commit.version)),
             "storage": StorageDatasetFacet(storageLayer=form, fileFormat="parquet"),
@@ -99,4 +109,4 @@ def _output(commit: Commit, location: str, form: str) -> Any:
                 rowCount=facts["rows"], size=facts["bytes"], fileCount=facts["files"]
             )
         },
-    )  # fmt: skip
+    )

@@ -14,7 +14,8 @@ from writer.telemetry import batch_trace, lineage_events
 from writer.telemetry.bounded_sender import BoundedSender
 
 Send = Callable[[Commit], None]
-_CHANGED_WITHIN = timedelta(seconds=2)  # for what waits of a pipeline that goes on otherwise, or not at all
+# How long to send what waits of a pipeline whose configuration changed, or that was taken out.
+_SEND_TIMEOUT = timedelta(seconds=2)
 
 
 class Receivers:
@@ -27,35 +28,37 @@ class Receivers:
     def follow(self, config: Config, progress: Progress) -> None:
         """Follow the commits of a pipeline, as it is configured now. Raises ConfigError when a package is missing."""
         name = progress.pipeline
-        before, self._settings[name] = self._settings.get(name), config.pipelines[name]
+        before = self._settings.get(name)
+        self._settings[name] = config.pipelines[name]
         if before == config.pipelines[name]:
             return
         if name in self._senders:
-            _close(self._senders[name], _CHANGED_WITHIN)
+            _close(self._senders[name], _SEND_TIMEOUT)
         elif before is None:
-            progress.on_commit(partial(self._committed, progress))
+            progress.on_commit(partial(self._send_commit, progress))
         self._senders[name] = [
-            BoundedSender(receiver, name, _opened(receiver, opener), progress.telemetry)
+            BoundedSender(receiver, name, _open_receiver(receiver, opener), progress.telemetry)
             for receiver, opener in _openers(config, name).items()
         ]
 
     def forget(self, pipeline: str) -> None:
         """Send what waits of a pipeline that is taken out, and follow it no more."""
         self._settings.pop(pipeline, None)
-        _close(self._senders.pop(pipeline, []), _CHANGED_WITHIN)
+        _close(self._senders.pop(pipeline, []), _SEND_TIMEOUT)
 
     def close(self, within: timedelta) -> None:
         """Send what waits, for that long at most, all together."""
-        _close([sender for some in self._senders.values() for sender in some], within)
+        _close([sender for senders in self._senders.values() for sender in senders], within)
 
-    def _committed(self, progress: Progress) -> None:
+    def _send_commit(self, progress: Progress) -> None:
         commit = progress.view().commits[0]
         for sender in self._senders.get(progress.pipeline, []):
             sender.put(commit)
 
 
 def _close(senders: Iterable[BoundedSender], within: timedelta) -> None:
-    closing, deadline_s = list(senders), time.monotonic() + within.total_seconds()
+    closing = list(senders)
+    deadline_s = time.monotonic() + within.total_seconds()
     for sender in closing:
         sender.finish()
     for sender in closing:
@@ -63,15 +66,15 @@ def _close(senders: Iterable[BoundedSender], within: timedelta) -> None:
 
 
 def _openers(config: Config, pipeline: str) -> dict[str, Callable[[], Send]]:
-    found: dict[str, Callable[[], Send]] = {}
+    openers: dict[str, Callable[[], Send]] = {}
     if config.openlineage.url is not None:
-        found["openlineage"] = partial(lineage_events.sender, config.openlineage, config, pipeline)
+        openers["openlineage"] = partial(lineage_events.sender, config.openlineage, config, pipeline)
     if config.opentelemetry.url is not None:
-        found["opentelemetry"] = partial(batch_trace.sender, config.opentelemetry, pipeline)
-    return found
+        openers["opentelemetry"] = partial(batch_trace.sender, config.opentelemetry, pipeline)
+    return openers
 
 
-def _opened(receiver: str, opener: Callable[[], Send]) -> Send:
+def _open_receiver(receiver: str, opener: Callable[[], Send]) -> Send:
     try:
         return opener()
     except ImportError as error:

@@ -18,11 +18,12 @@ from writer.status.document import document, overview
 from writer.status.model import View
 from writer.status.progress import Progress
 from writer.web import page
-from writer.web.http_server import NOT_HERE, TEXT, Answer, Guarded, Post, allowed, answering, json_answer, nothing
+from writer.web.http_server import NOT_HERE, TEXT, Answer, Guarded, Post, answering, has_token, json_answer, nothing
 from writer.web.metrics_export import exposition
 
 _INDEX = b"headrace; a browser is shown a page here\n\n/metrics\n/healthz\n/readyz\n/rolloutz\n/status\n/buckets\n"
-More = Callable[[], Mapping[str, Any]]  # what `/status` says beside the pipelines
+# Returns what `/status` says beside the pipelines.
+More = Callable[[], Mapping[str, Any]]
 _START = re.compile(r"/pipelines/([a-z0-9_-]+)/start(\?new_run=(true|false)(&lease=([0-9]{1,18}))?)?")
 
 
@@ -42,33 +43,37 @@ def committed_since_start(views: list[View]) -> list[str]:
     What is paused commits nothing, and is as well as it was asked to be.
     """
     waiting = [view for view in views if not view.committed_since_start and view.pause is None]
-    why = {True: ": its rate limit holds the first batch back", False: ""}
-    return ready(views) or [
-        f"pipeline {view.pipeline} has records waiting and no commit yet{why[view.rate_limit.holds]}"
-        for view in waiting
-    ]
+    return ready(views) or [f"pipeline {view.pipeline} has {_missing_commit(view)}" for view in waiting]
 
 
-def held(views: list[View]) -> list[str]:
+def _missing_commit(view: View) -> str:
+    if view.rate_limit.holds:
+        return "records waiting and no commit yet: its rate limit holds the first batch back"
+    return "records waiting and no commit yet"
+
+
+def pause_notes(views: list[View]) -> list[str]:
     """Return what is paused: one line for each pipeline. It is as well as it was asked to be."""
     return [f"pipeline {view.pipeline} is {view.pause.words}" for view in views if view.pause is not None]
 
 
-def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime, more: More = dict) -> Answer:
+def answer(
+    path: str, accept: str, progress_by_name: Mapping[str, Progress], now: datetime, more: More = dict
+) -> Answer:
     """Answer a GET."""
-    views = [progress.view() for progress in board.values()]
+    views = [progress.view() for progress in progress_by_name.values()]
     match path.split("?", 1)[0]:
         case "/metrics":
-            body, content_type = exposition(board, accept, more().get("config", {}))
+            body, content_type = exposition(progress_by_name, accept, more().get("config", {}))
             return HTTPStatus.OK, content_type, body
         case "/status":
             return json_answer({**document(views, now), **more()})
         case "/healthz":
             return _verdict(alive(views))
         case "/readyz":
-            return _verdict(ready(views), held(views))
+            return _verdict(ready(views), pause_notes(views))
         case "/rolloutz":
-            return _verdict(committed_since_start(views), held(views))
+            return _verdict(committed_since_start(views), pause_notes(views))
         case "/buckets":
             return json_answer(overview(views, now))
         case "/" if "text/html" in accept:
@@ -78,28 +83,29 @@ def answer(path: str, accept: str, board: Mapping[str, Progress], now: datetime,
     return NOT_HERE
 
 
-def starts(board: Mapping[str, Progress], token: str, ask: Callable[[str, bool, int | None], None]) -> Post:
+def starts(progress_by_name: Mapping[str, Progress], token: str, ask: Callable[[str, bool, int | None], None]) -> Post:
     """Answer `POST /pipelines/<name>/start` with the right token: request a start of a pipeline that has ended.
 
     `ask` takes its name, whether with a new run, and the epoch of its lease if that is sent.
     """
 
-    def answered(path: str, authorization: str) -> Answer | None:
-        found = _START.fullmatch(path)
-        if found is None:
+    def respond(path: str, authorization: str) -> Answer | None:
+        match = _START.fullmatch(path)
+        if match is None:
             return None
-        if not allowed(token, authorization):
+        if not has_token(token, authorization):
             return HTTPStatus.FORBIDDEN, TEXT, b"this needs the token of the supervisor\n"
-        progress = board.get(found[1])
+        progress = progress_by_name.get(match[1])
         if progress is None:
-            return HTTPStatus.NOT_FOUND, TEXT, f"there is no pipeline {found[1]} here\n".encode()
+            return HTTPStatus.NOT_FOUND, TEXT, f"there is no pipeline {match[1]} here\n".encode()
         state = progress.view().state
         if state not in ("failed", "stopped"):
-            return HTTPStatus.CONFLICT, TEXT, f"pipeline {found[1]} has not ended: {state}\n".encode()
-        ask(found[1], found[3] == "true", None if found[5] is None else int(found[5]))
+            return HTTPStatus.CONFLICT, TEXT, f"pipeline {match[1]} has not ended: {state}\n".encode()
+        epoch = None if match[5] is None else int(match[5])
+        ask(match[1], match[3] == "true", epoch)
         return HTTPStatus.ACCEPTED, TEXT, b"asked\n"
 
-    return answered
+    return respond
 
 
 def _verdict(reasons: list[str], notes: list[str] | None = None) -> Answer:
@@ -111,7 +117,7 @@ def _verdict(reasons: list[str], notes: list[str] | None = None) -> Answer:
 @contextmanager
 def serving(
     settings: Http,
-    board: Mapping[str, Progress],
+    progress_by_name: Mapping[str, Progress],
     post: Post = nothing,
     guarded: Guarded = nothing,
     more: More = dict,
@@ -122,7 +128,7 @@ def serving(
         return
 
     def get(path: str, accept: str) -> Answer:
-        return answer(path, accept, board, datetime.now(UTC), more)
+        return answer(path, accept, progress_by_name, datetime.now(UTC), more)
 
     with answering(settings, get, post, guarded=guarded) as url:
         yield url

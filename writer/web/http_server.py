@@ -30,13 +30,18 @@ HEADERS: Mapping[str, str] = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-_SILENT_CLIENT_S = 10  # a connection that says nothing for so long is closed
-_POLL_S = 0.1  # the end waits for it once
+# A connection that sends nothing for so long is closed.
+_SILENT_CLIENT_S = 10
+# The end of the server waits for one poll.
+_POLL_S = 0.1
 TEXT = "text/plain; charset=utf-8"
 Answer = tuple[HTTPStatus, str, bytes]
-Get = Callable[[str, str], Answer]  # path, what the client accepts
-Post = Callable[[str, str], Answer | None]  # path, the Authorization header; None: nothing is posted there
-Guarded = Post  # the same for a GET that needs a token; None: it is open to all, or nothing
+# Takes the path, and what the client accepts.
+Get = Callable[[str, str], Answer]
+# Takes the path and the Authorization header; None: nothing is posted there.
+Post = Callable[[str, str], Answer | None]
+# The same for a GET that needs a token; None: the path is open to all, or unknown.
+Guarded = Post
 NOT_HERE: Answer = (HTTPStatus.NOT_FOUND, TEXT, b"not here; see /\n")
 
 
@@ -53,13 +58,17 @@ def nothing(_path: str, _authorization: str) -> Answer | None:
 def first_of(*posts: Post) -> Post:
     """Answer a POST by the handler of its path."""
 
-    def answered(path: str, authorization: str) -> Answer | None:
-        return next((found for post in posts if (found := post(path, authorization)) is not None), None)
+    def respond(path: str, authorization: str) -> Answer | None:
+        for post in posts:
+            response = post(path, authorization)
+            if response is not None:
+                return response
+        return None
 
-    return answered
+    return respond
 
 
-def allowed(token: str, authorization: str) -> bool:
+def has_token(token: str, authorization: str) -> bool:
     """Return whether an Authorization header has the token; an empty token is never accepted."""
     return bool(token) and hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())
 
@@ -71,7 +80,7 @@ def is_near(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def is_ours(host: str, known: str) -> bool:
+def is_ours(host: str, configured_host: str) -> bool:
     """Return whether a Host header names this machine: by an address, as localhost, or as it is configured."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
@@ -80,45 +89,52 @@ def is_ours(host: str, known: str) -> bool:
     with suppress(ValueError):
         ipaddress.ip_address(name)
         return True
-    return name in ("", "localhost", known.lower())
+    return name in ("", "localhost", configured_host.lower())
 
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = _SILENT_CLIENT_S
-    error_content_type, error_message_format = TEXT, "%(message)s\n"  # for what is no GET
+    error_content_type = TEXT
+    # The body of an answer to other methods.
+    error_message_format = "%(message)s\n"
     server: "_Server"
 
     def do_GET(self) -> None:
         """Answer a GET request."""
-        if self._misled():
+        if self._refuse_foreign_host():
             return
-        found = self.server.guarded(self.path, self.headers.get("Authorization", ""))
-        self._send(self.server.get(self.path, self.headers.get("Accept", "")) if found is None else found)
+        response = self.server.guarded(self.path, self.headers.get("Authorization", ""))
+        if response is None:
+            response = self.server.get(self.path, self.headers.get("Accept", ""))
+        self._send(response)
 
     do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
 
     def do_POST(self) -> None:
         """Answer a POST request."""
-        if self._misled():
+        if self._refuse_foreign_host():
             return
         if not is_near(self.client_address[0]):
             self._send((HTTPStatus.FORBIDDEN, TEXT, b"this is done from the same machine only\n"))
             return
-        found = self.server.post(self.path, self.headers.get("Authorization", ""))
-        if found is None:
+        response = self.server.post(self.path, self.headers.get("Authorization", ""))
+        if response is None:
             self.send_error(HTTPStatus.NOT_IMPLEMENTED, f"Unsupported method ({self.command!r})")
         else:
-            self._send(found)
+            self._send(response)
 
-    def _misled(self) -> bool:
-        """Turn away a browser that another site's name led to this machine, by a name server of its own."""
-        misled = self.server.is_local and not is_ours(self.headers.get("Host", ""), self.server.host)
-        if misled:
-            self._send((HTTPStatus.MISDIRECTED_REQUEST, TEXT, b"ask by address, or as localhost\n"))
-        return misled
+    def _refuse_foreign_host(self) -> bool:
+        """Refuse a browser that another site's name led to this machine, by a name server of its own.
 
-    def _send(self, answered: Answer) -> None:
-        status, content_type, body = answered
+        Returns whether the request was refused.
+        """
+        if not self.server.is_local or is_ours(self.headers.get("Host", ""), self.server.host):
+            return False
+        self._send((HTTPStatus.MISDIRECTED_REQUEST, TEXT, b"ask by address, or as localhost\n"))
+        return True
+
+    def _send(self, response: Answer) -> None:
+        status, content_type, body = response
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
@@ -129,11 +145,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Name the server, and not what it is made of."""
+        """Return the server's name, without the names and versions of its libraries."""
         return "headrace"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parameter's name is inherited
-        """Say nothing: scrapes come every few seconds."""
+        """Log nothing: scrapes come every few seconds."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -142,8 +158,12 @@ class _Server(ThreadingHTTPServer):
     def __init__(
         self, address: tuple[str, int], get: Get, post: Post, guarded: Guarded, context: ssl.SSLContext | None
     ) -> None:
-        self.get, self.post, self.guarded, self._context = get, post, guarded, context
-        self.host, self.is_local = address[0], False
+        self.get = get
+        self.post = post
+        self.guarded = guarded
+        self._context = context
+        self.host = address[0]
+        self.is_local = False
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
@@ -174,7 +194,7 @@ def answering(
     settings: Http, get: Get, post: Post = nothing, section: str = "http", guarded: Guarded = nothing
 ) -> Iterator[str]:
     """Answer while inside; gives the URL. Raises HeadraceError, naming the section, when the port is taken."""
-    server = _bound(settings, get, post, guarded, section)
+    server = _open_server(settings, get, post, guarded, section)
     thread = threading.Thread(target=server.serve_forever, args=[_POLL_S], name="http", daemon=True)
     thread.start()
     url = url_of(settings.host, server.server_port, "http" if settings.tls is None else "https")
@@ -186,16 +206,18 @@ def answering(
         server.server_close()
 
 
-def _bound(settings: Http, get: Get, post: Post, guarded: Guarded, section: str) -> _Server:
-    context = tls.served(*settings.tls) if settings.tls is not None else None
+def _open_server(settings: Http, get: Get, post: Post, guarded: Guarded, section: str) -> _Server:
+    context = tls.server_context(*settings.tls) if settings.tls is not None else None
     try:
         return _Server((settings.host, settings.port), get, post, guarded, context)
     except OSError as error:
         where = f"{settings.host}:{settings.port}"
         if error.errno == errno.EADDRINUSE:
+            fix = f"Set {section}.port to a free one (0 takes any)"
+            if section == "http":
+                fix += ", or http.enabled to false"
             raise HeadraceError(
-                f"port {settings.port} of {settings.host} is taken, perhaps by another driver. Set {section}.port to a "
-                f"free one (0 takes any){', or http.enabled to false' if section == 'http' else ''}."
+                f"port {settings.port} of {settings.host} is taken, perhaps by another driver. {fix}."
             ) from error
         raise ConfigError(
             f"cannot listen on {where}: {error.strerror or error}. Correct {section}.host or {section}.port."
@@ -208,4 +230,6 @@ def url_of(host: str, port: int, scheme: str) -> str:
         address = ipaddress.ip_address(host)
         if address.is_unspecified:
             host = "127.0.0.1" if isinstance(address, ipaddress.IPv4Address) else "::1"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    if ":" in host:
+        host = f"[{host}]"
+    return f"{scheme}://{host}:{port}"

@@ -12,29 +12,32 @@ from urllib.parse import parse_qs, urlsplit
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.output.tables import plain
-from writer.preflight.samples.preview import Step, looked
-from writer.web.http_server import TEXT, Answer, Guarded, allowed, json_answer
+from writer.preflight.samples.preview import Step, newest_records
+from writer.web.http_server import TEXT, Answer, Guarded, has_token, json_answer
 
 _PATH = "/records"
 _STEPS: tuple[Step, ...] = ("raw", "decoded", "assigned")
-_RECORDS, _RECORDS_MAX = 10, 50
+_RECORDS = 10
+_RECORDS_MAX = 50
 
 
-def guarded(config: Config, now: Callable[[], Config] | None = None) -> Guarded:
+def record_guard(config: Config, now: Callable[[], Config] | None = None) -> Guarded:
     """Answer `GET /records?pipeline=clicks&at=decoded&records=10` with the right token, one at a time.
 
     `now` returns the configuration whose pipelines are in force; without it, `config` stays it.
     """
     busy = threading.Lock()
-    token = config.http.token.get_secret_value() if config.http.expose_records and config.http.token is not None else ""
+    token = ""
+    if config.http.expose_records and config.http.token is not None:
+        token = config.http.token.get_secret_value()
 
-    def answered(path: str, authorization: str) -> Answer | None:
+    def respond(path: str, authorization: str) -> Answer | None:
         address = urlsplit(path)
         if address.path != _PATH:
             return None
         if not token:
             return HTTPStatus.NOT_FOUND, TEXT, b"live records are not shown; http.expose_records switches them on\n"
-        if not allowed(token, authorization):
+        if not has_token(token, authorization):
             return HTTPStatus.FORBIDDEN, TEXT, b"this needs the token of http.token\n"
         if not busy.acquire(blocking=False):
             return HTTPStatus.TOO_MANY_REQUESTS, TEXT, b"another reader looks at live records; try again\n"
@@ -43,20 +46,22 @@ def guarded(config: Config, now: Callable[[], Config] | None = None) -> Guarded:
         finally:
             busy.release()
 
-    return answered
+    return respond
 
 
 def _answer(config: Config, query: str) -> Answer:
     asked = {name: values[-1] for name, values in parse_qs(query).items()}
-    name, at, count = asked.get("pipeline", ""), asked.get("at", "decoded"), asked.get("records", str(_RECORDS))
+    name = asked.get("pipeline", "")
+    step_name = asked.get("at", "decoded")
+    count = asked.get("records", str(_RECORDS))
     if name not in config.pipelines:
         return HTTPStatus.NOT_FOUND, TEXT, b"there is no such pipeline here\n"
-    step = next((step for step in _STEPS if step == at), None)
+    step = next((step for step in _STEPS if step == step_name), None)
     if step is None or not count.isdecimal() or not 1 <= int(count) <= _RECORDS_MAX:
-        words = f"'at' is one of {', '.join(_STEPS)}, and 'records' 1 to {_RECORDS_MAX}\n"
-        return HTTPStatus.BAD_REQUEST, TEXT, words.encode()
+        message = f"'at' is one of {', '.join(_STEPS)}, and 'records' 1 to {_RECORDS_MAX}\n"
+        return HTTPStatus.BAD_REQUEST, TEXT, message.encode()
     try:
-        found = looked(config, name, at=step, records=int(count), now=datetime.now(UTC))
+        records = newest_records(config, name, step=step, records=int(count), now=datetime.now(UTC))
     except (HeadraceError, OSError) as error:
         return HTTPStatus.BAD_GATEWAY, TEXT, f"{error}\n".encode()
-    return json_answer({"pipeline": name, "at": step, "records": [plain(record) for record in found]})
+    return json_answer({"pipeline": name, "at": step, "records": [plain(record) for record in records]})

@@ -9,7 +9,8 @@ from writer.status.lag_sample import Lag
 from writer.status.model import View
 
 PARTITION = ("pipeline", "topic", "partition")
-Value = tuple[tuple[str, ...], float]  # values of the labels after the pipeline, and the number
+# The values of the labels after the pipeline, and the number.
+Value = tuple[tuple[str, ...], float]
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,15 @@ class Reading:
     lags: list[Lag]
     now: datetime
 
-    def since(self, at: datetime | None) -> list[Value]:
-        """Seconds since then, below zero when it is still to come; nothing when it is not known."""
-        return [] if at is None else [((), (self.now - at).total_seconds())]
+    def since(self, time: datetime | None) -> list[Value]:
+        """Return the seconds since a time, below zero if it is still to come; nothing without a time."""
+        if time is None:
+            return []
+        return [((), (self.now - time).total_seconds())]
 
-    def age(self, at: datetime | None) -> list[Value]:
-        """Seconds since then; nothing when it never was."""
-        return [] if at is None else [((), max(0.0, (self.now - at).total_seconds()))]
+    def age(self, time: datetime | None) -> list[Value]:
+        """Return the seconds since a time, zero at least; nothing without a time."""
+        return [(labels, max(0.0, seconds)) for labels, seconds in self.since(time)]
 
 
 @dataclass(frozen=True)
@@ -48,21 +51,26 @@ class Metric:
 
 def plain(read: Callable[[Reading], float | None]) -> Callable[[Reading], list[Value]]:
     """Read one number of a pipeline; None: it has none."""
-    return lambda reading: [((), value)] if (value := read(reading)) is not None else []
+
+    def values(reading: Reading) -> list[Value]:
+        value = read(reading)
+        return [] if value is None else [((), value)]
+
+    return values
 
 
 def by_partition(read: Callable[[Lag], float | None]) -> Callable[[Reading], list[Value]]:
     """Read one number of each partition; None: it has none."""
 
     def values(reading: Reading) -> list[Value]:
-        found = ((lag, read(lag)) for lag in reading.lags)
-        return [((lag.topic, str(lag.partition)), value) for lag, value in found if value is not None]
+        numbers = ((lag, read(lag)) for lag in reading.lags)
+        return [((lag.topic, str(lag.partition)), value) for lag, value in numbers if value is not None]
 
     return values
 
 
-def named(
+def by_name(
     read: Callable[[Reading], Mapping[str, float]], always: tuple[str, ...] = ()
 ) -> Callable[[Reading], list[Value]]:
-    """Read one value for each name; those of `always` are there from the beginning, so that a rate can be taken."""
+    """Read one value for each name. Those of `always` have a value from the start, so that a rate can be taken."""
     return lambda reading: [((name,), value) for name, value in {**dict.fromkeys(always, 0), **read(reading)}.items()]

@@ -1,11 +1,12 @@
 """The catalogue of metrics, from which `/metrics` and docs/METRICS.md are made."""
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 
 from writer.batch.lateness import LATE_POLICIES
 from writer.sealing.bucket_states import BucketCounts
 from writer.status.model import DECODERS, GAP_CAUSES, OUTCOMES
-from writer.web.metric_types import PARTITION, Metric, Reading, Value, by_partition, named, plain
+from writer.web.metric_types import PARTITION, Metric, Reading, Value, by_name, by_partition, plain
 from writer.web.route_metrics import ROUTES
 
 
@@ -17,12 +18,22 @@ def _source_age(reading: Reading) -> list[Value]:
 def _of_buckets(
     read: Callable[[BucketCounts], Mapping[str, float]], always: tuple[str, ...]
 ) -> Callable[[Reading], list[Value]]:
-    return named(lambda r: {} if r.view.bucket_counts is None else read(r.view.bucket_counts), always)
+    return by_name(lambda r: {} if r.view.bucket_counts is None else read(r.view.bucket_counts), always)
 
 
-def _filtered(reading: Reading) -> list[Value]:
-    found = reading.view.totals.filtered
-    return [((spec, rule), records) for spec, rules in found.items() for rule, records in rules.items()]
+def _since_bucket_time(read: Callable[[BucketCounts], datetime | None]) -> Callable[[Reading], list[Value]]:
+    """Read the seconds since a time of the buckets; nothing while their counts are not known."""
+
+    def values(reading: Reading) -> list[Value]:
+        counts = reading.view.bucket_counts
+        return [] if counts is None else reading.since(read(counts))
+
+    return values
+
+
+def _filter_counts(reading: Reading) -> list[Value]:
+    filtered = reading.view.totals.filtered
+    return [((spec, rule), records) for spec, rules in filtered.items() for rule, records in rules.items()]
 
 
 CATALOGUE: tuple[Metric, ...] = (
@@ -108,7 +119,11 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_topic_retention_seconds",
         "The topic's retention.ms; not there where it keeps records without a limit in time, or does not say.",
-        named(lambda r: {t: kept.total_seconds() for t, kept in r.view.logs.retention.items() if kept is not None}),
+        by_name(
+            lambda r: {
+                t: retention.total_seconds() for t, retention in r.view.logs.retention.items() if retention is not None
+            }
+        ),
         ("pipeline", "topic"),
     ),
     Metric(
@@ -136,12 +151,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_watermark_delay_seconds",
         "Now minus the table's watermark. It grows while a partition is behind that is not idle (/status says which), "
         "and while nothing comes at all.",
-        lambda r: [] if r.view.bucket_counts is None else r.since(r.view.bucket_counts.watermark.instant),
+        _since_bucket_time(lambda counts: counts.watermark.instant),
     ),
     Metric(
         "headrace_closed_until_delay_seconds",
         "Now minus the instant by which buckets have to end to be closed.",
-        lambda r: [] if r.view.bucket_counts is None else r.since(r.view.bucket_counts.closed_until),
+        _since_bucket_time(lambda counts: counts.closed_until),
     ),
     Metric(
         "headrace_batch_in_progress_seconds",
@@ -162,19 +177,19 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_driver_phase_seconds_total",
         "Wall seconds of the driver by phase: wait (between batches), look, queue (for other pipelines), "
         "tasks, commit, redo.",
-        named(lambda r: r.view.phases),
+        by_name(lambda r: r.view.phases),
         ("pipeline", "phase"),
     ),
     Metric(
         "headrace_step_cpu_seconds_total",
         "Processor seconds of the tasks by step, of committed batches. The JVM's are not in it.",
-        named(lambda r: r.view.totals.steps),
+        by_name(lambda r: r.view.totals.steps),
         ("pipeline", "step"),
     ),
     Metric(
         "headrace_commits_total",
         "Commits by the reason why their batch ended: size, backlog, timeout, start, once, replay.",
-        named(lambda r: r.view.totals.commits),
+        by_name(lambda r: r.view.totals.commits),
         ("pipeline", "reason"),
     ),
     Metric(
@@ -191,13 +206,13 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_records_total",
         "Committed records by outcome: rows, late_table (rows of that table), dead_letters, quarantined, tombstones, "
         "filtered.",
-        named(lambda r: {name: n for name, n in r.view.totals.records.items() if name != "read"}, OUTCOMES[1:]),
+        by_name(lambda r: {name: n for name, n in r.view.totals.records.items() if name != "read"}, OUTCOMES[1:]),
         ("pipeline", "outcome"),
     ),
     Metric(
         "headrace_filtered_records_total",
         "Committed records that event specs left out, by spec and rule: where, sample.",
-        _filtered,
+        _filter_counts,
         ("pipeline", "spec", "rule"),
     ),
     Metric(
@@ -215,13 +230,13 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_gaps_total",
         "Gaps recorded by this driver, by cause: retention, latest. Each is one entry of the log, with its ranges.",
-        named(lambda r: r.view.totals.gaps, GAP_CAUSES),
+        by_name(lambda r: r.view.totals.gaps, GAP_CAUSES),
         ("pipeline", "cause"),
     ),
     Metric(
         "headrace_gap_offsets_total",
         "Offsets of those gaps: records that Kafka no longer held when they were to be read.",
-        named(lambda r: r.view.totals.gap_offsets, GAP_CAUSES),
+        by_name(lambda r: r.view.totals.gap_offsets, GAP_CAUSES),
         ("pipeline", "cause"),
     ),
     Metric(
@@ -265,7 +280,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_topic_incarnation",
         "Number of the life of a topic's name that is read, from 1. Alert when it rises: the topic was deleted and "
         "created again.",
-        named(lambda r: r.view.incarnations),
+        by_name(lambda r: r.view.incarnations),
         ("pipeline", "topic"),
     ),
     Metric(
@@ -325,37 +340,37 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_late_rows_by_policy_total",
         "The same by what became of them: reopen (joined their bucket), late_table, dead_letter.",
-        named(lambda r: r.view.totals.late.by_policy, LATE_POLICIES),
+        by_name(lambda r: r.view.totals.late.by_policy, LATE_POLICIES),
         ("pipeline", "policy"),
     ),
     Metric(
         "headrace_schemas",
         "Schemas that the pipeline knows, by decoder: native, single, or rejected (records go to the dead letters).",
-        named(lambda r: r.view.schemas, DECODERS),
+        by_name(lambda r: r.view.schemas, DECODERS),
         ("pipeline", "decoder"),
     ),
     Metric(
         "headrace_hook_deliveries_total",
         "Sealed buckets that a hook was told of by this driver.",
-        named(lambda r: {name: hook.delivered for name, hook in r.view.hooks.items()}),
+        by_name(lambda r: {name: hook.delivered for name, hook in r.view.hooks.items()}),
         ("pipeline", "hook"),
     ),
     Metric(
         "headrace_hook_failures_total",
         "Attempts of a hook that failed; each is tried again.",
-        named(lambda r: {name: hook.failures for name, hook in r.view.hooks.items()}),
+        by_name(lambda r: {name: hook.failures for name, hook in r.view.hooks.items()}),
         ("pipeline", "hook"),
     ),
     Metric(
         "headrace_hook_pending",
         "Deliveries that a hook has not done yet, those under way included.",
-        named(lambda r: {name: hook.waiting for name, hook in r.view.hooks.items()}),
+        by_name(lambda r: {name: hook.waiting for name, hook in r.view.hooks.items()}),
         ("pipeline", "hook"),
     ),
     Metric(
         "headrace_hook_oldest_pending_seconds",
         "Seconds since the oldest bucket was sealed that a hook is still to be told of; 0 when none is.",
-        named(
+        by_name(
             lambda r: {
                 name: 0.0 if hook.oldest is None else max(0.0, (r.now - hook.oldest).total_seconds())
                 for name, hook in r.view.hooks.items()
@@ -366,13 +381,13 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "headrace_telemetry_sent_total",
         "Commits of which a receiver (openlineage, opentelemetry) got its events or spans.",
-        named(lambda r: {receiver: sent for receiver, (sent, _) in r.view.telemetry.items()}),
+        by_name(lambda r: {receiver: sent for receiver, (sent, _) in r.view.telemetry.items()}),
         ("pipeline", "receiver"),
     ),
     Metric(
         "headrace_telemetry_dropped_total",
         "Commits of which a receiver got nothing: it refused, did not answer, or too many waited.",
-        named(lambda r: {receiver: dropped for receiver, (_, dropped) in r.view.telemetry.items()}),
+        by_name(lambda r: {receiver: dropped for receiver, (_, dropped) in r.view.telemetry.items()}),
         ("pipeline", "receiver"),
     ),
     Metric(

@@ -30,7 +30,7 @@ class _StaticCollector(Collector):
         return self._families
 
 
-def encoded(families: Iterable[Family], accept: str) -> tuple[bytes, str]:
+def encode_families(families: Iterable[Family], accept: str) -> tuple[bytes, str]:
     """Return the page of these families and its content type, in the format that the scraper prefers."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_StaticCollector(families))
@@ -39,22 +39,23 @@ def encoded(families: Iterable[Family], accept: str) -> tuple[bytes, str]:
 
 
 def family(name: str, kind: str, about: str, labels: Sequence[str], values: Iterable[Value]) -> Family:
-    """Return a gauge or a counter; without values it is told too. `values`: those of all labels, and the number."""
-    made = (CounterMetricFamily if kind == "counter" else GaugeMetricFamily)(name, about, labels=labels)
-    for given, number in values:
-        made.add_metric(list(given), number)
-    return made
+    """Return a gauge or a counter, also without values. `values`: those of all labels, and the number."""
+    family_type = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+    metric_family = family_type(name, about, labels=labels)
+    for label_values, number in values:
+        metric_family.add_metric(list(label_values), number)
+    return metric_family
 
 
 def exposition(
-    board: Mapping[str, Progress], accept: str, config: Mapping[str, Any] = MappingProxyType({})
+    progress_by_name: Mapping[str, Progress], accept: str, config: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[bytes, str]:
     """Return a driver's page and its content type. `config`: the last reading of its file, as `/status` has it."""
-    return encoded(families(board, datetime.now(UTC), config), accept)
+    return encode_families(families(progress_by_name, datetime.now(UTC), config), accept)
 
 
 def families(
-    board: Mapping[str, Progress], now: datetime, config: Mapping[str, Any] = MappingProxyType({})
+    progress_by_name: Mapping[str, Progress], now: datetime, config: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[Family]:
     """Give every family of a driver's catalogue, those without a value too."""
     of_process: Mapping[str, Iterable[Value]] = {
@@ -62,7 +63,7 @@ def families(
         "headrace_config_last_reload_successful": [((), float(not config.get("error")))],
         "headrace_config_restart_needed": [((), float(len(config.get("restart", ()))))],
     }
-    views = [progress.view() for progress in board.values()]
+    views = [progress.view() for progress in progress_by_name.values()]
     readings = [Reading(view, lags(view.logs, view.frontier, now), now) for view in views]
     for metric in CATALOGUE:
         if metric.read is None:
@@ -79,34 +80,43 @@ def _values(read: Callable[[Reading], Iterable[Value]], readings: Iterable[Readi
 
 
 def _histogram(metric: Metric, readings: Iterable[Reading]) -> Family:
-    """Prometheus wants each bound to count all that lies below it."""
+    """Return the histogram of durations. Prometheus wants each bound to count all that lies below it."""
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     for reading in readings:
-        below, buckets = 0, []
+        below = 0
+        buckets = []
         for bound, count in zip([*DURATION_BOUNDS, None], reading.view.durations, strict=True):
             below += count
-            buckets.append(("+Inf" if bound is None else str(bound), below))
+            label = "+Inf" if bound is None else str(bound)
+            buckets.append((label, below))
         family.add_metric([reading.view.pipeline], buckets, reading.view.duration_sum_seconds)
     return family
 
 
-def board(
-    verb: str, *, families: Callable[[], Iterable[Family]], status: Callable[[], dict[str, Any]],
+def operator_endpoints(
+    verb: str,
+    *,
+    families: Callable[[], Iterable[Family]],
+    status: Callable[[], dict[str, Any]],
     unhealthy: Callable[[], str],
-) -> Get:  # fmt: skip
-    """Answer a GET. `unhealthy`: why a person should act; empty while it is well."""
+) -> Get:
+    """Return the GET handler of a process that watches drivers. `unhealthy`: why a person should act; empty: no need.
+
+    `verb`: the command that runs it.
+    """
 
     def get(path: str, accept: str) -> Answer:
         match path.split("?", 1)[0]:
             case "/metrics":
-                body, content_type = encoded(families(), accept)
+                body, content_type = encode_families(families(), accept)
                 return HTTPStatus.OK, content_type, body
             case "/status":
                 return json_answer(status())
             case "/healthz":
                 why = unhealthy()
-                code = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
-                return code, TEXT, f"{why or 'ok'}\n".encode()
+                if why:
+                    return HTTPStatus.SERVICE_UNAVAILABLE, TEXT, f"{why}\n".encode()
+                return HTTPStatus.OK, TEXT, b"ok\n"
             case "/":
                 return HTTPStatus.OK, TEXT, f"{verb}\n\n/metrics\n/healthz\n/status\n".encode()
         return NOT_HERE

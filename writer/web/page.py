@@ -23,12 +23,12 @@ def content() -> bytes:
 def policy(page: str) -> str:
     """Write the Content-Security-Policy for a page with these inline parts."""
 
-    def hashed(tag: str) -> str:
+    def hashes(tag: str) -> str:
         parts = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
         digests = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in parts]
         return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
 
     return (
-        f"default-src 'none'; script-src {hashed('script')}; style-src {hashed('style')}; connect-src 'self'; "
+        f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )

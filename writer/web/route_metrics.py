@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from writer.table.factory import TargetState
-from writer.web.metric_types import Metric, Reading, Value, named, plain
+from writer.web.metric_types import Metric, Reading, Value, by_name, plain
 
 _TARGET = ("pipeline", "target")
 
 
 def _of_targets(read: Callable[[TargetState], float]) -> Callable[[Reading], list[Value]]:
-    return named(lambda reading: {name: read(state) for name, state in reading.view.targets.items()})
+    return by_name(lambda reading: {name: read(state) for name, state in reading.view.targets.items()})
 
 
 def _rows(reading: Reading) -> dict[str, float]:
@@ -19,16 +19,16 @@ def _rows(reading: Reading) -> dict[str, float]:
 
 def _behind(reading: Reading) -> dict[str, float]:
     since = {name: state.waiting.since or reading.now for name, state in reading.view.targets.items()}
-    return {name: max(0.0, (reading.now - at).total_seconds()) for name, at in since.items()}
+    return {name: max(0.0, (reading.now - start).total_seconds()) for name, start in since.items()}
 
 
 ROUTES: tuple[Metric, ...] = (
-    Metric("headrace_target_rows_total", "Rows committed for each table of a route.", named(_rows), _TARGET),
+    Metric("headrace_target_rows_total", "Rows committed for each table of a route.", by_name(_rows), _TARGET),
     Metric(
         "headrace_target_behind_seconds",
         "Age of the oldest entry of the pipeline's log that a table of a route does not have: seconds since it was put "
         "together; 0 while none waits for it.",
-        named(_behind),
+        by_name(_behind),
         _TARGET,
     ),
     Metric(
@@ -58,7 +58,7 @@ ROUTES: tuple[Metric, ...] = (
         "headrace_names_without_table",
         "Names of a route that a rule matches and that have no table, since the start: refused (their location is "
         "taken), beyond_max (route.max_targets are made; 1,000 at most are counted).",
-        named(lambda r: r.view.without_table),
+        by_name(lambda r: r.view.without_table),
         ("pipeline", "reason"),
     ),
 )

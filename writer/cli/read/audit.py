@@ -18,7 +18,7 @@ from writer.core.errors import HeadraceError
 from writer.core.offsets import TopicPartition
 from writer.core.text import plural
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines, version_or_time
-from writer.output.tables import console, emit_whole, ruled, show
+from writer.output.tables import console, emit_whole, ruled_table, show
 from writer.table.ledger.segment import Answer, CutRange
 
 _WORDS = {
@@ -168,7 +168,7 @@ def _targets(found: Sequence[TargetCount]) -> Table:
         _WAIT: [one.waiting for one in found],
     }  # fmt: skip
     shown = {title: cells for title, cells in columns.items() if title == "rows" or any(cells)}
-    table = ruled("table", *shown, gap=1)
+    table = ruled_table("table", *shown, gap=1)
     table.columns[0].min_width = 12
     for i, one in enumerate(found[:_TARGETS_SHOWN]):
         style = "yellow" if one.waiting else ""
@@ -211,7 +211,7 @@ def _taken(why: str, count: int) -> str:
 def _table(one: Audit, *, deep: bool) -> Table:
     """A line for each part; columns in which nothing stands are left out."""
     columns = _columns(one, deep=deep)
-    table = ruled("partition", *columns, gap=1)
+    table = ruled_table("partition", *columns, gap=1)
     table.columns[0].min_width = 12
     bad = {problem.part for problem in one.problems}
     lines = one.reconciliation.lines

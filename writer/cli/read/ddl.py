@@ -11,8 +11,8 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.engines.caveats import Engine, notes
 from writer.engines.registration import registration
-from writer.engines.table_description import described
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, opened_table
+from writer.engines.table_description import describe_table
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, load_table
 from writer.output.tables import emit_whole
 from writer.table.factory import main_table
 
@@ -29,7 +29,7 @@ def run_ddl(
             f"the table at {config.pipelines[pipeline].table.location} does not exist yet, so its columns are not "
             "known. Start the pipeline once (`headrace run --once`)."
         )
-    description = described(pipeline, config, table)
+    description = describe_table(pipeline, config, table)
     remarks = notes(description, engine)
     texts = registration(description, engine, name=name, location=location, segment=_segment(config, pipeline))
     if as_json:
@@ -68,5 +68,5 @@ def ddl(
 
     Exit codes: 0 printed, 1 the table cannot be read, 2 configuration, or there is no table yet.
     """
-    settings, name = opened_table(config, pipeline, target)
+    settings, name = load_table(config, pipeline, target)
     run_ddl(settings, name, engine, name=table, location=location, as_json=as_json)

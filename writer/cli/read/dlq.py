@@ -23,8 +23,8 @@ from writer.maintenance.dead_letters import Selection, as_read, read
 from writer.maintenance.local_pipeline import LocalPipeline, record_places
 from writer.maintenance.replay import Replaying, ReplayResult
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, options_of, time_of
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline, options_of, time_of
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console, emit, emit_whole, hanging, legible, plain, visible
 from writer.schemas.registry import RegistryUnreachable, SchemaSource, source
 from writer.table.factory import side_table
@@ -189,7 +189,7 @@ def list_(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selection
 
     Exit codes: 0 shown, 1 the table is not there or cannot be read, 2 configuration.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = load_pipeline(config, pipeline)
     found = kinds(name, settings, chosen)
     if as_json:
         emit_whole(
@@ -232,7 +232,7 @@ def show(
 
     Exit codes: 0 shown, 1 the table is not there or cannot be read, 2 configuration.
     """
-    (settings, name), out = opened(config, pipeline), console()
+    (settings, name), out = load_pipeline(config, pipeline), console()
     screen = record_screen(name, settings)
     rows = _first(name, settings, chosen, dead_letters, values=values or screen.hides)
     decoded = _decoded(name, settings, source(settings.registry), rows, out) if values and rows.num_rows else {}
@@ -267,9 +267,9 @@ def replay(
 
     Exit codes: 0 done or shown, 1 Kafka's registry or the storage does not answer, 2 configuration.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = load_pipeline(config, pipeline)
     work = partial(_run_replay, name, settings, chosen, as_json=as_json)
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _run_replay(name: str, config: Config, chosen: Selection, *, write: bool, as_json: bool) -> bool:

@@ -20,7 +20,7 @@ from writer.core.errors import HeadraceError
 from writer.core.text import describe_entry, held, instant, iso, lost, plural, reason
 from writer.core.units import show_size
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
-from writer.output.tables import emit_whole, labelled, ruled, show
+from writer.output.tables import emit_whole, label_grid, ruled_table, show
 from writer.status.document import gap_record
 from writer.status.model import OUTCOMES, Totals
 from writer.table.factory import existing_table
@@ -213,7 +213,7 @@ def _gap_page(name: str, entry: Entry) -> list[RenderableType]:
         (name, "bold"), "  gap", (f", recorded as version {entry.version} at {instant(entry.at)}", "dim")
     )
     why = Text(f"{plural(gap_record(facts)['offsets'], 'offset')} gave no record because {lost(facts['cause'])}.")
-    table = ruled("partition", "incarnation", "from", "to", "offsets")
+    table = ruled_table("partition", "incarnation", "from", "to", "offsets")
     for r in facts["ranges"]:
         table.add_row(
             f"{r['topic']}/{r['partition']}", str(r["incarnation"]), f"{r['start']:,}", f"{r['end']:,}",
@@ -232,14 +232,14 @@ def _other_page(name: str, entry: Entry) -> list[RenderableType]:
         if isinstance(value, str | int | float) and key not in ("kind", "format")
     ]
     done = describe_entry(entry.kind, entry.facts)
-    return [head, Text(f"{done[0].upper()}{done[1:]}."), "", labelled(rows, 3)]
+    return [head, Text(f"{done[0].upper()}{done[1:]}."), "", label_grid(rows, 3)]
 
 
 def _records(facts: Mapping[str, Any]) -> Table:
     sums = Totals()
     sums.add(facts)
     read = sums.records["read"]
-    table = ruled("records", "count", "share")
+    table = ruled_table("records", "count", "share")
     for outcome in OUTCOMES[1:]:
         count = sums.records[outcome]
         style = "yellow" if count and outcome in ("dead_letters", "quarantined") else ""
@@ -259,7 +259,7 @@ def _steps(facts: Mapping[str, Any]) -> Table:
     seconds: Mapping[str, float] = facts["seconds"]
     read = sum(account.get("read", 0) for account in facts["ranges"])
     known = [step for step in _STEPS if step in seconds] + sorted(seconds.keys() - set(_STEPS))
-    table = ruled("step", "CPU s", "share", "µs/record")
+    table = ruled_table("step", "CPU s", "share", "µs/record")
     for step in known:
         table.add_row(
             step, f"{seconds[step]:.3f}", _share(seconds[step], sum(seconds.values())), _each(seconds[step], read)
@@ -272,7 +272,7 @@ def _steps(facts: Mapping[str, Any]) -> Table:
 
 
 def _phases(phases: Mapping[str, float]) -> Table:
-    table = ruled("driver", "wall s")
+    table = ruled_table("driver", "wall s")
     table.add_column("", style="dim")
     for phase in [*_PHASES, *sorted(phases.keys() - _PHASES.keys())]:
         if phase in phases:
@@ -303,7 +303,7 @@ def _files(facts: Mapping[str, Any]) -> Table:
         rows.append(("event specs", f"version {facts['specs']['version']}"))
     if facts["event_time_min"] is not None:
         rows.append(("event times", f"from {instant(facts['event_time_min'])} to {instant(facts['event_time_max'])}"))
-    return labelled(rows, 3)
+    return label_grid(rows, 3)
 
 
 def _share(part: float, whole: float) -> str:

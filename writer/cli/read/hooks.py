@@ -19,7 +19,7 @@ from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import deliveries
 from writer.hooks.outbox import OutboxContent, OutboxEntry
 from writer.output.bucket_names import bucket_of
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, Pipelines, duration_of, opened_table
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, Pipelines, duration_of, load_table
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
 from writer.sealing.manifest import bucket_path
 
@@ -42,12 +42,12 @@ def _worked_off(delivery: HookDelivery, key: BucketKey | None, within: timedelta
     deadline = time.monotonic() + within.total_seconds()
     delivery.take_up()
     if key is not None:
-        delivery.again(key)
-    delivery.hurry()
+        delivery.redeliver(key)
+    delivery.make_due()
     while True:
-        box = delivery.round(datetime.now(UTC))
-        due = delivery.due(box)
-        tried = all(pending.error for pending in box.next())
+        box = delivery.run_round(datetime.now(UTC))
+        due = delivery.next_due(box)
+        tried = all(pending.error for pending in box.next_entries())
         if due is None or tried or time.monotonic() > deadline:
             return box
         time.sleep(_PAUSE_S)
@@ -168,7 +168,7 @@ def run(
 
     Exit codes: 0 nothing waits any more, 1 something failed or still waits, 2 configuration.
     """
-    (settings, name), within = opened_table(config, pipeline, target), duration_of("--timeout", timeout)
+    (settings, name), within = load_table(config, pipeline, target), duration_of("--timeout", timeout)
     found = _chosen(settings, name, hook)
     key = None if bucket is None else bucket_of(bucket, bucketers.build(settings.pipelines[name].bucket))
     worked_off = [(delivery, _worked_off(delivery, key, within)) for delivery in found]
@@ -189,7 +189,7 @@ def skip(
 
     Exit codes: 0 given up, 1 nothing of it waits, 2 configuration.
     """
-    settings, name = opened_table(config, pipeline, target)
+    settings, name = load_table(config, pipeline, target)
     (delivery,) = _chosen(settings, name, hook)
     bucketer = bucketers.build(settings.pipelines[name].bucket)
     columns, key = bucketer.columns, bucket_of(bucket, bucketer)
@@ -199,7 +199,7 @@ def skip(
     def without(box: OutboxContent | None) -> OutboxContent:
         known = box or OutboxContent(-1)
         gone[:] = [pending for pending in known.pending if pending.bucket == key]
-        return known.without(gone)
+        return known.skip(gone)
 
     delivery.outbox.change(without)
     versions = [pending.version for pending in gone]

@@ -47,13 +47,13 @@ def preview(
         if follow or save is not None or start != "latest":
             raise ConfigError("--file shows all records of a file; leave --follow, --from and --save out")
         pipelines = load_pipelines(config, os.environ)
-        command.preview_file(pipelines, pipeline, file, target=target, at=at, as_json=as_json, now=now)
+        command.preview_file(pipelines, pipeline, file, target=target, step=at, as_json=as_json, now=now)
         return
     command.preview(
         load(config),
         pipeline,
         target=target,
-        at=at,
+        step=at,
         records=records,
         start=start,
         follow=follow,

@@ -9,8 +9,8 @@ import typer
 
 from writer.cli.write import schema_accept
 from writer.config.loader import load
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened, time_of
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline, time_of
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console
 from writer.preflight import schema_effects as command
 from writer.schemas.registry import source
@@ -65,9 +65,9 @@ def accept(
 
     Exit codes: 0 shown or written, 1 the registry or the storage does not answer, or a driver runs, 2 configuration.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = load_pipeline(config, pipeline)
     work = partial(
         schema_accept.run_accept, settings, name, source(settings.registry), ids or [], time_of("--since", since),
         now=datetime.now(UTC), as_json=as_json, out=console(),
     )  # fmt: skip
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)

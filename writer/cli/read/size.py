@@ -13,8 +13,8 @@ from writer.clients import kafka_sample
 from writer.config.loader import load
 from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines, json_option
-from writer.preflight.sizing import UTILISATION, Line, Rates, Sizing, document, rates, size as compute_size, together
-from writer.preflight.traffic import measured
+from writer.preflight.sizing import UTILISATION, Line, Rates, Sizing, add_up, document, rates, size as compute_size
+from writer.preflight.traffic import measure_traffic
 
 _NAME, _VALUE = 33, 13  # columns for a line's name and its value
 _BLOCKS_MAX = 4  # pipelines of which the arithmetic is shown
@@ -42,7 +42,7 @@ def _show(out: Console, name: str, sizing: Sizing, looked_at: str) -> None:
 
 def _listed(out: Console, what: str, names: Sequence[str], sizings: Mapping[str, Sizing]) -> None:
     """Print a line for each, the one with most files a day first."""
-    table = tables.ruled(what, *names)
+    table = tables.ruled_table(what, *names)
     for label, sizing in sorted(sizings.items(), key=lambda one: -one[1].value("files a day")):
         lines = {line.name: line for line in sizing.lines}
         table.add_row(Text(label), *(lines[name].shown for name in names))
@@ -56,7 +56,7 @@ def _print(out: Console, line: Line) -> None:
 
 def _together(out: Console, sizings: list[Sizing]) -> None:
     out.print(Text(f"All {len(sizings)} pipelines in one application", "bold"))
-    for line in together(sizings):
+    for line in add_up(sizings):
         _print(out, line)
     out.print()
 
@@ -93,11 +93,11 @@ def size(
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration, or nothing to measure.
     """
     settings, now = load(config), datetime.now(UTC)
-    cluster = kafka_sample.asked(settings.kafka)
+    cluster = kafka_sample.open_cluster(settings.kafka)
     known, out = rates(), tables.console()
     done: dict[str, tuple[Sizing, str]] = {}
     for name in settings.chosen(pipeline):
-        found = measured(name, settings, cluster, sample, now, events_per_second)
+        found = measure_traffic(name, settings, cluster, sample, now, events_per_second)
         sizing = compute_size(found.traffic, settings.pipelines[name], known, rate, found.tables)
         left_out = [f"{target} is left out of rows and files: {why}" for target, why in found.left_out.items()]
         done[name] = replace(sizing, warnings=[*left_out, *sizing.warnings]), found.looked_at

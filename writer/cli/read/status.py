@@ -15,7 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from writer.clients.driver_endpoint import announced, pipeline_of, status_at
+from writer.clients.driver_endpoint import find_announcement, pipeline_of, status_at
 from writer.clients.kafka import BrokerUnreachable, Cluster, probe_cluster
 from writer.config.loader import load
 from writer.config.pipelines import Config
@@ -76,7 +76,7 @@ def collect(config: Config, names: list[str], cluster: Cluster, now: datetime) -
     asked: Cluster | BrokerUnreachable | None = None
     ask = cache(status_at)  # once for all pipelines of a driver
     for name in names:
-        driver = announced(config.checkpoints, name, config.s3.settings)
+        driver = find_announcement(config.checkpoints, name, config.s3.settings)
         found = None if driver is None else pipeline_of(ask(driver.url, driver.certificate), driver, name)
         if found is None:
             asked = asked or probe_cluster(cluster)

@@ -24,7 +24,7 @@ from writer.core.text import plural
 from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines, json_option
 from writer.preflight import host_checks, source_checks
-from writer.preflight.finding import MARKS, PLAIN_MARKS, Finding, Status, failure, good, skipped
+from writer.preflight.finding import MARKS, PLAIN_MARKS, Finding, Status, failure, good, not_checked
 from writer.schemas.registry import SchemaSource, source
 from writer.schemas.registry_answers import without_user
 
@@ -55,12 +55,12 @@ def run_validate(
         found = Finding("file", "failed", str(error)) if listed else failure("file", error)
         shown.add(found if found.fix else replace(found, fix="Correct the file. docs/REFERENCE.md lists every key."))
         for check in _SHARED:
-            shown.add(skipped(check, "the file cannot be used"))
+            shown.add(not_checked(check, "the file cannot be used"))
         return shown.end()
     shown.add(good("file", f"{plural(len(config.pipelines), 'pipeline')}: {', '.join(config.pipelines)}"))
     reach = _reach(config, names, shown, offline=offline)
     drivers = [] if offline else [name for name in names if answers(config, name) is not None]
-    places = host_checks.ProbedPlaces(config.s3.settings, config.catalog_place)
+    places = host_checks.ProbedLocations(config.s3.settings, config.catalog_place)
     for finding in host_checks.machine(config, drivers, places, offline=offline):
         shown.add(finding)
     for name in names:
@@ -72,7 +72,7 @@ def run_validate(
             shown.add(finding, name)
         for finding in host_checks.nesting(name, config, offline=offline, no_catalog=places.no_catalog):
             shown.add(finding, name)
-        shown.add(host_checks.running(config, name, offline=offline), name)
+        shown.add(host_checks.running_driver(config, name, offline=offline), name)
     return shown.end()
 
 
@@ -156,9 +156,9 @@ def _reach(config: Config, names: list[str], shown: Findings, *, offline: bool) 
     """Ask the broker and the registry whether they answer, and show it."""
     cluster, no_cluster = None, "--offline"
     if offline:
-        shown.add(skipped("broker", no_cluster))
+        shown.add(not_checked("broker", no_cluster))
     else:
-        cluster = kafka_sample.asked(config.kafka)
+        cluster = kafka_sample.open_cluster(config.kafka)
         try:
             number = cluster.brokers()
             answer = "1 broker answers" if number == 1 else f"{number} brokers answer"
@@ -173,7 +173,7 @@ def _reach(config: Config, names: list[str], shown: Findings, *, offline: bool) 
 def _registry(config: Config, names: list[str], shown: Findings, *, offline: bool) -> tuple[SchemaSource | None, str]:
     url = config.registry.url
     if offline and url is not None:
-        shown.add(skipped("registry", "--offline"))
+        shown.add(not_checked("registry", "--offline"))
         return None, "--offline"
     try:
         schemas = source(config.registry)

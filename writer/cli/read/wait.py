@@ -12,7 +12,7 @@ from writer.core.files import BucketKey
 from writer.core.text import instant, plural
 from writer.core.units import show_duration
 from writer.output.bucket_names import bucket_of
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, duration_of, opened
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, duration_of, load_pipeline
 from writer.output.tables import console, emit_whole, sentence
 from writer.sealing.bucket_listing import BucketListing
 from writer.sealing.manifest import Manifest
@@ -40,7 +40,7 @@ def wait(
     Exit codes: 0 sealed, 1 not within the time (the reason is said), or the table cannot be read, 2 configuration, or
     no such bucket can be.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = load_pipeline(config, pipeline)
     longest_wait = duration_of("--timeout", timeout)
     out = console()
     listing = BucketListing(name, settings, datetime.now(UTC), target)

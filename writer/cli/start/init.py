@@ -81,8 +81,8 @@ def init(
         raise ConfigError(f"cannot write {output}: {error.strerror}. Give another --output.") from error
     out = console()
     for name, one in found.items():
-        sentence(out, f"{name}: {one.wire_seen}")
-        sentence(out, f"{name}: event time {one.field}, {one.field_seen}")
+        sentence(out, f"{name}: {one.wire_reason}")
+        sentence(out, f"{name}: event time {one.field}, {one.field_reason}")
     sentence(out, f"Wrote {output}. Next: headrace validate {output}")
 
 

@@ -18,7 +18,7 @@ from writer.core.errors import ConfigError
 from writer.core.text import listed
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console
 from writer.privacy.encryption import decrypted, encrypted
 from writer.privacy.hashing import hashed
@@ -201,7 +201,7 @@ def rotate(
     def work(*, write: bool) -> bool:
         return run_rotate(given, break_joins=break_joins, write=write, as_json=as_json, out=console())
 
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _source(config: Config) -> KeySource:

@@ -17,8 +17,8 @@ from writer.config.base import did_you_mean
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.output import tables
-from writer.output.cli_options import AsJson, By, ConfigFile, OnePipeline, opened
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.cli_options import AsJson, By, ConfigFile, OnePipeline, load_pipeline
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console
 from writer.privacy.path_policies import (
     COLUMNS,
@@ -170,7 +170,7 @@ def list_paths(config: ConfigFile, pipeline: OnePipeline = None, as_json: AsJson
 
     Exit codes: 0 shown, 1 there is no table or the storage does not answer, 2 configuration.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = load_pipeline(config, pipeline)
     run_list(settings, name, as_json=as_json, out=console())
 
 
@@ -194,8 +194,8 @@ def release(
 
     Exit codes: 0 shown or released, 1 a driver runs or the storage does not answer, 2 configuration: no such path.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = load_pipeline(config, pipeline)
     author = by or f"{getpass.getuser()}@{socket.gethostname()}"
     wanted = Release(record, path, author, reason)
     work = partial(run_release, settings, name, wanted, as_json=as_json, out=console())
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)

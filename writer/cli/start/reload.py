@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from writer.clients.driver_endpoint import announced, status_at
+from writer.clients.driver_endpoint import find_announcement, status_at
 from writer.config.loader import Addresses, addresses, load
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.signals import process
 from writer.core.units import show_duration
 from writer.output.cli_options import AsJson, ConfigFile, duration_of
-from writer.output.tables import console, emit_whole, labelled, sentence
+from writer.output.tables import console, emit_whole, label_grid, sentence
 from writer.web.http_server import url_of
 
 _LOOK_S = 0.2  # between two looks at the answer
@@ -117,7 +117,7 @@ def _urls(known: Addresses) -> dict[str, str]:
     """Return the URLs where drivers, else their supervisors may answer, with their certificates."""
     found: dict[str, str] = {}
     for name in known.pipelines if known.checkpoints else ():
-        if (driver := announced(known.checkpoints, name, known.s3.settings)) is not None:
+        if (driver := find_announcement(known.checkpoints, name, known.s3.settings)) is not None:
             found[driver.url] = driver.certificate
     scheme, certificate = "https" if known.http.tls else "http", str(known.http.certificate or "")
     for section in (known.http, known.supervisor):  # none of these pipelines may have begun yet
@@ -151,7 +151,7 @@ def _merged(answers: list[dict[str, Any]]) -> dict[str, Any]:
 def _show(found: dict[str, Any]) -> None:
     rows = [(what, ", ".join(found[what])) for what in ("added", "changed", "removed") if found[what]]
     if rows:
-        console().print(labelled(rows))
+        console().print(label_grid(rows))
         sentence(console(), "They begin, begin anew or drain now; `headrace status` shows how far they are.")
     else:
         sentence(console(), "The file was read; its pipelines are as they were.")

@@ -9,7 +9,7 @@ import typer
 from writer.core.errors import ConfigError
 from writer.output import tables
 from writer.output.cli_options import AsJson
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.preflight.testing import case, report, runner
 
 _FAILED, _NO_TESTS = 1, 5  # exit codes, as pytest has them
@@ -38,7 +38,9 @@ def run_tests(
 
     def work(*, write: bool) -> bool:
         found[:] = _run(paths or [Path("specs")], word, verbose=verbose, junit=junit, as_json=as_json)
-        texts = {one.case.expected_path: one.case.with_expected(one.wanted) for one in found if one.wanted and update}
+        texts = {
+            one.case.expected_path: one.case.replace_expected(one.wanted) for one in found if one.wanted and update
+        }
         for path, text in texts.items() if write else ():
             path.write_text(text, encoding="utf-8")
             if not as_json:
@@ -48,7 +50,7 @@ def run_tests(
     if update and word:
         raise ConfigError("--update rewrites whole files; name the files, and leave -k out")
     if update:
-        confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+        confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
         return
     work(write=False)
     if not any(one.tests or one.error for one in found):
@@ -62,8 +64,8 @@ def _run(
 ) -> list[runner.FileResult]:  # fmt: skip
     """Run the tests and show them. Raises ConfigError."""
     began_s = time.monotonic()
-    cases = [case.read(path) for path in case.files(paths)]
-    tests = sum(word.casefold() in one.called(name) for one in cases for name in one.tests)
+    cases = [case.read(path) for path in case.test_files(paths)]
+    tests = sum(word.casefold() in one.full_name(name) for one in cases for name in one.tests)
     reporter = report.Reporter(tables.console(), tests, verbose=verbose)
     found = list[runner.FileResult]()
     for one in runner.run(cases, word):

@@ -12,8 +12,8 @@ from writer.core.text import plural
 from writer.core.units import show_size
 from writer.maintenance.migration.conversion import PipelineConversion, TableConversion
 from writer.output import tables as lines
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console
 
 _FORMATS = {"delta": "a Delta table", "parquet": "a table in Parquet format"}
@@ -82,6 +82,6 @@ def convert(
 
     Exit codes: 0 shown or converted, 1 a driver runs, or storage or catalog failed, 2 it cannot be converted.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = load_pipeline(config, pipeline)
     work = partial(run_convert, settings, name, now=datetime.now(UTC), as_json=as_json, out=console())
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)

@@ -13,7 +13,7 @@ from writer.audit.coverage import Coverage, coverage, pairs
 from writer.commit.privacy import hidden_columns
 from writer.core.errors import ConfigError
 from writer.core.text import plural
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
 from writer.output.tables import Column, TextTable, cell, console, emit_whole, numbers, plain, sentence
 from writer.privacy.record_sealing import RecordScreen
 from writer.table.factory import existing_table
@@ -119,8 +119,8 @@ def diff(
 
     Exit codes: 0 the same, 1 they differ, or a table cannot be read, 2 configuration, or they have no offset in common.
     """
-    settings, name = opened(config, pipeline)
-    others = settings if other is None else opened(other, other_pipeline or name)[0]
+    settings, name = load_pipeline(config, pipeline)
+    others = settings if other is None else load_pipeline(other, other_pipeline or name)[0]
     second = others.one(other_pipeline or name)
     if shadow is not None:
         others = shadow_of(settings, others, second, shadow)

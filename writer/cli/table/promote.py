@@ -14,8 +14,8 @@ from writer.config.loader import load
 from writer.core.text import plural
 from writer.maintenance.migration.promotion import Promotion, PromotionRequest, PromotionReview, review_promotion
 from writer.output import tables as lines
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console
 
 
@@ -111,8 +111,8 @@ def promote(
 
     Exit codes: 0 shown or promoted, 1 a driver runs, or storage or catalog failed, 2 it cannot be promoted.
     """
-    first, name = opened(config, pipeline)
+    first, name = load_pipeline(config, pipeline)
     other_config = load(other) if other else first
     request = PromotionRequest(first, other_config, other or config, name, shadow, leave_history, not no_diff)
     work = partial(run_promote, request, now=datetime.now(UTC), as_json=as_json, out=console())
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)

@@ -19,7 +19,7 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.core.signals import on_hangup
 from writer.core.text import plural
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
 from writer.output.tables import Column, TextTable, console, emit_whole, numbers, sentence
 from writer.table.factory import existing_table, main_table
 from writer.table.locations import shadow_of
@@ -123,7 +123,7 @@ def shadow(
 
     Exit codes: 0 done, 1 crash, 2 configuration, 4 fenced by another run, 5 stopped by a limit.
     """
-    first, name = opened(config, pipeline)
+    first, name = load_pipeline(config, pipeline)
     offsets, path = offsets_of(first, name, begin), other or config
     reload = threading.Event()
 

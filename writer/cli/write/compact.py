@@ -17,8 +17,8 @@ from writer.maintenance.compaction import CompactionResult, Compactor, here
 from writer.maintenance.compaction_plan import Piece
 from writer.maintenance.dedupe.late_rows import compactor_of
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OnePipeline, OneTarget, opened_table
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OnePipeline, OneTarget, load_table
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console, emit_whole, numbers
 from writer.sealing.manifest import bucket_path
 from writer.sealing.sealer import Sealer
@@ -138,6 +138,6 @@ def compact(
 
     Exit codes: 0 done or shown, 1 a file is gone or the storage does not answer, 2 configuration.
     """
-    settings, name = opened_table(config, pipeline, target, raw=raw)
+    settings, name = load_table(config, pipeline, target, raw=raw)
     work = partial(run_compact, name, settings, bucket, as_json=as_json)
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)

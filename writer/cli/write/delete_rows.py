@@ -19,7 +19,7 @@ from writer.maintenance.deletion.pipeline_deletion import DeletionRequest, Pipel
 from writer.maintenance.deletion.row_keys import Keys, from_file, where as condition
 from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console
 from writer.schemas.registry import SchemaSource, source
 from writer.sealing.manifest import bucket_path
@@ -172,4 +172,4 @@ def delete_rows(
     schemas = source(settings.registry)
     request = DeletionRequest(settings.one(pipeline), wanted, datetime.now(UTC), target, dead_letters)
     work = partial(run_delete, settings, request, schemas, as_json=as_json, out=console())
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)

@@ -14,7 +14,7 @@ from writer.core.units import show_duration, show_size
 from writer.maintenance.retention import DroppedBucket, ExpiredBucket, Retention, works
 from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OneTarget, Pipelines, at_table
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console
 from writer.sealing.manifest import bucket_path
 from writer.table.factory import existing_table
@@ -83,7 +83,7 @@ def retention(
     for name in names:
         settings = at_table(settings, name, target, raw=raw)
     work = partial(run_retention, settings, names, now=datetime.now(UTC), as_json=as_json)
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _works(config: Config, name: str) -> dict[str, Retention]:

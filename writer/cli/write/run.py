@@ -19,7 +19,7 @@ from writer.driver.restart_policy import sentence
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines, WatchConfig
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import reading
 
@@ -67,7 +67,7 @@ def run(
         _show_new_run(settings, settings.chosen(pipeline))
         return True
 
-    confirmed(work, yes=yes, dry_run=dry_run)
+    confirm(work, yes=yes, dry_run=dry_run)
 
 
 def _run(path: Path, only: list[str] | None, *, once: bool, new_run: bool, watched: bool) -> None:

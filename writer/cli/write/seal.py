@@ -15,8 +15,8 @@ from writer.core.files import BucketKey
 from writer.core.text import instant, plural
 from writer.driver.sealing.steps import Closer, beside_seals, numbers_now
 from writer.maintenance.compaction import here
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, opened, time_of
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, load_pipeline, time_of
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
 from writer.sealing.idleness import Listener
 from writer.sealing.manifest import Manifest, Reason, bucket_path
@@ -52,7 +52,7 @@ def seal(
     Exit codes: 0 sealed or shown, or nothing to do, 1 a bucket could not be sealed, or Kafka does not answer, 2 it
     cannot be so.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = load_pipeline(config, pipeline)
     if bucket is not None and until is not None:
         raise ConfigError("give BUCKET or --until, not both")
     end, now = time_of("--until", until), datetime.now(UTC)
@@ -68,7 +68,7 @@ def seal(
             raise typer.Exit(1)
         return bool(found.sealed) or found.closes
 
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from writer.core.files import BucketFile
 from writer.core.text import instant, plural
 from writer.maintenance.retention import rows_of
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console
 from writer.sealing.manifest import bucket_path
 from writer.storage.damage import naming_damage
@@ -237,9 +237,9 @@ def adopt(
 
     Exit codes: 0 shown or written, 1 another process wrote the table meanwhile, 2 it cannot be adopted.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = load_pipeline(config, pipeline)
     work = partial(run_adopt, settings, name, now=datetime.now(UTC), as_json=as_json, out=console())
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @table.command()
@@ -258,6 +258,6 @@ def accept(
 
     Exit codes: 0 shown or written, 1 a driver runs, or another process wrote the table meanwhile, 2 configuration.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = load_pipeline(config, pipeline)
     work = partial(table_accept.run_accept, settings, name, now=datetime.now(UTC), as_json=as_json, out=console())
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)

@@ -25,8 +25,8 @@ from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange
 from writer.offsets.topic_adoption_plan import AdoptionRequest, Line, Plan, TopicMove, moves, plan, to_dict
 from writer.output import tables
-from writer.output.cli_options import AsJson, OnePipeline, config_argument, opened
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.cli_options import AsJson, OnePipeline, config_argument, load_pipeline
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import reading
 from writer.table.log.operations import Adoption
@@ -110,7 +110,7 @@ def _committed(
 ) -> dict[Source, int]:
     """Offsets of a consumer group, of the topics whose id the table does not know."""
     moved = [t for t in topics.values() if t.id not in known.get(t.name, ())]
-    return cluster.committed(group, [(t.name, p) for t in moved for p in range(t.partitions)])
+    return cluster.committed_offsets(group, [(t.name, p) for t in moved for p in range(t.partitions)])
 
 
 def _partitions(plan: Plan) -> list[dict[str, Any]]:
@@ -205,10 +205,10 @@ def adopt(
 
     Exit codes: 0 shown or written, 1 a driver runs or Kafka does not answer, 2 it cannot be so.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = load_pipeline(config, pipeline)
     wanted = AdoptionRequest(_pairs(renamed or []), _offsets(offsets or []))
     work = partial(run_adopt, settings, name, wanted, group, as_json=as_json)
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def run_adopt(
@@ -221,7 +221,7 @@ def run_adopt(
     table = main_table(name, settings)
     if not table.exists():
         raise ConfigError(f"pipeline {name!r} has no table at {table.location}; there is nothing to go on with.")
-    snapshot, cluster = table.snapshot(), kafka_sample.asked(settings.kafka)
+    snapshot, cluster = table.snapshot(), kafka_sample.open_cluster(settings.kafka)
     known = snapshot.incarnations()
     topics = cluster.topics(choose_topics(cluster, settings.pipelines[name].topics, known).names)
     if group is not None:

@@ -14,8 +14,8 @@ from writer.core.units import duration, show_duration, show_size
 from writer.maintenance.vacuum import VacuumLocation, find_unneeded, remove
 from writer.maintenance.vacuum_plan import WORDS
 from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, opened
-from writer.output.confirmation import DryRun, Yes, confirmed
+from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
+from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console, emit_whole, numbers
 
 _APART = "a table of its own or a link: what lies there is not looked at"
@@ -90,6 +90,6 @@ def vacuum(
 
     Exit codes: 0 shown or removed, 1 the storage does not answer, 2 configuration.
     """
-    settings, name = opened(config, pipeline)
+    settings, name = load_pipeline(config, pipeline)
     work = partial(run_vacuum, name, settings, older_than, as_json=as_json, now=datetime.now(UTC))
-    confirmed(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)

@@ -19,13 +19,19 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from fastavro import parse_schema, schemaless_writer
 
 USERS = 5_000
-BURST = 8  # consecutive events of one session
-LATE_SHARE = 0.01  # of events; phones that were offline
+# Consecutive events of one session.
+BURST = 8
+# The share of events from phones that were offline.
+LATE_SHARE = 0.01
 LATE_MAX = timedelta(hours=1)
-JITTER = timedelta(seconds=20)  # mean delay of the others
-LATE_BY = timedelta(hours=9)  # of those that `produce` is asked to make late: a long flight
-AHEAD_BY = timedelta(days=30)  # of events with a wrong clock; a writer accepts a day by default
-NEW_FIELD = "referrer_campaign"  # of `clicks_2`, the second version of the clicks schema
+# The mean delay of the other events.
+JITTER = timedelta(seconds=20)
+# How far `produce` moves late events back: a long flight.
+LATE_BY = timedelta(hours=9)
+# How far ahead a wrong clock is. A writer accepts a day by default.
+AHEAD_BY = timedelta(days=30)
+# A field of `clicks_2`, the second version of the clicks schema.
+NEW_FIELD = "referrer_campaign"
 _PLACES = [
     ("US", "New York", 40.71, -74.01),
     ("IN", "Mumbai", 19.08, 72.88),
@@ -53,9 +59,11 @@ def _record(name: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 _EVENT = [
-    *_fields("string", "event_id"), *_fields(_TIMESTAMP, "event_time"), *_fields("long", "app_id"),
+    *_fields("string", "event_id"),
+    *_fields(_TIMESTAMP, "event_time"),
+    *_fields("long", "app_id"),
     *_fields("string", "user_id"),
-]  # fmt: skip
+]
 _CLICK = [
     *_EVENT,
     *_fields("string", "session_id", "event_name"),
@@ -91,8 +99,10 @@ class Produced:
 
     good: Mapping[int, int] = field(default_factory=dict)
     broken: Mapping[int, int] = field(default_factory=dict)
-    late: Mapping[int, int] = field(default_factory=dict)  # good ones, `late_by` behind
-    ahead: Mapping[int, int] = field(default_factory=dict)  # decodable, with a time that is not believable
+    # Good ones, `late_by` behind.
+    late: Mapping[int, int] = field(default_factory=dict)
+    # They can be decoded, and their time is not believable.
+    ahead: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def per_partition(self) -> dict[int, int]:
@@ -166,25 +176,25 @@ def produce(
     encode = encoder(SCHEMAS[kind], schema_id)
     delivery = _Delivery(bootstrap, topic)
     damaged = 0
-    made = moved(generate(kind, n, now=now, hours=hours, seed=seed), spread(n, late, ahead), late_by)
-    for i, (what, key, record) in enumerate(made):
+    events = move_event_times(generate(kind, n, now=now, hours=hours, seed=seed), spread(n, late, ahead), late_by)
+    for i, (outcome, key, record) in enumerate(events):
         value = encode(record)
         while damaged < (i + 1) * broken // n:
             delivery.send(key, _damage(value, damaged), "broken", i)
             damaged += 1
-        delivery.send(key, value, what, i)
+        delivery.send(key, value, outcome, i)
     return delivery.finish()
 
 
-def moved(
-    events: Iterator[tuple[bytes, dict[str, Any]]], off: Mapping[int, str], late_by: timedelta = LATE_BY
+def move_event_times(
+    events: Iterator[tuple[bytes, dict[str, Any]]], outcomes: Mapping[int, str], late_by: timedelta = LATE_BY
 ) -> Iterator[tuple[str, bytes, dict[str, Any]]]:
     """Yield `good`, `late` or `ahead` with each key and record, and move the event times of those that are not good."""
-    by = {"good": timedelta(0), "late": -late_by, "ahead": AHEAD_BY}
+    shifts = {"good": timedelta(0), "late": -late_by, "ahead": AHEAD_BY}
     for i, (key, record) in enumerate(events):
-        what = off.get(i, "good")
-        record["event_time"] += by[what]
-        yield what, key, record
+        outcome = outcomes.get(i, "good")
+        record["event_time"] += shifts[outcome]
+        yield outcome, key, record
 
 
 class _Delivery:
@@ -195,26 +205,32 @@ class _Delivery:
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,  # a retry neither doubles nor reorders
+                # A retry neither doubles nor reorders.
+                "enable.idempotence": True,
                 "compression.type": "lz4",
                 "linger.ms": 20,
-                "log_level": 3,  # a coordinator that still loads is not news; what fails is raised
-                "topic.metadata.propagation.max.ms": 5_000,  # how long a topic may seem unknown; 30 s by default
+                # A coordinator that still loads is not news. A failure is raised.
+                "log_level": 3,
+                # How long a topic may seem unknown; the default is 30 s.
+                "topic.metadata.propagation.max.ms": 5_000,
                 "queue.buffering.max.messages": 200_000,
             }
         )
         self._failures: list[KafkaError] = []
         self._counts: dict[str, Counter[int]] = {name: Counter() for name in ("good", "late", "ahead", "broken")}
         # Not methods: through one, self would hold itself, and the producer would dial on after its last use.
-        self._counting = {what: _counting(counts, self._failures) for what, counts in self._counts.items()}
+        self._callbacks = {
+            outcome: _counter_callback(counts, self._failures) for outcome, counts in self._counts.items()
+        }
 
-    def send(self, key: bytes, value: bytes, what: str, number: int) -> None:
+    def send(self, key: bytes, value: bytes, outcome: str, number: int) -> None:
         """Send one value, to be counted as `what` once it is acknowledged. `number`: its trace id."""
         headers = [("source", b"headrace demo"), ("trace-id", f"{number:032x}".encode())]
         while True:
             try:
-                self._producer.produce(self._topic, value, key, headers=headers, on_delivery=self._counting[what])
-            except BufferError:  # the queue is full: let acknowledgements make room
+                self._producer.produce(self._topic, value, key, headers=headers, on_delivery=self._callbacks[outcome])
+            except BufferError:
+                # The queue is full: acknowledgements make room.
                 self._producer.poll(0.1)
             else:
                 self._producer.poll(0)
@@ -224,21 +240,21 @@ class _Delivery:
     def finish(self) -> Produced:
         self._producer.flush()
         self._check()
-        return Produced(**{what: dict(sorted(counts.items())) for what, counts in self._counts.items()})
+        return Produced(**{outcome: dict(sorted(counts.items())) for outcome, counts in self._counts.items()})
 
     def _check(self) -> None:
         if self._failures:
             raise KafkaException(self._failures[0])
 
 
-def _counting(counts: Counter[int], failures: list[KafkaError]) -> Callable[[KafkaError | None, Message], None]:
-    def counted(error: KafkaError | None, message: Message) -> None:
+def _counter_callback(counts: Counter[int], failures: list[KafkaError]) -> Callable[[KafkaError | None, Message], None]:
+    def count_delivery(error: KafkaError | None, message: Message) -> None:
         if error is None:
             counts[message.partition()] += 1
         else:
             failures.append(error)
 
-    return counted
+    return count_delivery
 
 
 def _damage(value: bytes, turn: int) -> bytes:
@@ -251,15 +267,15 @@ def spread(n: int, late: int, ahead: int) -> dict[int, str]:
     turns = sorted(
         [((i + 0.5) / late, "late") for i in range(late)] + [((i + 0.5) / ahead, "ahead") for i in range(ahead)]
     )
-    return {i * n // len(turns): what for i, (_, what) in enumerate(turns)}
+    return {i * n // len(turns): outcome for i, (_, outcome) in enumerate(turns)}
 
 
 def _times(n: int, rnd: Random, now: datetime, hours: float) -> Iterator[datetime]:
     """Yield `n` event times, rising on the whole towards `now`."""
-    end = now.astimezone(UTC)
-    end = end.replace(microsecond=end.microsecond // 1000 * 1000)
+    last = now.astimezone(UTC)
+    last = last.replace(microsecond=last.microsecond // 1000 * 1000)
     span_ms = round(hours * 3_600_000)
-    start = end - timedelta(milliseconds=span_ms)
+    start = last - timedelta(milliseconds=span_ms)
     late_ms = LATE_MAX / timedelta(milliseconds=1)
     rate = timedelta(milliseconds=1) / JITTER
     for i in range(n):
@@ -298,7 +314,8 @@ def _users(rnd: Random) -> list[dict[str, Any]]:
 
 
 def _clicks(rnd: Random, times: Iterator[datetime]) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    users, ids = _users(rnd), _ids(rnd)
+    users = _users(rnd)
+    ids = _ids(rnd)
     session: dict[str, Any] = {}
     for i, event_time in enumerate(times):
         if i % BURST == 0:
@@ -328,7 +345,8 @@ def _clicks_2(rnd: Random, times: Iterator[datetime]) -> Iterator[tuple[bytes, d
 
 
 def _installs(rnd: Random, times: Iterator[datetime]) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    users, ids = _users(rnd), _ids(rnd)
+    users = _users(rnd)
+    ids = _ids(rnd)
     for event_time in times:
         user = rnd.choice(users)
         network = rnd.choice(_NETWORKS)

@@ -23,7 +23,8 @@ from writer.demo.devstack.process import (
 )
 
 HEAP_MEGABYTES = 512
-READY_WITHIN = timedelta(seconds=180)  # seen: 3 s; on two cores beside fifteen busy processes more than 60
+# A start takes 3 s; on two cores beside fifteen busy processes more than 60.
+READY_WITHIN = timedelta(seconds=180)
 NODE_ID = 1
 _TOPIC_WITHIN = timedelta(seconds=30)
 
@@ -55,7 +56,7 @@ class Broker(Server):
         self._settings = {
             **_settings(self._directory, host, self.port, self.controller_port),
             "controller.quorum.voters": (joins or self).voter,
-            **({} if joins is None else _joining(host, self.port)),
+            **({} if joins is None else _second_broker_settings(host, self.port)),
             "auto.create.topics.enable": str(auto_create).lower(),
             **(overrides or {}),
         }
@@ -119,7 +120,8 @@ class Broker(Server):
             check=False,
         )
         if out.returncode != 0:
-            output = (out.stderr or out.stdout).strip().partition("\n")[0]  # below it is a stack
+            # A stack trace follows the first line.
+            output = (out.stderr or out.stdout).strip().partition("\n")[0]
             raise ServerFailed(f"kafka cannot format {self._directory}: {output}")
 
     def _answers(self) -> bool:
@@ -127,12 +129,12 @@ class Broker(Server):
             return False
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         try:
-            found = admin.list_topics(timeout=2)
+            metadata = admin.list_topics(timeout=2)
         except KafkaException:
             return False
-        if found.cluster_id != self.cluster_id:
+        if metadata.cluster_id != self.cluster_id:
             raise ServerFailed(
-                f"{self.bootstrap} is answered by another cluster ({found.cluster_id}). Take another port."
+                f"{self.bootstrap} is answered by another cluster ({metadata.cluster_id}). Take another port."
             )
         return True
 
@@ -157,7 +159,8 @@ def _settings(directory: Path, host: str, port: int, controller_port: int) -> di
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": f"{directory}/data",
-        "log.retention.ms": "-1",  # counts from a record's own timestamp, which may be years ago
+        # It counts from a record's own timestamp, which may be years ago.
+        "log.retention.ms": "-1",
         # One node cannot replicate, and one partition of an internal topic starts faster than fifty.
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "1",
@@ -167,12 +170,13 @@ def _settings(directory: Path, host: str, port: int, controller_port: int) -> di
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
-        "log.cleaner.dedupe.buffer.size": str(8 * 2**20),  # of the heap; 128 MiB by default
+        # It is taken from the heap; the default is 128 MiB.
+        "log.cleaner.dedupe.buffer.size": str(8 * 2**20),
     }
 
 
-def _joining(host: str, port: int) -> dict[str, str]:
-    """What is other for a second broker of a cluster, which is no controller."""
+def _second_broker_settings(host: str, port: int) -> dict[str, str]:
+    """Return the settings that differ for a second broker of a cluster, which is no controller."""
     return {
         "process.roles": "broker",
         "node.id": str(NODE_ID + 1),

@@ -23,7 +23,8 @@ PORTS = range(20_000, 32_768)
 LOOPBACK = "127.0.0.1"
 LOG_LINES = 12
 POLL = timedelta(milliseconds=50)
-GRACE = timedelta(seconds=10)  # a broker closes its segments in about one
+# A broker closes its segments in about a second.
+GRACE = timedelta(seconds=10)
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -88,7 +89,8 @@ class Process:
 
     def stop(self, *, grace: timedelta = GRACE) -> None:
         """End the child and its process group: SIGTERM, and SIGKILL after `grace`. Does nothing if it is not there."""
-        child, self._child = self._child, None
+        child = self._child
+        self._child = None
         if child is None:
             return
         try:
@@ -136,7 +138,8 @@ class Server(ABC):
 
     def stop(self) -> None:
         """End the server and keep its data. Does nothing when it is not running."""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is not None:
             process.stop()
 
@@ -150,21 +153,20 @@ class Server(ABC):
 
 def free_ports(count: int) -> list[int]:
     """Return distinct loopback ports without a listener. They are not reserved: use them soon."""
-    found: list[int] = []
+    ports: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
-        if len(found) == count:
-            return found
+        if len(ports) == count:
+            return ports
         if is_free(port):
-            found.append(port)
+            ports.append(port)
     raise ServerFailed(f"fewer than {count} of the ports {PORTS.start} to {PORTS.stop - 1} are free on {LOOPBACK}.")
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
     """Return whether a server could listen on this port of this machine now."""
     with socket.socket() as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # as Java does: connections in TIME_WAIT do not count
+        # Java sets it, too: connections in TIME_WAIT do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError:
@@ -192,8 +194,10 @@ def java_options(directory: Path, *, heap_megabytes: int) -> list[str]:
     return [
         f"-Xmx{heap_megabytes}m",
         "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",  # the second compiler pays off after minutes
-        "-XX:-UsePerfData",  # no /tmp/hsperfdata_*
+        # The second compiler pays off after minutes.
+        "-XX:TieredStopAtLevel=1",
+        # No /tmp/hsperfdata_* is written.
+        "-XX:-UsePerfData",
         f"-XX:ErrorFile={directory}/hs_err_%p.log",
         f"-Djava.io.tmpdir={temporary}",
     ]
@@ -207,7 +211,8 @@ def _dies_with(parent: int) -> Callable[[], None] | None:
 
     def arm() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the signal was armed, which then never comes
+        # The parent died before the signal was armed, so the signal never comes.
+        if os.getppid() != parent:
             os._exit(1)
 
     return arm

@@ -9,8 +9,10 @@ from writer.clients.http import RequestFailed, ask
 from writer.demo.devstack.process import LOOPBACK, Process, Server, ServerFailed, free_ports, java_options, require_free
 
 HEAP_MEGABYTES = 256
-JAVA_MIN = 21  # its class files are of that version
-READY_WITHIN = timedelta(seconds=180)  # seen: 3 s; on a busy machine many times that
+# Its class files are of that version.
+JAVA_MIN = 21
+# A start takes 3 s; on a busy machine many times that.
+READY_WITHIN = timedelta(seconds=180)
 PATH = "/apis/ccompat/v7"
 _ANSWER_WITHIN_S = 10.0
 
@@ -42,7 +44,8 @@ class Registry(Server):
         options = {
             "quarkus.http.host": self._host,
             "quarkus.http.port": self.port,
-            "quarkus.management.host": LOOPBACK,  # unset, it would listen on 0.0.0.0:9000
+            # Unset, it would listen on 0.0.0.0:9000.
+            "quarkus.management.host": LOOPBACK,
             "quarkus.management.port": self._management_port,
             "quarkus.log.level": "WARN",
             "apicurio.datasource.url": f"jdbc:h2:file:{self._directory}/schemas",
@@ -76,7 +79,8 @@ class Registry(Server):
 
 def set_compatibility(url: str, level: str) -> None:
     """Set the registry-wide rule for new schema versions: Apicurio's own default is NONE. Raises ServerFailed."""
-    body, headers = json.dumps({"compatibility": level}).encode(), {"Content-Type": "application/json"}
+    body = json.dumps({"compatibility": level}).encode()
+    headers = {"Content-Type": "application/json"}
     try:
         answer = ask(
             f"{url}/config", method="PUT", body=body, headers=headers, timeout_s=_ANSWER_WITHIN_S, proxies=False
@@ -84,4 +88,4 @@ def set_compatibility(url: str, level: str) -> None:
     except RequestFailed as error:
         raise ServerFailed(str(error)) from error
     if not answer.ok:
-        raise ServerFailed(f"{url} refused compatibility {level}: {answer.shown()}")
+        raise ServerFailed(f"{url} refused compatibility {level}: {answer.summary()}")

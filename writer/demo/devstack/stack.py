@@ -22,7 +22,8 @@ class Stack(Server):
 
     def launch(self) -> None:
         """Start both. `wait` waits until they answer. Raises ArtifactError, JavaMissing, ServerFailed."""
-        self.registry.launch()  # the first second of it passes while the broker formats its directory
+        # Its first second passes while the broker formats its directory.
+        self.registry.launch()
         self.broker.launch()
 
     def wait(self) -> None:

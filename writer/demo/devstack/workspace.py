@@ -26,8 +26,10 @@ _PR_GET_CHILD_SUBREAPER = 37
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 _POLL = timedelta(milliseconds=50)
 _PATIENCE = timedelta(seconds=2)
-JVM_GRACE = timedelta(seconds=10)  # seen: 1 s
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, the terminal is closed
+# A JVM ends within 1 s on a quiet machine.
+JVM_GRACE = timedelta(seconds=10)
+# Ctrl-C, kill, and the end of the terminal.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(BaseException):
@@ -59,7 +61,8 @@ class Interruption:
                 continue
             self._before[number] = signal.getsignal(number)
             signal.signal(number, self._handle)
-        self._unraisable, sys.unraisablehook = sys.unraisablehook, self._dropped
+        self._unraisable = sys.unraisablehook
+        sys.unraisablehook = self._report_unraisable
 
     @contextmanager
     def later(self) -> Iterator[None]:
@@ -83,13 +86,14 @@ class Interruption:
 
     def accept(self) -> None:
         """Take the signal that has come as an answer, not as an end: the next one is the first again."""
-        self.asked, self._raised = None, False
+        self.asked = None
+        self._raised = False
 
     def hold(self) -> None:
         """Only note signals from here on."""
         self._held = True
 
-    def done(self) -> None:
+    def restore_handlers(self) -> None:
         """Give the signals back; ignore them if one has come, so that an impatient second one spoils no exit."""
         sys.unraisablehook = self._unraisable
         while self._before:
@@ -99,15 +103,17 @@ class Interruption:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
         if self.asked is None:
-            self.asked, self._asked_at = number, now
+            self.asked = number
+            self._asked_at = now
         supervised = self._waits and now - self._asked_at < _PATIENCE.total_seconds()
         if not (self._held or self._raised or supervised):
             self._raised = True
             raise Stopped
 
-    def _dropped(self, what: "sys.UnraisableHookArgs") -> None:
-        if what.exc_type is not Stopped:  # of ours, there is nothing to tell
-            self._unraisable(what)
+    def _report_unraisable(self, unraisable: "sys.UnraisableHookArgs") -> None:
+        # An exception of ours needs no report.
+        if unraisable.exc_type is not Stopped:
+            self._unraisable(unraisable)
 
 
 class Writer(Process):
@@ -125,7 +131,8 @@ class Writer(Process):
             ) from None
         if code:
             raise ServerFailed(f"{self.name} was asked to end and exited with code {code}. {self._log_end()}")
-        self._child = None  # its number may be another's soon
+        # The process id may be another's soon.
+        self._child = None
 
 
 class Workspace:
@@ -134,7 +141,8 @@ class Workspace:
     def __init__(self, keep: Path | None, form: TableFormat = "delta") -> None:
         """Take the format of the table. Raise ConfigError if `keep` holds something already."""
         self.format = form
-        name = f"headrace-demo-{secrets.token_hex(4)}"  # known before it exists, so that it can always be removed
+        # The name is known before the directory exists, so that it can always be removed.
+        name = f"headrace-demo-{secrets.token_hex(4)}"
         self.directory = (keep or Path(tempfile.gettempdir()) / name).absolute()
         self.config = self.directory / "headrace.yaml"
         self.lake = self.directory / "lake" / "events"
@@ -164,14 +172,16 @@ class Workspace:
         """Start `headrace run` on the configuration."""
         path = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {
-            "PYTHONPATH": os.pathsep.join(path),  # the same headrace, in a directory of its own
+            # The writer runs the same headrace, in a directory of its own.
+            "PYTHONPATH": os.pathsep.join(path),
             "TMPDIR": str(self._scratch),
             "SPARK_LOCAL_DIRS": str(self._scratch),
             "SPARK_SUBMIT_OPTS": f'"-Djava.io.tmpdir={self._scratch}" -XX:-UsePerfData',
         }
         for name in ("HEADRACE_CACHE", "HEADRACE_JARS", "HEADRACE_IVY_SETTINGS", "JAVA_HOME"):
             if given := os.environ.get(name):
-                env[name] = str(Path(given).absolute())  # it stands elsewhere
+                # The writer has another working directory.
+                env[name] = str(Path(given).absolute())
         self._writer = Writer(
             "the writer",
             [sys.executable, "-m", "writer.cli", "run", self.config],
@@ -190,7 +200,8 @@ class Workspace:
         """End every process and remove all that is not to be kept."""
         try:
             if self._writer is not None:
-                self._writer.stop(grace=timedelta(0))  # a killed writer loses nothing
+                # A killed writer loses nothing.
+                self._writer.stop(grace=timedelta(0))
         finally:
             try:
                 if self.stack is not None:
@@ -231,7 +242,8 @@ class ProcessGroup:
             for pid in left:
                 with suppress(ProcessLookupError, PermissionError):
                     if time.monotonic() >= deadline:
-                        os.kill(pid, signal.SIGKILL)  # its children become ours, and are next
+                        # Its children become ours, and are next.
+                        os.kill(pid, signal.SIGKILL)
                 with suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
             time.sleep(_POLL.total_seconds())
@@ -240,11 +252,12 @@ class ProcessGroup:
 
 def _children() -> set[int]:
     """Return the process ids of this process's children, also of ended ones that were not reaped."""
-    found = set()
-    me = os.getpid()
+    children = set()
+    own_pid = os.getpid()
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it ended meanwhile
+        # The process may have ended.
+        with suppress(OSError):
             _state, parent, *_ = stat.read_text(errors="replace").rpartition(")")[2].split()
-            if int(parent) == me:
-                found.add(int(stat.parent.name))
-    return found
+            if int(parent) == own_pid:
+                children.add(int(stat.parent.name))
+    return children

@@ -14,7 +14,7 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.core.text import listed
 from writer.engines.registration import promotion_statements
-from writer.engines.table_description import described
+from writer.engines.table_description import describe_table
 from writer.privacy.path_policies import RecordPolicies, difference, overlaid
 from writer.table.factory import existing_table, main_table, table_names
 from writer.table.locations import shadow_of
@@ -114,7 +114,7 @@ class Promotion:
 
     def statements(self) -> dict[str, list[str]]:
         """Return the SQL that points Trino and Presto to the other table, by engine; none where names do that."""
-        table = described(self.pipeline, self.shadow, self.shadow_table)
+        table = describe_table(self.pipeline, self.shadow, self.shadow_table)
         return promotion_statements(table, self._table_settings(self.shadow).readers)
 
     def _missing_policies(self, shadow: PipelineSnapshot) -> RecordPolicies:

@@ -16,13 +16,19 @@ from writer.output import tables
 from writer.output.tables import Column, TextTable, cell, instant, short_type
 from writer.sealing.manifest import bucket_path
 
-Record = dict[str, Any]  # one record as a step sees it
-_HEAD_BYTES = 48  # of a value, for the eye
-NARROW = 96  # columns; below them, hex digits and milliseconds would leave no room for the value
-_HEX_BYTES = 4  # of them, as hex digits too
-_NAME = 24  # columns for the name of a decoded value, at most
-_CELL = 20  # for the value itself, at least
-_TROUBLE = {"dead_letter": "red", "quarantined": "yellow", "tombstone": "dim", "filtered": "dim"}
+# One record as a step sees it.
+Record = dict[str, Any]
+# Bytes of a value that are shown.
+_HEAD_BYTES = 48
+# On a narrower terminal hex digits and milliseconds would leave no room for the value.
+NARROW = 96
+# The first bytes are shown as hex digits, too.
+_HEX_BYTES = 4
+# The largest width of a column's name.
+_NAME = 24
+# The least width of a column's value.
+_CELL = 20
+_STYLES = {"dead_letter": "red", "quarantined": "yellow", "tombstone": "dim", "filtered": "dim"}
 
 _PLACE = [
     Column("partition", width_max=28),
@@ -30,57 +36,80 @@ _PLACE = [
     Column("broker time", width_min=27),
 ]
 RAW = [
-    *_PLACE, Column("key", width_max=14), Column("schema", right=True), Column("size", right=True, width_min=8),
+    *_PLACE,
+    Column("key", width_max=14),
+    Column("schema", right=True),
+    Column("size", right=True, width_min=8),
     Column("value"),
-]  # fmt: skip
+]
 RAW_NARROW = [
-    *_PLACE[:2], Column("broker time"), Column("key", width_max=8), Column("schema", right=True),
-    Column("size", right=True), Column("value"),
-]  # fmt: skip
+    *_PLACE[:2],
+    Column("broker time"),
+    Column("key", width_max=8),
+    Column("schema", right=True),
+    Column("size", right=True),
+    Column("value"),
+]
 ASSIGNED = [
-    *_PLACE[:2], Column("event time", width_min=27), Column("behind", right=True, width_min=8),
+    *_PLACE[:2],
+    Column("event time", width_min=27),
+    Column("behind", right=True, width_min=8),
     Column("bucket", width_min=10),
-]  # fmt: skip
+]
 
 
 def raw_line(record: Record, *, narrow: bool) -> list[str | Text]:
     """Return the cells of a record as Kafka holds it."""
-    value, schema = record["value_hex"], record["schema_id"]
-    place: list[str | Text] = [_partition(record), f"{record['offset']:,}", instant(record["timestamp"])]
-    if narrow:
-        place[-1] = short_instant(record["timestamp"])
+    value = record["value_hex"]
+    schema = record["schema_id"]
+    time = short_instant(record["timestamp"]) if narrow else instant(record["timestamp"])
     key = Text("null", "dim") if record["key"] is None else Text(record["key"])
+    cells: list[str | Text] = [_partition(record), f"{record['offset']:,}", time, key]
     if value is None:
-        return [*place, key, "", Text("-", "dim"), Text("tombstone", "dim")]
-    body = value[0 if schema is None else WIDTHS[record["wire"]] :]
-    head, binary = Text(), (text := tables.legible(body)).startswith("0x")
-    if binary and not narrow:  # the text that may stand in it
-        head, text = Text(body[:_HEX_BYTES].hex(" ") + " ", "dim"), tables.visible(body)
-    cut = 2 * _HEAD_BYTES if binary and narrow else _HEAD_BYTES
-    head.append(text[:cut] + ("…" if len(text) > cut else ""))
-    return [*place, key, Text("none", "red") if schema is None else show_id(schema), show_size(len(value)), head]
+        return [*cells, "", Text("-", "dim"), Text("tombstone", "dim")]
+    if schema is None:
+        return [*cells, Text("none", "red"), show_size(len(value)), _value_cell(value, narrow=narrow)]
+    body = value[WIDTHS[record["wire"]] :]
+    return [*cells, show_id(schema), show_size(len(value)), _value_cell(body, narrow=narrow)]
+
+
+def _value_cell(body: bytes, *, narrow: bool) -> Text:
+    """Return the beginning of a value. Of binary ones the text in them, or on a narrow terminal their hex digits."""
+    cell = Text()
+    text = tables.legible(body)
+    length_max = _HEAD_BYTES
+    if text.startswith("0x"):
+        if narrow:
+            length_max *= 2
+        else:
+            cell = Text(body[:_HEX_BYTES].hex(" ") + " ", "dim")
+            text = tables.visible(body)
+    if len(text) > length_max:
+        text = f"{text[:length_max]}…"
+    return cell.append(text)
 
 
 def assigned_line(record: Record) -> list[str | Text]:
     """Return the cells of a record with its event time and bucket, or why it has none."""
     outcome = record["outcome"]
     if outcome != "row":
-        why = Text(
-            f"{outcome.replace('_', ' ')}: {record['reason']}" if "reason" in record else outcome, _TROUBLE[outcome]
-        )
-        return [_partition(record), f"{record['offset']:,}", why]
-    came, event = record["timestamp"], record["event_time"]
-    behind = "" if came is None else span((came - event).total_seconds())
+        why = outcome
+        if "reason" in record:
+            why = f"{outcome.replace('_', ' ')}: {record['reason']}"
+        return [_partition(record), f"{record['offset']:,}", Text(why, _STYLES[outcome])]
+    broker_time = record["timestamp"]
+    event_time = record["event_time"]
+    behind = "" if broker_time is None else span((broker_time - event_time).total_seconds())
     bucket = bucket_path(list(record["bucket"]), tuple(record["bucket"].values()))
-    return [_partition(record), f"{record['offset']:,}", instant(event), behind, bucket]
+    return [_partition(record), f"{record['offset']:,}", instant(event_time), behind, bucket]
 
 
 def _partition(record: Record) -> str:
     return f"{record['topic']}/{record['partition']}"
 
 
-def summary(records: list[Record], walk: LocalPipeline) -> str:
-    """Return in one line what became of the records."""
+def summary(records: list[Record], local_pipeline: LocalPipeline) -> str:
+    """Return the outcomes of the records in one line."""
     outcomes = Counter(record["outcome"] for record in records)
     message = [
         ", ".join([plural(outcomes.pop("row", 0), "row"), *(_times(*item) for item in sorted(outcomes.items()))])
@@ -92,7 +121,7 @@ def summary(records: list[Record], walk: LocalPipeline) -> str:
         message.append("behind: how long after the event the broker had it")
     else:
         used = sorted({record["schema_id"] for record in records if record["schema_id"] is not None})
-        message += [f"schema {show_id(schema_id)}: {_way(walk, schema_id)}" for schema_id in used]
+        message += [f"schema {show_id(schema_id)}: {_decoder(local_pipeline, schema_id)}" for schema_id in used]
     return "; ".join(message)
 
 
@@ -101,25 +130,25 @@ def _read_as(unit: str) -> str:
 
 
 def _times(outcome: str, number: int) -> str:
-    return (
-        f"{number:,} {outcome}" if outcome in ("quarantined", "filtered") else plural(number, outcome.replace("_", " "))
-    )
+    if outcome in ("quarantined", "filtered"):
+        return f"{number:,} {outcome}"
+    return plural(number, outcome.replace("_", " "))
 
 
-def transposed(out: Console, rows: list[Record], walk: LocalPipeline) -> None:
-    """Print rows as columns, as many side by side as the width holds."""
-    schema = pa.schema([*walk.plan.columns, *walk.schemas.record_columns.schema])
+def print_rows(out: Console, rows: list[Record], local_pipeline: LocalPipeline) -> None:
+    """Print rows as columns, as many side by side as fit into the width."""
+    schema = pa.schema([*local_pipeline.plan.columns, *local_pipeline.schemas.record_columns.schema])
     kinds = {field.name: short_type(field.type) for field in schema}
     names_width = min(max(map(len, schema.names), default=0), _NAME) + max(map(len, kinds.values()), default=0)
     step = max(out.width - names_width - 2, _CELL)
     beside = max(1, step // (_CELL + 2))
-    for at in range(0, len(rows), beside):
-        some = rows[at : at + beside]
-        width = min(step // len(some) - 2, 3 * _CELL)
-        records = [Column(_head(record, width), width_min=width, width_max=width) for record in some]
-        sheet = TextTable(out, [Column("column", width_max=_NAME), Column("type", style="dim"), *records])
+    for start in range(0, len(rows), beside):
+        records = rows[start : start + beside]
+        width = min(step // len(records) - 2, 3 * _CELL)
+        columns = [Column(_head(record, width), width_min=width, width_max=width) for record in records]
+        sheet = TextTable(out, [Column("column", width_max=_NAME), Column("type", style="dim"), *columns])
         sheet.add(
-            [[name, kinds[name], *(cell(record["row"][name], width) for record in some)] for name in schema.names]
+            [[name, kinds[name], *(cell(record["row"][name], width) for record in records)] for name in schema.names]
         )
         out.print()
 
@@ -129,7 +158,7 @@ def _head(record: Record, width: int) -> str:
     return text if len(text) <= width else "…" + text[-(width - 1) :]
 
 
-def others(out: Console, records: list[Record]) -> None:
+def print_without_row(out: Console, records: list[Record]) -> None:
     """Print the records that became no row, and why."""
     if not records:
         return
@@ -141,16 +170,18 @@ def others(out: Console, records: list[Record]) -> None:
     ]
     rows: list[list[str | Text]] = []
     for record in records:
-        dead_letter = record["outcome"] != "tombstone"
-        why = record["reason"] if dead_letter else "it is a tombstone: it has no value"
-        schema = "none" if record["schema_id"] is None else show_id(record["schema_id"])
-        schema = schema if dead_letter else ""
-        rows.append([_partition(record), f"{record['offset']:,}", schema, Text(why, _TROUBLE[record["outcome"]])])
+        if record["outcome"] == "tombstone":
+            schema = ""
+            why = "it is a tombstone: it has no value"
+        else:
+            schema = "none" if record["schema_id"] is None else show_id(record["schema_id"])
+            why = record["reason"]
+        rows.append([_partition(record), f"{record['offset']:,}", schema, Text(why, _STYLES[record["outcome"]])])
     TextTable(out, columns).add(rows)
 
 
-def _way(walk: LocalPipeline, schema_id: int) -> str:
-    known = walk.plan.schemas[schema_id]
-    if isinstance(known, RejectedSchema):
+def _decoder(local_pipeline: LocalPipeline, schema_id: int) -> str:
+    schema = local_pipeline.plan.schemas[schema_id]
+    if isinstance(schema, RejectedSchema):
         return "rejected"
-    return f"{plural(len(known.columns), 'field')}, decoded {'natively' if known.native else 'one by one'}"
+    return f"{plural(len(schema.columns), 'field')}, decoded {'natively' if schema.native else 'one by one'}"

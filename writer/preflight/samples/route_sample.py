@@ -30,8 +30,10 @@ class TargetPart:
     target: str
     config: Config
     records: pa.RecordBatch
-    recorded: RecordPolicies  # what the log of the pipeline has as protected
-    registered: Callable[[str], bool]  # which schemas of the topics fill the table before a record brings them
+    # What the log of the pipeline has as protected.
+    recorded: RecordPolicies
+    # Whether a schema of the topics fills the table before a record brings it.
+    registered: Callable[[str], bool]
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class RouteSplit:
     """A sample by its tables, that with most records first; and records that go to none, with the reason."""
 
     parts: list[TargetPart]
-    undecoded: list[DeadLetter]  # they never come to the route
+    # These records never come to the route.
+    undecoded: list[DeadLetter]
     unrouted: list[DeadLetter]
 
     @property
@@ -58,33 +61,37 @@ class _OwnTable(dict[str, str | None]):
         return name
 
 
-def split(walk: LocalPipeline, batch: pa.RecordBatch) -> RouteSplit:
+def split(local_pipeline: LocalPipeline, batch: pa.RecordBatch) -> RouteSplit:
     """Split records of a pipeline that was opened `before_route`. Raises RegistryUnreachable, UnclearWire."""
-    name, config, sample = walk.name, walk.config, walk.decoded(batch)
-    route = _route(config.pipelines[name], record_names(walk.plan))
-    screen = RecordScreen(walk.plan.privacy is not None and route.by == "header")
+    name = local_pipeline.name
+    config = local_pipeline.config
+    sample = local_pipeline.decoded(batch)
+    route = _route(config.pipelines[name], record_names(local_pipeline.plan))
+    screen = RecordScreen(local_pipeline.plan.privacy is not None and route.by == "header")
 
-    def reason(share: Share, at: int) -> str:
-        shown = share.name(at)
-        return route.reason(screen.text(shown) if shown else shown)
+    def reason(share: Share, row: int) -> str:
+        target = share.name(row)
+        return route.reason(screen.text(target) if target else target)
 
-    found, unrouted = dict[str, list[pa.Table]](), Sample()
+    tables_of = dict[str, list[pa.Table]]()
+    unrouted = Sample()
     for group in sample.groups:
         for share in route.shares(group.schema_id, group.records, group.rows):
             records = group.part(share.mask).records
             if isinstance(share.target, NoTarget):
                 unrouted.refuse(records, group.schema_id, partial(reason, share))
             else:
-                found.setdefault(share.target, []).append(records.select(batch.schema.names))
-    recorded = {} if walk.plan.privacy is None else walk.plan.privacy.recorded
+                tables_of.setdefault(share.target, []).append(records.select(batch.schema.names))
+    recorded = {} if local_pipeline.plan.privacy is None else local_pipeline.plan.privacy.recorded
     parts = [
         TargetPart(target, config.at_target(name, target), _batch(tables), recorded, partial(_goes_to, route, target))
-        for target, tables in sorted(found.items(), key=lambda one: (-sum(t.num_rows for t in one[1]), one[0]))
+        for target, tables in tables_of.items()
     ]
+    parts.sort(key=lambda part: (-part.records.num_rows, part.target))
     return RouteSplit(parts, sample.dead_letters, unrouted.dead_letters)
 
 
-def opened_part(name: str, part: TargetPart, schemas: SchemaSource, *, with_table: bool = True) -> LocalPipeline:
+def open_part(name: str, part: TargetPart, schemas: SchemaSource, *, with_table: bool = True) -> LocalPipeline:
     """Open the table of a part; where it does not exist yet or cannot be read, as if it did not exist.
 
     As the writer has it, it gets the columns of the schemas that go there by the name of their record, and of those
@@ -93,24 +100,22 @@ def opened_part(name: str, part: TargetPart, schemas: SchemaSource, *, with_tabl
     """
     topics = sorted({topic for topic, _, _ in record_places(pa.Table.from_batches([part.records]))})
     if with_table:
-        with suppress(ConfigError, CommitFailed):  # its own check says so
+        # The check of the table reports the error.
+        with suppress(ConfigError, CommitFailed):
             admission = Admission(part.registered)
-            return opened(
-                name, part.config, schemas, topics=topics, admission=admission, recorded=part.recorded
-            )  # fmt: skip
+            return opened(name, part.config, schemas, topics=topics, admission=admission, recorded=part.recorded)
     settings = part.config.pipelines[name]
-    extended = partial(admitted, settings, str(settings.event_time.unit)) if not with_table else SchemaPlan.extend
-    admission = Admission(part.registered, extended)
+    extend = SchemaPlan.extend if with_table else partial(admitted, settings, str(settings.event_time.unit))
+    admission = Admission(part.registered, extend)
     return opened(
         name, part.config, schemas, topics=topics, with_table=False, admission=admission, recorded=part.recorded
-    )  # fmt: skip
+    )
 
 
 def _route(settings: Pipeline, records: Mapping[int, str]) -> Route:
     assert settings.route is not None, "only a route splits records"
     by, key = settings.route.by_key
-    rest = settings.route.unrouted
-    otherwise = None if rest in ("dead_letters", "stop") else rest
+    otherwise = None if settings.route.unrouted in ("dead_letters", "stop") else settings.route.unrouted
     return Route(by, key, settings.route.rules, _OwnTable(), is_full=True, otherwise=otherwise, records=records)
 
 

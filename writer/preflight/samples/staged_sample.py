@@ -40,14 +40,17 @@ class ColumnBytes:
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedSample:
     """Files of a sample, what their columns cost, and what went in."""
 
     report: Report
-    columns: list[ColumnBytes]  # of the table's files
+    # Of the table's files.
+    columns: list[ColumnBytes]
     columns_by_file: dict[str, list[ColumnBytes]]
-    value_bytes: int  # of all records in Kafka
-    row_bytes: float  # of a row in memory, on the mean
+    # The bytes of all values in Kafka.
+    value_bytes: int
+    # The mean size of a row in memory.
+    row_bytes: float
 
     @property
     def rows(self) -> int:
@@ -60,27 +63,24 @@ class Staged:
         return sum(file.bytes for file in self.report.files)
 
 
-def staged(walk: LocalPipeline, records: pa.RecordBatch, now: datetime) -> Staged:
+def stage_sample(local_pipeline: LocalPipeline, records: pa.RecordBatch, now: datetime) -> StagedSample:
     """Carry the records through a task into files, measure them, and remove them."""
     with tempfile.TemporaryDirectory(prefix="headrace-staged-") as directory:
         into = Path(directory)
-        report = walk.staged(records, now, into)
-        by_file = {
-            file.path: columns([into / place / file.path])
-            for place, files in (("table", report.files), ("dead_letters", report.dead_letter_files))
-            for file in files
-        }
-        whole = columns(into / "table" / file.path for file in report.files)
+        report = local_pipeline.staged(records, now, into)
+        by_file = {file.path: columns([into / "table" / file.path]) for file in report.files}
+        by_file |= {file.path: columns([into / "dead_letters" / file.path]) for file in report.dead_letter_files}
+        table_columns = columns(into / "table" / file.path for file in report.files)
     size = pc.sum(pc.binary_length(records.column("value"))).as_py() or 0
-    sample = walk.decoded(records)
+    sample = local_pipeline.decoded(records)
     in_memory = sum(group.rows.nbytes for group in sample.groups) / max(sample.rows, 1)
-    return Staged(report, whole, by_file, size, in_memory)
+    return StagedSample(report, table_columns, by_file, size, in_memory)
 
 
-def raw_record_bytes(walk: LocalPipeline, records: pa.RecordBatch, now: datetime) -> float:
+def raw_record_bytes(local_pipeline: LocalPipeline, records: pa.RecordBatch, now: datetime) -> float:
     """Stage the records for the raw table, and remove the files. Returns bytes of one, on the mean."""
     incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), 1)
-    plan = replace(walk.task_plan(now, "sample", incarnations), entropy_bits=0, hidden=False, folder="")
+    plan = replace(local_pipeline.task_plan(now, "sample", incarnations), entropy_bits=0, hidden=False, folder="")
     with tempfile.TemporaryDirectory(prefix="headrace-staged-") as directory:
         raw = raw_records(plan, directory)
         raw.add(raw_rows(pa.Table.from_batches([records]), plan))
@@ -89,77 +89,87 @@ def raw_record_bytes(walk: LocalPipeline, records: pa.RecordBatch, now: datetime
 
 def columns(paths: Iterable[Path]) -> list[ColumnBytes]:
     """Add up the column chunks of Parquet files, by leaf column, in the order of the schema."""
-    found: dict[str, ColumnBytes] = {}
+    costs: dict[str, ColumnBytes] = {}
     for path in paths:
         metadata = pq.read_metadata(path)
         for group in range(metadata.num_row_groups):
-            for at in range(metadata.num_columns):
-                chunk = metadata.row_group(group).column(at)
+            for column in range(metadata.num_columns):
+                chunk = metadata.row_group(group).column(column)
                 name = chunk.path_in_schema
-                cost = found.setdefault(name, ColumnBytes(name, chunk.physical_type, chunk.compression))
+                cost = costs.setdefault(name, ColumnBytes(name, chunk.physical_type, chunk.compression))
                 cost.encodings |= set(chunk.encodings)
                 cost.bytes += chunk.total_compressed_size
                 cost.bytes_uncompressed += chunk.total_uncompressed_size
-                cost.nulls += chunk.statistics.null_count if chunk.statistics is not None else 0
-    return list(found.values())
+                if chunk.statistics is not None:
+                    cost.nulls += chunk.statistics.null_count
+    return list(costs.values())
 
 
-def show_staged(walk: LocalPipeline, records: pa.RecordBatch, now: datetime, out: Console, *, as_json: bool) -> None:
+def show_staged(
+    local_pipeline: LocalPipeline, records: pa.RecordBatch, now: datetime, out: Console, *, as_json: bool
+) -> None:
     """Stage the records and show the files, or print one JSON object for each."""
-    found = staged(walk, records, now)
+    staged = stage_sample(local_pipeline, records, now)
     if as_json:
-        for table, files in (("table", found.report.files), ("dead_letters", found.report.dead_letter_files)):
+        for table, files in (("table", staged.report.files), ("dead_letters", staged.report.dead_letter_files)):
             for file in files:
-                emit(_document(table, file, found.columns_by_file[file.path]))
+                emit(_document(table, file, staged.columns_by_file[file.path]))
         return
-    _files(out, found, bucketers.build(walk.config.pipelines[walk.name].bucket).columns)
-    if found.rows:
+    _files(out, staged, bucketers.build(local_pipeline.config.pipelines[local_pipeline.name].bucket).columns)
+    if staged.rows:
         out.print()
-        _columns(out, found)
+        _columns(out, staged)
     out.print()
-    message = f"{plural(found.rows, 'row')} in {plural(len(found.report.files), 'file')}: {show_size(found.bytes)}"
-    if found.rows:
-        message += f", {found.bytes / found.rows:,.1f} B a row"
-    if found.value_bytes > found.bytes:
-        message += f"; in Kafka {show_size(found.value_bytes)}, {found.value_bytes / found.bytes:.1f} times that"
+    message = f"{plural(staged.rows, 'row')} in {plural(len(staged.report.files), 'file')}: {show_size(staged.bytes)}"
+    if staged.rows:
+        message += f", {staged.bytes / staged.rows:,.1f} B a row"
+    if staged.value_bytes > staged.bytes:
+        message += f"; in Kafka {show_size(staged.value_bytes)}, {staged.value_bytes / staged.bytes:.1f} times that"
     tables.sentence(out, message)
     tables.sentence(out, "Written to a temporary directory and removed. Full files need fewer bytes a row.", "dim")
 
 
-def _files(out: Console, found: Staged, columns: Sequence[str]) -> None:
+def _files(out: Console, staged: StagedSample, columns: Sequence[str]) -> None:
     figures = numbers("rows", "size", "B/row")
     sheet = TextTable(out, [Column("bucket"), *figures, Column("first event"), Column("last event")])
     rows: list[list[str | Text]] = [
         [
-            bucket_path(columns, file.bucket), f"{file.rows:,}", show_size(file.bytes),
-            f"{file.bytes / file.rows:,.1f}", instant(file.event_time_min), instant(file.event_time_max),
+            bucket_path(columns, file.bucket),
+            f"{file.rows:,}",
+            show_size(file.bytes),
+            f"{file.bytes / file.rows:,.1f}",
+            instant(file.event_time_min),
+            instant(file.event_time_max),
         ]
-        for file in sorted(found.report.files, key=lambda file: file.path)
-    ]  # fmt: skip
+        for file in sorted(staged.report.files, key=lambda file: file.path)
+    ]
     rows += [
         [Text("dead letters", "red"), f"{file.rows:,}", show_size(file.bytes), f"{file.bytes / file.rows:,.1f}", "", ""]
-        for file in found.report.dead_letter_files
+        for file in staged.report.dead_letter_files
     ]
     sheet.add(rows)
 
 
-def _columns(out: Console, found: Staged) -> None:
-    total = sum(column.bytes for column in found.columns)
-    figures, how = numbers("B/row", "share", "nulls"), (Column("compression"), Column("encodings"))
-    sheet = TextTable(out, [Column("column"), Column("stored as"), *figures, *how])
-    ours = set(PROVENANCE.names)
+def _columns(out: Console, staged: StagedSample) -> None:
+    total = sum(column.bytes for column in staged.columns)
+    figures = numbers("B/row", "share", "nulls")
+    encodings = (Column("compression"), Column("encodings"))
+    sheet = TextTable(out, [Column("column"), Column("stored as"), *figures, *encodings])
+    provenance = set(PROVENANCE.names)
     sheet.add(
         [
             [
-                Text(column.path, "dim" if column.path in ours else ""), column.physical_type.lower(),
-                f"{column.bytes / found.rows:,.2f}", f"{column.bytes / total:.1%}",
-                f"{column.nulls / found.rows:.0%}" if column.nulls else "",
+                Text(column.path, "dim" if column.path in provenance else ""),
+                column.physical_type.lower(),
+                f"{column.bytes / staged.rows:,.2f}",
+                f"{column.bytes / total:.1%}",
+                f"{column.nulls / staged.rows:.0%}" if column.nulls else "",
                 f"{column.compression.lower()} {column.bytes_uncompressed / max(column.bytes, 1):.1f}x",
                 ", ".join(sorted(column.encodings)),
             ]
-            for column in sorted(found.columns, key=lambda column: -column.bytes)
+            for column in sorted(staged.columns, key=lambda column: -column.bytes)
         ]
-    )  # fmt: skip
+    )
 
 
 def _document(table: str, file: StagedFile, parts: list[ColumnBytes]) -> dict[str, Any]:

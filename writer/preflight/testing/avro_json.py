@@ -18,13 +18,19 @@ from fastavro import schemaless_writer
 from writer.avro.schema_text import Schema, parse_schema
 from writer.config.base import did_you_mean
 
-Place = tuple[str, ...]  # of a value: names of fields, positions in lists
+# Where a value is: names of fields, positions in lists.
+ValuePath = tuple[str, ...]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PER_SECOND = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _PYTHON: Mapping[str, tuple[type, ...]] = {
-    "null": (type(None),), "boolean": (bool,), "int": (int,), "long": (int,), "float": (float, int),
-    "double": (float, int), "string": (str,),
-}  # fmt: skip
+    "null": (type(None),),
+    "boolean": (bool,),
+    "int": (int,),
+    "long": (int,),
+    "float": (float, int),
+    "double": (float, int),
+    "string": (str,),
+}
 _WORDS = {list: "a list", dict: "an object", str: "text"}
 
 
@@ -45,61 +51,65 @@ class AvroEncoder:
         self._write(out, value, self._form.root, ())
         return out.getvalue()
 
-    def _write(self, out: BytesIO, value: Any, kind: Schema, at: Place) -> None:
+    def _write(self, out: BytesIO, value: Any, kind: Schema, path: ValuePath) -> None:
         kind = self._form.resolve(kind)
         if isinstance(kind, list):
-            number, inner = self._branch(value, kind, at)
+            number, inner = self._branch(value, kind, path)
             schemaless_writer(out, "long", number)
-            self._write(out, inner, kind[number], at)
+            self._write(out, inner, kind[number], path)
             return
         match type_name(kind):
             case "record":
-                self._record(out, _of(dict, value, at), kind, at)
+                self._record(out, _of(dict, value, path), kind, path)
             case "array":
-                for place, item in _block(out, list(enumerate(_of(list, value, at)))):
-                    self._write(out, item, kind["items"], (*at, str(place)))
+                for position, item in _block(out, list(enumerate(_of(list, value, path)))):
+                    self._write(out, item, kind["items"], (*path, str(position)))
             case "map":
-                for key, item in _block(out, list(_of(dict, value, at).items())):
-                    schemaless_writer(out, "string", _of(str, key, at))
-                    self._write(out, item, kind["values"], (*at, key))
+                for key, item in _block(out, list(_of(dict, value, path).items())):
+                    schemaless_writer(out, "string", _of(str, key, path))
+                    self._write(out, item, kind["values"], (*path, key))
             case name:
-                _write_leaf(out, name, _datum(value, name, kind, at), kind, at)
+                _write_leaf(out, name, _datum(value, name, kind, path), kind, path)
 
-    def _record(self, out: BytesIO, value: Mapping[str, Any], kind: Schema, at: Place) -> None:
+    def _record(self, out: BytesIO, value: Mapping[str, Any], kind: Schema, path: ValuePath) -> None:
         names = [field["name"] for field in kind["fields"]]
         if unknown := next((name for name in value if name not in names), None):
-            raise _wrong((*at, str(unknown)), f"the schema has no such field{did_you_mean(str(unknown), names)}")
+            raise _error((*path, str(unknown)), f"the schema has no such field{did_you_mean(str(unknown), names)}")
         for field in kind["fields"]:
             if field["name"] not in value and "default" not in field:
-                raise _wrong((*at, field["name"]), "it is missing, and the schema has no default for it")
-            self._write(out, value.get(field["name"], field.get("default")), field["type"], (*at, field["name"]))
+                raise _error((*path, field["name"]), "it is missing, and the schema has no default for it")
+            self._write(out, value.get(field["name"], field.get("default")), field["type"], (*path, field["name"]))
 
-    def _branch(self, value: Any, kinds: Sequence[Schema], at: Place) -> tuple[int, Any]:
+    def _branch(self, value: Any, kinds: Sequence[Schema], path: ValuePath) -> tuple[int, Any]:
         """Return which type of a union a value has, and the value itself."""
         names = [self._branch_name(kind) for kind in kinds]
         if isinstance(value, dict) and len(value) == 1 and (name := next(iter(value))) in names:
             return names.index(name), value[name]
-        wrong = dict[int, NotOfType]()
+        errors = dict[int, NotOfType]()
         for number, kind in enumerate(kinds):
             try:
-                self._write(BytesIO(), value, kind, at)
+                self._write(BytesIO(), value, kind, path)
             except NotOfType as error:
-                wrong[number] = error
-        fitting = [number for number in range(len(kinds)) if number not in wrong]
-        if len(fitting) == 1:
-            return fitting[0], value
-        if fitting:
-            first = names[fitting[0]]
-            raise _wrong(at, f"it may be {' or '.join(names[n] for n in fitting)}; say which, such as {{{first}: …}}")
+                errors[number] = error
+        candidates = [number for number in range(len(kinds)) if number not in errors]
+        if len(candidates) == 1:
+            return candidates[0], value
+        if candidates:
+            first = names[candidates[0]]
+            raise _error(
+                path, f"it may be {' or '.join(names[n] for n in candidates)}; say which, such as {{{first}: …}}"
+            )
         values = [number for number, name in enumerate(names) if name != "null"]
         if len(values) == 1:
-            raise wrong[values[0]]
-        raise _wrong(at, f"{_shown(value)} is none of {', '.join(names)}")
+            raise errors[values[0]]
+        raise _error(path, f"{_quote(value)} is none of {', '.join(names)}")
 
     def _branch_name(self, kind: Schema) -> str:
         """Return the name of a type in a union: in full, of a type that has one."""
         kind = self._form.resolve(kind)
-        return str(kind["name"]) if isinstance(kind, dict) and "name" in kind else type_name(kind)
+        if isinstance(kind, dict) and "name" in kind:
+            return str(kind["name"])
+        return type_name(kind)
 
 
 def type_name(kind: Schema) -> str:
@@ -117,78 +127,79 @@ def _block(out: BytesIO, items: list[Any]) -> Any:
     schemaless_writer(out, "long", 0)
 
 
-def _write_leaf(out: BytesIO, name: str, datum: Any, kind: Schema, at: Place) -> None:
+def _write_leaf(out: BytesIO, name: str, datum: Any, kind: Schema, path: ValuePath) -> None:
     if name == "enum":
         if datum not in kind["symbols"]:
-            raise _wrong(
-                at, f"{_shown(datum)} is no symbol of {kind['name']}{did_you_mean(str(datum), kind['symbols'])}"
+            raise _error(
+                path, f"{_quote(datum)} is no symbol of {kind['name']}{did_you_mean(str(datum), kind['symbols'])}"
             )
         schemaless_writer(out, "int", kind["symbols"].index(datum))
     elif name == "fixed":
         if len(datum) != kind["size"]:
-            raise _wrong(at, f"it has {len(datum)} bytes, and {kind['name']} has {kind['size']}")
+            raise _error(path, f"it has {len(datum)} bytes, and {kind['name']} has {kind['size']}")
         out.write(datum)
     else:
         try:
             schemaless_writer(out, name, datum)
         except (ValueError, TypeError, OverflowError) as error:
-            raise _wrong(at, f"{_shown(datum)} is no {name} ({error})") from error
+            raise _error(path, f"{_quote(datum)} is no {name} ({error})") from error
 
 
-def _datum(value: Any, name: str, kind: Schema, at: Place) -> Any:
+def _datum(value: Any, name: str, kind: Schema, path: ValuePath) -> Any:
     """Return a value as the type beneath its logical type has it."""
     logical = kind.get("logicalType", "") if isinstance(kind, dict) else ""
     if name in ("long", "int") and isinstance(value, str | date):
-        return _time(value, name, logical, at)
+        return _time(value, name, logical, path)
     if name in ("bytes", "fixed"):
         if logical == "decimal" and isinstance(value, int | float) and not isinstance(value, bool):
-            return _decimal(value, kind, at)
+            return _decimal(value, kind, path)
         try:
-            return _of(str, value, at).encode("latin-1")
+            return _of(str, value, path).encode("latin-1")
         except UnicodeEncodeError as error:
-            raise _wrong(at, "text of bytes has a character for each byte, from \\u0000 to \\u00ff") from error
+            raise _error(path, "text of bytes has a character for each byte, from \\u0000 to \\u00ff") from error
     if name == "enum":
-        return _of(str, value, at)
+        return _of(str, value, path)
     if type(value) not in _PYTHON[name] or (name == "int" and not -(2**31) <= value < 2**31):
-        raise _wrong(at, f"{_shown(value)} is no {name}")
+        raise _error(path, f"{_quote(value)} is no {name}")
     return value
 
 
-def _time(value: Any, name: str, logical: str, at: Place) -> int:
+def _time(value: Any, name: str, logical: str, path: ValuePath) -> int:
     """Return a time or a date as its type counts: of a datetime, a date, or their text."""
     unit = _PER_SECOND.get(logical.rpartition("-")[2]) if "timestamp" in logical else None
     try:
         if unit is not None:
-            when = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-            when = when if when.tzinfo else when.replace(tzinfo=UTC)
-            return (when - _EPOCH) // timedelta(microseconds=1) * unit // 10**6
+            time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+            if time.tzinfo is None:
+                time = time.replace(tzinfo=UTC)
+            return (time - _EPOCH) // timedelta(microseconds=1) * unit // 10**6
         if logical == "date":
             return (date.fromisoformat(str(value)) - _EPOCH.date()).days
     except ValueError as error:
-        raise _wrong(at, f"{_shown(value)} is no {logical}: {error}") from error
-    raise _wrong(at, f"{_shown(value)} is no {name}")
+        raise _error(path, f"{_quote(value)} is no {logical}: {error}") from error
+    raise _error(path, f"{_quote(value)} is no {name}")
 
 
-def _decimal(value: float, kind: Schema, at: Place) -> bytes:
+def _decimal(value: float, kind: Schema, path: ValuePath) -> bytes:
     unscaled = Decimal(str(value)).scaleb(kind.get("scale", 0))
     number = int(unscaled)
     if number != unscaled:
-        raise _wrong(at, f"{value} has more than {kind.get('scale', 0)} digits behind the point")
+        raise _error(path, f"{value} has more than {kind.get('scale', 0)} digits behind the point")
     try:
         return number.to_bytes(kind.get("size", number.bit_length() // 8 + 1), "big", signed=True)
     except OverflowError as error:
-        raise _wrong(at, f"{value} does not fit into {kind['size']} bytes") from error
+        raise _error(path, f"{value} does not fit into {kind['size']} bytes") from error
 
 
-def _of(wanted: Any, value: Any, at: Place) -> Any:
-    if not isinstance(value, wanted):
-        raise _wrong(at, f"{_shown(value)} is not {_WORDS[wanted]}")
+def _of(expected: Any, value: Any, path: ValuePath) -> Any:
+    if not isinstance(value, expected):
+        raise _error(path, f"{_quote(value)} is not {_WORDS[expected]}")
     return value
 
 
-def _wrong(at: Place, why: str) -> NotOfType:
-    return NotOfType(f"{'.'.join(at)}: {why}" if at else why)
+def _error(path: ValuePath, why: str) -> NotOfType:
+    return NotOfType(f"{'.'.join(path)}: {why}" if path else why)
 
 
-def _shown(value: Any) -> str:
+def _quote(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -14,12 +14,14 @@ from writer.config.loader import faults, load_pipelines, mapping
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.preflight.testing.case_file import CaseFile, ExpectedOutcome, RecordSpec
-from writer.preflight.testing.records import Place, Unusable, made
+from writer.preflight.testing.records import RecordPosition, Unusable, make_sample
 from writer.schemas import saved_sample
 from writer.schemas.saved_sample import SavedSample
 
-COUNTS = "counts"  # name of the test that counts all records of a file
-_NAMED = 20  # records in a message
+# The name of the test that counts all records of a file.
+COUNTS = "counts"
+# A message names at most as many records.
+_NAMED = 20
 PATTERN = "*.test.yaml"
 _FIX = "Name files *.test.yaml, or folders with such files."
 _SECTION = re.compile(r"^expect:.*\n?((?:[ \t]*\n)*[ \t]+\S.*\n?)*", re.MULTILINE)
@@ -34,7 +36,8 @@ class Case:
     config: Config
     pipeline: str
     sample: SavedSample
-    names: Mapping[str, Place]  # of the records
+    # Where each record is, by its name.
+    names: Mapping[str, RecordPosition]
     expected: Mapping[str, ExpectedOutcome]
 
     @property
@@ -44,68 +47,78 @@ class Case:
             return list(self.names)
         return [*(name for name in self.names if name in self.expected), COUNTS]
 
-    def called(self, test: str) -> str:
+    def full_name(self, test: str) -> str:
         """Return the whole name of a test in lower case, as -k looks for it."""
         return f"{self.path}::{test}".casefold()
 
     @property
     def expected_path(self) -> Path:
         """The file that has what is expected."""
-        return self.path.parent / self.file.expect if isinstance(self.file.expect, str) else self.path
+        if isinstance(self.file.expect, str):
+            return self.path.parent / self.file.expect
+        return self.path
 
-    def with_expected(self, wanted: Mapping[str, Any]) -> str:
+    def replace_expected(self, expected: Mapping[str, Any]) -> str:
         """Return the text of that file with another section `expect`. All else in it stays as it is.
 
         Raises ConfigError where the section cannot be told from others.
         """
         if self.expected_path != self.path:
-            return _yaml(wanted)
-        text, section = self.path.read_text(encoding="utf-8"), {"expect": wanted}
-        found = _SECTION.search(text)
-        before, after = (f"{text.rstrip()}\n", "") if found is None else (text[: found.start()], text[found.end() :])
-        new = f"{before}{_yaml(section)}{after}"
+            return _yaml(expected)
+        text = self.path.read_text(encoding="utf-8")
+        section = {"expect": expected}
+        match = _SECTION.search(text)
+        if match is None:
+            new = f"{text.rstrip()}\n{_yaml(section)}"
+        else:
+            new = f"{text[: match.start()]}{_yaml(section)}{text[match.end() :]}"
         if not _is(new, {**yaml.safe_load(text), **section}):
             raise ConfigError(f"{self.path}: `expect` cannot be told from what follows it. Indent each line of it.")
         return new
 
 
-def files(paths: Iterable[Path]) -> list[Path]:
+def test_files(paths: Iterable[Path]) -> list[Path]:
     """Return the test files that are named, and those below the folders, in order. Raises ConfigError."""
-    found = list[Path]()
+    files = list[Path]()
     for path in paths:
         if not path.exists():
             raise ConfigError(f"there is no {path}. {_FIX}")
-        found += sorted(path.rglob(PATTERN)) if path.is_dir() else [path]
-    return list(dict.fromkeys(found))
+        if path.is_dir():
+            files += sorted(path.rglob(PATTERN))
+        else:
+            files.append(path)
+    return list(dict.fromkeys(files))
 
 
 def read(path: Path) -> Case:
     """Read a test file and what it names. Raises ConfigError, with the file and the key."""
-    file = _typed(path, CaseFile, mapping(path, "it needs the keys config, now, records and expect", _FIX))
+    file = _validate(path, CaseFile, mapping(path, "it needs the keys config, now, records and expect", _FIX))
     config = load_pipelines(path.parent / file.config, file.variables)
     name = config.one(file.pipeline)
     if isinstance(file.records, str):
         sample = saved_sample.load(path.parent / file.records)
-        columns = (sample.records.column(one).to_pylist() for one in ("topic", "partition", "offset"))
+        columns = (sample.records.column(column).to_pylist() for column in ("topic", "partition", "offset"))
         names = {
-            f"{topic}/{partition}:{at}": (topic, partition, at) for topic, partition, at in zip(*columns, strict=True)
+            f"{topic}/{partition}:{offset}": (topic, partition, offset)
+            for topic, partition, offset in zip(*columns, strict=True)
         }
     else:
-        given = _typed(path, dict[str, RecordSpec], file.records, "records")
+        specs = _validate(path, dict[str, RecordSpec], file.records, "records")
         try:
-            sample, names = made(path.parent, config.pipelines[name], name, file, given)
+            sample, names = make_sample(path.parent, config.pipelines[name], name, file, specs)
         except Unusable as error:
             raise ConfigError(f"{path} cannot be used: {error}") from error
-    raw = file.expect
-    if isinstance(raw, str):
-        place = path.parent / raw
-        raw = mapping(place, "it needs the names of records", _FIX) if place.exists() else {}  # --update writes it
+    section = file.expect
+    if isinstance(section, str):
+        expected_path = path.parent / section
+        # `--update` writes a file that does not exist yet.
+        section = mapping(expected_path, "it needs the names of records", _FIX) if expected_path.exists() else {}
     if file.counts is not None and COUNTS in names:
         raise ConfigError(
             f"{path} cannot be used: records.{COUNTS}: the test of `counts` has this name; choose another"
         )
-    expected = _typed(path, dict[str, ExpectedOutcome], raw, "expect")
-    if unknown := next((one for one in expected if one not in names), None):
+    expected = _validate(path, dict[str, ExpectedOutcome], section, "expect")
+    if unknown := next((record for record in expected if record not in names), None):
         why = f"there is no such record{did_you_mean(unknown, list(names)[:_NAMED])}"
         raise ConfigError(f"{path} cannot be used: expect.{unknown}: {why}")
     return Case(path, file, config, name, sample, names, expected)
@@ -117,13 +130,14 @@ def _yaml(document: Any) -> str:
 
 def _is(text: str, document: Any) -> bool:
     try:
-        return repr(yaml.safe_load(text)) == repr(document)  # NaN is itself, too
+        # The text of NaN equals itself, its value does not.
+        return repr(yaml.safe_load(text)) == repr(document)
     except yaml.YAMLError:
         return False
 
 
-def _typed(path: Path, kind: Any, raw: Any, *above: str) -> Any:
+def _validate(path: Path, model: Any, document: Any, *above: str) -> Any:
     try:
-        return TypeAdapter(kind).validate_python(raw)
+        return TypeAdapter(model).validate_python(document)
     except ValidationError as error:
         raise ConfigError("\n".join([f"{path} cannot be used:", *faults(error, *above)])) from None

@@ -62,11 +62,16 @@ class ExpectedOutcome(ShortForm):
 
     @model_validator(mode="after")
     def _fits_the_exit(self) -> "ExpectedOutcome":
-        of_rows, of_failures = ("row", "late"), ("dead_letter", "quarantined")
+        of_rows = ("row", "late")
+        of_failures = ("dead_letter", "quarantined")
         for key, exits in {
-            "table": of_rows, "bucket": of_rows, "row": of_rows, "reason": of_failures, "spec": ("filtered",),
+            "table": of_rows,
+            "bucket": of_rows,
+            "row": of_rows,
+            "reason": of_failures,
+            "spec": ("filtered",),
             "rule": ("filtered",),
-        }.items():  # fmt: skip
+        }.items():
             if getattr(self, key) is not None and self.exit not in exits:
                 raise ValueError(f"{key!r} goes with exit {' or '.join(exits)}, not with {self.exit}")
         return self

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
@@ -17,7 +17,7 @@ from writer.output.tables import plain
 from writer.preflight.testing.case import Case
 from writer.preflight.testing.case_file import Count, ExpectedOutcome
 from writer.preflight.testing.outcomes import Outcome
-from writer.preflight.testing.records import Place
+from writer.preflight.testing.records import RecordPosition
 
 
 @dataclass(frozen=True)
@@ -34,100 +34,109 @@ class Result:
     """One test: of a record, or of the counts of a file. It passed if there is no difference."""
 
     name: str
-    place: Place | None
+    position: RecordPosition | None
     differences: tuple[Difference, ...]
 
 
-def results(case: Case, found: Mapping[Place, Outcome]) -> Iterator[Result]:
+def results(case: Case, outcomes: Mapping[RecordPosition, Outcome]) -> Iterator[Result]:
     """Yield the result of each record that is expected, then of the counts."""
     for name in case.tests:
-        expected, place = case.expected.get(name), case.names.get(name)
-        if place is None:
-            yield Result(name, None, tuple(_count_differences(case.file.counts or {}, found)))
+        expected = case.expected.get(name)
+        position = case.names.get(name)
+        if position is None:
+            yield Result(name, None, tuple(_count_differences(case.file.counts or {}, outcomes)))
         elif expected is None:
-            yield Result(name, place, (Difference("exit", "nothing: the test file does not say", shown(found[place])),))
+            unexpected = Difference("exit", "nothing: the test file does not say", describe(outcomes[position]))
+            yield Result(name, position, (unexpected,))
         else:
-            yield Result(name, place, tuple(differences(expected, found[place])))
+            yield Result(name, position, tuple(differences(expected, outcomes[position])))
 
 
-def differences(expected: ExpectedOutcome, got: Outcome) -> Iterator[Difference]:
+def differences(expected: ExpectedOutcome, outcome: Outcome) -> Iterator[Difference]:
     """Yield what is not as expected. Of another exit, that alone."""
-    if expected.exit != got.exit:
-        yield Difference("exit", expected.exit, shown(got))
+    if expected.exit != outcome.exit:
+        yield Difference("exit", expected.exit, describe(outcome))
         return
     for key in ("table", "bucket", "spec", "rule"):
-        wanted, there = getattr(expected, key), getattr(got, key)
-        if wanted is not None and wanted != there:
-            yield Difference(key, wanted, there or "none")
-    if expected.reason is not None and expected.reason not in (got.reason or ""):
-        yield Difference("reason", f"…{expected.reason}…", got.reason or "none")
-    row = got.row or {}
+        value = getattr(expected, key)
+        actual = getattr(outcome, key)
+        if value is not None and value != actual:
+            yield Difference(key, value, actual or "none")
+    if expected.reason is not None and expected.reason not in (outcome.reason or ""):
+        yield Difference("reason", f"…{expected.reason}…", outcome.reason or "none")
+    row = outcome.row or {}
     for name, value in (expected.row or {}).items():
         if name not in row:
-            yield Difference(f"row.{name}", _shown(value), f"no such column{did_you_mean(name, _columns(row))}")
-        elif not same(value, row[name]):
-            yield Difference(f"row.{name}", _shown(value), _shown(row[name]))
+            yield Difference(f"row.{name}", _to_text(value), f"no such column{did_you_mean(name, _columns(row))}")
+        elif not is_same(value, row[name]):
+            yield Difference(f"row.{name}", _to_text(value), _to_text(row[name]))
 
 
-def same(expected: Any, got: Any) -> bool:
+def is_same(expected: Any, actual: Any) -> bool:
     """Return whether a value of a row is that of a test file, where it may be text: times, decimals, hex digits."""
-    match got:
+    match actual:
         case None | bool() | str():
-            return type(expected) is type(got) and bool(expected == got)
+            return type(expected) is type(actual) and bool(expected == actual)
         case datetime():
-            return _instant(expected) == got
+            return _instant(expected) == actual
         case date():
-            return str(expected) == got.isoformat()
+            return str(expected) == actual.isoformat()
         case Decimal():
-            return _decimal(expected) == got
+            return _decimal(expected) == actual
         case bytes():
-            return isinstance(expected, str) and expected.lower() == got.hex()
+            return isinstance(expected, str) and expected.lower() == actual.hex()
         case dict():
-            keys = isinstance(expected, dict) and {str(key) for key in expected} == got.keys()
-            return keys and all(same(value, got[str(key)]) for key, value in expected.items())
+            has_keys = isinstance(expected, dict) and {str(key) for key in expected} == actual.keys()
+            return has_keys and all(is_same(value, actual[str(key)]) for key, value in expected.items())
         case list():
-            alike = isinstance(expected, list) and len(expected) == len(got)
-            return alike and all(same(one, other) for one, other in zip(expected, got, strict=True))
-        case float() if not math.isfinite(got):
-            return str(expected).lower() == str(got)
-        case float() if type(expected) is float and float(np.float32(got)) == got:  # of a column of type float
-            return bool(np.float32(expected) == np.float32(got))
+            has_length = isinstance(expected, list) and len(expected) == len(actual)
+            return has_length and all(is_same(item, other) for item, other in zip(expected, actual, strict=True))
+        case float() if not math.isfinite(actual):
+            return str(expected).lower() == str(actual)
+        # The column is of type float.
+        case float() if type(expected) is float and float(np.float32(actual)) == actual:
+            return bool(np.float32(expected) == np.float32(actual))
         case _:
-            return not isinstance(expected, bool) and bool(expected == got)
+            return not isinstance(expected, bool) and bool(expected == actual)
 
 
-def shown(got: Outcome) -> str:
-    """Write what became of a record for a person."""
-    match got.exit:
+def describe(outcome: Outcome) -> str:
+    """Write the outcome of a record for a person."""
+    match outcome.exit:
         case "filtered":
-            return f"filtered by {got.rule} of spec {got.spec!r}"
+            return f"filtered by {outcome.rule} of spec {outcome.spec!r}"
         case "row" | "late":
-            place = "" if got.table is None else f" of table {got.table}"
-            return f"{got.exit}{place} in bucket {got.bucket}"
-        case _:
-            return got.exit if got.reason is None else f"{got.exit}: {got.reason}"
+            table = "" if outcome.table is None else f" of table {outcome.table}"
+            return f"{outcome.exit}{table} in bucket {outcome.bucket}"
+        case _ if outcome.reason is not None:
+            return f"{outcome.exit}: {outcome.reason}"
+    return outcome.exit
 
 
-def as_found(case: Case, found: Mapping[Place, Outcome]) -> dict[str, Any]:
-    """Return the section `expect` as it would have to be. What is as expected is kept; of others, what they named."""
-    wanted = dict[str, Any]()
-    for name, place in case.names.items():
-        expected, got = case.expected.get(name), found[place]
-        if expected is not None and not any(differences(expected, got)):
-            wanted[name] = expected.model_dump(exclude_unset=True)
+def expected_section(case: Case, outcomes: Mapping[RecordPosition, Outcome]) -> dict[str, Any]:
+    """Return the section `expect` as it would have to be. What is as expected stays; others keep the keys they have."""
+    section = dict[str, Any]()
+    for name, position in case.names.items():
+        expected = case.expected.get(name)
+        outcome = outcomes[position]
+        if expected is not None and not any(differences(expected, outcome)):
+            section[name] = expected.model_dump(exclude_unset=True)
         elif expected is not None or case.file.counts is None:
-            wanted[name] = _entry(expected, got)
-        if name in wanted and wanted[name].keys() == {"exit"}:
-            wanted[name] = wanted[name]["exit"]
-    return {name: plain(one) for name, one in wanted.items()}
+            section[name] = _entry(expected, outcome)
+        if name in section and section[name].keys() == {"exit"}:
+            section[name] = section[name]["exit"]
+    return {name: plain(entry) for name, entry in section.items()}
 
 
-def _entry(expected: ExpectedOutcome | None, got: Outcome) -> dict[str, Any]:
-    is_same = expected is not None and expected.exit == got.exit
-    keys = {"exit", *expected.model_fields_set} if expected is not None and is_same else vars(got).keys()
-    entry = {key: value for key, value in vars(got).items() if key in keys and value is not None}
+def _entry(expected: ExpectedOutcome | None, outcome: Outcome) -> dict[str, Any]:
+    entry = {key: value for key, value in vars(outcome).items() if value is not None}
+    if expected is not None and expected.exit == outcome.exit:
+        keys = {"exit", *expected.model_fields_set}
+        entry = {key: value for key, value in entry.items() if key in keys}
     if "row" in entry:
-        columns = _columns(entry["row"]) if expected is None or expected.row is None else expected.row
+        columns: Iterable[str] = _columns(entry["row"])
+        if expected is not None and expected.row is not None:
+            columns = expected.row
         entry["row"] = {name: entry["row"][name] for name in columns if name in entry["row"]}
     return entry
 
@@ -136,23 +145,25 @@ def _columns(row: Mapping[str, Any]) -> list[str]:
     return [name for name in row if name not in PROVENANCE.names]
 
 
-def _count_differences(counts: Mapping[Any, Count], found: Mapping[Place, Outcome]) -> Iterator[Difference]:
-    by_exit = Counter(one.exit for one in found.values())
-    by_table = Counter((one.exit, one.table) for one in found.values())
-    for exit_, wanted in counts.items():
-        if isinstance(wanted, int) and wanted != by_exit[exit_]:
-            yield Difference(exit_, f"{wanted:,}", f"{by_exit[exit_]:,}")
-        for table, number in wanted.items() if isinstance(wanted, dict) else ():
+def _count_differences(counts: Mapping[Any, Count], outcomes: Mapping[RecordPosition, Outcome]) -> Iterator[Difference]:
+    by_exit = Counter(outcome.exit for outcome in outcomes.values())
+    by_table = Counter((outcome.exit, outcome.table) for outcome in outcomes.values())
+    for exit_, count in counts.items():
+        if isinstance(count, int):
+            if count != by_exit[exit_]:
+                yield Difference(exit_, f"{count:,}", f"{by_exit[exit_]:,}")
+            continue
+        for table, number in count.items():
             if number != by_table[exit_, table]:
                 yield Difference(f"{exit_} of table {table}", f"{number:,}", f"{by_table[exit_, table]:,}")
 
 
 def _instant(value: Any) -> datetime | None:
     try:
-        found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _decimal(value: Any) -> Decimal | None:
@@ -162,5 +173,5 @@ def _decimal(value: Any) -> Decimal | None:
         return None
 
 
-def _shown(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return json.dumps(plain(value), ensure_ascii=False, default=str)

@@ -14,9 +14,9 @@ from writer.commit.event_specs import check_specs
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
 from writer.maintenance.local_pipeline import PLACES, LocalPipeline, opened, record_places
-from writer.preflight.samples.route_sample import opened_part, split
+from writer.preflight.samples.route_sample import open_part, split
 from writer.preflight.testing.case_file import Exit
-from writer.preflight.testing.records import Place
+from writer.preflight.testing.records import RecordPosition
 from writer.schemas.saved_sample import SavedSample
 from writer.sealing.manifest import bucket_path
 
@@ -26,9 +26,12 @@ class Outcome:
     """What became of one record."""
 
     exit: Exit
-    table: str | None = None  # of a route: the name whose table it is
-    bucket: str | None = None  # as its folder is called
-    row: dict[str, Any] | None = None  # with provenance
+    # Of a route: the name whose table it is.
+    table: str | None = None
+    # The name of the bucket's folder.
+    bucket: str | None = None
+    # With provenance.
+    row: dict[str, Any] | None = None
     reason: str | None = None
     spec: str | None = None
     rule: str | None = None
@@ -36,51 +39,67 @@ class Outcome:
 
 def outcomes(
     config: Config, name: str, sample: SavedSample, now: datetime, closed_until: datetime | None
-) -> dict[Place, Outcome]:
+) -> dict[RecordPosition, Outcome]:
     """Return what becomes of each record. Raises HeadraceError for what a start or a batch of the pipeline refuses."""
     is_routed = config.pipelines[name].route is not None
-    walk = opened(name, config, sample.schemas, topics=sample.topics, with_table=False, before_route=is_routed)
-    check_specs(name, config.pipelines[name], walk.plan)
-    whole = pa.Table.from_batches([sample.records])
-    found: dict[Place, Outcome] = dict.fromkeys(record_places(whole), Outcome("tombstone"))
+    local_pipeline = opened(
+        name, config, sample.schemas, topics=sample.topics, with_table=False, before_route=is_routed
+    )
+    check_specs(name, config.pipelines[name], local_pipeline.plan)
+    records = pa.Table.from_batches([sample.records])
+    outcomes: dict[RecordPosition, Outcome] = dict.fromkeys(record_places(records), Outcome("tombstone"))
     if sample.records.num_rows == 0:
-        return found
+        return outcomes
     if not is_routed:
-        return found | _through(walk, sample.records, None, now, closed_until)
-    shares = split(walk, sample.records)
-    found |= {one.place: Outcome("dead_letter", reason=one.reason) for one in shares.refused}
-    for part in shares.parts:
-        table = opened_part(name, part, sample.schemas, with_table=False)
-        found |= _through(table, part.records, part.target, now, closed_until)
-    return found
+        return outcomes | _run_task(local_pipeline, sample.records, None, now, closed_until)
+    route_split = split(local_pipeline, sample.records)
+    for dead_letter in route_split.refused:
+        outcomes[dead_letter.place] = Outcome("dead_letter", reason=dead_letter.reason)
+    for part in route_split.parts:
+        table = open_part(name, part, sample.schemas, with_table=False)
+        outcomes |= _run_task(table, part.records, part.target, now, closed_until)
+    return outcomes
 
 
-def _through(
-    walk: LocalPipeline, records: pa.RecordBatch, table: str | None, now: datetime, closed_until: datetime | None
-) -> dict[Place, Outcome]:
+def _run_task(
+    local_pipeline: LocalPipeline,
+    records: pa.RecordBatch,
+    table: str | None,
+    now: datetime,
+    closed_until: datetime | None,
+) -> dict[RecordPosition, Outcome]:
     """Run a task on the records of one table, and read its files."""
-    found, columns = dict[Place, Outcome](), bucketers.build(walk.config.pipelines[walk.name].bucket).columns
+    outcomes = dict[RecordPosition, Outcome]()
+    columns = bucketers.build(local_pipeline.config.pipelines[local_pipeline.name].bucket).columns
 
     def leave_out(records: pa.Table, schema_id: int | None, spec: str, rule: str) -> None:  # noqa: ARG001 - LeaveOut's
-        found.update(dict.fromkeys(record_places(records), Outcome("filtered", spec=spec, rule=rule)))
+        outcomes.update(dict.fromkeys(record_places(records), Outcome("filtered", spec=spec, rule=rule)))
 
     with tempfile.TemporaryDirectory(prefix="headrace-test-") as folder:
-        report = walk.staged(records, now, Path(folder), closed_until=closed_until, leave_out=leave_out)
-        rows, dead_letters, late = (Path(folder) / one for one in PLACES)
-        for exit_, place, files in (("row", rows, report.files), ("late", late, report.late_files)):
-            for file in files:
-                bucket = bucket_path(list(columns), file.bucket)
-                found |= {_place(row): Outcome(exit_, table, bucket, row) for row in _rows(place, file)}  # type: ignore[arg-type]
-        for row in (row for file in report.dead_letter_files for row in _rows(dead_letters, file)):
-            found[_place(row)] = Outcome(row["outcome"], reason=row["error"])
-    return found
+        report = local_pipeline.staged(records, now, Path(folder), closed_until=closed_until, leave_out=leave_out)
+        table_folder, dead_letters, late_folder = (Path(folder) / folder_name for folder_name in PLACES)
+
+        def add_rows(exit_: Exit, folder: Path, file: StagedFile) -> None:
+            bucket = bucket_path(list(columns), file.bucket)
+            for row in _rows(folder, file):
+                outcomes[_position(row)] = Outcome(exit_, table, bucket, row)
+
+        for file in report.files:
+            add_rows("row", table_folder, file)
+        for file in report.late_files:
+            add_rows("late", late_folder, file)
+        for file in report.dead_letter_files:
+            for row in _rows(dead_letters, file):
+                outcomes[_position(row)] = Outcome(row["outcome"], reason=row["error"])
+    return outcomes
 
 
 def _rows(folder: Path, file: StagedFile) -> list[dict[str, Any]]:
     with pq.ParquetFile(folder / file.path) as opened_file:
-        rows: list[dict[str, Any]] = opened_file.read().to_pylist(maps_as_pydicts="lossy")  # cold: a test's
+        # A test has few records, so Python objects do no harm.
+        rows: list[dict[str, Any]] = opened_file.read().to_pylist(maps_as_pydicts="lossy")
         return rows
 
 
-def _place(row: dict[str, Any]) -> Place:
+def _position(row: dict[str, Any]) -> RecordPosition:
     return row["_topic"], row["_partition"], row["_offset"]

@@ -16,64 +16,89 @@ from writer.preflight.testing.avro_json import AvroEncoder
 from writer.preflight.testing.case_file import CaseFile, RecordSpec
 from writer.schemas.saved_sample import SavedSample, SavedSchema, SavedSchemas
 
-Place = tuple[str, int, int]  # topic, partition, offset
+# Topic, partition and offset.
+RecordPosition = tuple[str, int, int]
 
 
 class Unusable(ValueError):
     """A record that cannot be made. The message has its key."""
 
 
-def made(
-    folder: Path, pipeline: Pipeline, name: str, file: CaseFile, given: Mapping[str, RecordSpec]
-) -> tuple[SavedSample, dict[str, Place]]:
+def make_sample(
+    folder: Path, pipeline: Pipeline, name: str, file: CaseFile, specs: Mapping[str, RecordSpec]
+) -> tuple[SavedSample, dict[str, RecordPosition]]:
     """Return the records with their schemas, and where each is by its name. Raises Unusable.
 
     The schemas are registered for all topics: `registered` first, then in the order of the records that they are of.
     """
     key = pipeline.columns.avro_key
     values = _Registry(folder, "value", pipeline.wire.fixed or CONFLUENT)
-    keys = _Registry(folder, "key", (None if key is None else key.wire.fixed) or CONFLUENT)
+    key_wire = CONFLUENT
+    if key is not None and key.wire.fixed is not None:
+        key_wire = key.wire.fixed
+    keys = _Registry(folder, "key", key_wire)
     for path in file.registered:
         values.register(path, "registered")
     topic = file.topic or next(iter(pipeline.topics.names), None)
-    rows, places, ends = list[dict[str, Any]](), dict[str, Place](), dict[tuple[str, int], int]()
-    for label, one in given.items():
+    rows = list[dict[str, Any]]()
+    places = dict[str, RecordPosition]()
+    next_offsets = dict[tuple[str, int], int]()
+    for label, spec in specs.items():
         where = f"records.{label}"
-        source = one.topic or topic or "", one.partition
+        source = spec.topic or topic or "", spec.partition
         if not source[0]:
             raise Unusable(f"{where}: it has no topic, and the pipeline names none; set `topic`")
-        at = ends.get(source, 0) if one.offset is None else one.offset
-        if (*source, at) in places.values():
-            raise Unusable(f"{where}: there are two records at {source[0]}/{source[1]}:{at}; give one another offset")
-        places[label], ends[source] = (*source, at), at + 1
-        headers = [
-            {"key": name, "value": None if text is None else text.encode()} for name, text in one.headers.items()
-        ]
-        value = None if one.hex is None else bytes.fromhex(one.hex)
-        if one.hex is None:
-            value = values.written(one.value, one.schema_file or file.schema_file, f"{where}.value", headers)
-        schema = one.key_schema or file.key_schema
-        if schema is None and not isinstance(one.key, str | None):
-            raise Unusable(f"{where}.key: {one.key!r} is no text; put it in quotes, or give the test a key_schema")
-        key_bytes = one.key.encode() if schema is None and one.key is not None else None
-        if schema is not None:
-            key_bytes = keys.written(one.key, schema, f"{where}.key", headers)
-        rows.append({
-            "topic": source[0], "partition": source[1], "offset": at, "timestamp": one.timestamp or file.now,
-            "key": key_bytes, "value": value, "headers": headers or None,
-        })  # fmt: skip
+        offset = next_offsets.get(source, 0) if spec.offset is None else spec.offset
+        if (*source, offset) in places.values():
+            raise Unusable(
+                f"{where}: there are two records at {source[0]}/{source[1]}:{offset}; give one another offset"
+            )
+        places[label] = (*source, offset)
+        next_offsets[source] = offset + 1
+        headers = _headers(spec.headers)
+        if spec.hex is None:
+            value = values.encode(spec.value, spec.schema_file or file.schema_file, f"{where}.value", headers)
+        else:
+            value = bytes.fromhex(spec.hex)
+        key_schema = spec.key_schema or file.key_schema
+        if key_schema is not None:
+            key_bytes = keys.encode(spec.key, key_schema, f"{where}.key", headers)
+        elif isinstance(spec.key, str):
+            key_bytes = spec.key.encode()
+        elif spec.key is None:
+            key_bytes = None
+        else:
+            raise Unusable(f"{where}.key: {spec.key!r} is no text; put it in quotes, or give the test a key_schema")
+        rows.append(
+            {
+                "topic": source[0],
+                "partition": source[1],
+                "offset": offset,
+                "timestamp": spec.timestamp or file.now,
+                "key": key_bytes,
+                "value": value,
+                "headers": headers or None,
+            }
+        )
     rows.sort(key=lambda row: (row["topic"], row["partition"], row["offset"]))
     topics = sorted({row["topic"] for row in rows})
     schemas = SavedSchemas([*values.schemas(topics), *keys.schemas(topics)])
     return SavedSample(name, topics, pa.RecordBatch.from_pylist(rows, schema=RECORDS), schemas), places
 
 
+def _headers(texts: Mapping[str, str | None]) -> list[dict[str, Any]]:
+    return [{"key": name, "value": None if text is None else text.encode()} for name, text in texts.items()]
+
+
 class _Registry:
     """The schemas of values, or of keys, with the ids that a producer would write beside them."""
 
     def __init__(self, folder: Path, part: Part, wire: Wire) -> None:
-        self._folder, self._part, self._wire = folder, part, wire
-        self._ids, self._texts = dict[Path, int](), dict[Path, str]()
+        self._folder = folder
+        self._part = part
+        self._wire = wire
+        self._ids = dict[Path, int]()
+        self._texts = dict[Path, str]()
         self._encoder = cache(AvroEncoder)
 
     def register(self, path: Path, where: str) -> None:
@@ -82,8 +107,7 @@ class _Registry:
             return
         try:
             text = (self._folder / path).read_text(encoding="utf-8")
-            known = len(self._ids) + 1 if self._wire.schema_id is None else self._wire.schema_id
-            self._ids[path] = crc_fingerprint(text) if self._wire.ids == "fingerprint" else known
+            self._ids[path] = self._new_id(text)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise Unusable(f"{where}: {self._folder / path}: {why}") from error
@@ -97,7 +121,14 @@ class _Registry:
         except UnsupportedSchema as error:
             raise Unusable(f"{where}: {self._folder / path}: {error}") from error
 
-    def written(self, value: Any, path: Path | None, where: str, headers: list[dict[str, Any]]) -> bytes | None:
+    def _new_id(self, text: str) -> int:
+        if self._wire.ids == "fingerprint":
+            return crc_fingerprint(text)
+        if self._wire.schema_id is not None:
+            return self._wire.schema_id
+        return len(self._ids) + 1
+
+    def encode(self, value: Any, path: Path | None, where: str, headers: list[dict[str, Any]]) -> bytes | None:
         """Return a value in the wire format, and add to the headers what that needs there; None is none.
 
         Raises Unusable.

@@ -8,7 +8,7 @@ from typing import Any
 
 from writer.core.errors import HeadraceError
 from writer.preflight.testing.case import Case
-from writer.preflight.testing.comparison import Result, as_found, results
+from writer.preflight.testing.comparison import Result, expected_section, results
 from writer.preflight.testing.outcomes import outcomes
 
 
@@ -20,7 +20,8 @@ class FileResult:
     tests: tuple[Result, ...] = ()
     error: str = ""
     seconds: float = 0.0
-    wanted: dict[str, Any] | None = None  # `expect` as it would have to be, where it is not so
+    # What `expect` would have to be, if a test failed.
+    wanted: dict[str, Any] | None = None
 
     @property
     def path(self) -> Path:
@@ -30,48 +31,48 @@ class FileResult:
     @property
     def failed(self) -> list[Result]:
         """The tests that failed."""
-        return [one for one in self.tests if one.differences]
+        return [test for test in self.tests if test.differences]
 
 
-def run(cases: Iterable[Case], word: str) -> Iterator[FileResult]:
-    """Run test files one after the other. `word`: only tests whose file or name has it, in any case; empty: all."""
+def run(cases: Iterable[Case], text: str) -> Iterator[FileResult]:
+    """Run test files one after the other. `text`: only tests whose file or name has it, in any case; empty: all."""
     for case in cases:
         began_s = time.monotonic()
         try:
-            found = outcomes(case.config, case.pipeline, case.sample, case.file.now, case.file.closed_until)
+            actual = outcomes(case.config, case.pipeline, case.sample, case.file.now, case.file.closed_until)
         except HeadraceError as error:
-            if word.casefold() in str(case.path).casefold():
+            if text.casefold() in str(case.path).casefold():
                 yield FileResult(case, error=str(error), seconds=time.monotonic() - began_s)
             continue
-        tests = tuple(one for one in results(case, found) if word.casefold() in case.called(one.name))
-        is_other = any(one.differences and one.place for one in tests)
-        if tests or not word:
-            yield FileResult(
-                case, tests, seconds=time.monotonic() - began_s, wanted=as_found(case, found) if is_other else None
-            )
+        tests = tuple(test for test in results(case, actual) if text.casefold() in case.full_name(test.name))
+        wanted = None
+        if any(test.differences and test.position for test in tests):
+            wanted = expected_section(case, actual)
+        if tests or not text:
+            yield FileResult(case, tests, seconds=time.monotonic() - began_s, wanted=wanted)
 
 
-def to_json(found: Iterable[FileResult], seconds: float) -> dict[str, Any]:
+def to_json(results: Iterable[FileResult], seconds: float) -> dict[str, Any]:
     """Return the results as JSON values."""
-    files = list(found)
+    files = list(results)
     return {
-        "passed": sum(len(one.tests) - len(one.failed) for one in files),
-        "failed": sum(len(one.failed) for one in files),
-        "errors": sum(bool(one.error) for one in files),
+        "passed": sum(len(file.tests) - len(file.failed) for file in files),
+        "failed": sum(len(file.failed) for file in files),
+        "errors": sum(bool(file.error) for file in files),
         "seconds": round(seconds, 3),
         "files": [
             {
-                "path": str(one.path),
-                "error": one.error or None,
+                "path": str(file.path),
+                "error": file.error or None,
                 "tests": [
                     {
                         "name": test.name,
                         "passed": not test.differences,
                         "differences": list(map(vars, test.differences)),
                     }
-                    for test in one.tests
+                    for test in file.tests
                 ],
             }
-            for one in files
+            for file in files
         ],
     }
