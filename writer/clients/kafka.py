@@ -229,15 +229,17 @@ class Cluster:
                 for tp, future in futures.items()
             }
         except BrokerUnreachable as error:
-            if isinstance(error.__cause__, KafkaException) and error.__cause__.args[0].code() == _NO_LEADERS:
+            cause = error.__cause__
+            if isinstance(cause, KafkaException) and cause.args[0].code() == _NO_LEADERS:
                 # It raises TopicMissing if a topic is gone.
                 self.topics({topic for topic, _ in specs})
-            if _is_silence(error.__cause__) and (reason := self._explain_silence(specs)):
-                raise reason from error
+            if isinstance(cause, Exception) and _is_silence(cause):
+                raise self._explain_silence(specs, cause) or error from cause
             raise
         # Beside leaders that answer, librdkafka gives no error for one that is silent, but an offset that is none.
         if any(answer.offset == OFFSET_INVALID for answer in answers.values()):
-            raise self._explain_silence(specs) or self._unreachable(TimeoutError("timed out"))
+            silence = TimeoutError("timed out")
+            raise self._explain_silence(specs, silence) or self._unreachable(silence)
         return answers
 
     def _ask_metadata(self) -> Any:
@@ -250,15 +252,15 @@ class Cluster:
             return self._admin.list_topics(timeout=_ANY_BROKER_S)
         return None
 
-    def _explain_silence(self, sources: Iterable[Source]) -> BrokerUnreachable | None:
-        """Find out why a question about partitions has no answer. None where no broker answers at all."""
+    def _explain_silence(self, sources: Iterable[Source], error: Exception) -> BrokerUnreachable | None:
+        """Find out why a question about partitions failed. None where no broker answers at all."""
         if (metadata := self._ask_metadata()) is None:
             return None
         if leader := find_silent_leader(self._settings, metadata, sources):
             return self._silence_of(leader)
         return BrokerUnreachable(
-            f"brokers of {self._bootstrap} do not tell offsets within {self._seconds:.0f} s, while each leader answers "
-            "other questions. Where it stays so, give kafka.request_timeout more."
+            f"brokers of {self._bootstrap} do not tell offsets within {self._seconds:.0f} s ({_error_text(error)}), "
+            "while each leader answers other questions. Where it stays so, give kafka.request_timeout more."
         )
 
     def _silence_of(self, leader: SilentLeader) -> BrokerUnreachable:
@@ -336,7 +338,7 @@ def _retention(settings: Mapping[str, Any]) -> timedelta | None:
     return timedelta(milliseconds=milliseconds)
 
 
-def _is_silence(error: BaseException | None) -> bool:
+def _is_silence(error: Exception) -> bool:
     """Return whether an error may mean that nobody answered, rather than that somebody refused."""
     return isinstance(error, TimeoutError) or (isinstance(error, KafkaException) and error.args[0].code() in _SILENCE)
 
