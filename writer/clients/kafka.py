@@ -1,4 +1,4 @@
-"""Asks Kafka for topic ids, partitions, log ends and retention. Reads no records."""
+"""Asks Kafka for topic ids, partitions, log ends and retention, and which record comes next."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,13 +27,29 @@ from writer.core.errors import ConfigError, HeadraceError, TopicMissing
 from writer.core.offsets import Source, Span
 from writer.core.text import plural
 
-_GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001 - public names
-_NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - of all partitions that were asked for; the topics may be gone
+# librdkafka's own codes begin with an underscore, and are public all the same.
+_GONE = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+)
+# None of the partitions has a leader that is known; their topics may be gone.
+_NO_LEADERS = KafkaError._NOENT  # noqa: SLF001
 # What may mean that a leader is silent, or that there is none, while others answer.
 _SILENCE = (
-    KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, _NO_LEADERS,  # noqa: SLF001 - public names
-    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
-)  # fmt: skip
+    KafkaError._TIMED_OUT,  # noqa: SLF001
+    KafkaError._TRANSPORT,  # noqa: SLF001
+    KafkaError.REQUEST_TIMED_OUT,
+    _NO_LEADERS,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+)
+# The user of `kafka.security` may not ask.
+_NO_RIGHTS = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
 # While a group's coordinator starts or moves, it refuses for some seconds.
 _COORDINATOR_STARTS = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -41,10 +57,6 @@ _COORDINATOR_STARTS = (
     KafkaError.NOT_COORDINATOR,
 )
 _COORDINATOR_PAUSE_S = 0.2
-_NO_RIGHTS = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-)  # fmt: skip
 _ANY_BROKER_S = 2.0
 # A longer retention counts as none.
 _FOREVER_MS = 100 * 365 * 86_400_000
