@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from writer.clients.silent_leaders import SilentLeader, find_silent_leader
+from writer.clients.silent_leaders import SilentLeader, find_silent_broker, find_silent_leader
 from writer.core.offsets import Source
 
 SETTINGS = {"log_level": 0}
@@ -27,7 +27,7 @@ def mock_broker() -> Iterator[Any]:
 def silent_broker() -> Iterator[Any]:
     """A broker that takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield SimpleNamespace(host="127.0.0.1", port=server.getsockname()[1])
+        yield SimpleNamespace(id=2, host="127.0.0.1", port=server.getsockname()[1])
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def closed_broker() -> Any:
     """A broker that takes no connections."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    return SimpleNamespace(host="127.0.0.1", port=port)
+    return SimpleNamespace(id=2, host="127.0.0.1", port=port)
 
 
 def metadata(brokers: dict[int, Any], leaders: Sequence[int]) -> Any:
@@ -63,6 +63,7 @@ def test_the_leader_that_does_not_answer_is_named_and_not_one_that_does(
     mock_broker: Any, request: pytest.FixtureRequest, kind: str, silent_id: int
 ) -> None:
     silent = request.getfixturevalue(kind)
+    silent.id = silent_id
     cluster = metadata({1: mock_broker, silent_id: silent}, [1, silent_id, 1, silent_id])
     leader = find_silent(cluster, sources(4))
     assert leader == SilentLeader(f"broker {silent_id} at 127.0.0.1:{silent.port}", [("clicks", 1), ("clicks", 3)])
@@ -71,6 +72,7 @@ def test_the_leader_that_does_not_answer_is_named_and_not_one_that_does(
 def test_of_two_silent_leaders_that_of_the_first_partition_is_named_with_its_own_partitions(
     silent_broker: Any, closed_broker: Any
 ) -> None:
+    closed_broker.id = 1
     cluster = metadata({1: closed_broker, 2: silent_broker}, [2, 1, 2])
     leader = find_silent(cluster, sources(3))
     assert leader == SilentLeader(f"broker 2 at 127.0.0.1:{silent_broker.port}", [("clicks", 0), ("clicks", 2)])
@@ -87,6 +89,12 @@ def test_what_the_cluster_does_not_know_has_no_leader_that_is_silent(mock_broker
 
 
 def test_an_address_of_ipv6_has_brackets() -> None:
-    nobody = SimpleNamespace(host="::1", port=1)
+    nobody = SimpleNamespace(id=1, host="::1", port=1)
     leader = find_silent(metadata({1: nobody}, [1]), sources(1))
     assert leader == SilentLeader("broker 1 at [::1]:1", [("clicks", 0)])
+
+
+def test_a_silent_broker_is_named_whatever_it_leads(mock_broker: Any, silent_broker: Any) -> None:
+    brokers = {1: mock_broker, 2: silent_broker}
+    assert find_silent_broker(SETTINGS, metadata(brokers, [1]), WAIT_S) == f"broker 2 at 127.0.0.1:{silent_broker.port}"
+    assert find_silent_broker(SETTINGS, metadata({1: mock_broker}, [1]), WAIT_S) is None

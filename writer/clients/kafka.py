@@ -19,7 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from writer.clients.silent_leaders import SilentLeader, ask_each, find_silent_leader
+from writer.clients.silent_leaders import SilentLeader, ask_each, find_silent_broker, find_silent_leader
 from writer.config.base import did_you_mean
 from writer.config.kafka_client import Address
 from writer.config.topic_selection import TopicChoice, TopicSelection
@@ -175,23 +175,27 @@ class Cluster:
         return {(tp.topic, tp.partition): int(tp.offset) for tp in partitions if tp.offset >= 0 and not tp.error}
 
     def _describe(self, topics: Iterable[str]) -> dict[str, Any]:
-        """Describe topics; ask once more where the client waited for a controller that is gone while others answer."""
+        """Describe topics; ask once more where the client waited for a broker that is gone while others answer."""
         names = TopicCollection(list(topics))
         try:
             return self._describe_once(names)
-        except BrokerUnreachable:
-            if not self._is_any_broker_up():
+        except BrokerUnreachable as error:
+            cause = error.__cause__
+            is_refused = isinstance(cause, KafkaException) and cause.args[0].code() in _NO_RIGHTS
+            if is_refused or (metadata := self._ask_metadata()) is None:
                 raise
-        return self._describe_once(names)
+        # Another client chooses anew which broker it asks.
+        self._admin = AdminClient(dict(self._settings))
+        try:
+            return self._describe_once(names)
+        except BrokerUnreachable as error:
+            if (broker := find_silent_broker(self._settings, metadata)) is None:
+                raise
+            raise self._silence_of(broker) from error
 
     def _describe_once(self, topics: TopicCollection) -> dict[str, Any]:
         answers = self._admin.describe_topics(topics, request_timeout=self._seconds)
         return {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
-
-    def _is_any_broker_up(self) -> bool:
-        """Return whether any broker answers within some seconds."""
-        metadata = self._ask_metadata()
-        return metadata is not None and bool(metadata.brokers)
 
     def _topic_settings(self, topics: Iterable[str]) -> dict[str, Any]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
@@ -269,21 +273,15 @@ class Cluster:
         if (metadata := self._ask_metadata()) is None:
             return None
         if leader := find_silent_leader(self._settings, metadata, sources):
-            return self._silence_of(leader)
+            return self._silence_of(_leader_text(leader))
         return BrokerUnreachable(
             f"brokers of {self._bootstrap} do not tell offsets within {self._seconds:.0f} s ({_error_text(error)}), "
             "while each leader answers other questions. Where it stays so, give kafka.request_timeout more."
         )
 
-    def _silence_of(self, leader: SilentLeader) -> BrokerUnreachable:
-        topic, partition = leader.sources[0]
-        others = len(leader.sources) - 1
-        more = f" and {plural(others, 'more partition')}" if others else ""
-        name = f"the leader of {topic}/{partition}{more}"
-        if leader.broker:
-            name = f"{leader.broker}, which leads {topic}/{partition}{more},"
+    def _silence_of(self, broker: str) -> BrokerUnreachable:
         return BrokerUnreachable(
-            f"{name} does not answer within {self._seconds:.0f} s, while others of {self._bootstrap} do. Check that "
+            f"{broker} does not answer within {self._seconds:.0f} s, while others of {self._bootstrap} do. Check that "
             "it is up and that this machine reaches it."
         )
 
@@ -348,6 +346,16 @@ def _retention(settings: Mapping[str, Any]) -> timedelta | None:
     if not 0 <= milliseconds < _FOREVER_MS or "delete" not in settings["cleanup.policy"].value:
         return None
     return timedelta(milliseconds=milliseconds)
+
+
+def _leader_text(leader: SilentLeader) -> str:
+    """Name a leader by a partition that it leads, and say how many more it leads."""
+    topic, partition = leader.sources[0]
+    others = len(leader.sources) - 1
+    more = f" and {plural(others, 'more partition')}" if others else ""
+    if leader.broker is None:
+        return f"the leader of {topic}/{partition}{more}"
+    return f"{leader.broker}, which leads {topic}/{partition}{more},"
 
 
 def _is_silence(error: Exception) -> bool:

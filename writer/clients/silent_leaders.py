@@ -1,4 +1,4 @@
-"""Finds which leader of partitions is silent while other brokers of a cluster answer."""
+"""Finds which broker, or which leader of partitions, is silent while other brokers of a cluster answer."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +40,13 @@ def _ask_alone(settings: Mapping[str, Any], timeout_s: float, address: str) -> A
         return None
 
 
+def find_silent_broker(settings: Mapping[str, Any], metadata: Any, timeout_s: float = _PROBE_S) -> str | None:
+    """Return id and address of the first broker that does not answer; None where all do."""
+    names = {_address(broker): _name(broker) for _, broker in sorted(metadata.brokers.items())}
+    answers = ask_each(settings, names, timeout_s)
+    return next((name for name, answer in zip(names.values(), answers, strict=True) if answer is None), None)
+
+
 def find_silent_leader(
     settings: Mapping[str, Any], metadata: Any, sources: Iterable[Source], timeout_s: float = _PROBE_S
 ) -> SilentLeader | None:
@@ -55,7 +62,7 @@ def find_silent_leader(
     if not silent:
         return None
     leader = min(silent, key=lambda node: min(led[node]))
-    broker = f"broker {leader} at {addresses[leader]}" if leader in addresses else None
+    broker = _name(metadata.brokers[leader]) if leader in addresses else None
     return SilentLeader(broker, sorted(led[leader]))
 
 
@@ -70,3 +77,7 @@ def _partitions_by_leader(metadata: Any, sources: Iterable[Source]) -> dict[int,
 def _address(broker: Any) -> str:
     host = f"[{broker.host}]" if ":" in broker.host else broker.host
     return f"{host}:{broker.port}"
+
+
+def _name(broker: Any) -> str:
+    return f"broker {broker.id} at {_address(broker)}"
