@@ -1,7 +1,7 @@
 """Asks Kafka for topic ids, partitions, log ends and retention, and which record comes next."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -170,7 +170,7 @@ class Cluster:
         request = [ConsumerGroupTopicPartitions(group, [TopicPartition(*source) for source in sources])]
         if not request[0].topic_partitions:
             return {}
-        (answer,) = self._admin.list_consumer_group_offsets(request, request_timeout=self._seconds).values()
+        (answer,) = ask_client(self._admin.list_consumer_group_offsets, request, request_timeout=self._seconds).values()
         partitions = self._result(answer, f"group {group!r}").topic_partitions
         return {(tp.topic, tp.partition): int(tp.offset) for tp in partitions if tp.offset >= 0 and not tp.error}
 
@@ -194,12 +194,12 @@ class Cluster:
             raise self._silence_of(broker) from error
 
     def _describe_once(self, topics: TopicCollection) -> dict[str, Any]:
-        answers = self._admin.describe_topics(topics, request_timeout=self._seconds)
+        answers = ask_client(self._admin.describe_topics, topics, request_timeout=self._seconds)
         return {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
 
     def _topic_settings(self, topics: Iterable[str]) -> dict[str, Any]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
-        answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
+        answers = ask_client(self._admin.describe_configs, resources, request_timeout=self._seconds)
         right = "DescribeConfigs"
         return {r.name: self._result(future, f"topic {r.name!r}", right) for r, future in answers.items()}
 
@@ -207,7 +207,9 @@ class Cluster:
         """Commit offsets as a consumer group. Returns the partitions whose offsets are refused."""
         wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
         request = [ConsumerGroupTopicPartitions(group, wanted)]
-        (answer,) = self._admin.alter_consumer_group_offsets(request, request_timeout=self._seconds).values()
+        (answer,) = ask_client(
+            self._admin.alter_consumer_group_offsets, request, request_timeout=self._seconds
+        ).values()
         try:
             return [tp for tp in answer.result(timeout=self._seconds + 5).topic_partitions if tp.error]
         except (KafkaException, TimeoutError) as error:
@@ -238,7 +240,7 @@ class Cluster:
         if not specs:
             return {}
         request = {TopicPartition(topic, partition): spec for (topic, partition), spec in specs.items()}
-        futures = self._admin.list_offsets(request, request_timeout=self._seconds, **options)
+        futures = ask_client(self._admin.list_offsets, request, request_timeout=self._seconds, **options)
         try:
             answers = {
                 (tp.topic, tp.partition): self._result(future, f"{tp.topic}/{tp.partition}")
@@ -346,6 +348,16 @@ def _retention(settings: Mapping[str, Any]) -> timedelta | None:
     if not 0 <= milliseconds < _FOREVER_MS or "delete" not in settings["cleanup.policy"].value:
         return None
     return timedelta(milliseconds=milliseconds)
+
+
+def ask_client(ask: Callable[..., Any], *questions: Any, **options: Any) -> Any:
+    """Ask Confluent's client. Ctrl-C within one of its calls stays one: the client makes a SystemError of it."""
+    try:
+        return ask(*questions, **options)
+    except SystemError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise error.__cause__ from None
+        raise
 
 
 def _leader_text(leader: SilentLeader) -> str:
