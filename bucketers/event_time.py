@@ -59,8 +59,13 @@ class EventTime:
             return
         try:
             clock_of(zone)
-        except (KeyError, ValueError, OSError) as error:
-            raise ValueError(f"zone {zone!r} is unknown; use an IANA name such as 'Europe/Berlin'") from error
+        except KeyError as error:
+            raise ValueError(
+                f"zone {zone!r} is unknown; use an IANA name such as 'UTC', or install data that have it, as the "
+                "package tzdata does"
+            ) from error
+        except (ValueError, OSError) as error:
+            raise ValueError(f"zone {zone!r} cannot be used: {error}") from error
         if width > _DAY:
             raise ValueError(f"width {width} is over a day, which only UTC can have; use 1 day in {zone}, or zone UTC")
         if _DAY % width or (_HOUR % width and width % _HOUR):

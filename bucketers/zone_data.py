@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from importlib import resources
+from importlib.util import find_spec
 from io import BytesIO
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from bucketers.zone_file import check_zone_file
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAY_S = 86_400
@@ -34,7 +37,8 @@ class ZoneData:
     tzif: bytes = field(repr=False)  # the compiled file (RFC 8536)
 
     def clock(self) -> ZoneInfo:
-        """Return the clock of the zone. Raises ValueError for what is no such file."""
+        """Return the clock of the zone. Raises ValueError for what is no whole file of one."""
+        check_zone_file(self.tzif)
         return ZoneInfo.from_file(BytesIO(self.tzif), key=self.zone)
 
 
@@ -51,14 +55,14 @@ _clocks: dict[str, ZoneInfo] = {}  # of these data: one for each, as caches go b
 
 
 def clock_of(zone: str) -> ZoneInfo:
-    """Return the clock by which this process makes labels. Raises as ZoneInfo does where it knows no such zone."""
+    """Return the clock by which this process makes labels. Raises as `read_zone_data`."""
     if zone not in _clocks:
         _clocks[zone] = find_zone_data(zone).clock()
     return _clocks[zone]
 
 
 def find_zone_data(zone: str) -> ZoneData:
-    """Return the data by which this process makes labels. Raises as ZoneInfo does where it knows no such zone."""
+    """Return the data by which this process makes labels. Raises as `read_zone_data`."""
     if zone not in _data:
         _data[zone] = read_zone_data(zone)
     return _data[zone]
@@ -73,14 +77,30 @@ def install(data: Iterable[ZoneData]) -> None:
 
 
 def read_zone_data(zone: str) -> ZoneData:
-    """Read the data of the file that `zoneinfo` takes for a zone. Raises as ZoneInfo does where there is none."""
-    ZoneInfo(zone)
-    for folder in map(Path, zoneinfo.TZPATH):
-        if (folder / zone).is_file():
-            return ZoneData(zone, _read_version(folder), (folder / zone).read_bytes())
-    package = resources.files(_PACKAGE) / "zoneinfo"
-    with resources.as_file(package) as folder:
-        return ZoneData(zone, _read_version(folder), (folder / zone).read_bytes())
+    """Read the data of the file that `zoneinfo` takes for a zone.
+
+    Raises ZoneInfoNotFoundError where there is none, ValueError for one that is damaged.
+    """
+    name = PurePosixPath(zone)
+    if name.is_absolute() or ".." in name.parts:
+        raise ZoneInfoNotFoundError(f"{zone!r} is no name of a zone")
+    folders = [*map(Path, zoneinfo.TZPATH)]
+    if find_spec(_PACKAGE) is not None:
+        folders.append(Path(str(resources.files(_PACKAGE) / "zoneinfo")))
+    for folder in folders:
+        if (folder / name).is_file():
+            return _read_file(folder, zone)
+    raise ZoneInfoNotFoundError(f"no file of zone {zone!r} in {', '.join(map(str, folders))}")
+
+
+def _read_file(folder: Path, zone: str) -> ZoneData:
+    path = folder / zone
+    data = ZoneData(zone, _read_version(folder), path.read_bytes())
+    try:
+        data.clock()
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); install the data of time zones anew") from error
+    return data
 
 
 def _read_version(folder: Path) -> str:

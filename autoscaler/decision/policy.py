@@ -5,10 +5,10 @@ from dataclasses import Field, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from bucketers.zone_data import clock_of
 from writer.config.base import did_you_mean
 from writer.core.errors import ConfigError
 from writer.core.units import duration
@@ -28,7 +28,7 @@ def _matches(expression: str, minute: datetime) -> bool:
 def period(expressions: Iterable[str], zone: str, now: datetime) -> str | None:
     """Return the first expression that holds at this instant. Raises ConfigError for one that cannot be read."""
     # Without its zone a wall clock has no minute that is there twice, or is not there.
-    minute = now.astimezone(ZoneInfo(zone)).replace(second=0, microsecond=0, tzinfo=None)
+    minute = now.astimezone(clock_of(zone)).replace(second=0, microsecond=0, tzinfo=None)
     return next((expression for expression in expressions if _matches(expression, minute)), None)
 
 
@@ -128,9 +128,11 @@ class Policy:
         for expression in self.excluded:
             _matches(expression, datetime(2026, 1, 1))  # noqa: DTZ001 - a wall clock; raises ConfigError
         try:
-            ZoneInfo(self.excluded_zone)
-        except (KeyError, ValueError) as error:
-            raise ConfigError(f"excluded_zone {self.excluded_zone!r} is no time zone, such as Europe/Berlin") from error
+            clock_of(self.excluded_zone)
+        except (KeyError, ValueError, OSError) as error:
+            raise ConfigError(
+                f"excluded_zone {self.excluded_zone!r} cannot be used: {error}. Use an IANA name that this machine has"
+            ) from error
 
 
 DEFAULTS = Policy()

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from bucketers import Bucketer, interval
 from recovery.reprocess.places import Collector, Places, size
 from writer.batch.staging import table_file
-from writer.batch.staging.parquet_files import hive_value
+from writer.batch.staging.bucket_folders import hive_value
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketFile, BucketKey
 from writer.table.log.snapshot import PipelineSnapshot

@@ -118,6 +118,11 @@ class Supervisor:
                 supervised.due_s = now_s + _LOOK_S
         return None
 
+    def _read_clock(self) -> datetime:
+        """Return the time by which something is noted, what is remembered moved along with steps until now."""
+        self._follow_clock()
+        return datetime.now(UTC)
+
     def _follow_clock(self) -> None:
         """Move what is remembered of the pipelines along with a step of the wall clock."""
         step_s = self._clocks.take_step()
@@ -281,6 +286,7 @@ class Supervisor:
 
     def _note_health(self, look: DriverHealth) -> None:
         """Note which pipelines are well."""
+        now = self._read_clock()
         now_s = time.monotonic()
         for name, found in look.pipelines.items():
             supervised = self.supervised_pipelines.get(name)
@@ -290,7 +296,7 @@ class Supervisor:
             found = supervised.since_failure(found)  # noqa: PLW2901 - the driver's board may hold a commit from before
             if found.well:
                 before = supervised.memory.state
-                decision = decide(self._policy, before, Healthy(), datetime.now(UTC), 0.0)
+                decision = decide(self._policy, before, Healthy(), now, 0.0)
                 took_s = supervised.well(decision, now_s)
                 if took_s is not None:
                     self._note(supervised, "recovered", f"it commits again after {took_s:.0f} s", "running")
@@ -313,7 +319,7 @@ class Supervisor:
             driver.kill()
 
     def _failed(self, supervised: SupervisedPipeline, code: int, found: Verdict, words: ExitReport | None) -> None:
-        now = datetime.now(UTC)
+        now = self._read_clock()
         if supervised.reconfigured_up:  # it may have failed with its old settings
             found = replace(found, level=RecoveryLevel.WAIT, halt=False)
         run = supervised.run if words is None or words.run is None else words.run
@@ -370,7 +376,7 @@ class Supervisor:
             return None  # the start says it in its own words
 
     def _refused(self, supervised: SupervisedPipeline, event: Failed) -> None:
-        now = datetime.now(UTC)
+        now = self._read_clock()
         decision = decide(self._policy, supervised.memory.state, event, now, self._jitter())
         supervised.refused(decision, time.monotonic())
         self._announce(supervised, decision, now)

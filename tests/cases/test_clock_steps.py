@@ -15,14 +15,19 @@ from recovery.escalation.diagnosis import DriverHealth, Timeouts, seen, why_unre
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
 from recovery.escalation.state import Memory as RecoveryMemory
+from recovery.lease.holder import LeaseHolder
 from recovery.supervisor.driver_process import ConditionTimes
-from recovery.supervisor.pipeline_state import SupervisedPipeline
+from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
+from recovery.supervisor.recovery_actions import Refusal
+from recovery.supervisor.supervisor import Supervisor
 from tests.commits import LIMITS, NOON, account, facts as commit_facts
-from tests.reloading import EndlessPipeline, Query
+from tests.looking import config
+from tests.reloading import EndlessPipeline, Query, SentEvents
 from tests.scaling import NOW, POLICY, batches, facts, pipeline
 from writer.config.pipeline_sections import Commit, Seal
 from writer.driver.clock_steps import ClockComparison
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
+from writer.driver.supervisor_channel import ChannelFolder
 from writer.hooks.outbox import OutboxEntry
 from writer.sealing.rules import SealLater, SealNow, Unsealed, to_seal
 from writer.status.document import document
@@ -289,6 +294,29 @@ def test_a_budget_that_is_used_up_while_a_supervisor_runs_is_free_again_at_its_t
     known, stepped = supervised.memory.state, NOON + step
     assert len(used(known, level, budget, stepped + budget.within - SECOND)) == budget.times_max, "and not sooner"
     assert used(known, level, budget, stepped + budget.within) == []
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR], ids=str)
+def test_what_is_noted_after_a_step_within_a_repair_is_not_moved_by_it(tmp_path: Path, step: timedelta) -> None:
+    clocks = Clocks()
+
+    def repair(_: str) -> str:
+        clocks.step(step)
+        raise Refusal("there is nothing to repair")
+
+    known = failure(Verdict("a row", RecoveryLevel.REPAIR, halt=False, message="it fails"), 1, "", 1, "held", NOON)
+    memory = RecoveryMemory(state=State(level=RecoveryLevel.REPAIR), failure=known)
+    supervised = SupervisedPipeline("clicks", memory, leased=True, level=RecoveryLevel.REPAIR)
+    supervisor = Supervisor(
+        config(tmp_path), {"clicks": supervised}, list, folder=ChannelFolder(tmp_path), held=LeaseHolder({}, "me/1"),
+        notifier=SentEvents(), actions={RecoveryLevel.REPAIR: repair}, stop=threading.Event(),  # type: ignore[arg-type]
+        jitter=lambda: 0.0, clocks=clocks.comparison(),
+    )  # fmt: skip
+    supervisor._step()
+    noted = supervised.memory.state.attempts
+    assert noted
+    supervisor._step()
+    assert supervised.memory.state.attempts == noted
 
 
 # --- the autoscaler -----------------------------------------------------------------------------------------------

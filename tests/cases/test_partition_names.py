@@ -2,7 +2,7 @@
 
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,10 @@ from tests import hive
 from tests.contract.tables import P0, P1, batch, iceberg_table_of, opened
 from tests.looking import config
 from tests.opened import OPENED
-from writer.batch.staging.parquet_files import Destination, delta_statistics, hive_folder, hive_value
+from writer.batch.staging.bucket_folders import bucket_folder, folder_bytes_max, hive_folder, hive_value
+from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.core.files import StagedFile
+from writer.maintenance.vacuum_plan import NeededFiles, Stored, of_table
 from writer.storage.locations import store_at
 from writer.table.iceberg.metadata.avro_names import make_avro_names
 from writer.table.iceberg.metadata.manifests import ManifestWriter
@@ -114,10 +116,60 @@ def test_a_manifest_names_partitions_as_avro_allows_and_keeps_the_name_beside(tm
 def test_a_delta_table_has_its_files_in_folders_of_ascii_below_it(tmp_path: Path, column: str) -> None:
     location = str(tmp_path / "lake")
     files = write_table(location, "delta", column)
-    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+=[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+", file.path) for file in files)
+    # A folder that begins with `_` or `.` is none that vacuum looks into.
+    assert all(
+        re.fullmatch(r"[A-Za-z0-9-][A-Za-z0-9_.-]*=[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+", file.path) for file in files
+    )
     assert all(Path(location, file.path).resolve().is_relative_to(location) for file in files)
     rows = opened(location).to_pyarrow_table()
     assert sorted(rows[column].to_pylist(), key=str) == sorted(VALUES, key=str)
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
+LONG = st.builds(lambda text, times: text * times, TEXT, st.integers(1, 400))
+COLUMNS_MAX = 9
+
+
+@given(st.lists(st.tuples(LONG, LONG | st.none()), min_size=1, max_size=COLUMNS_MAX, unique_by=lambda part: part[0]))
+@example([("a" * 300, "x" * 300)])
+@example([("я" * 300, "я" * 300)] + [(f"{number}" * 300, "/" * 300) for number in range(COLUMNS_MAX - 1)])
+def test_folders_of_buckets_are_no_longer_than_a_disk_and_a_key_in_s3_take(
+    parts: list[tuple[str, str | None]],
+) -> None:
+    columns, key = zip(*parts, strict=True)
+    for hive_names in (True, False):
+        path = bucket_folder(columns, key, hive=hive_names)
+        folders = path.split("/")
+        assert len(folders) == len(columns)
+        assert all(0 < len(folder.encode()) <= 255 for folder in folders)
+        # Of 1,024 bytes the location of the table and the name of a file have the rest.
+        assert len(path.encode()) <= 700
+
+
+@given(LONG, LONG, st.integers(1, COLUMNS_MAX))
+def test_folders_as_hive_names_them_keep_values_and_columns_apart(one: str, other: str, columns: int) -> None:
+    bytes_max = folder_bytes_max(columns)
+    assert (hive_folder("x", one, bytes_max) == hive_folder("x", other, bytes_max)) == (one == other)
+    assert (hive_folder(one, "x", bytes_max) == hive_folder(other, "x", bytes_max)) == (one == other)
+
+
+def test_a_column_whose_folder_has_no_room_for_a_value_is_refused(tmp_path: Path) -> None:
+    table = {"location": str(tmp_path / "lake"), "format": "parquet"}
+    fitting, longer = ({"type": "field", "field": "country", "column": "c" * length} for length in (228, 229))
+    config(tmp_path, table=table, bucket=fitting)
+    with pytest.raises(ValidationError, match="has 229 characters, and a folder has room for 228"):
+        config(tmp_path, table=table, bucket=longer)
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+@pytest.mark.parametrize("column", ["страна", "_x", ".x"])
+def test_vacuum_finds_what_lies_in_the_folders_of_any_column(tmp_path: Path, column: str, form: str) -> None:
+    location = str(tmp_path / "lake")
+    write_table(location, form, column)
+    orphan = stage(location, column, "DE")
+    needed = NeededFiles(frozenset(), {})
+    (found,) = of_table([Stored(orphan.path, orphan.bytes, NOW)], needed, NOW + timedelta(days=1), hidden=False)
+    assert found.path == orphan.path
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20))

@@ -12,7 +12,7 @@ from writer.config.connections import Registry
 from writer.core.errors import ExitCode
 from writer.preflight.source_checks import _contexts
 from writer.schemas.contexts import UnclearContext, find_contexts
-from writer.schemas.registry import ConfluentRegistry, of_keys, source
+from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, of_keys, source
 from writer.schemas.schema_id_check import place
 from writer.schemas.subjects import Subjects
 
@@ -143,3 +143,36 @@ def test_what_is_no_name_of_a_context_is_refused(context: str) -> None:
         Registry(url="http://registry:8081", context=context)
     with pytest.raises(ValidationError, match="names no context itself"):
         Registry(url="http://registry:8081/contexts/.eu", context=".eu")
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("http://a:1/contexts/.eu,http://b:2", "several contexts"),
+        ("http://a:1, http://b:2/contexts/.eu", "several contexts"),
+        ("http://a:1/contexts/.eu,http://b:2/contexts/.us", "several contexts"),
+        ("http://a:1/contexts/", "the name of a context belongs"),
+        ("http://a:1/contexts/:/", "the name of a context belongs"),
+    ],
+)
+def test_servers_of_one_registry_have_one_context(url: str, sentence: str) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        Registry(url=url)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://a:1,http://b:2/,", "http://a:1/contexts/.eu, http://b:2/contexts/.eu/", "http://a/contexts/:.eu:/"]
+)
+def test_servers_may_be_written_in_many_ways(url: str) -> None:
+    assert Registry(url=url).names_context == (".eu" in url)
+
+
+@pytest.mark.parametrize("names_context", [True, False])
+def test_a_registry_that_has_no_contexts_is_not_said_to_be_away(*, names_context: bool) -> None:
+    """Karapace answers an unknown path so."""
+    reply = Reply(404, body={"error_code": 404, "message": "HTTP 404 Not Found"})
+    with scripted(lambda _: reply) as server:
+        context = {"context": ".eu"} if names_context else {"context": "."}
+        with pytest.raises(RegistryUnreachable, match="there is no schema registry at") as error:
+            opened(url=server.url, **context).known("clicks")
+    assert ("have no contexts: leave the one out that registry.context" in str(error.value)) == names_context

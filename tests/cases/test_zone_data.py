@@ -85,6 +85,77 @@ def test_a_process_without_folders_reads_the_package() -> None:
     assert done.stdout.strip() == tzdata.IANA_VERSION
 
 
+def run_with_zones(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that finds the data of zones in a folder, and then in the package tzdata."""
+    environment = {**os.environ, "PYTHONTZPATH": str(folder), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+
+
+def test_a_file_that_was_cut_anywhere_is_no_clock() -> None:
+    content = read_zone_data("Europe/Berlin").tzif
+    for size in range(len(content)):
+        with pytest.raises(ValueError, match=r"it ends in|its last line is cut|a header is none"):
+            ZoneData("Europe/Berlin", "", content[:size]).clock()
+
+
+def test_a_file_with_other_bytes_is_a_clock_or_refused(tmp_path: Path) -> None:
+    # In a process of its own: what reads beyond an array ends one.
+    program = """
+import random
+from datetime import UTC, datetime
+from bucketers.zone_data import ZoneData, find_shifts, read_zone_data
+content = read_zone_data("Europe/Berlin").tzif
+choose = random.Random(7)
+places = [*range(44), *range(len(content) - 40, len(content)), *choose.sample(range(len(content)), 200)]
+clocks = refused = 0
+for _ in range(3_000):
+    damaged = bytearray(content)
+    for _ in range(choose.randint(1, 3)):
+        damaged[choose.choice(places)] = choose.randrange(256)
+    try:
+        clock = ZoneData("Europe/Berlin", "", bytes(damaged)).clock()
+    except ValueError:
+        refused += 1
+        continue
+    clocks += 1
+    datetime(2050, 7, 1, tzinfo=UTC).astimezone(clock)
+    find_shifts(clock, 1950)
+print(clocks > 100, refused > 100)
+"""
+    assert run_with_zones(tmp_path, program).stdout.split() == ["True", "True"]
+
+
+@pytest.mark.parametrize("size", [0, 100, -30, -1])
+def test_a_damaged_file_is_named_and_nothing_waits_for_its_end(tmp_path: Path, size: int) -> None:
+    content = read_zone_data("Europe/Berlin").tzif
+    write_zones(tmp_path, ZoneData("Europe/Berlin", "2026b", content[:size]))
+    program = """
+from datetime import timedelta
+import bucketers
+from autoscaler.decision.policy import Policy
+from writer.core.errors import ConfigError
+ZONE = "Europe/Berlin"
+for use in (lambda: bucketers.EventTime(timedelta(hours=1), ZONE), lambda: Policy(excluded_zone=ZONE)):
+    try:
+        use()
+    except (ValueError, ConfigError) as error:
+        print(error)
+"""
+    lines = run_with_zones(tmp_path, program).stdout.splitlines()
+    assert len(lines) == 2
+    assert all(f"{tmp_path}/Europe/Berlin is damaged" in line and "cannot be used" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "zone", ["Europe/Berln", "Europe", "", "..", "../zoneinfo/Europe/Berlin", "/etc/localtime", "a\0b"]
+)
+def test_what_is_no_name_of_a_zone_is_unknown(zone: str) -> None:
+    with pytest.raises(ValueError, match="is unknown; use an IANA name such as 'UTC', or install data that have it"):
+        bucketers.EventTime(timedelta(hours=1), zone)
+
+
 @given(
     st.sampled_from(sorted(available_timezones() - {"localtime"})),
     st.datetimes(datetime.fromisoformat("1970-01-01"), datetime.fromisoformat("2100-01-01")),

@@ -1,6 +1,7 @@
 """The audit proves an account from the lake alone, and finds what is wrong with it."""
 
 import json
+import shutil
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -63,6 +64,29 @@ def test_late_rows_add_up_wherever_they_go(tmp_path, form, policy, die):
     )
     assert line.outcomes == {"read": 40, "tombstones": 4, "quarantined": 4, "filtered": 0, **moved}
     assert (found.found[line.part].distinct, bool(found.waiting)) == (36, bool(die))
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+@pytest.mark.parametrize("section", ["table", "seal"])
+def test_a_side_table_that_a_setting_left_behind_is_named_and_moving_it_adds_up(tmp_path, form, section):
+    driver = Driver(tmp_path, form, seal={"late": "late_table"})
+    driver.start(1)
+    driver.carry([log(mixed(0, 20))], {0: 20})
+    driver.table.close(driver.table.snapshot(), Closing("c", NOW + timedelta(days=1), {"reason": "command"}))
+    driver.carry([log(mixed(20, 40))], {0: 40})
+    place = str(tmp_path / "elsewhere")
+    settings = {"table": {"dead_letters": place}} if section == "table" else {"seal": {"late_table": place}}
+    setting = f"{section}.{next(iter(settings[section]))}"
+    before = driver.settings.dead_letters if section == "table" else driver.settings.late_table
+    settings["seal"] = {"late": "late_table", **settings.get("seal", {})}
+    changed = Driver(tmp_path, form, **settings)
+    found = audited(changed)
+    assert not found.adds_up
+    assert f"They belong to {place}. If {setting}, or its default, named another location" in said(found)
+    shutil.rmtree(place)
+    shutil.copytree(before, place)
+    found = audited(Driver(tmp_path, form, **settings))
+    assert found.adds_up, said(found)
 
 
 def test_a_table_without_commits_adds_up(driver):

@@ -16,7 +16,8 @@ from hypothesis import given, strategies as st
 from tests import hive
 from tests.opened import parquet_table
 from tests.servers.objects import ObjectServer
-from writer.batch.staging.parquet_files import Destination, hive_folder, hive_value, staged_name
+from writer.batch.staging.bucket_folders import hive_folder, hive_value
+from writer.batch.staging.parquet_files import Destination, staged_name
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tests.looking import config
 from tests.servers.secured import Authority, behind_login
-from writer.batch.staging.parquet_files import hive_folder, hive_value
+from writer.batch.staging.bucket_folders import hive_folder, hive_value
 from writer.clients.kafka import Cluster, client_settings
 from writer.config.connections import Http, Kafka, Registry, Spark
 from writer.config.kafka_client import Address, Security

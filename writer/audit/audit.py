@@ -213,12 +213,28 @@ def _in_sum(lake: PipelineTables, account: Account) -> list[Problem]:
     )
     raw = reconciliation.raw - sum(account.raw_taken.values())
     in_targets, going = _with_pending(lake.targets, pending)
+    late_fix = _describe_move(lake.late, "seal.late_table")
+    dead_letters_fix = _describe_move([lake.dead_letters], "table.dead_letters")
     return [
-        *totals("rows of the late table", *_with_pending(lake.late, pending), late),
+        *totals("rows of the late table", *_with_pending(lake.late, pending), late, late_fix),
         *totals("rows", [*lake.rows.files, *in_targets], going, rows),
-        *totals("rows of the dead-letter table", *_with_pending([lake.dead_letters], pending), dead_letters),
+        *totals(
+            "rows of the dead-letter table",
+            *_with_pending([lake.dead_letters], pending),
+            dead_letters,
+            dead_letters_fix,
+        ),
         *totals("raw records", *_with_pending(lake.raw, pending), raw),
     ]
+
+
+def _describe_move(tables: Sequence[TableHistory], setting: str) -> str:
+    """Say where missing rows may lie: the log does not tell which location a setting named before."""
+    places = " and ".join(table.place for table in tables)
+    return (
+        f"They belong to {places}. If {setting}, or its default, named another location before, set it back, or move "
+        "that table while no driver runs (docs/TABLES.md, Move a table with its history)"
+    )
 
 
 def _with_pending(tables: Sequence[TableHistory], pending: PendingSideFiles) -> tuple[list[BucketFile], int]:

@@ -272,15 +272,20 @@ def _unsound(one: CommittedRange) -> list[Problem]:
     return []
 
 
-def totals(noun: str, files: Sequence[BucketFile], withdrawn: int, expected: int) -> list[Problem]:
+def totals(
+    noun: str, files: Sequence[BucketFile], withdrawn: int, expected: int, fix: str = ""
+) -> list[Problem]:  # fmt: skip
     """Compare the rows that the tables' logs count in their files, but those `withdrawn`, with what is expected.
 
-    Files of other clients may have no count.
+    Files of other clients may have no count. `fix`: a sentence about rows that are missing.
     """
     if any(file.rows is None for file in files):
         return []
     there = sum(file.rows or 0 for file in files) - withdrawn
-    return [] if there == expected else [Problem(f"the files hold {there:,} {noun}, the account has {expected:,}")]
+    if there == expected:
+        return []
+    text = f"the files hold {there:,} {noun}, the account has {expected:,}"
+    return [Problem(f"{text}. {fix}" if fix and there < expected else text)]
 
 
 def compared(

@@ -116,6 +116,12 @@ class Subjects(ShortForm):
             raise ValueError(f"registry.subjects.records: no pipeline reads topic {strange[0]!r}{near}")
 
 
+def _context_of(server: str) -> str | None:
+    """Return the context that the URL of a server names, without the colons that some write; None: none."""
+    _, separator, context = server.strip().partition(_CONTEXT_PATH)
+    return context.strip("/:") if separator else None
+
+
 class Registry(Strict):
     """Where schemas come from: a Confluent-compatible registry, or files by id."""
 
@@ -155,6 +161,11 @@ class Registry(Strict):
             raise ValueError("'url' is no http:// or https:// URL; write it as http://registry:8081")
         if self.context is not None and (self.url is None or _CONTEXT_PATH in self.url):
             raise ValueError("'context' needs a 'url', and one that names no context itself")
+        contexts = {_context_of(server) for server in (self.url or "").split(",") if server.strip()}
+        if len(contexts) > 1:
+            raise ValueError("'url' has servers of several contexts, whose ids mean other schemas; give all the same")
+        if "" in contexts:
+            raise ValueError("'url' ends where the name of a context belongs, such as /contexts/.staging")
         if (self.user is None) != (self.password is None):
             raise ValueError("'user' and 'password' go together; give both, or neither")
         if self.user is not None and (self.url is None or "@" in urlsplit(self.url).netloc):

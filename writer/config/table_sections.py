@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator, model_va
 
 import bucketers
 from writer.batch.bucketing import TimeRule
+from writer.batch.staging.bucket_folders import HIVE_NULL, folder_bytes_max
 from writer.config.base import ShortForm, Strict
 from writer.config.pipeline_sections import ClockRule, Place
 from writer.config.safe_names import make_identifier
@@ -275,7 +276,14 @@ def check_hive(table: Table, roll: Roll, bucket: dict[str, Any]) -> None:
         raise ValueError(
             "with table.format: parquet, roll.target_file_size is at most 1 GiB: one copy publishes a file"
         )
-    for column in bucketers.build(bucket).columns:
+    columns = bucketers.build(bucket).columns
+    length_max = folder_bytes_max(len(columns)) - len(f"={HIVE_NULL}")
+    for column in columns:
+        if len(column) > length_max:
+            raise ValueError(
+                f"bucket column {column[:20]!r}… has {len(column)} characters, and a folder has room for {length_max}; "
+                "give it a shorter name (bucket.column)"
+            )
         if not _HIVE_COLUMN.fullmatch(column):
             raise ValueError(
                 f"bucket column {column!r} cannot name folders that readers look into; begin it with a letter, "

@@ -17,7 +17,8 @@ class ClockComparison:
         self, wall_s: Callable[[], float] = time.time, monotonic_s: Callable[[], float] = time.monotonic
     ) -> None:
         """Both return seconds; `wall_s`: since 1970."""
-        self._wall_s, self._monotonic_s = wall_s, monotonic_s
+        self._wall_s = wall_s
+        self._monotonic_s = monotonic_s
         self._difference_s = self._read()
 
     def take_step(self) -> float:

@@ -7,7 +7,7 @@ from datetime import datetime
 import pyarrow as pa
 
 import bucketers
-from writer.batch.staging.parquet_files import hive_value
+from writer.batch.staging.bucket_folders import hive_value
 from writer.core.errors import ConfigError
 from writer.core.files import BucketKey
 

@@ -51,6 +51,6 @@ def check_contexts(subjects: Subjects, topic: str, contexts: Iterable[str]) -> N
 
     An id of a record would then be looked up in the default context, where it means another schema, or none.
     """
-    known = list(contexts)
-    if known and DEFAULT_CONTEXT not in known:
-        raise UnclearContext(f"{describe_choice(subjects, topic, known)}.")
+    names = list(contexts)
+    if names and DEFAULT_CONTEXT not in names:
+        raise UnclearContext(f"{describe_choice(subjects, topic, names)}.")

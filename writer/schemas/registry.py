@@ -253,11 +253,16 @@ class ConfluentRegistry:
         return unreachable_error(self._url, error, "registry.url")
 
     def _no_registry(self) -> RegistryUnreachable:
+        context = (
+            " Karapace and Apicurio have no contexts: leave the one out that registry.context or registry.url names."
+            if self._names_context and "/contexts/" in self._url
+            else ""
+        )
         return RegistryUnreachable(
             without_user(
                 f"there is no schema registry at {self._url}: it answers 404, as for a path that it does not "
                 "know. Check the path of registry.url, such as http://registry:8081, or "
-                "http://registry:8080/apis/ccompat/v7 of an Apicurio registry."
+                f"http://registry:8080/apis/ccompat/v7 of an Apicurio registry.{context}"
             )
         )
 

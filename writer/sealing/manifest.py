@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from writer.batch.staging.parquet_files import hive_folder
+from writer.batch.staging.bucket_folders import bucket_folder
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketKey
 from writer.core.units import from_iso, to_iso
@@ -110,7 +110,7 @@ class Manifest:
 
 def bucket_path(columns: Sequence[str], bucket: BucketKey) -> str:
     """Return the folders of a bucket, as Hive names them: `hour=2026-11-20T05/country=DE`."""
-    return "/".join(hive_folder(column, value) for column, value in zip(columns, bucket, strict=True))
+    return bucket_folder(columns, bucket, hive=True)
 
 
 def manifest_path(columns: Sequence[str], bucket: BucketKey, version: int) -> str:

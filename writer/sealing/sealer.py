@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import bucketers
 from bucketers import interval
-from writer.batch.staging.parquet_files import bucket_folder
+from writer.batch.staging.bucket_folders import bucket_folder
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core import fault_points, logging

@@ -17,7 +17,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs
 
-from writer.batch.staging.parquet_files import hive_value, staged_name
+from writer.batch.staging.bucket_folders import hive_value
+from writer.batch.staging.parquet_files import staged_name
 from writer.core import fault_points
 from writer.core.files import BucketFile, BucketKey
 from writer.storage.base import Store

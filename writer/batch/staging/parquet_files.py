@@ -10,10 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, lru_cache
-from hashlib import sha256
 from math import isnan
 from typing import Any
-from urllib.parse import quote, unquote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -21,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from writer.batch.staging.bucket_folders import bucket_folder
 from writer.core.files import BucketKey, StagedFile
 from writer.storage.base import Store
 
@@ -107,8 +106,6 @@ def _milliseconds(value: datetime) -> str:
 GROUP_ROWS_MAX = 1_000_000
 GROUP_BYTES_MAX = 128 * 2**20  # of Arrow data
 _SHRINK_GUESS = 1.0  # Arrow bytes per Parquet byte, until the first row group has shown it: what random bytes have
-_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-_FOLDER_BYTES_MAX = 255
 _DELTA_ENCODED = {"_offset", "_kafka_time"}
 _UNORDERED = {"FLOAT", "DOUBLE"}
 _SAMPLE_ROWS = 4096  # in which a column with about 40,000 values and more, evenly spread, repeats itself in 1 of 20
@@ -133,11 +130,10 @@ class Destination:
     def open(self, key: BucketKey) -> tuple[str, Any]:
         """Open a new file in the bucket's directory. Returns its path under the root, and the stream."""
         filesystem, root = self._files
-        folder = hive_folder if self.hidden else _folder
         name = uuid4()
         entropy = [f"{name.int:0128b}"[: self.entropy_bits]] if self.entropy_bits else []
-        folders = [*entropy, *(folder(column, value) for column, value in zip(self.columns, key, strict=True))]
-        path = "/".join([*filter(None, [self.below]), *folders, f"{self.prefix}-{name.hex}.parquet"])
+        folders = filter(None, [self.below, *entropy, bucket_folder(self.columns, key, hive=self.hidden)])
+        path = "/".join([*folders, f"{self.prefix}-{name.hex}.parquet"])
         at = staged_name(path) if self.hidden else path
         if isinstance(filesystem, fs.LocalFileSystem):  # elsewhere a directory would be an empty object of its own
             filesystem.create_dir(f"{root}/{at}".rpartition("/")[0], recursive=True)
@@ -355,22 +351,6 @@ def _by_source(rows: pa.Table) -> dict[tuple[str, int], int]:
     return dict(zip(zip(counted["_topic"], counted["_partition"], strict=True), counted["count_all"], strict=True))
 
 
-def bucket_folder(columns: Sequence[str], key: BucketKey, *, hive: bool) -> str:
-    """Return the folders of a bucket below its table, without entropy; `hive`: named as readers take values from."""
-    folder = hive_folder if hive else _folder
-    return "/".join(folder(column, value) for column, value in zip(columns, key, strict=True))
-
-
-def _folder(column: str, value: str | None) -> str:
-    """Name a bucket's directory: one segment of ASCII. It may lose detail, because the log holds column and value."""
-    name = _make_safe(column)
-    return f"{name}={_HIVE_NULL}" if value is None else f"{name}={_make_safe(value)}"
-
-
-def _make_safe(text: str) -> str:
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in text)[:80] or "_"
-
-
 def staged_name(path: str) -> str:
     """Where a file waits for its commit: below a name that Hive's readers pass over, and no *.parquet for the rest."""
     return f"_headrace/staged/{path.rpartition('/')[2]}.staged"
@@ -383,33 +363,3 @@ def open_file(store: Store, path: str) -> Any:
         with suppress(FileNotFoundError):
             return filesystem.open_input_file(f"{root}/{at}")
     return filesystem.open_input_file(f"{root}/{path}")  # moved between the two looks, or gone
-
-
-def hive_folder(column: str, value: str | None) -> str:
-    """Name a bucket's directory as Hive does: readers take the value from it.
-
-    A value whose name would be longer than file systems allow is cut, with a digest that keeps it apart from others.
-    """
-    key = "".join(_escape(column))
-    # Hive has no empty text.
-    if not value:
-        return f"{key}={_HIVE_NULL}"
-    escaped = _escape(value)
-    name = f"{key}={''.join(escaped)}"
-    if len(name.encode()) > _FOLDER_BYTES_MAX:
-        digest = "~" + sha256(value.encode()).hexdigest()[:16]
-        while len(f"{key}={''.join(escaped)}{digest}".encode()) > _FOLDER_BYTES_MAX:
-            escaped.pop()
-        name = f"{key}={''.join(escaped)}{digest}"
-    return name
-
-
-def _escape(text: str) -> list[str]:
-    """Return the characters of a text, those of ASCII as Hive escapes them."""
-    return [quote(c, safe="") if c.isascii() else c for c in text]
-
-
-def hive_value(folder: str) -> str | None:
-    """Return the bucket's value from a directory's name."""
-    value = folder.rstrip("/").partition("=")[2]
-    return None if value == _HIVE_NULL else unquote(value)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from writer.batch.staging.parquet_files import hive_value
+from writer.batch.staging.bucket_folders import hive_value
 from writer.clients.kafka import BrokerUnreachable, Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError

@@ -23,10 +23,10 @@ _PARTITION = "partition"  # field of a manifest's data file
 def make_avro_names(names: Sequence[str]) -> list[str]:
     """Return a name that Avro allows for each of these distinct names, distinct too. One that it allows stays."""
     taken = {name for name in names if _AVRO_NAME.fullmatch(name)}
-    made = []
+    avro_names = []
     for name in names:
         if _AVRO_NAME.fullmatch(name):
-            made.append(name)
+            avro_names.append(name)
             continue
         safe = _ODD.sub(_escape, name)
         if safe[:1].isdigit() or not safe:
@@ -34,8 +34,8 @@ def make_avro_names(names: Sequence[str]) -> list[str]:
         while safe in taken:
             safe += "_"
         taken.add(safe)
-        made.append(safe)
-    return made
+        avro_names.append(safe)
+    return avro_names
 
 
 def _escape(character: re.Match[str]) -> str:
@@ -79,5 +79,5 @@ def _rename_partition_fields(schema: dict[str, Any]) -> None:
 
 
 def _field(record: dict[str, Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(field for field in record["fields"] if field["name"] == name)
-    return found
+    field: dict[str, Any] = next(field for field in record["fields"] if field["name"] == name)
+    return field
