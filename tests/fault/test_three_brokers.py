@@ -157,6 +157,11 @@ def test_a_leader_that_is_silent_while_others_answer_is_named_and_no_offset_is_m
         assert asked.latest(sources[:1]) == {sources[0]: RECORDS}, "who asks nothing of it gets an answer"
     finally:
         os.kill(third.pid, signal.SIGCONT)
+    # The cluster takes it for one that is gone, for some seconds more.
+    deadline = time.monotonic() + 60
+    while cluster.leader(topic) != 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def test_a_partition_without_a_leader_is_named(cluster: ThreeBrokers) -> None:
