@@ -14,7 +14,7 @@ from recovery.checkpoints.checks import Check, CheckFacts, leads_to, preflight
 from recovery.checkpoints.facts import of_checkpoint, of_pipeline
 from recovery.escalation.levels import RecoveryLevel
 from writer.clients import kafka_sample
-from writer.clients.kafka import answering
+from writer.clients.kafka import probe_cluster
 from writer.config.loader import load
 from writer.core.config_location import SHOWN, default_config
 from writer.core.errors import ConfigError
@@ -133,7 +133,7 @@ def _words(level: RecoveryLevel, one: CheckpointExamination) -> str:
 
 def _of_pipelines(path: Path, only: list[str] | None) -> list[CheckpointExamination]:
     settings = load(path)
-    cluster = answering(
+    cluster = probe_cluster(
         kafka_sample.open_cluster(settings.kafka)
     )  # once: all pipelines share the wait for a silent broker
     found = []

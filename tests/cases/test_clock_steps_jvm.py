@@ -14,7 +14,7 @@ from tests import oracle
 from tests.writing import Site, Writer
 
 COMPILER = shutil.which("cc")
-WITHIN_S = 180  # for two commits: a step back lets the query begin anew, which takes 70 s and more
+WITHIN_S = 90  # for two commits
 
 pytestmark = [
     pytest.mark.slow,

@@ -224,6 +224,46 @@ def test_a_batch_of_many_strays_makes_few_requests_and_still_finds_its_schema(ke
     assert len(schemas.plan.schemas) <= 1_002, "the next batch carries few of them"
 
 
+def test_strays_that_come_again_do_not_keep_the_registry_from_being_asked_for_a_schema(store: Store) -> None:
+    text = Registered({1: EVENT}, []).schema(1)
+    registered_id = 9_000
+
+    class Some(Source):
+        def schema(self, schema_id: int) -> str:
+            return text if schema_id == registered_id else super().schema(schema_id)
+
+    ids = [*range(STRAYS_MAX + 100), registered_id]
+    grace = timedelta(seconds=0.1)
+    schemas = waiting(Some(never), store, grace=grace)
+    schemas.learn(ids)
+    assert isinstance(schemas.plan.schemas[registered_id], RejectedSchema), "too many others came first"
+    again = waiting(Some(never), store, grace=grace)
+    again.learn(ids)
+    schemas.forget_rejected(time.monotonic())
+    schemas.forget_rejected(time.monotonic() + ASK_AGAIN.total_seconds() + 1)
+    schemas.learn(ids)
+    assert isinstance(schemas.plan.schemas[registered_id], WriterSchema)
+    assert isinstance(again.plan.schemas[registered_id], WriterSchema), "a restart knows the strays, too"
+
+
+def test_new_strays_do_not_keep_the_registry_from_being_asked_again_for_a_schema() -> None:
+    text = Registered({1: EVENT}, []).schema(1)
+    late_id = 9_000
+    registered = set[int]()
+
+    class Late(Source):
+        def schema(self, schema_id: int) -> str:
+            return text if schema_id in registered else super().schema(schema_id)
+
+    schemas = waiting(Late(never), grace=timedelta(seconds=0.1))
+    schemas.learn([late_id])
+    registered.add(late_id)
+    schemas.forget_rejected(time.monotonic())
+    schemas.forget_rejected(time.monotonic() + ASK_AGAIN.total_seconds() + 1)
+    schemas.learn([*range(STRAYS_MAX + 100), late_id])
+    assert isinstance(schemas.plan.schemas[late_id], WriterSchema)
+
+
 def test_unknown_fingerprints_share_one_reading_of_the_topics() -> None:
     readings = list[str]()
 

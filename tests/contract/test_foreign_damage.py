@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.io import InputFile
@@ -231,7 +232,14 @@ def test_only_what_a_parser_raises_is_damage() -> None:
     for damage in (ValueError("odd"), KeyError("k"), EOFError(), RecursionError("deep"), gzip.BadGzipFile("no gzip")):
         with pytest.raises(FileDamaged, match=r"^/lake/file is damaged, or is not a file"):
             fail(damage)
-    for error in (FileNotFoundError(2, "gone"), PermissionError(13, "no"), HeadraceError("said")):
+    no_damage = [
+        FileNotFoundError(2, "gone"),
+        PermissionError(13, "no"),
+        HeadraceError("said"),
+        MemoryError("full"),
+        pa.ArrowMemoryError("malloc of size 64 failed"),
+    ]
+    for error in no_damage:
         with pytest.raises(type(error), match=str(error.args[-1])) as raised:
             fail(error)
         assert raised.value is error

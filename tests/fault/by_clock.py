@@ -61,7 +61,7 @@ class Topic:
     def latest(self, _: Any) -> dict[tuple[str, int], int]:
         return dict(self.ends)
 
-    def found(self, instants_ms: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], tuple[int, int]]:
+    def first_records(self, instants_ms: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], tuple[int, int]]:
         return {source: (0, instant + 1) for source, instant in instants_ms.items()}
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests import oracle
 from tests.writing import Site
-from writer.clients.kafka import client, next_records
+from writer.clients.kafka import client_settings, next_records
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
@@ -31,7 +31,7 @@ def audited(site: Site, code: int = 0) -> dict:
 
 def transactions(site: Site, topic: str, values: list[bytes], *, each: int, abort_every: int) -> int:
     """Produce values in transactions of `each`; each `abort_every`-th is aborted. Returns how many were committed."""
-    producer = Producer(client(site.bootstrap) | {"transactional.id": f"t-{topic}"})
+    producer = Producer(client_settings(site.bootstrap) | {"transactional.id": f"t-{topic}"})
     producer.init_transactions(10)
     committed = 0
     for number, at in enumerate(range(0, len(values), each)):
@@ -82,7 +82,7 @@ def test_a_topic_of_broken_records_stops_with_exit_5_and_commits_nothing(site: S
     name = topic(1)
     lake = site.pipeline("events", [name], limits={"failed_ratio_max": 0.2, "failed_records_min": 50})
     site.fill(name, 100)
-    producer = Producer(client(site.bootstrap))
+    producer = Producer(client_settings(site.bootstrap))
     for _ in range(60):
         producer.produce(name, b"{}")
     producer.flush()
@@ -106,7 +106,7 @@ def test_dead_letters_of_a_schema_that_came_late_are_replayed_beside_the_writer(
     ]}  # fmt: skip
     file = site.root / "late.avsc"
     file.write_text(json.dumps(late))
-    producer = Producer(client(site.bootstrap))
+    producer = Producer(client_settings(site.bootstrap))
     value = struct.pack(">bI", 0, 4_711) + b"\x80\xa0\xfd\xd6\xca\x66" + b"\x04ab"
     producer.produce(name, value)
     producer.flush()

@@ -7,8 +7,9 @@ from uuid import UUID
 import google_crc32c
 import pytest
 
+from writer.clients.kafka_sample import silent_partition
 from writer.kafka_reader.connection import BrokerAddress, addresses
-from writer.kafka_reader.errors import AccessDenied, Corrupt, LostRecords
+from writer.kafka_reader.errors import AccessDenied, Corrupt, LostRecords, Unavailable
 from writer.kafka_reader.protocol import FieldReader, length
 from writer.kafka_reader.requests import fetch, metadata
 from writer.kafka_reader.requests.metadata import Leader, Metadata
@@ -101,3 +102,9 @@ def test_the_request_puts_the_first_question_s_topic_first() -> None:
     ask = [fetch.PartitionQuestion("b", 0, -1, 5, 10), fetch.PartitionQuestion("a", 0, -1, 5, 10)]
     body = fetch.request_body(ask, 12, {}, wait_ms=1, bytes_max=1, rack="")
     assert body.index(b"\x02b") < body.index(b"\x02a")
+
+
+def test_a_sample_names_the_partition_whose_records_do_not_come() -> None:
+    spans = [("clicks", 0), ("clicks", 3)]
+    assert silent_partition(Unavailable("clicks/3: it has no leader", "clicks", 3, 7), spans) == ("clicks", 3)
+    assert silent_partition(Unavailable("no Kafka broker answers"), spans) == ("clicks", 0)

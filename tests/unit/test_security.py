@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tests.looking import config
 from tests.servers.secured import Authority, behind_login
 from writer.batch.staging.bucket_folders import hive_folder, hive_value
-from writer.clients.kafka import Cluster, client
+from writer.clients.kafka import Cluster, client_settings
 from writer.config.connections import Http, Kafka, Registry, Spark
 from writer.config.kafka_client import Address, Security
 from writer.core.errors import ConfigError
@@ -111,7 +111,7 @@ def test_a_login_is_in_no_word_that_anything_says_of_itself() -> None:
     kafka = Kafka.model_validate({"bootstrap_servers": "broker:9093", "security": LOGIN})
     registry = Registry.model_validate({"url": "https://registry", "user": "x", "password": "a-secret"})
     http = Http.model_validate({"expose_records": True, "token": "a-secret-of-sixteen"})
-    assert client(kafka.address)["sasl.password"] == "a-secret"
+    assert client_settings(kafka.address)["sasl.password"] == "a-secret"
     for one in (kafka, kafka.security, kafka.address, registry, http, Login("x", "a-secret")):
         for words in (repr(one), str(one), f"{one!s:>3}"):
             assert "a-secret" not in words

@@ -227,7 +227,7 @@ class Log:
         first = [(0, int(self.came[0].timestamp() * 1000))] if self.came else [(-1, -1)]
         return dict.fromkeys(instants_ms, first[0])
 
-    def at(self, when, sources):
+    def offsets_at(self, when, sources):
         return {source: sum(came < when for came in self.came) for source in sources}
 
     def latest(self, sources):

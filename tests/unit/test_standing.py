@@ -38,7 +38,7 @@ class Cluster:
     def readable(self, sources):
         return {s: end if self.stable is None else self.stable for s, end in self.latest(sources).items()}
 
-    def at(self, _when, sources):
+    def offsets_at(self, _when, sources):
         return {s: self.held[s[1]][1] - 2 for s in sources}
 
     def grows(self, _seconds: float) -> None:

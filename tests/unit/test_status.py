@@ -58,7 +58,7 @@ class Cluster:
     def latest(self, sources):
         return dict.fromkeys(sources, self.ends)
 
-    def at(self, when, sources):
+    def offsets_at(self, when, sources):
         return {source: self._first(int(when.timestamp() * 1000))[0] for source in sources}
 
     def first_records(self, instants_ms):

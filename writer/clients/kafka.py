@@ -1,7 +1,7 @@
-"""Asks Kafka for topic ids, partitions, log ends and retention. Reads no records."""
+"""Asks Kafka for topic ids, partitions, log ends and retention, and which record comes next."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,6 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
+from writer.clients.silent_leaders import SilentLeader, ask_each, find_silent_broker, find_silent_leader
 from writer.config.base import did_you_mean
 from writer.config.kafka_client import Address
 from writer.config.topic_selection import TopicChoice, TopicSelection
@@ -26,13 +27,29 @@ from writer.core.errors import ConfigError, HeadraceError, TopicMissing
 from writer.core.offsets import Source, Span
 from writer.core.text import plural
 
-_GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001 - public names
-_NO_LEADERS = KafkaError._NOENT  # noqa: SLF001 - of all partitions that were asked for; the topics may be gone
+# librdkafka's own codes begin with an underscore, and are public all the same.
+_GONE = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+)
+# None of the partitions has a leader that is known; their topics may be gone.
+_NO_LEADERS = KafkaError._NOENT  # noqa: SLF001
 # What may mean that a leader is silent, or that there is none, while others answer.
 _SILENCE = (
-    KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, _NO_LEADERS,  # noqa: SLF001 - public names
-    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
-)  # fmt: skip
+    KafkaError._TIMED_OUT,  # noqa: SLF001
+    KafkaError._TRANSPORT,  # noqa: SLF001
+    KafkaError.REQUEST_TIMED_OUT,
+    _NO_LEADERS,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+)
+# The user of `kafka.security` may not ask.
+_NO_RIGHTS = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
 # While a group's coordinator starts or moves, it refuses for some seconds.
 _COORDINATOR_STARTS = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -41,13 +58,12 @@ _COORDINATOR_STARTS = (
 )
 _COORDINATOR_PAUSE_S = 0.2
 _ANY_BROKER_S = 2.0
-_ANY_BROKER_TRIES = 3
 # A longer retention counts as none.
 _FOREVER_MS = 100 * 365 * 86_400_000
 
 
 class BrokerUnreachable(HeadraceError):
-    """No broker answered in time."""
+    """No broker gave the answer: none did in time, or the user of `kafka.security` may not ask for it."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +84,12 @@ class Cluster:
     def __init__(self, address: Address | str, timeout: timedelta) -> None:
         """Take where the cluster is; a plain `host:port` has no security. Raises ConfigError."""
         self._bootstrap = str(address)
+        self._settings = client_settings(address)
         self._seconds = timeout.total_seconds()
         try:
-            self._admin = AdminClient(client(address))
+            self._admin = AdminClient(dict(self._settings))
         except KafkaException as error:
-            files = [path for key, path in client(address).items() if key.endswith(".location")]
+            files = [path for key, path in self._settings.items() if key.endswith(".location")]
             raise ConfigError(
                 f"kafka.security cannot be used with {' and '.join(dict.fromkeys(files))} ({_error_text(error)}). Give "
                 "files that can be read: PEM certificates, and a key without a password."
@@ -119,10 +136,10 @@ class Cluster:
         specs = {source: OffsetSpec.latest() for source in sources}
         return self._offsets(specs, isolation_level=IsolationLevel.READ_COMMITTED)
 
-    def at(self, time: datetime, sources: Iterable[Source]) -> dict[Source, int]:
-        """First offset with a broker timestamp at or after `when`; the end of the log where there is none."""
+    def offsets_at(self, instant: datetime, sources: Iterable[Source]) -> dict[Source, int]:
+        """First offset with a broker timestamp at or after `instant`; the end of the log where there is none."""
         requested = list(sources)
-        milliseconds = int(time.timestamp() * 1000)
+        milliseconds = int(instant.timestamp() * 1000)
         offsets = self._offsets({source: OffsetSpec.for_timestamp(milliseconds) for source in requested})
         missing = [source for source, offset in offsets.items() if offset < 0]
         if missing:
@@ -142,50 +159,57 @@ class Cluster:
 
     def retention(self, topics: Iterable[str]) -> dict[str, timedelta | None]:
         """How long each topic keeps its records (`retention.ms`); None when it deletes none by their age."""
-        return {name: _retention(settings) for name, settings in self._settings(topics).items()}
+        return {name: _retention(settings) for name, settings in self._topic_settings(topics).items()}
 
     def cleanup(self, topics: Iterable[str]) -> dict[str, str]:
         """How each topic lets go of records (`cleanup.policy`): delete, compact, or both with a comma."""
-        return {name: str(settings["cleanup.policy"].value) for name, settings in self._settings(topics).items()}
+        return {name: str(settings["cleanup.policy"].value) for name, settings in self._topic_settings(topics).items()}
 
     def committed_offsets(self, group: str, sources: Iterable[Source]) -> dict[Source, int]:
         """Offsets that a consumer group has committed, where it has. Raises BrokerUnreachable."""
         request = [ConsumerGroupTopicPartitions(group, [TopicPartition(*source) for source in sources])]
         if not request[0].topic_partitions:
             return {}
-        (answer,) = self._admin.list_consumer_group_offsets(request, request_timeout=self._seconds).values()
+        (answer,) = ask_client(self._admin.list_consumer_group_offsets, request, request_timeout=self._seconds).values()
         partitions = self._result(answer, f"group {group!r}").topic_partitions
         return {(tp.topic, tp.partition): int(tp.offset) for tp in partitions if tp.offset >= 0 and not tp.error}
 
     def _describe(self, topics: Iterable[str]) -> dict[str, Any]:
-        """Describe topics; ask once more where the client waited for a controller that is gone while others answer."""
+        """Describe topics; ask once more where the client waited for a broker that is gone while others answer."""
         names = TopicCollection(list(topics))
         try:
             return self._describe_once(names)
-        except BrokerUnreachable:
-            if not self._answers_soon():
+        except BrokerUnreachable as error:
+            cause = error.__cause__
+            is_refused = isinstance(cause, KafkaException) and cause.args[0].code() in _NO_RIGHTS
+            if is_refused or (metadata := self._ask_metadata()) is None:
                 raise
-        return self._describe_once(names)
+        # Another client chooses anew which broker it asks.
+        self._admin = AdminClient(dict(self._settings))
+        try:
+            return self._describe_once(names)
+        except BrokerUnreachable as error:
+            if (broker := find_silent_broker(self._settings, metadata)) is None:
+                raise
+            raise self._silence_of(broker) from error
 
     def _describe_once(self, topics: TopicCollection) -> dict[str, Any]:
-        answers = self._admin.describe_topics(topics, request_timeout=self._seconds)
+        answers = ask_client(self._admin.describe_topics, topics, request_timeout=self._seconds)
         return {name: self._result(future, f"topic {name!r}") for name, future in answers.items()}
 
-    def _answers_soon(self) -> bool:
-        """Return whether any broker answers within some seconds."""
-        metadata = self._metadata()
-        return metadata is not None and bool(metadata.brokers)
-
-    def _settings(self, topics: Iterable[str]) -> dict[str, Any]:
+    def _topic_settings(self, topics: Iterable[str]) -> dict[str, Any]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
-        answers = self._admin.describe_configs(resources, request_timeout=self._seconds)
-        return {r.name: self._result(future, f"topic {r.name!r}") for r, future in answers.items()}
+        answers = ask_client(self._admin.describe_configs, resources, request_timeout=self._seconds)
+        right = "DescribeConfigs"
+        return {r.name: self._result(future, f"topic {r.name!r}", right) for r, future in answers.items()}
 
-    def _alter(self, group: str, offsets: Mapping[Source, int]) -> list[TopicPartition]:
+    def _alter_group(self, group: str, offsets: Mapping[Source, int]) -> list[TopicPartition]:
         """Commit offsets as a consumer group. Returns the partitions whose offsets are refused."""
         wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
         request = [ConsumerGroupTopicPartitions(group, wanted)]
-        (answer,) = self._admin.alter_consumer_group_offsets(request, request_timeout=self._seconds).values()
+        (answer,) = ask_client(
+            self._admin.alter_consumer_group_offsets, request, request_timeout=self._seconds
+        ).values()
         try:
             return [tp for tp in answer.result(timeout=self._seconds + 5).topic_partitions if tp.error]
         except (KafkaException, TimeoutError) as error:
@@ -197,7 +221,7 @@ class Cluster:
     def mirror(self, group: str, frontier: Mapping[Source, int]) -> None:
         """Write the offsets to a consumer group, for tools that show its lag. Raises HeadraceError for a refusal."""
         deadline = time.monotonic() + self._seconds
-        while (refused := self._alter(group, frontier)) and refused[0].error.code() in _COORDINATOR_STARTS:
+        while (refused := self._alter_group(group, frontier)) and refused[0].error.code() in _COORDINATOR_STARTS:
             if time.monotonic() > deadline:
                 break
             time.sleep(_COORDINATOR_PAUSE_S)
@@ -216,68 +240,68 @@ class Cluster:
         if not specs:
             return {}
         request = {TopicPartition(topic, partition): spec for (topic, partition), spec in specs.items()}
-        answers = self._admin.list_offsets(request, request_timeout=self._seconds, **options)
-        futures = {(tp.topic, tp.partition): (f"{tp.topic}/{tp.partition}", future) for tp, future in answers.items()}
+        futures = ask_client(self._admin.list_offsets, request, request_timeout=self._seconds, **options)
         try:
-            offsets = {source: self._result(future, label) for source, (label, future) in futures.items()}
+            answers = {
+                (tp.topic, tp.partition): self._result(future, f"{tp.topic}/{tp.partition}")
+                for tp, future in futures.items()
+            }
         except BrokerUnreachable as error:
-            if isinstance(error.__cause__, KafkaException) and error.__cause__.args[0].code() == _NO_LEADERS:
+            cause = error.__cause__
+            if isinstance(cause, KafkaException) and cause.args[0].code() == _NO_LEADERS:
                 # It raises TopicMissing if a topic is gone.
                 self.topics({topic for topic, _ in specs})
-            metadata = self._metadata() if _is_silence(error.__cause__) else None
-            if metadata is not None and (silent := self._led_in_silence(specs, metadata)):
-                raise self._silent_leader(silent, metadata) from error
+            if isinstance(cause, Exception) and _is_silence(cause):
+                raise self._explain_silence(specs, cause) or error from cause
             raise
-        if silent := [source for source, answer in offsets.items() if answer.offset == OFFSET_INVALID]:
-            raise self._silent_leader(silent, self._metadata())
-        return offsets
+        # Beside leaders that answer, librdkafka gives no error for one that is silent, but an offset that is none.
+        if any(answer.offset == OFFSET_INVALID for answer in answers.values()):
+            silence = TimeoutError("timed out")
+            raise self._explain_silence(specs, silence) or self._unreachable(silence)
+        return answers
 
-    def _metadata(self) -> Any:
-        """Ask any broker about the cluster. A silent one is asked once: the next try goes to another. None: all are."""
-        for _ in range(_ANY_BROKER_TRIES):
-            with suppress(KafkaException):
-                return self._admin.list_topics(timeout=_ANY_BROKER_S)
+    def _ask_metadata(self) -> Any:
+        """Ask any broker about the cluster, past those that are silent. None where all are."""
+        answers = ask_each(self._settings, self._bootstrap.split(","))
+        if answer := next((answer for answer in answers if answer is not None), None):
+            return answer
+        # This client may know brokers beyond those.
+        with suppress(KafkaException):
+            return self._admin.list_topics(timeout=_ANY_BROKER_S)
         return None
 
-    def _led_in_silence(self, sources: Iterable[Source], metadata: Any) -> list[Source]:
-        """Return the partitions whose leaders do not answer within seconds; each leader is asked for itself."""
-        topics = metadata.topics
-        by_leader: dict[int, list[Source]] = {}
-        for topic, partition in sources:
-            if topic in topics and partition in topics[topic].partitions:
-                by_leader.setdefault(topics[topic].partitions[partition].leader, []).append((topic, partition))
-        silent = by_leader
-        # A leader's own answer may wait for metadata from a leader that is silent.
-        for _ in range(_ANY_BROKER_TRIES):
-            answers = {
-                leader: self._admin.list_offsets(
-                    {TopicPartition(*led[0]): OffsetSpec.latest()}, request_timeout=_ANY_BROKER_S
-                )
-                for leader, led in silent.items()
-            }
-            silent = {leader: silent[leader] for leader in answers if not _is_answered(*answers[leader].values())}
-        return [source for led in silent.values() for source in led]
-
-    def _silent_leader(self, sources: Sequence[Source], metadata: Any) -> BrokerUnreachable:
-        """Name the broker that leads the first of some partitions, and how many more there are."""
-        topic, partition = min(sources)
-        more = f" and {plural(len(sources) - 1, 'more partition')}" if len(sources) > 1 else ""
-        leader = f"the leader of {topic}/{partition}{more}"
-        with suppress(KeyError, AttributeError):
-            broker = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
-            leader = f"broker {broker.id} at {broker.host}:{broker.port}, which leads {topic}/{partition}{more},"
+    def _explain_silence(self, sources: Iterable[Source], error: Exception) -> BrokerUnreachable | None:
+        """Find out why a question about partitions failed. None where no broker answers at all."""
+        if (metadata := self._ask_metadata()) is None:
+            return None
+        if leader := find_silent_leader(self._settings, metadata, sources):
+            return self._silence_of(_leader_text(leader))
         return BrokerUnreachable(
-            f"{leader} does not answer within {self._seconds:.0f} s, while others of {self._bootstrap} do. Check that "
+            f"brokers of {self._bootstrap} do not tell offsets within {self._seconds:.0f} s ({_error_text(error)}), "
+            "while each leader answers other questions. Where it stays so, give kafka.request_timeout more."
+        )
+
+    def _silence_of(self, broker: str) -> BrokerUnreachable:
+        return BrokerUnreachable(
+            f"{broker} does not answer within {self._seconds:.0f} s, while others of {self._bootstrap} do. Check that "
             "it is up and that this machine reaches it."
         )
 
-    def _result(self, future: Any, subject: str) -> Any:
-        """Wait for an answer about `what`."""
+    def _result(self, future: Any, subject: str, right: str = "Describe") -> Any:
+        """Wait for an answer about `subject`. `right`: of Kafka's authorizer, that the question needs."""
         try:
             return future.result(timeout=self._seconds + 5)
-        except (KafkaException, TimeoutError) as error:
-            if isinstance(error, KafkaException) and error.args[0].code() in _GONE:
+        except TimeoutError as error:
+            raise self._unreachable(error) from error
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code in _GONE:
                 raise self._topic_missing(subject) from error
+            if code in _NO_RIGHTS:
+                raise BrokerUnreachable(
+                    f"brokers of {self._bootstrap} refuse an answer about {subject} ({_error_text(error)}). Give the "
+                    f"user of kafka.security the right {right} on it."
+                ) from error
             raise self._unreachable(error) from error
 
     def _topic_missing(self, subject: str, hint: str = "") -> TopicMissing:
@@ -296,7 +320,7 @@ class Cluster:
 
 
 def choose_topics(cluster: Cluster, selection: TopicSelection, preferred: Iterable[str] = ()) -> TopicChoice:
-    """Return the topics that a pipeline reads; where they are more than it may, those `known` come first.
+    """Return the topics that a pipeline reads; where they are more than it may, those `preferred` come first.
 
     Without a pattern nothing is asked. Raises TopicMissing where no topic matches, BrokerUnreachable.
     """
@@ -310,7 +334,7 @@ def choose_topics(cluster: Cluster, selection: TopicSelection, preferred: Iterab
     return choice
 
 
-def answering(cluster: Cluster) -> Cluster | BrokerUnreachable:
+def probe_cluster(cluster: Cluster) -> Cluster | BrokerUnreachable:
     """Ask once whether the cluster answers: readers that come one after the other share the wait for a silent one."""
     try:
         cluster.brokers()
@@ -326,26 +350,38 @@ def _retention(settings: Mapping[str, Any]) -> timedelta | None:
     return timedelta(milliseconds=milliseconds)
 
 
-def _is_answered(future: Any) -> bool:
-    """Return whether a leader tells where a log ends. Beside other leaders it may be silent without an error."""
+def ask_client(ask: Callable[..., Any], *questions: Any, **options: Any) -> Any:
+    """Ask Confluent's client. Ctrl-C within one of its calls stays one: the client makes a SystemError of it."""
     try:
-        return bool(future.result(timeout=_ANY_BROKER_S + 5).offset != OFFSET_INVALID)
-    except (KafkaException, TimeoutError):
-        return False
+        return ask(*questions, **options)
+    except SystemError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise error.__cause__ from None
+        raise
 
 
-def _is_silence(error: BaseException | None) -> bool:
+def _leader_text(leader: SilentLeader) -> str:
+    """Name a leader by a partition that it leads, and say how many more it leads."""
+    topic, partition = leader.sources[0]
+    others = len(leader.sources) - 1
+    more = f" and {plural(others, 'more partition')}" if others else ""
+    if leader.broker is None:
+        return f"the leader of {topic}/{partition}{more}"
+    return f"{leader.broker}, which leads {topic}/{partition}{more},"
+
+
+def _is_silence(error: Exception) -> bool:
     """Return whether an error may mean that nobody answered, rather than that somebody refused."""
     return isinstance(error, TimeoutError) or (isinstance(error, KafkaException) and error.args[0].code() in _SILENCE)
 
 
 def _error_text(error: Exception) -> str:
     if isinstance(error, KafkaException):
-        return str(error.args[0].str())
+        return str(error.args[0].str()).rstrip(".")
     return str(error) or type(error).__name__
 
 
-def client(address: Address | str) -> dict[str, Any]:
+def client_settings(address: Address | str) -> dict[str, Any]:
     """Return the settings that every client of the cluster starts from. librdkafka logs nothing; failures raise."""
     import logging
 
@@ -365,7 +401,7 @@ def consumer(address: Address | str, group: str, settings: Mapping[str, Any]) ->
     """
     kafka_consumer = Consumer(
         {
-            **client(address),
+            **client_settings(address),
             "group.id": group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,

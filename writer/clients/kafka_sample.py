@@ -2,9 +2,10 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ RECORDS = pa.schema(
     ]
 )
 Position = Literal["earliest", "latest"] | datetime
+Reader = Callable[[Mapping[Source, Span]], list[pa.RecordBatch]]
 # The client wants a name, but joins no group and commits no offset.
 _GROUP = "headrace-look"
 # Messages that one call takes from librdkafka.
@@ -90,7 +92,7 @@ def spans(cluster: Cluster, topics: list[str], count: int, start: Position = "la
     first = cluster.earliest(sources)
     latest = cluster.latest(sources)
     if isinstance(start, datetime):
-        first = cluster.at(start, sources)
+        first = cluster.offsets_at(start, sources)
     shares = spread({source: max(0, latest[source] - first[source]) for source in sources}, count)
     if start == "latest":
         return {source: (latest[source] - shares[source], latest[source]) for source in sources}
@@ -104,13 +106,32 @@ def read(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
     BrokerUnreachable when the broker stops answering, HeadraceError when it refuses, TooLarge beyond `_BYTES_MAX`.
     """
     spans = {source: span for source, span in wanted.items() if span[0] < span[1]}
-    try:
-        batches = _read_natively(kafka, spans)
-    except (OldRecordFormat, UnsupportedBroker):
-        return _read_by_consumer(kafka, spans)
+    batches = read_by_format(spans, partial(_read_natively, kafka), partial(_read_by_consumer, kafka))
     table = pa.Table.from_batches(batches, RECORDS)
     order = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
     return table.take(pc.sort_indices(table, order)).combine_chunks().to_batches()[0] if len(table) else _batch([])
+
+
+def read_by_format(
+    spans: Mapping[Source, Span], read_natively: Reader, read_by_consumer: Reader
+) -> list[pa.RecordBatch]:
+    """Read topics in a format from before Kafka 0.11 by the consumer, and the others natively, with their headers.
+
+    Of brokers that do not know the native requests, all are read by the consumer. Raises as the readers do.
+    """
+    of_old_topics: dict[Source, Span] = {}
+    native = dict(spans)
+    while True:
+        try:
+            batches = read_natively(native)
+        except OldRecordFormat as error:
+            of_topic = {source: span for source, span in native.items() if source[0] == error.topic}
+            of_old_topics |= of_topic
+            native = {source: span for source, span in native.items() if source not in of_topic}
+        except UnsupportedBroker:
+            return read_by_consumer(spans)
+        else:
+            return [*batches, *(read_by_consumer(of_old_topics) if of_old_topics else [])]
 
 
 def _read_natively(kafka: Kafka, spans: Mapping[Source, Span]) -> list[pa.RecordBatch]:
@@ -134,8 +155,15 @@ def _read_natively(kafka: Kafka, spans: Mapping[Source, Span]) -> list[pa.Record
                 if first[source] < stop
             }
         except Unavailable as error:
-            raise _silent_broker(kafka, min(spans)) from error
+            raise _silent_broker(kafka, silent_partition(error, spans)) from error
     return []
+
+
+def silent_partition(error: Unavailable, spans: Iterable[Source]) -> Source:
+    """Return the partition whose records did not come; the first one, where the error is about them all."""
+    if error.topic is None or error.partition is None:
+        return min(spans)
+    return error.topic, error.partition
 
 
 def _bounded_batches(kafka: Kafka, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
@@ -166,7 +194,7 @@ def _silent_broker(kafka: Kafka, source: Source) -> BrokerUnreachable:
     )
 
 
-def _read_by_consumer(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordBatch:
+def _read_by_consumer(kafka: Kafka, wanted: Mapping[Source, Span]) -> list[pa.RecordBatch]:
     """Read logs in a format from before Kafka 0.11, whose records have no headers. Raises as `read` does."""
     unread = {source: stop for source, (_, stop) in wanted.items()}
     records: list[Message] = []
@@ -189,7 +217,7 @@ def _read_by_consumer(kafka: Kafka, wanted: Mapping[Source, Span]) -> pa.RecordB
                 if source in unread and (at_end or message.offset() >= unread[source] - 1):
                     del unread[source]
                     kafka_consumer.incremental_unassign([KafkaPartition(*source)])
-    return _batch(records)
+    return [_batch(records)]
 
 
 def follow(kafka: Kafka, start: Mapping[Source, int]) -> Iterator[pa.RecordBatch]:

@@ -54,23 +54,16 @@ class Corrupt(ReadFailed):
         if self.topic is None:
             return f"{self.args[0]}. Look at what lies between this machine and the brokers."
         return (
-            f"{self.args[0]}. Where it stays so, the leader's copy is damaged: let another replica lead "
-            f"{self.topic}/{self.partition}; or give up what is damaged with `headrace topic adopt --offsets "
-            f"{self.topic}:{self.partition}=OFFSET`, with an offset to read on from for each partition."
+            f"{self.args[0]}. Let a replica whose copy is sound lead the partition. Where there is none, "
+            f"`headrace topic adopt --offsets {self.topic}:{self.partition}=OFFSET`, with an offset for each "
+            "partition, reads on behind the batch: its records are left out."
         )
 
 
 def damaged_batch(source: Source, offset: int, reason: str) -> Corrupt:
-    """Return the error for a record batch that cannot be read, with the way on. `offset`: its first."""
+    """Return the error for a record batch that cannot be read. `offset`: its first."""
     topic, partition = source
-    return Corrupt(
-        f"{topic}/{partition} at offset {offset}: {reason}. Let a replica whose copy is sound lead the partition. "
-        f"Where there is none, `headrace topic adopt --offsets {topic}:{partition}=OFFSET` reads on behind the batch: "
-        "its records are left out",
-        topic,
-        partition,
-        offset,
-    )
+    return Corrupt(f"{topic}/{partition} at offset {offset}: {reason}", topic, partition, offset)
 
 
 class OldRecordFormat(ReadFailed):

@@ -258,7 +258,7 @@ def _initial(
             found = cluster.readable(new)
         case {"timestamp": when}:
             readable = cluster.readable(new)
-            found = {source: min(offset, readable[source]) for source, offset in cluster.at(when, new).items()}
+            found = {source: min(offset, readable[source]) for source, offset in cluster.offsets_at(when, new).items()}
         case {"offsets": wanted}:
             given = {(t, p): o for t, ps in wanted.items() for p, o in ps.items()}
             rest = cluster.earliest([s for s in new if s not in given])

@@ -66,7 +66,10 @@ def arrival_pace(cluster: Cluster, topics: list[str], newest: datetime, now: dat
     first_ms = min((stamp for stamp in stamps if stamp <= end_ms), default=0)
     start = max(end - _WINDOW, datetime.fromtimestamp(first_ms / 1000, UTC))
     marks = [start + (end - start) * part / _SLICES for part in range(_SLICES)]
-    counts = [*(sum(cluster.at(mark, sources).values()) for mark in marks), sum(cluster.latest(sources).values())]
+    counts = [
+        *(sum(cluster.offsets_at(mark, sources).values()) for mark in marks),
+        sum(cluster.latest(sources).values()),
+    ]
     slice_s = max((end - start).total_seconds() / _SLICES, 1e-3)
     busiest = max(after - before for before, after in pairwise(counts)) / slice_s
     return ArrivalPace(counts[-1] - counts[0], start, end, busiest)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import TypeVar
 
 from writer.core import logging
@@ -71,15 +72,27 @@ class RegistryHold:
     def ask_all(self, questions: Iterable[IdQuestion]) -> dict[str, str | SchemaNotFound]:
         """Return what each id is, by its name, once it is known, its grace is over, or the pipeline may wait no longer.
 
-        Raises as `ask` does. Small ids come first: registries count up, and those of garbage are large for the most
-        part. Where STRAYS_MAX are unknown, the others are not asked for: NotAsked.
+        Raises as `ask` does. Where STRAYS_MAX are unknown, the others are not asked for: NotAsked.
         """
-        in_order = sorted(questions, key=lambda question: question.schema_id)
+        in_order = self._in_turn(questions)
         answers = self._answers(in_order)
         if self._unknown_ids is not None:
             self._wait_for_unknown(in_order, answers, self._unknown_ids)
             self._unknown_ids.forget(name for name, answer in answers.items() if isinstance(answer, str))
         return answers
+
+    def _in_turn(self, questions: Iterable[IdQuestion]) -> list[IdQuestion]:
+        """Take in turn an id that is new and one that was unknown before, so that no kind keeps the other waiting.
+
+        Of each kind small ids come first: registries count up, and ids of garbage are large for the most part.
+        """
+        by_id = sorted(questions, key=lambda question: question.schema_id)
+        if self._unknown_ids is None:
+            return by_id
+        new = [question for question in by_id if not self._unknown_ids.has_met(question.name)]
+        met = [question for question in by_id if self._unknown_ids.has_met(question.name)]
+        pairs = zip_longest(new, met)
+        return [question for question in chain.from_iterable(pairs) if question is not None]
 
     def _wait_for_unknown(
         self, questions: Sequence[IdQuestion], answers: dict[str, str | SchemaNotFound], unknown_ids: UnknownIds

@@ -75,6 +75,10 @@ class UnknownIds:
             del self._deadlines_s[name]
         return remaining_s
 
+    def has_met(self, name: str) -> bool:
+        """Return whether an id was unknown before, and is not known since."""
+        return name in self._deadlines_s or name in self._read().first_met
+
     def _new_deadlines_s(self, names: Iterable[str], now: datetime, now_s: float) -> dict[str, float]:
         first_met = self._read().first_met
         unmet = [name for name in names if name not in first_met]

@@ -31,7 +31,7 @@ def naming_damage(path: str, content: str) -> Iterator[None]:
         if type(error) is not OSError or error.errno is not None or path in str(error):
             raise
         raise OSError(f"cannot read {path}: {_text(error)}") from error
-    except HeadraceError:
+    except (HeadraceError, MemoryError):
         raise
     except Exception as error:
         raise _damage(path, content, error) from error

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from writer.clients.driver_endpoint import find_announcement, pipeline_of, status_at
-from writer.clients.kafka import BrokerUnreachable, Cluster, answering
+from writer.clients.kafka import BrokerUnreachable, Cluster, probe_cluster
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
@@ -79,7 +79,7 @@ def collect(config: Config, names: list[str], cluster: Cluster, now: datetime) -
         driver = find_announcement(config.checkpoints, name, config.s3.settings)
         found = None if driver is None else pipeline_of(ask(driver.url, driver.certificate), driver, name)
         if found is None:
-            asked = asked or answering(cluster)
+            asked = asked or probe_cluster(cluster)
             view = from_table.view(name, config, asked, now)
             found = document([view], now, source="lake")["pipelines"][name]
         answers = found["source"] == "driver"
