@@ -377,6 +377,8 @@ def test_the_command_shows_first_and_its_entry_says_who_and_why(tmp_path: Path) 
     listed = json.loads(_invoked("list", file, "--json"))
     assert listed == [{"record": "Event", "path": "note", "policy": "hash", "source": "tag PII"}]
     assert "Event" in _invoked("list", file)
+    done = CliRunner().invoke(privacy, ["release", file, "--path", "nots", "--yes"])
+    assert "no protected path 'nots'; did you mean 'note'?" in str(done.exception)
     version = driver.table.snapshot().version
     shown = _invoked("release", file, "--path", "note")
     assert "note of record Event (policy hash) is to be released. From the next start" in shown.replace("\n", " ")
@@ -387,8 +389,9 @@ def test_the_command_shows_first_and_its_entry_says_who_and_why(tmp_path: Path) 
     entry = driver.table.history(1)[0]
     assert (entry.kind, entry.facts["by"], entry.facts["reason"]) == ("privacy", "ann", "law")
     assert json.loads(_invoked("list", file, "--json"))[0]["source"] == "released"
+    # A path that was released is none to propose.
     done = CliRunner().invoke(privacy, ["release", file, "--path", "nots", "--yes"])
-    assert "no protected path 'nots'; did you mean 'note'?" in str(done.exception)
+    assert "no protected path 'nots'; `headrace privacy list` has all" in str(done.exception)
     done = CliRunner().invoke(privacy, ["release", file, "--record", "Evens", "--path", "note", "--yes"])
     assert "did you mean 'Event'?" in str(done.exception)
 
