@@ -60,7 +60,7 @@ def test_every_other_command_asks_by_the_one_helper(words: str) -> None:
     assert (options["--yes"].default, options["--dry-run"].default) == (False, False)
     body = inspect.unwrap(COMMANDS[words].callback)
     assert confirm in inspect.getclosurevars(body).globals.values()
-    assert inspect.getsource(body).count("confirmed(") == 1
+    assert inspect.getsource(body).count("confirm(") == 1
 
 
 @pytest.fixture
