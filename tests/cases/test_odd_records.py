@@ -64,7 +64,7 @@ def send_transactions(site: Site, topic: str, value: bytes) -> None:
 
 def check_live_records(site: Site, pipeline: str) -> None:
     """Ask for all records of a pipeline as the page does."""
-    answer = live_records.guarded(loader.load(site.config))
+    answer = live_records.record_guard(loader.load(site.config))
     for step in ("raw", "decoded", "assigned"):
         reply = answer(f"/records?pipeline={pipeline}&at={step}&records=50", f"Bearer {TOKEN}")
         assert reply is not None

@@ -56,7 +56,10 @@ def test_a_writer_whose_clock_steps_right_does_what_it_would_have_done(
         fault = words(timedelta(seconds=found["step_s"]))
         assert (found["rows"], found["dead"], found["sealed"]) == (43, 5, SEALED), f"{fault} {found['moment']}"
         for asked_s, took_s in found["waits_s"]:
-            assert asked_s - 0.01 <= took_s < asked_s + 30, "the rate limit holds, and waits no longer"
+            assert took_s < asked_s + 30, "the rate limit waits no longer"
+        # In all, since a busy machine may measure one wait late and the next one short by as much.
+        all_asked_s, all_took_s = (sum(seconds) for seconds in zip(*found["waits_s"], strict=True))
+        assert all_took_s >= all_asked_s - 0.1, "the rate limit holds"
         tally = found["tally"]
         record(
             fault=fault, moment=found["moment"], on=f"in-process, {FORMATS[form]}, local", times=1,
