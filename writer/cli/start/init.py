@@ -16,7 +16,7 @@ from writer.output.cli_options import options_of
 from writer.output.tables import console, sentence
 from writer.preflight.starter import settings, summary, text
 
-_NAME_MAX = 63  # letters of a pipeline's name
+_NAME_MAX = 63  # characters of a pipeline's name
 
 
 @options_of(logins)
@@ -59,31 +59,43 @@ def init(
     """
     if output.exists():
         raise ConfigError(f"{output} exists, and stays as it is. Give another --output, or remove it.")
-    place = (lake or str(output.absolute().parent / "lake")).rstrip("/")
-    if "://" not in place:
-        place = str(Path(place).absolute())
-    names = _names(topic)
-    registry = {**chosen.registry, **({} if subjects == "topic_name" else {"subjects": subjects})}
+    folder = _lake_folder(lake, output)
+    topics_by_pipeline = _names(topic)
+    registry = dict(chosen.registry)
+    if subjects != "topic_name":
+        registry["subjects"] = subjects
+    pipelines = {
+        name: {"topics": [topic_name], "event_time": {"field": event_time or "?"}}
+        for name, topic_name in topics_by_pipeline.items()
+    }
     begun = settings(
-        bootstrap_servers, registry_url, place, security=chosen.security, registry=registry,
-        pipelines={
-            name: {"topics": [one], "event_time": {"field": event_time or "?"}} for name, one in names.items()
-        },
-    )  # fmt: skip
-    config, now = checked(begun, "what the options say"), datetime.now(UTC)
-    found = {name: summary(name, config, event_time, sample, now) for name in names}
-    written = text(begun, config, found)
-    checked(yaml.safe_load(written), f"what {output} would be")
+        bootstrap_servers, registry_url, folder, security=chosen.security, registry=registry, pipelines=pipelines
+    )
+    config = checked(begun, "what the options say")
+    now = datetime.now(UTC)
+    summaries = {name: summary(name, config, event_time, sample, now) for name in topics_by_pipeline}
+    _write(output, text(begun, config, summaries))
+    out = console()
+    for name, pipeline in summaries.items():
+        sentence(out, f"{name}: {pipeline.wire_reason}")
+        sentence(out, f"{name}: event time {pipeline.field}, {pipeline.field_reason}")
+    sentence(out, f"Wrote {output}. Next: headrace validate {output}")
+
+
+def _lake_folder(lake: str | None, output: Path) -> str:
+    """Return where tables go, without a slash at its end; a folder of this machine as an absolute path."""
+    folder = (lake or str(output.absolute().parent / "lake")).rstrip("/")
+    return folder if "://" in folder else str(Path(folder).absolute())
+
+
+def _write(output: Path, configuration: str) -> None:
+    """Write a new file. Raises ConfigError where it is there by now, or where it would be no configuration."""
+    checked(yaml.safe_load(configuration), f"what {output} would be")
     try:
         with output.open("x", encoding="utf-8") as file:
-            file.write(written)
+            file.write(configuration)
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error.strerror}. Give another --output.") from error
-    out = console()
-    for name, one in found.items():
-        sentence(out, f"{name}: {one.wire_reason}")
-        sentence(out, f"{name}: event time {one.field}, {one.field_reason}")
-    sentence(out, f"Wrote {output}. Next: headrace validate {output}")
 
 
 def _names(topics: list[str]) -> dict[str, str]:
