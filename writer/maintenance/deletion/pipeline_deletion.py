@@ -102,11 +102,12 @@ def delete_rows(config: Config, request: DeletionRequest, source: SchemaSource, 
         if request.with_dead_letters and side.exists():
             pipeline = opened(request.pipeline, config, source, forgives=True)
             find = partial(dead_letter_deletion.find, side, pipeline, keys, main.snapshot().columns())
-            dead_letters = (
-                dead_letter_deletion.delete(whole_pipeline, side, find, keys, request.now, request.id, raw.remove)
-                if write
-                else find()
-            )
+            if write:
+                dead_letters = dead_letter_deletion.delete(
+                    whole_pipeline, side, find, keys, request.now, request.id, raw.remove
+                )
+            else:
+                dead_letters = find()
         if write and whole_pipeline.main.snapshot().replays != replays:
             # A replay may have made rows of dead letters meanwhile.
             whole_pipeline.apply_side_files()
