@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from tests.looking import TIME
-from writer.avro.value_writer import write_long as varint
+from writer.avro.decoding.value_writer import write_long as varint
 
 STEM = "canaryzq"
 _INSTANT = datetime(1931, 7, 9, 3, 14, 15, 926535, UTC)  # of all dates and timestamps

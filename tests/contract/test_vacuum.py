@@ -21,7 +21,7 @@ from tests.looking import EVENT, event
 from tests.servers.objects import ObjectServer
 from writer.audit.audit import audit
 from writer.avro import schema
-from writer.avro.block_decoder import NativeDecoder
+from writer.avro.decoding.block_decoder import NativeDecoder
 from writer.cli.main import app
 from writer.cli.write import vacuum
 from writer.core.errors import ConfigError, HeadraceError

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.avro import record
 from tests.examples import share
 from tests.property.test_decode_any import Kind, kinds, named_apart
-from writer.avro.record_decoder import SingleDecoder
+from writer.avro.decoding.record_decoder import SingleDecoder
 from writer.avro.schema import UnsupportedSchema, parse
 from writer.avro.schema_plan import SchemaPlan, WriterSchema
 from writer.avro.wire_format import CONFLUENT

@@ -16,11 +16,11 @@ from tests.avro import HEAD, HEADER_BYTES, MICROS, MILLIS, MONEY, encoded, logic
 from tests.avro_specification import forbidden
 from tests.examples import share
 from writer.avro import schema as avro
-from writer.avro.arrow_types import NOT_A_TIME
-from writer.avro.block_decoder import NativeDecoder
-from writer.avro.corrupt_values import suspects
-from writer.avro.decode import decode, is_native
-from writer.avro.record_decoder import SingleDecoder
+from writer.avro.decoding.arrow_types import NOT_A_TIME
+from writer.avro.decoding.block_decoder import NativeDecoder
+from writer.avro.decoding.corrupt_values import suspects
+from writer.avro.decoding.decode import decode, is_native
+from writer.avro.decoding.record_decoder import SingleDecoder
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.avro import HEADER_BYTES, MICROS, MILLIS, MONEY, encoded, logical, record, same
 from tests.examples import share
 from writer.avro import schema as avro
-from writer.avro.block_decoder import NativeDecoder
-from writer.avro.decode import decode, is_native
-from writer.avro.record_decoder import SingleDecoder
+from writer.avro.decoding.block_decoder import NativeDecoder
+from writer.avro.decoding.decode import decode, is_native
+from writer.avro.decoding.record_decoder import SingleDecoder
 from writer.batch.staging.parquet_files import parquet_writer
 
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings, strategies as st
 
 from tests.examples import share
 from writer.avro import schema as avro
-from writer.avro.block_decoder import NativeDecoder
-from writer.avro.decode import decode
-from writer.avro.record_decoder import SingleDecoder
+from writer.avro.decoding.block_decoder import NativeDecoder
+from writer.avro.decoding.decode import decode
+from writer.avro.decoding.record_decoder import SingleDecoder
 from writer.avro.schema_plan import SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import header
 

@@ -16,10 +16,10 @@ from tests.avro_judge import AvroJudge
 from tests.schema_admission import GOOD, WAYS, WIDER, Outcome, numbered
 from tests.schema_texts import random_text
 from writer.avro import schema as avro
-from writer.avro.record_decoder import SingleDecoder
+from writer.avro.decoding.record_decoder import SingleDecoder
+from writer.avro.decoding.value_writer import write_samples
 from writer.avro.schema_plan import UNFORESEEN, RejectedSchema
 from writer.avro.schema_text import UnsupportedSchema, parse_schema
-from writer.avro.value_writer import write_samples
 
 # In the long profile 100,000 texts take some 20 minutes. Of each start only one or ten are odd.
 pytestmark = pytest.mark.timeout(3600)

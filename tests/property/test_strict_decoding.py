@@ -21,10 +21,10 @@ from tests.examples import share
 from tests.property.test_decode import DAMAGES, VARINTS
 from tests.property.test_decode_any import Kind, accepted, records
 from writer.avro import schema as avro
-from writer.avro.arrow_types import NOT_A_TIME
-from writer.avro.block_decoder import BlockRefused, NativeDecoder
-from writer.avro.decode import decode, is_native
-from writer.avro.record_decoder import SingleDecoder
+from writer.avro.decoding.arrow_types import NOT_A_TIME
+from writer.avro.decoding.block_decoder import BlockRefused, NativeDecoder
+from writer.avro.decoding.decode import decode, is_native
+from writer.avro.decoding.record_decoder import SingleDecoder
 
 DAMAGED = 110  # values of each example
 BLOCKS = 5

@@ -16,7 +16,7 @@ from bench.data.dataset import SETS, TIME_FIELD, dataset
 from bench.data.draw import draw
 from bench.data.fields import ANCHOR
 from writer.avro import schema as avro
-from writer.avro.decode import is_native
+from writer.avro.decoding.decode import is_native
 from writer.avro.wire_format import header
 from writer.core.errors import ConfigError
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 from bench.data.dataset import dataset
 from bench.features.failed_records import SHARE, Poisoned, poisoned
 from writer.avro import schema
-from writer.avro.block_decoder import NativeDecoder
-from writer.avro.decode import decode
-from writer.avro.record_decoder import SingleDecoder
+from writer.avro.decoding.block_decoder import NativeDecoder
+from writer.avro.decoding.decode import decode
+from writer.avro.decoding.record_decoder import SingleDecoder
 
 CLEAN = dataset("200B")
 DATA = Poisoned(CLEAN.name, CLEAN.about, CLEAN.fields)

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from writer.avro import decode as step, schema as avro
-from writer.avro.arrow_types import NOT_A_TIME
-from writer.avro.block_decoder import BlockRefused, DecoderUnresponsive, NativeDecoder, _ContainerReader
-from writer.avro.decode import decode, is_native
-from writer.avro.record_decoder import SingleDecoder
+from writer.avro import schema as avro
+from writer.avro.decoding import decode as step
+from writer.avro.decoding.arrow_types import NOT_A_TIME
+from writer.avro.decoding.block_decoder import BlockRefused, DecoderUnresponsive, NativeDecoder, _ContainerReader
+from writer.avro.decoding.decode import decode, is_native
+from writer.avro.decoding.record_decoder import SingleDecoder
 from writer.avro.wire_format import header
 
 HEAD = header(1)

@@ -9,10 +9,10 @@ import pytest
 
 from tests.avro import HEAD, record
 from writer.avro import schema as avro
-from writer.avro.block_decoder import BlockRefused, NativeDecoder
-from writer.avro.decode import decode, is_native
-from writer.avro.record_decoder import SingleDecoder
-from writer.avro.value_reader import TRUNCATED
+from writer.avro.decoding.block_decoder import BlockRefused, NativeDecoder
+from writer.avro.decoding.decode import decode, is_native
+from writer.avro.decoding.record_decoder import SingleDecoder
+from writer.avro.decoding.value_reader import TRUNCATED
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}
 INTS = {"type": "array", "items": "int"}

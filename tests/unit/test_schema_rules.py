@@ -11,9 +11,9 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 
 from writer.avro import schema
-from writer.avro.block_decoder import NativeDecoder
-from writer.avro.decode import decode
-from writer.avro.record_decoder import SingleDecoder
+from writer.avro.decoding.block_decoder import NativeDecoder
+from writer.avro.decoding.decode import decode
+from writer.avro.decoding.record_decoder import SingleDecoder
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import header
 

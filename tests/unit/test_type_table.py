@@ -12,9 +12,9 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 
 from writer.avro import schema
-from writer.avro.block_decoder import NativeDecoder
-from writer.avro.decode import decode, is_native
-from writer.avro.record_decoder import SingleDecoder
+from writer.avro.decoding.block_decoder import NativeDecoder
+from writer.avro.decoding.decode import decode, is_native
+from writer.avro.decoding.record_decoder import SingleDecoder
 from writer.avro.wire_format import header
 
 TIME = pa.timestamp("us", "UTC")

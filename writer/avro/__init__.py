@@ -1,1 +1,1 @@
-"""Avro schemas and values to Arrow: parsing, resolution, native and record-by-record decoding."""
+"""Avro schemas and wire formats, the columns that schemas fill, and the decoding of values to Arrow rows."""

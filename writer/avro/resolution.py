@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from writer.avro import schema as avro
 from writer.avro.column_cast import Defaults, Place, Seams, fitted
-from writer.avro.value_reader import column_shape, union_shape
+from writer.avro.decoding.value_reader import column_shape, union_shape
 from writer.privacy.union_branches import is_protected_name
 
 _INT_RANGE, _LONG_RANGE = range(-(2**31), 2**31), range(-(2**63), 2**63)

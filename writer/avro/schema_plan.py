@@ -14,7 +14,7 @@ import pyarrow as pa
 from bucketers.arrow import contiguous
 from writer.avro import schema
 from writer.avro.column_cast import SEAMLESS, Seams, absent, fitted
-from writer.avro.decode import is_native
+from writer.avro.decoding.decode import is_native
 from writer.avro.partial_schema import PartialRecord, read_records
 from writer.avro.resolution import Reader, ResolvedSchema, Widening, check_depth, check_dotted_paths, resolve
 from writer.avro.schema_text import is_path_step, read_json

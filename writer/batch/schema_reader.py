@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from bucketers.arrow import contiguous
 from writer.avro import schema
-from writer.avro.block_decoder import NativeDecoder
-from writer.avro.decode import decode
-from writer.avro.record_decoder import DecodedBlock, SingleDecoder
+from writer.avro.decoding.block_decoder import NativeDecoder
+from writer.avro.decoding.decode import decode
+from writer.avro.decoding.record_decoder import DecodedBlock, SingleDecoder
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import CONFLUENT, Wire, keys_as_values, refusals, show_id, split
 from writer.privacy.field_decryption import Decryption

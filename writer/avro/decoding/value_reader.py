@@ -16,7 +16,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from writer.avro import schema as avro
-from writer.avro.arrow_types import (
+from writer.avro.decoding.arrow_types import (
     DATE_RANGE_DAYS,
     NO_DECIMAL,
     NOT_A_TIME,

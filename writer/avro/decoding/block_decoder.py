@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from writer.avro import schema as avro
-from writer.avro.arrow_types import Normalised, any_bad, normalise
-from writer.avro.corrupt_values import suspects
-from writer.avro.shortest_bytes import rows_of_other_bytes
-from writer.avro.value_writer import write_long
+from writer.avro.decoding.arrow_types import Normalised, any_bad, normalise
+from writer.avro.decoding.corrupt_values import suspects
+from writer.avro.decoding.shortest_bytes import rows_of_other_bytes
+from writer.avro.decoding.value_writer import write_long
 from writer.avro.wire_format import CONFLUENT
 
 NONCE_BYTES = 8

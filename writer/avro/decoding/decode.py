@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from writer.avro import schema
-from writer.avro.block_decoder import BlockRefused, DecoderUnresponsive, NativeDecoder
-from writer.avro.corrupt_values import suspects
-from writer.avro.record_decoder import DecodedBlock, SingleDecoder
-from writer.avro.value_writer import write_samples
+from writer.avro.decoding.block_decoder import BlockRefused, DecoderUnresponsive, NativeDecoder
+from writer.avro.decoding.corrupt_values import suspects
+from writer.avro.decoding.record_decoder import DecodedBlock, SingleDecoder
+from writer.avro.decoding.value_writer import write_samples
 from writer.avro.wire_format import header
 
 BLOCK_BYTES_MAX = 2**30  # Arrow's binary arrays end at 2 GiB; half of it leaves room for the nonces

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from writer.avro import schema as avro
-from writer.avro.value_reader import TRUNCATED, DamagedValue, compile_reader
+from writer.avro.decoding.value_reader import TRUNCATED, DamagedValue, compile_reader
 from writer.avro.wire_format import CONFLUENT
 
 
