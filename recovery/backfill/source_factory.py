@@ -7,13 +7,13 @@ from functools import partial
 from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.kafka_source import Segment, Topic
 from recovery.backfill.raw_source import RawTable
-from writer.cli.write.topic_adopt import times_at
 from writer.clients import kafka_sample
 from writer.config.connections import Kafka
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.offsets.log_check import log_check
 from writer.table.factory import side_table
+from writer.table.kafka_timestamps import read_kafka_timestamps
 from writer.table.ledger.gap_record import GapRecord
 
 _MIRROR = re.compile(r"^(?P<bootstrap>[^/]+)/(?P<topic>[A-Za-z0-9._-]+)$")
@@ -99,7 +99,7 @@ def _comparing(filling: BackfilledTable, kafka: Kafka) -> Callable[[Segment], bo
             first = max(start, -s.shift)
             if first >= end:
                 continue
-            rows = times_at(filling.table, s.part, first, end)
+            rows = read_kafka_timestamps(filling.table, s.part, first, end)
             if not rows:
                 continue
             there = kafka_sample.read(kafka, {s.source: (first + s.shift, end + s.shift)})

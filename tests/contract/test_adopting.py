@@ -5,8 +5,8 @@ from deltalake import DeltaTable
 
 from tests.carried import Driver, log
 from tests.looking import NOW, event
-from writer.cli.write.topic_adopt import times_at
 from writer.core.offsets import TopicPartition
+from writer.table.kafka_timestamps import read_kafka_timestamps
 
 PART = TopicPartition("clicks", 1, 1)
 
@@ -21,8 +21,8 @@ def driver(request: pytest.FixtureRequest, tmp_path) -> Driver:
 
 
 def test_the_last_rows_of_a_part_are_found_by_their_offsets(driver):
-    assert times_at(driver.table, PART, 15, 25) == dict.fromkeys(range(15, 25), NOW)
-    assert times_at(driver.table, TopicPartition("clicks", 2, 1), 15, 25) == {}
+    assert read_kafka_timestamps(driver.table, PART, 15, 25) == dict.fromkeys(range(15, 25), NOW)
+    assert read_kafka_timestamps(driver.table, TopicPartition("clicks", 2, 1), 15, 25) == {}
 
 
 @pytest.mark.parametrize("driver", ["delta"], indirect=True)
@@ -32,4 +32,4 @@ def test_they_are_found_in_files_whose_columns_another_client_gave_no_bounds(dri
     table.alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "1"})
     table.optimize.compact()
     assert any(file.offset_min is None for file in driver.table.bucket_files(driver.table.snapshot()))
-    assert times_at(driver.table, PART, 15, 25) == dict.fromkeys(range(15, 25), NOW)
+    assert read_kafka_timestamps(driver.table, PART, 15, 25) == dict.fromkeys(range(15, 25), NOW)

@@ -13,8 +13,8 @@ from tests.fault.test_walk_back import forget
 from tests.looking import event
 from tests.unit.test_checkpoint import Run
 from tests.unit.test_standing import Cluster
-from writer.cli.write.topic_adopt import times_at
 from writer.core.offsets import Source, TopicPartition
+from writer.table.kafka_timestamps import read_kafka_timestamps
 
 
 class OneTopic(Cluster):
@@ -32,7 +32,7 @@ def test_files_that_another_client_of_an_iceberg_table_wrote_anew_prove_offsets(
     files = driver.table.bucket_files(driver.table.snapshot())
     assert any("_kafka_partition" in pq.read_schema(f"{driver.lake}/{file.path}").names for file in files)
     assert proven(driver.config, "clicks") == {part: 8}
-    assert sorted(times_at(driver.table, part, 2, 6)) == [2, 4, 5]
+    assert sorted(read_kafka_timestamps(driver.table, part, 2, 6)) == [2, 4, 5]
 
 
 def test_a_dead_letter_that_waits_is_not_read_again(tmp_path: Path) -> None:

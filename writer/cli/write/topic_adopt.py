@@ -2,18 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import pyarrow.compute as pc
 import typer
 from rich.console import Console
 
-from writer.avro.schema_plan import PROVENANCE
-from writer.batch.staging import table_file
 from writer.clients import kafka_sample
 from writer.clients.driver_endpoint import check_no_driver
 from writer.clients.kafka import Cluster, Topic, choose_topics
@@ -28,13 +24,12 @@ from writer.output import tables
 from writer.output.cli_options import AsJson, OnePipeline, config_argument, load_pipeline
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.table.factory import main_table
-from writer.table.log.foreign_writes import reading
+from writer.table.kafka_timestamps import read_kafka_timestamps
 from writer.table.log.operations import Adoption
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
 _COMPARED_ROWS = 50  # of a partition, the last that the table has
-_ROWS_AT_ONCE = 2**16
 _COMPARED_PARTITIONS = 16  # of a topic, spread over all
 
 
@@ -73,36 +68,13 @@ def _agree(
     first = max(end - _COMPARED_ROWS, held.earliest if held else end)
     if held is None or not first < end <= held.end:
         return None
-    rows = times_at(table, part, first, end)
+    rows = read_kafka_timestamps(table, part, first, end)
     batch = kafka_sample.read(config.kafka, {source: (first, end)})
     # cold: at most _COMPARED_ROWS, once a command
     there = dict(zip(batch.column("offset").to_pylist(), batch.column("timestamp").to_pylist(), strict=True))
     if not rows.keys() & there.keys():
         return None
     return all(there.get(offset) == at for offset, at in rows.items())
-
-
-def times_at(table: PipelineTable, part: TopicPartition, first: int, end: int) -> dict[int, datetime]:
-    """Read offsets and timestamps from the files that may hold them, by any writer and whatever the log says."""
-    column = pc.field
-    wanted = (
-        (column("_topic") == part.topic) & (column("_incarnation") == part.incarnation)
-        & (column("_partition") == part.partition) & (column("_offset") >= first) & (column("_offset") < end)
-    )  # fmt: skip
-    found: dict[int, datetime] = {}
-    with reading(table.location):
-        for file in table.bucket_files(table.snapshot()):
-            if not file.reaches(first, end):
-                continue
-            with (
-                suppress(FileNotFoundError),
-                table_file.opened(table.store, file.path) as source,
-            ):  # gone: less to compare
-                for batch in source.iter_batches(_ROWS_AT_ONCE, PROVENANCE.names):
-                    rows = batch.filter(wanted)
-                    # cold: at most _COMPARED_ROWS, once a command
-                    found |= zip(rows["_offset"].to_pylist(), rows["_kafka_time"].to_pylist(), strict=True)
-    return found
 
 
 def _committed(
