@@ -91,7 +91,7 @@ class RawTable:
 
     def _held(self, file: BucketFile, wanted: Sequence[OffsetRange]) -> dict[TopicPartition, list[Span]]:
         """Return the wanted offsets that a file has. Raises SourceFailed where it is not known whose they are."""
-        with table_file.opened(self._table.store, file.path) as source:
+        with table_file.open_parquet(self._table.store, file.path) as source:
             batches = source.iter_batches(_ROWS_AT_ONCE, PLACE)
             there = together(places(pa.Table.from_batches([batch])) for batch in batches)
         topics = {r.part.topic for r in wanted}
@@ -114,7 +114,7 @@ class RawTable:
         for file in files:
             if not any(file.reaches(start, end) for each in spans.values() for start, end in each):
                 continue
-            with self._reading(), table_file.opened(self._table.store, file.path) as source:
+            with self._reading(), table_file.open_parquet(self._table.store, file.path) as source:
                 for batch in source.iter_batches(_ROWS_AT_ONCE, [*_AS_KAFKA, "_incarnation"]):
                     mine = batch.filter(pa.array(at_offsets(batch, spans)))
                     if mine.num_rows:

@@ -171,7 +171,7 @@ def _last(table: PipelineTable) -> Iterator[tuple[TopicPartition, int]]:
 def _last_in(store: Store, path: str) -> list[tuple[TopicPartition, int]]:
     """Return the last offset of each part in a file; of none where it was taken over, and its rows say no offset."""
     columns, found = [*_PLACE, "_offset"], []
-    with table_file.opened(store, path) as file:
+    with table_file.open_parquet(store, path) as file:
         for batch in file.iter_batches(_ROWS_AT_ONCE, columns) if set(columns) <= set(file.names) else ():
             listed = pa.table(batch).group_by(list(_PLACE), use_threads=False).aggregate([("_offset", "max")])
             rows = listed.filter(pc.is_valid(listed.column("_offset_max"))).to_pylist()  # one a part

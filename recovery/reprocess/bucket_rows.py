@@ -49,7 +49,7 @@ def rows_of(
     came = list[datetime]()
     is_dated = True
     for file in files:
-        with table_file.opened(table.store, file.path) as source:
+        with table_file.open_parquet(table.store, file.path) as source:
             if not {*PLACE} <= {*source.names}:
                 unplaced += source.metadata.num_rows
                 continue

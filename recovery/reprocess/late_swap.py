@@ -76,7 +76,7 @@ def _places(store: Store, files: Sequence[StagedFile]) -> dict[TopicPartition, n
     """Return the places of the rows of staged files."""
     found = Collector()
     for file in files:
-        with table_file.opened(store, file.path) as source:
+        with table_file.open_parquet(store, file.path) as source:
             for batch in source.iter_batches(_ROWS_AT_ONCE, PLACE):
                 found.add(batch)
     return found.places()

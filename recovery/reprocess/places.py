@@ -88,7 +88,7 @@ def _parts(rows: pa.RecordBatch) -> list[TopicPartition]:
 
 def count(store: Store, file: BucketFile | StagedFile, places: Places) -> int:
     """Count the rows of a file at these places. Raises OSError."""
-    with table_file.opened(store, file.path) as source:
+    with table_file.open_parquet(store, file.path) as source:
         if not {*PLACE} <= {*source.names}:
             return 0
         return sum(int(at_places(batch, places).sum()) for batch in source.iter_batches(_ROWS_AT_ONCE, PLACE))

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from recovery.reprocess.places import Places, at_places
 from writer.batch.staging import table_file
-from writer.batch.staging.sorting import in_order
+from writer.batch.staging.sorting import sort_rows
 from writer.core.files import BucketFile, StagedFile
 from writer.maintenance.rewrite import batches_of
 from writer.storage.base import Store
@@ -26,7 +26,7 @@ def same_rows(
     Raises OSError.
     """
     for file in made:
-        with table_file.opened(store, file.path) as source:
+        with table_file.open_parquet(store, file.path) as source:
             if not {*source.names} <= {*columns.names}:
                 return False
     before = (batch for file in there for batch in batches_of(store, file.path, columns))
@@ -36,7 +36,7 @@ def same_rows(
         for each in (left, right):
             each.mkdir()
         mine = (batch.filter(pa.array(at_places(batch, places))) for batch in before)
-        return _are_alike(in_order(mine, PLACE, left, budget // 2), in_order(after, PLACE, right, budget // 2))
+        return _are_alike(sort_rows(mine, PLACE, left, budget // 2), sort_rows(after, PLACE, right, budget // 2))
 
 
 def _are_alike(left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch]) -> bool:

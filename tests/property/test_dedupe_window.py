@@ -16,7 +16,7 @@ from tests.carried import Died, Driver, log
 from tests.examples import share
 from tests.looking import EVENT, NOW, value
 from writer.audit.audit import audit
-from writer.batch.staging.key_window import ComparedBucket, KeyFilter, repeated_within
+from writer.batch.staging.key_window import ComparedBucket, KeyFilter, mark_repeats_in_window
 from writer.batch.staging.sorting import Dedupe
 from writer.driver.sealing.steps import beside_seals
 from writer.maintenance.compaction import Compactor, here
@@ -77,7 +77,7 @@ def test_rows_of_a_bucket_go_by_those_that_stay(tmp_path_factory, made, hours, b
                 })  # fmt: skip
 
     width = (hours - 1) * 3_600_000_000 + 1  # of two buckets that are `hours` apart, less lies between
-    found, repeats_in = repeated_within(
+    found, repeats_in = mark_repeats_in_window(
         batches(), buckets, own, Dedupe(("id",)), width, tmp_path_factory.mktemp("scratch"), budget
     )
     stay = {row.offset for row in standing([r for r in rows if r.key >= 0], hours)}
@@ -302,6 +302,6 @@ def test_many_rows_of_one_key_are_judged_in_bounded_memory(tmp_path: Path) -> No
         "_partition": pa.repeat(pa.scalar(0, pa.int32()), size), "_offset": pa.array(np.arange(size)),
     })  # fmt: skip
     batches = ((n // (count // 2), batch) for n in range(count))
-    found, _ = repeated_within(batches, buckets, size * count // 2, Dedupe(("id",)), 1, tmp_path, 32 * 2**20)
+    found, _ = mark_repeats_in_window(batches, buckets, size * count // 2, Dedupe(("id",)), 1, tmp_path, 32 * 2**20)
     gone = sum(int(found.of(at, size).sum()) for at in range(0, size * count // 2, size))
     assert gone == size * count // 2 - 1

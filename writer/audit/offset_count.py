@@ -132,7 +132,7 @@ def _pieces(file_set: FileSet, file: BucketFile) -> Iterator[tuple[TopicPartitio
     """Yield the offsets of a file by part, and by outcome for dead letters, a batch at a time."""
     columns = [*_PLACE, "outcome"] if file_set.dead_letters else _PLACE
     keys = [name for name in columns if name != "_offset"]
-    with table_file.opened(file_set.store, file.path) as source:
+    with table_file.open_parquet(file_set.store, file.path) as source:
         if not set(columns) <= set(source.names):
             yield WITHOUT_OFFSET, None, _as_many(source.metadata.num_rows)
             return

@@ -76,7 +76,7 @@ class DeadLetterFile:
         if self._file is None:
             return []
         self._file.close()
-        return [self._file.staged(self._now, self._now)]
+        return [self._file.staged_file(self._now, self._now)]
 
     def failed_records(self) -> list[FailedRecords]:
         """What came here, most first, as far as it helps to find what is wrong."""

@@ -28,7 +28,7 @@ from writer.batch.plan import TaskPlan
 from writer.batch.record_steps import Group, LeaveOut, RecordSteps
 from writer.batch.route import NoTarget, Route, Share
 from writer.batch.skip import skip
-from writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RawRecords, as_raw
+from writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RawRecords, raw_columns
 from writer.batch.staging.spill_buffer import Stage
 from writer.batch.task_report import NAMES_MAX, Counts, Report
 from writer.core import fault_points
@@ -329,7 +329,7 @@ def raw_records(plan: TaskPlan, location: str) -> RawRecords:
 
 def raw_rows(records: pa.Table, plan: TaskPlan) -> pa.Table:
     """Return records as the raw table has them."""
-    found = as_raw(records)
+    found = raw_columns(records)
     return _with_provenance(found if plan.sealing is None else plan.sealing.sealed(found), records, plan)
 
 

@@ -91,7 +91,7 @@ def read(
 @contextmanager
 def _opened(store: Store, file: BucketFile) -> Iterator[TableFile]:
     try:
-        with table_file.opened(store, file.path) as found:
+        with table_file.open_parquet(store, file.path) as found:
             yield found
     except FileNotFoundError as error:
         raise DeadLettersGone(

@@ -23,17 +23,24 @@ from bucketers.arrow import contiguous
 from writer.avro.column_cast import SEAMLESS, absent, fitted
 from writer.batch.bucketing import TimeRule, times_of
 from writer.batch.staging import table_file
-from writer.batch.staging.key_window import CAME, ComparedBucket, bounds, concerns, joined_bounds, repeated_within
+from writer.batch.staging.key_window import (
+    KAFKA_TIME,
+    ComparedBucket,
+    column_bounds,
+    mark_repeats_in_window,
+    may_match,
+    merge_bounds,
+)
 from writer.batch.staging.parquet_files import (
     GROUP_BYTES_MAX,
     GROUP_ROWS_MAX,
     Destination,
     OpenFile,
     leaves,
-    unmeasured_in,
+    unmeasured_columns,
     value_bounds,
 )
-from writer.batch.staging.sorting import Dedupe, RowBits, in_order, needed, repeated
+from writer.batch.staging.sorting import Dedupe, RowBits, dedupe_columns, mark_repeats, sort_rows
 from writer.core import fault_points
 from writer.core.files import BucketKey, StagedFile
 from writer.storage.base import S3Settings, Store
@@ -136,7 +143,7 @@ def rewrite(job: Job, scratch: str | None = None) -> RewriteResult:
         rows = sum(file.rows for file in chosen)
         times = _Times(job)
         read = _read(job, store, chosen, marks, times)
-        ordered = in_order(read, job.sort_by, Path(folder), job.budget) if job.sort_by else read
+        ordered = sort_rows(read, job.sort_by, Path(folder), job.budget) if job.sort_by else read
         return RewriteResult(
             tuple(file.source.path for file in chosen),
             tuple(_written(job, store, ordered, rows - going, times, chosen)), rows, going, repeats_in,
@@ -163,7 +170,7 @@ def _type_at(columns: pa.Schema, name: str) -> pa.DataType | None:
 
 
 def _looked_at(store: Store, source: Source, sort_by: Sequence[str]) -> _File:
-    with table_file.opened(store, source.path) as opened:
+    with table_file.open_parquet(store, source.path) as opened:
         metadata = opened.metadata
         names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
         groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
@@ -173,7 +180,7 @@ def _looked_at(store: Store, source: Source, sort_by: Sequence[str]) -> _File:
         wanted = [names.index(name) for name in sort_by if name in names]
         sorted_by = [[c.column_index for c in g.sorting_columns] for g in groups]
         in_order = len(wanted) == len(sort_by) and all(found[: len(wanted)] == wanted for found in sorted_by)
-    return _File(source, metadata.num_rows, came, in_order, unmeasured=unmeasured_in(metadata))
+    return _File(source, metadata.num_rows, came, in_order, unmeasured=unmeasured_columns(metadata))
 
 
 def _came(groups: Iterable[Any]) -> tuple[Any, Any] | None:
@@ -187,15 +194,15 @@ def _marked(
     """Find the rows that dedupe takes, and count them by file. Returns also what `RewriteResult.repeats_in` has."""
     if job.dedupe is None:
         return None, ()
-    columns = pa.schema([job.columns.field(name) for name in needed(job.dedupe)])
+    columns = pa.schema([job.columns.field(name) for name in dedupe_columns(job.dedupe)])
     every = (batch for file in files for batch in batches_of(store, file.source.path, columns))
     repeats_in = set[int]()
     if job.window is None:
-        marks = repeated(every, rows, job.dedupe, scratch, job.budget)
+        marks = mark_repeats(every, rows, job.dedupe, scratch, job.budget)
     else:
         numbered = ((0, batch) for batch in every)
         beside = _beside(job, job.window, [(store, file.source.path) for file in files], columns)
-        marks, repeats_in = repeated_within(
+        marks, repeats_in = mark_repeats_in_window(
             chain(numbered, beside), job.window.buckets, rows, job.dedupe, job.window.width_us, scratch, job.budget
         )
     for file in files:
@@ -211,16 +218,16 @@ def _beside(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield rows of the other buckets' files that may share a key with those of this one, by the files' statistics."""
     assert job.dedupe is not None
-    names, judged = [*job.dedupe.key, CAME], window.buckets[0]
+    names, judged = [*job.dedupe.key, KAFKA_TIME], window.buckets[0]
     stores = {table: store_at(table, job.s3) for table in {table for _, table, _ in window.files}}
 
     def bounds_of(store: Store, path: str) -> Mapping[str, tuple[Any, Any] | None]:
-        with table_file.opened(store, path) as file:
-            return bounds(file.metadata, names)
+        with table_file.open_parquet(store, path) as file:
+            return column_bounds(file.metadata, names)
 
-    known = joined_bounds([bounds_of(*file) for file in own])
+    known = merge_bounds([bounds_of(*file) for file in own])
     for number, table, path in window.files:
-        if concerns(window.buckets[number], bounds_of(stores[table], path), judged, known, job.dedupe.key):
+        if may_match(window.buckets[number], bounds_of(stores[table], path), judged, known, job.dedupe.key):
             yield from ((number, batch) for batch in batches_of(stores[table], path, columns))
 
 
@@ -238,7 +245,7 @@ def _read(
 
 def batches_of(store: Store, path: str, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows with these columns, as any reader of the table finds them."""
-    with table_file.opened(store, path) as file:
+    with table_file.open_parquet(store, path) as file:
         groups = [file.metadata.row_group(g).total_byte_size for g in range(file.metadata.num_row_groups)]
         per_row = max(1, sum(groups) / max(file.metadata.num_rows, 1))
         there = [name for name in file.names if name in columns.names]
@@ -292,7 +299,7 @@ def _written(
         files.discard()
         to.remove()
         raise
-    staged = [file.staged(*times.bounds()) for file in done]
+    staged = [file.staged_file(*times.bounds()) for file in done]
     assert sum(file.rows for file in staged) == count, "rows came or went while they were rewritten"
     return staged
 

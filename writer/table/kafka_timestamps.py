@@ -32,7 +32,7 @@ def read_kafka_timestamps(table: PipelineTable, part: TopicPartition, start: int
             if not file.reaches(start, end):
                 continue
             # A file that another process removed meanwhile leaves less to compare.
-            with suppress(FileNotFoundError), table_file.opened(table.store, file.path) as source:
+            with suppress(FileNotFoundError), table_file.open_parquet(table.store, file.path) as source:
                 for batch in source.iter_batches(_BATCH_ROWS, PROVENANCE.names):
                     rows = batch.filter(is_wanted)
                     offsets = rows["_offset"].to_pylist()

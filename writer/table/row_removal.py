@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from writer.batch.bucketing import TimeRule, times_of
 from writer.batch.staging import table_file
-from writer.batch.staging.parquet_files import Destination, OpenFile, unmeasured_in
+from writer.batch.staging.parquet_files import Destination, OpenFile, unmeasured_columns
 from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import OutcomeUnknown, Store
@@ -88,7 +88,7 @@ def count(store: Store, file: BucketFile, offsets: Offsets) -> int:
     """Count the rows of a file at these offsets. Raises OSError."""
     if not any(file.reaches(start, end) for spans in offsets.values() for start, end in spans):
         return 0
-    with table_file.opened(store, file.path) as source:
+    with table_file.open_parquet(store, file.path) as source:
         if not {*PLACE} <= {*source.names}:
             return 0  # of a table that was taken over: its rows say no offset
         return sum(int(at_offsets(batch, offsets).sum()) for batch in source.iter_batches(_ROWS_AT_ONCE, PLACE))
@@ -104,11 +104,11 @@ def left_of(
     else those of the rows by `rule`, without it the present.
     """
     times, counted = _Times(rule, file), 0
-    with table_file.opened(to.store, file.path) as source:
+    with table_file.open_parquet(to.store, file.path) as source:
         if gone == source.metadata.num_rows:
             return None
         written: OpenFile | None = None
-        alike = replace(to, unmeasured=unmeasured_in(source.metadata))
+        alike = replace(to, unmeasured=unmeasured_columns(source.metadata))
         try:
             for batch in source.iter_batches(_ROWS_AT_ONCE):
                 out = goes(batch)
@@ -124,7 +124,7 @@ def left_of(
                 written.discard()
             raise
     assert counted == gone, f"{file.path}: {counted} rows went, {gone} were counted"
-    return written.staged(*times.bounds())
+    return written.staged_file(*times.bounds())
 
 
 class _Times:

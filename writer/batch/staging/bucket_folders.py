@@ -7,12 +7,13 @@ from urllib.parse import quote, unquote
 from writer.core.files import BucketKey
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-_FOLDER_BYTES_MAX = 255  # of file systems
-_FOLDERS_BYTES_MAX = (
-    600  # of all folders of a bucket: a key in S3 has 1,024 bytes, with the table's location and a file
-)
+# The limit of file systems.
+_FOLDER_BYTES_MAX = 255
+# Of all folders of a bucket: a key in S3 has 1,024 bytes, with the table's location and a file.
+_FOLDERS_BYTES_MAX = 600
 _FOLDER_BYTES_MIN = 64
-_SAFE_MAX = 80  # characters of a column, and of a value, where the log holds both
+# Characters of a column, and of a value, where the log holds both.
+_SAFE_MAX = 80
 
 
 def bucket_folder(columns: Sequence[str], key: BucketKey, *, hive: bool) -> str:
@@ -60,18 +61,18 @@ def hive_folder(column: str, value: str | None, bytes_max: int = _FOLDER_BYTES_M
 def _shorten(text: str, bytes_max: int) -> str:
     """Return a text with its ASCII characters as Hive escapes them, in no more bytes."""
     escaped = [quote(c, safe="") if c.isascii() else c for c in text]
-    whole = "".join(escaped)
-    if len(whole.encode()) <= bytes_max:
-        return whole
+    name = "".join(escaped)
+    if len(name.encode()) <= bytes_max:
+        return name
     digest = "~" + sha256(text.encode()).hexdigest()[:16]
-    kept = list[str]()
+    prefix = list[str]()
     size = len(digest)
     for piece in escaped:
         size += len(piece.encode())
         if size > bytes_max:
             break
-        kept.append(piece)
-    return "".join(kept) + digest
+        prefix.append(piece)
+    return "".join(prefix) + digest
 
 
 def hive_value(folder: str) -> str | None:

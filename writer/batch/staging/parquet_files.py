@@ -21,10 +21,13 @@ from pyarrow import fs
 
 from writer.batch.staging.bucket_folders import bucket_folder
 from writer.core.files import BucketKey, StagedFile
+from writer.core.offsets import Source
 from writer.storage.base import Store
 
-HELD_LATE = "_late"  # at the end of the folder where late rows of a table that refuses wait
-COLUMNS_MAX = 40  # a log entry stays small also for tables of many hundred columns
+# Ends the name of the folder where late rows of a table that refuses wait.
+HELD_LATE = "_late"
+# A log entry stays small also for tables of many hundred columns.
+COLUMNS_MAX = 40
 _TEXT_MAX = 32
 _LAST_CHARACTER = "\U0010ffff"
 _LAST_INSTANT = datetime.max.replace(tzinfo=UTC)
@@ -49,9 +52,11 @@ def delta_statistics(metadata: pq.FileMetaData) -> str:
         )
         if bounds is None:
             continue
-        smallest, largest = _floor(bounds[0]), _ceiling(bounds[1])
+        smallest = _floor(bounds[0])
+        largest = _ceiling(bounds[1])
         if smallest is not None and largest is not None:
-            low[names[i]], high[names[i]] = smallest, largest
+            low[names[i]] = smallest
+            high[names[i]] = largest
     stats = {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
     # As text, not escaped: delta-rs reads the escapes of U+20000 to U+2FFFF as other, lower characters.
     return json.dumps(stats, separators=(",", ":"), ensure_ascii=False)
@@ -62,15 +67,15 @@ def value_bounds(groups: Iterable[Any]) -> tuple[Any, Any] | None:
 
     None where one is not known, is NaN, or is no value of Python's: instants of other writers may lie beyond its years.
     """
-    listed = list(groups)
-    if not listed or any(group is None or not group.has_min_max for group in listed):
+    statistics = list(groups)
+    if not statistics or any(group is None or not group.has_min_max for group in statistics):
         return None
     try:
-        least = min(group.min for group in listed)
-        greatest = max(group.max for group in listed)
+        least = min(group.min for group in statistics)
+        greatest = max(group.max for group in statistics)
     except (OverflowError, ValueError, pa.ArrowException):
         return None
-    has_nan = any(isinstance(group.min, float) and isnan(group.min + group.max) for group in listed)
+    has_nan = any(isinstance(group.min, float) and isnan(group.min + group.max) for group in statistics)
     return None if has_nan else (least, greatest)
 
 
@@ -94,8 +99,10 @@ def _ceiling(value: Any) -> Any:
     if isinstance(value, str) and len(value) > _TEXT_MAX:
         return None if value[_TEXT_MAX] == _LAST_CHARACTER else value[:_TEXT_MAX] + _LAST_CHARACTER
     if isinstance(value, datetime) and value.microsecond % 1000:
-        up = timedelta(microseconds=1000 - value.microsecond % 1000)
-        return None if value > _LAST_INSTANT - up else _milliseconds(value + up)
+        to_next_millisecond = timedelta(microseconds=1000 - value.microsecond % 1000)
+        if value > _LAST_INSTANT - to_next_millisecond:
+            return None
+        return _milliseconds(value + to_next_millisecond)
     return _floor(value)
 
 
@@ -104,27 +111,37 @@ def _milliseconds(value: datetime) -> str:
 
 
 GROUP_ROWS_MAX = 1_000_000
-GROUP_BYTES_MAX = 128 * 2**20  # of Arrow data
-_SHRINK_GUESS = 1.0  # Arrow bytes per Parquet byte, until the first row group has shown it: what random bytes have
+# Of Arrow data.
+GROUP_BYTES_MAX = 128 * 2**20
+# Arrow bytes per Parquet byte, until the first row group has shown it: what random bytes have.
+_SHRINK_GUESS = 1.0
 _DELTA_ENCODED = {"_offset", "_kafka_time"}
 _UNORDERED = {"FLOAT", "DOUBLE"}
-_SAMPLE_ROWS = 4096  # in which a column with about 40,000 values and more, evenly spread, repeats itself in 1 of 20
+# In so many rows a column with about 40,000 values and more, evenly spread, repeats itself in 1 of 20.
+_SAMPLE_ROWS = 4096
 _DISTINCT_SHARE = 0.95
-_ENDED = "NO_SUCH_UPLOAD"  # of Arrow's words for an S3 error
+# Arrow's text for an S3 error has this name.
+_UPLOAD_ENDED = "NO_SUCH_UPLOAD"
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a task's files go and when they roll. `opened` remembers every path, for cleaning up."""
+    """Where a task's files go and when they roll.
 
-    store: Store  # of the table
-    columns: tuple[str, ...]  # names of the bucket's parts
+    `store`: of the table. `columns`: names of the bucket's parts. `target_file_size`: in bytes. `entropy_bits`: of the
+    folder in front of a file's path. `hidden`: files are written where readers do not look; their paths say where they
+    will be seen. `below`: folder of all files, below the store's location. `unmeasured`: columns whose least and
+    largest values are written nowhere. `opened`: every path that was opened, for cleaning up.
+    """
+
+    store: Store
+    columns: tuple[str, ...]
     prefix: str
-    target_file_size: int  # bytes
-    entropy_bits: int = 0  # of the folder in front of a file's path
-    hidden: bool = False  # write files where readers do not look; their paths say where they will be seen
-    below: str = ""  # folder of all files, below the store's location
-    unmeasured: frozenset[str] = frozenset()  # columns whose least and largest values stand nowhere
+    target_file_size: int
+    entropy_bits: int = 0
+    hidden: bool = False
+    below: str = ""
+    unmeasured: frozenset[str] = frozenset()
     opened: list[str] = field(default_factory=list)
 
     def open(self, key: BucketKey) -> tuple[str, Any]:
@@ -134,11 +151,12 @@ class Destination:
         entropy = [f"{name.int:0128b}"[: self.entropy_bits]] if self.entropy_bits else []
         folders = filter(None, [self.below, *entropy, bucket_folder(self.columns, key, hive=self.hidden)])
         path = "/".join([*folders, f"{self.prefix}-{name.hex}.parquet"])
-        at = staged_name(path) if self.hidden else path
-        if isinstance(filesystem, fs.LocalFileSystem):  # elsewhere a directory would be an empty object of its own
-            filesystem.create_dir(f"{root}/{at}".rpartition("/")[0], recursive=True)
-        self.opened.append(at)
-        return path, filesystem.open_output_stream(f"{root}/{at}")
+        written_path = self._written_path(path)
+        # Elsewhere a directory would be an empty object of its own.
+        if isinstance(filesystem, fs.LocalFileSystem):
+            filesystem.create_dir(f"{root}/{written_path}".rpartition("/")[0], recursive=True)
+        self.opened.append(written_path)
+        return path, filesystem.open_output_stream(f"{root}/{written_path}")
 
     def close(self, path: str, sink: Any) -> None:
         """Close a file of `open`. Raises OSError.
@@ -146,19 +164,25 @@ class Destination:
         Where the answer to the end of an upload is lost, some stores say to its repetition that there is none such
         any more. Then the object shows whether it is whole: no other writer uses its name.
         """
-        (filesystem, root), size = self._files, sink.tell()
+        filesystem, root = self._files
+        size = sink.tell()
         try:
             sink.close()
         except OSError as error:
-            at = staged_name(path) if self.hidden else path
-            if _ENDED not in str(error) or filesystem.get_file_info(f"{root}/{at}").size != size:
+            written_path = self._written_path(path)
+            if _UPLOAD_ENDED not in str(error) or filesystem.get_file_info(f"{root}/{written_path}").size != size:
                 raise
 
     def remove(self) -> None:
         """Remove every file opened here, as far as the storage lets it; what stays is an orphan."""
-        with suppress(OSError):  # the storage itself failed
+        # An error here is one of the storage itself, which is reported elsewhere.
+        with suppress(OSError):
             for path in self.opened:
                 self.store.delete(path)
+
+    def _written_path(self, path: str) -> str:
+        """Return where a file is written until its commit."""
+        return staged_name(path) if self.hidden else path
 
     @cached_property
     def _files(self) -> tuple[fs.FileSystem, str]:
@@ -169,7 +193,8 @@ class BucketFiles:
     """The Parquet files of one bucket, one open at a time, each closed at the target size."""
 
     def __init__(self, destination: Destination, key: BucketKey) -> None:
-        self._to, self._key = destination, key
+        self._destination = destination
+        self._key = key
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0.0
         self._shrink = _SHRINK_GUESS
@@ -189,24 +214,25 @@ class BucketFiles:
             return
         rows = pa.concat_tables(self._waiting)
         row_bytes = max(self._waiting_bytes / max(rows.num_rows, 1), 1)
-        self._waiting, self._waiting_bytes = [], 0.0
-        at = 0
-        while at < rows.num_rows:
-            file = self._file = self._file or OpenFile(self._to, self._key, rows.slice(at))
-            start = file.bytes
-            group = rows.slice(at, self._group_rows(row_bytes, rows.num_rows - at, start))
+        self._waiting = []
+        self._waiting_bytes = 0.0
+        first_row = 0
+        while first_row < rows.num_rows:
+            file = self._file = self._file or OpenFile(self._destination, self._key, rows.slice(first_row))
+            position = file.bytes
+            group = rows.slice(first_row, self._group_rows(row_bytes, rows.num_rows - first_row, position))
             file.write(group)
-            self._shrink = max(group.num_rows * row_bytes / max(file.bytes - start, 1), 0.1)
-            file.rows_by_source.update(_by_source(group))
-            at += group.num_rows
-            if file.bytes >= 0.95 * self._to.target_file_size:
+            self._shrink = max(group.num_rows * row_bytes / max(file.bytes - position, 1), 0.1)
+            file.rows_by_source.update(_count_by_source(group))
+            first_row += group.num_rows
+            if file.bytes >= 0.95 * self._destination.target_file_size:
                 self._roll()
 
     def close(self, first: datetime, last: datetime) -> list[StagedFile]:
         """Write the rest and close. `first` and `last`: event times of the bucket's rows. Returns its files."""
         self.flush()
         self._roll()
-        return [file.staged(first, last) for file in self._done]
+        return [file.staged_file(first, last) for file in self._done]
 
     def discard(self) -> None:
         """Close the open file without its rows; it is removed later."""
@@ -216,8 +242,9 @@ class BucketFiles:
 
     def _group_rows(self, row_bytes: float, rows: int, position: int) -> int:
         """Rows of the next row group: bounded by count, by memory, and by what the file may still take."""
-        left = max(self._to.target_file_size - position, self._to.target_file_size / 20)
-        by_file = int(left * self._shrink / row_bytes)
+        target_size = self._destination.target_file_size
+        bytes_left = max(target_size - position, target_size / 20)
+        by_file = int(bytes_left * self._shrink / row_bytes)
         return int(max(1, min(GROUP_ROWS_MAX, GROUP_BYTES_MAX / row_bytes, by_file, rows)))
 
     def _roll(self) -> None:
@@ -228,25 +255,26 @@ class BucketFiles:
 
 
 class OpenFile:
-    """A Parquet file that is written, under a name of its own: `write`, then `close` and `staged`, or `discard`."""
+    """A Parquet file that is written, of its own name: `write`, then `close` and `staged_file`, or `discard`."""
 
     def __init__(
-        self, to: Destination, key: BucketKey, first: pa.Table, order: Sequence[pq.SortingColumn] = ()
+        self, destination: Destination, key: BucketKey, first: pa.Table, order: Sequence[pq.SortingColumn] = ()
     ) -> None:
         """`first`: rows that will come, which show what they are like. `order`: as `parquet_writer` has it."""
-        self._to, self._key = to, key
+        self._destination = destination
+        self._key = key
         plain = distinct_columns(first)
-        self._path, self._sink = to.open(key)
+        self._path, self._sink = destination.open(key)
         try:
             self._writer = parquet_writer(
-                self._sink, first.schema, plain=plain, order=order, unmeasured=to.unmeasured
-            )  # fmt: skip
+                self._sink, first.schema, plain=plain, order=order, unmeasured=destination.unmeasured
+            )
         except BaseException:
             with suppress(OSError, pa.ArrowException):
                 self._sink.close()
             raise
         self.rows = 0
-        self.rows_by_source: Counter[tuple[str, int]] = Counter()
+        self.rows_by_source: Counter[Source] = Counter()
 
     @property
     def bytes(self) -> int:
@@ -262,9 +290,9 @@ class OpenFile:
         """Complete the file. Raises OSError."""
         self._writer.close()
         self._size = self.bytes
-        self._to.close(self._path, self._sink)
+        self._destination.close(self._path, self._sink)
 
-    def staged(self, first: datetime, last: datetime) -> StagedFile:
+    def staged_file(self, first: datetime, last: datetime) -> StagedFile:
         """Describe the file once it is closed. `first` and `last`: event times."""
         metadata = self._writer.writer.metadata
         statistics = delta_statistics(metadata)
@@ -273,15 +301,19 @@ class OpenFile:
 
     def discard(self) -> None:
         """Close the file, whatever state it is in: a writer that is left open complains when it is collected."""
-        for each in (self._writer, self._sink):
-            with suppress(OSError, pa.ArrowException):  # the storage may be why we are here
-                each.close()
+        # The storage may be the reason why the file is discarded.
+        for stream in (self._writer, self._sink):
+            with suppress(OSError, pa.ArrowException):
+                stream.close()
 
 
 def parquet_writer(
-    sink: Any, schema: pa.Schema, plain: frozenset[str] = frozenset(), order: Sequence[pq.SortingColumn] = (),
+    sink: Any,
+    schema: pa.Schema,
+    plain: frozenset[str] = frozenset(),
+    order: Sequence[pq.SortingColumn] = (),
     unmeasured: frozenset[str] = frozenset(),
-) -> pq.ParquetWriter:  # fmt: skip
+) -> pq.ParquetWriter:
     """Open a writer with what every engine reads: zstd, microseconds, no Arrow schema inside.
 
     `plain`: columns that are not worth a dictionary; `order`: in which the rows will come. Floats have no statistics:
@@ -303,17 +335,16 @@ def parquet_writer(
     )
 
 
-def unmeasured_in(metadata: pq.FileMetaData) -> frozenset[str]:
+def unmeasured_columns(metadata: pq.FileMetaData) -> frozenset[str]:
     """Return the columns of a file of which something has no statistics, floats aside: protected ones."""
-    found = (
-        metadata.row_group(g).column(i) for g in range(metadata.num_row_groups) for i in range(metadata.num_columns)
-    )
-    names = metadata.schema.to_arrow_schema()
-    return frozenset(
-        _column(leaf.path_in_schema, names)
-        for leaf in found
-        if not leaf.is_stats_set and leaf.physical_type not in _UNORDERED
-    )
+    schema = metadata.schema.to_arrow_schema()
+    columns = set[str]()
+    for g in range(metadata.num_row_groups):
+        group = metadata.row_group(g)
+        for leaf in map(group.column, range(metadata.num_columns)):
+            if not leaf.is_stats_set and leaf.physical_type not in _UNORDERED:
+                columns.add(_column(leaf.path_in_schema, schema))
+    return frozenset(columns)
 
 
 def _column(leaf: str, schema: pa.Schema) -> str:
@@ -328,27 +359,33 @@ def distinct_columns(rows: pa.Table) -> frozenset[str]:
     null throughout have none either: Presto cannot ask for nulls where a dictionary is empty.
     """
     sample = rows.slice(0, _SAMPLE_ROWS).combine_chunks()
-    found = (
-        (field.name, len(pc.unique(column)) - bool(column.null_count), sample.num_rows - column.null_count)
-        for field, column in zip(sample.schema, sample.columns, strict=True)
-        if not pa.types.is_nested(field.type)
-    )
-    return frozenset(name for name, distinct, valid in found if distinct > _DISTINCT_SHARE * valid or not valid)
+    names = set[str]()
+    for column_field, column in zip(sample.schema, sample.columns, strict=True):
+        if pa.types.is_nested(column_field.type):
+            continue
+        distinct = len(pc.unique(column)) - bool(column.null_count)
+        valid = sample.num_rows - column.null_count
+        if distinct > _DISTINCT_SHARE * valid or not valid:
+            names.add(column_field.name)
+    return frozenset(names)
 
 
-@lru_cache(maxsize=1024)  # the same for every file of a table
+# Each file of a table asks for the same schema.
+@lru_cache(maxsize=1024)
 def leaves(schema: pa.Schema) -> dict[str, str]:
     """Return the columns of a Parquet file with these fields, nested ones by their path, and their physical types."""
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
-    columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
-    found = (columns.column(i) for i in range(len(columns.names)))
-    return {leaf.path: leaf.physical_type for leaf in found}
+    parquet_schema = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    columns = (parquet_schema.column(i) for i in range(len(parquet_schema.names)))
+    return {leaf.path: leaf.physical_type for leaf in columns}
 
 
-def _by_source(rows: pa.Table) -> dict[tuple[str, int], int]:
-    counted = rows.group_by(["_topic", "_partition"], use_threads=False).aggregate([([], "count_all")]).to_pydict()
-    return dict(zip(zip(counted["_topic"], counted["_partition"], strict=True), counted["count_all"], strict=True))
+def _count_by_source(rows: pa.Table) -> dict[Source, int]:
+    """Count rows by topic and partition."""
+    groups = rows.group_by(["_topic", "_partition"], use_threads=False).aggregate([([], "count_all")]).to_pydict()
+    sources = zip(groups["_topic"], groups["_partition"], strict=True)
+    return dict(zip(sources, groups["count_all"], strict=True))
 
 
 def staged_name(path: str) -> str:
@@ -359,7 +396,8 @@ def staged_name(path: str) -> str:
 def open_file(store: Store, path: str) -> Any:
     """Open a file of a table to read it, where it lies: in its place, or still staged. Raises OSError."""
     filesystem, root = store.files(path)
-    for at in (path, staged_name(path)):
+    for candidate in (path, staged_name(path)):
         with suppress(FileNotFoundError):
-            return filesystem.open_input_file(f"{root}/{at}")
-    return filesystem.open_input_file(f"{root}/{path}")  # moved between the two looks, or gone
+            return filesystem.open_input_file(f"{root}/{candidate}")
+    # It was moved between the two attempts, or is gone.
+    return filesystem.open_input_file(f"{root}/{path}")

@@ -17,23 +17,27 @@ RAW_BUCKET = {"type": "event_time", "width": timedelta(days=1), "zone": "UTC"}
 RAW_BUCKET_COLUMNS = bucketers.build(RAW_BUCKET).columns
 _RECORD = pa.schema(
     [
-        pa.field("timestamp_type", pa.int32()),  # as Kafka numbers them: 0 CreateTime, 1 LogAppendTime
+        # As Kafka numbers them: 0 CreateTime, 1 LogAppendTime.
+        pa.field("timestamp_type", pa.int32()),
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
         pa.field("headers", HEADERS),
     ]
 )
-RAW_COLUMNS = pa.schema([*_RECORD, *PROVENANCE])  # those of buckets apart
+# Without the columns of buckets.
+RAW_COLUMNS = pa.schema([*_RECORD, *PROVENANCE])
+_NAMES_IN_RECORDS = {"timestamp_type": "timestampType"}
 
 
-def as_raw(records: pa.Table) -> pa.Table:
+def raw_columns(records: pa.Table) -> pa.Table:
     """Return the columns of records that the raw table has beside their provenance; null for what is not there."""
-    named = {"timestamp_type": "timestampType"}
-    columns = [
-        records.column(name).cast(field.type) if name in records.column_names else pa.nulls(len(records), field.type)
-        for field in _RECORD
-        for name in [named.get(field.name, field.name)]
-    ]
+    columns = []
+    for field in _RECORD:
+        name = _NAMES_IN_RECORDS.get(field.name, field.name)
+        if name in records.column_names:
+            columns.append(records.column(name).cast(field.type))
+        else:
+            columns.append(pa.nulls(len(records), field.type))
     return pa.table(columns, schema=_RECORD)
 
 
@@ -41,21 +45,27 @@ class RawRecords:
     """The raw records of one task. `add` them, then `finish` once, or `abandon`."""
 
     def __init__(
-        self, destination: Destination, window: tuple[datetime, datetime], now: datetime, *, budget: int,
+        self,
+        destination: Destination,
+        window: tuple[datetime, datetime],
+        now: datetime,
+        *,
+        budget: int,
         scratch: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`window`: first and last timestamp that is believed; of another record the day of `now` is the bucket."""
         self._stage = Stage(destination, budget=budget, scratch=scratch)
         self._bucketer = bucketers.build(RAW_BUCKET)
-        self._window, self._now = window, now
+        self._window = window
+        self._now = now
 
     def add(self, rows: pa.Table) -> None:
         """Take records with the columns RAW_COLUMNS."""
         times = contiguous(rows.column("_kafka_time"))
-        first, last, now = (pa.scalar(at, times.type) for at in (*self._window, self._now))
-        believed = pc.fill_null(pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last)), False)
-        if not pc.all(believed).as_py():
-            times = pc.if_else(believed, times, now)
+        first, last, now = (pa.scalar(instant, times.type) for instant in (*self._window, self._now))
+        is_believable = pc.fill_null(pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last)), False)
+        if not pc.all(is_believable).as_py():
+            times = pc.if_else(is_believable, times, now)
         self._stage.add(rows, times, self._bucketer.assign(rows, times))
 
     def finish(self) -> list[StagedFile]:

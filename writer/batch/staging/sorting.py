@@ -18,10 +18,13 @@ import pyarrow.parquet as pq
 from bucketers.arrow import column
 from writer.core import fault_points
 
-PLACE = ("_kafka_time", "_topic", "_incarnation", "_partition", "_offset")  # in which records came; no two share one
-BUDGET_MIN = 32 * 2**20  # bytes; with less, a merge of many spills finds no room
+# The columns in whose order records came; no two share one place.
+PLACE = ("_kafka_time", "_topic", "_incarnation", "_partition", "_offset")
+# In bytes; with less, a merge of many spills finds no room.
+BUDGET_MIN = 32 * 2**20
 _BATCH_BYTES = 4 * 2**20
-_GROUP_BYTES = 16 * 2**20  # of Arrow data, of a scratch file
+# Of Arrow data, in a scratch file.
+_GROUP_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -48,56 +51,62 @@ class RowBits:
 
     def of(self, start: int, count: int) -> np.ndarray:
         """Return for each row from a number on whether it is marked."""
-        first, end = start >> 3, (start + count + 7) >> 3
-        return np.unpackbits(self._bits[first:end], bitorder="little")[start & 7 :][:count].astype(bool)
+        first_byte = start >> 3
+        last_byte = (start + count - 1) >> 3
+        bits = np.unpackbits(self._bits[first_byte : last_byte + 1], bitorder="little")
+        return bits[start & 7 :][:count].astype(bool)
 
 
-def repeated(batches: Iterable[pa.RecordBatch], rows: int, rule: Dedupe, scratch: Path, budget: int) -> RowBits:
-    """Mark repeated rows, numbered in order of arrival. `batches` hold the columns of `needed`.
+def mark_repeats(batches: Iterable[pa.RecordBatch], rows: int, rule: Dedupe, scratch: Path, budget: int) -> RowBits:
+    """Mark repeated rows, numbered in order of arrival. `batches` hold the columns of `dedupe_columns`.
 
     Which of several stays: the first in the order of PLACE, or the last.
     """
-    names, path, at = [f"k{n}" for n in range(len(rule.key))], scratch / "keys.parquet", 0
-    writer = None
+    names = [f"k{n}" for n in range(len(rule.key))]
+    path = scratch / "keys.parquet"
+    row_count = 0
+    writer: pq.ParquetWriter | None = None
     for batch in batches:
         keys = [column(batch, name) for name in rule.key]
-        numbers = pa.array(np.arange(at, at + batch.num_rows))
-        at += batch.num_rows
-        wanted = pa.table([*keys, *(batch.column(name) for name in PLACE), numbers], names=[*names, *PLACE, "at"])
+        numbers = pa.array(np.arange(row_count, row_count + batch.num_rows))
+        row_count += batch.num_rows
+        numbered = pa.table([*keys, *(batch.column(name) for name in PLACE), numbers], names=[*names, *PLACE, "at"])
         for name in names:
-            wanted = wanted.filter(pc.is_valid(wanted.column(name)))
-        writer = writer or scratch_file(path, wanted.schema)
-        writer.write_table(wanted)
-    assert at == rows, f"{rows} rows were to be looked at, {at} came"
+            numbered = numbered.filter(pc.is_valid(numbered.column(name)))
+        writer = writer or scratch_file(path, numbered.schema)
+        writer.write_table(numbered)
+    assert row_count == rows, f"{rows} rows were to be looked at, {row_count} came"
     marks = RowBits(rows)
     if writer is None:
         return marks
     writer.close()
-    way = "ASC" if rule.keep == "first" else "DESC"
-    order = ", ".join(f'"{name}" {way}' for name in (*PLACE, "at"))
-    ranked = f"SELECT at, row_number() OVER (PARTITION BY {', '.join(names)} ORDER BY {order}) AS rank FROM rows"  # noqa: S608 - our own names
-    with query(path, f"SELECT at FROM ({ranked}) WHERE rank > 1", scratch, budget) as found:  # noqa: S608
-        for batch in found:
+    direction = "ASC" if rule.keep == "first" else "DESC"
+    order = ", ".join(f'"{name}" {direction}' for name in (*PLACE, "at"))
+    ranks = f"row_number() OVER (PARTITION BY {', '.join(names)} ORDER BY {order})"
+    statement = f"SELECT at FROM (SELECT at, {ranks} AS rank FROM rows) WHERE rank > 1"  # noqa: S608 - our own names
+    with query_rows(path, statement, scratch, budget) as repeats:
+        for batch in repeats:
             marks.set(batch.column("at").to_numpy(zero_copy_only=False))
     path.unlink()
     return marks
 
 
-def needed(rule: Dedupe) -> list[str]:
+def dedupe_columns(rule: Dedupe) -> list[str]:
     """Return the columns that decide which rows are repeated."""
     return list(dict.fromkeys([*(name.partition(".")[0] for name in rule.key), *PLACE]))
 
 
-def in_order(
-    batches: Iterable[pa.RecordBatch], by: Sequence[str], scratch: Path, budget: int
+def sort_rows(
+    batches: Iterable[pa.RecordBatch], sort_by: Sequence[str], scratch: Path, budget: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows in the order of some columns, nulls last; rows alike in them as they came."""
-    path, writer = scratch / "rows.parquet", None
+    path = scratch / "rows.parquet"
+    writer: pq.ParquetWriter | None = None
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         writer = writer or scratch_file(path, batch.schema)
         waiting.append(batch)
-        if sum(one.nbytes for one in waiting) >= _GROUP_BYTES:
+        if sum(each.nbytes for each in waiting) >= _GROUP_BYTES:
             writer.write_table(pa.Table.from_batches(waiting))
             waiting = []
     if writer is None:
@@ -106,9 +115,10 @@ def in_order(
         writer.write_table(pa.Table.from_batches(waiting))
     schema = writer.schema
     writer.close()
-    order = ", ".join(f"{_quoted(name)} ASC NULLS LAST" for name in dict.fromkeys([*by, *PLACE]))
-    with query(path, f"SELECT * FROM rows ORDER BY {order}", scratch, budget) as found:  # noqa: S608 - quoted
-        for batch in found:
+    order = ", ".join(f"{_quote_name(name)} ASC NULLS LAST" for name in dict.fromkeys([*sort_by, *PLACE]))
+    statement = f"SELECT * FROM rows ORDER BY {order}"  # noqa: S608 - quoted
+    with query_rows(path, statement, scratch, budget) as sorted_batches:
+        for batch in sorted_batches:
             yield batch.cast(schema) if batch.schema != schema else batch
     path.unlink()
 
@@ -119,28 +129,31 @@ def scratch_file(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 @contextmanager
-def query(
-    path: Path, question: str, scratch: Path, budget: int, merging: int = 0
+def query_rows(
+    path: Path, statement: str, scratch: Path, budget: int, *, merge_bytes: int = 0
 ) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Ask about the rows of a file, and have the answer a batch at a time.
+    """Run SQL on the table `rows`, which a file holds, and yield the result's batches.
 
-    `merging`: bytes that are set aside for the merge of what was spilled; 0: DataFusion's default.
+    `merge_bytes`: set aside for the merge of what was spilled; 0: DataFusion's default.
     """
-    from datafusion import RuntimeEnvBuilder, SessionConfig, SessionContext  # late: it imports pandas, half a second
+    # Imported late: it imports pandas, half a second.
+    from datafusion import RuntimeEnvBuilder, SessionConfig, SessionContext
 
     fault_points.point("in_sort")
     metadata = pq.read_metadata(path)
-    held = sum(metadata.row_group(g).total_byte_size for g in range(metadata.num_row_groups))
-    batch_rows = int(np.clip(_BATCH_BYTES * metadata.num_rows / max(held, 1), 16, 8192)) if metadata.num_rows else 1
+    total_bytes = sum(metadata.row_group(g).total_byte_size for g in range(metadata.num_row_groups))
+    batch_rows = 1
+    if metadata.num_rows:
+        batch_rows = int(np.clip(_BATCH_BYTES * metadata.num_rows / max(total_bytes, 1), 16, 8192))
     settings = SessionConfig().with_target_partitions(1).with_batch_size(batch_rows)
     settings = settings.set("datafusion.execution.parquet.schema_force_view_types", "false")
-    if merging:
-        settings = settings.set("datafusion.execution.sort_spill_reservation_bytes", str(merging))
+    if merge_bytes:
+        settings = settings.set("datafusion.execution.sort_spill_reservation_bytes", str(merge_bytes))
     runtime = RuntimeEnvBuilder().with_disk_manager_specified(str(scratch))
     context: Any = SessionContext(settings, runtime.with_fair_spill_pool(max(budget, BUDGET_MIN)))
     context.register_parquet("rows", str(path), skip_metadata=False)
-    yield (batch.to_pyarrow() for batch in context.sql(question).execute_stream())
+    yield (batch.to_pyarrow() for batch in context.sql(statement).execute_stream())
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

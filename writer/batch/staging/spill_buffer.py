@@ -22,15 +22,23 @@ from writer.core.files import BucketKey, StagedFile
 
 @dataclass
 class _Bucket:
+    """The rows of one bucket.
+
+    `first`, `last`: event times. `bytes`: of the rows in memory, by the mean of those that came together. `spilled`:
+    numbers of runs, and of batches in them.
+    """
+
     key: BucketKey
     first: datetime
     last: datetime
     parts: list[pa.Table] = field(default_factory=list)
-    bytes: float = 0  # by the mean of the rows that came together
-    spilled: list[tuple[int, int]] = field(default_factory=list)  # (run, batch of the run)
+    bytes: float = 0
+    spilled: list[tuple[int, int]] = field(default_factory=list)
 
     def take_parts(self) -> list[pa.Table]:
-        parts, self.parts, self.bytes = self.parts, [], 0
+        parts = self.parts
+        self.parts = []
+        self.bytes = 0
         return parts
 
     def move_parts(self, files: BucketFiles) -> None:
@@ -45,7 +53,8 @@ class Stage:
 
     def __init__(self, destination: Destination, *, budget: int, scratch: str | None = None) -> None:
         """Stage to `destination`, holding at most `budget` bytes of rows; spill runs go below `scratch`."""
-        self._to, self._budget = destination, budget
+        self._destination = destination
+        self._budget = budget
         self._scratch = tempfile.TemporaryDirectory(prefix="headrace-stage-", dir=scratch, ignore_cleanup_errors=True)
         self._buckets: dict[BucketKey, _Bucket] = {}
         self._open: tuple[_Bucket, BucketFiles] | None = None
@@ -58,13 +67,15 @@ class Stage:
         """Take rows in, each to the bucket its code names; over the budget, empty the memory."""
         if rows.num_rows == 0:
             return
-        row_bytes = rows.nbytes / rows.num_rows  # of each part on its own would cost more than the part
-        for code, part, first, last in _parts(rows, event_time, buckets.codes):
+        # To measure each part on its own would cost more than the part.
+        row_bytes = rows.nbytes / rows.num_rows
+        for code, part, first, last in _cut_by_bucket(rows, event_time, buckets.codes):
             key = buckets.values[code]
             bucket = self._buckets.setdefault(key, _Bucket(key, first, last))
             bucket.parts.append(part)
             bucket.bytes += row_bytes * part.num_rows
-            bucket.first, bucket.last = min(bucket.first, first), max(bucket.last, last)
+            bucket.first = min(bucket.first, first)
+            bucket.last = max(bucket.last, last)
         self._bytes += rows.nbytes
         if self._bytes > self._budget:
             self.empty_memory()
@@ -89,7 +100,7 @@ class Stage:
         if self._open is not None:
             self._open[1].discard()
         self._scratch.cleanup()
-        self._to.remove()
+        self._destination.remove()
 
     @property
     def held_bytes(self) -> int:
@@ -127,7 +138,7 @@ class Stage:
         """Return the bucket's open files; another bucket's are closed first, so that one writer is open at a time."""
         if self._open is None or self._open[0] is not bucket:
             self._close()
-            self._open = (bucket, BucketFiles(self._to, bucket.key))
+            self._open = (bucket, BucketFiles(self._destination, bucket.key))
         return self._open[1]
 
     def _close(self) -> None:
@@ -137,22 +148,25 @@ class Stage:
             self._open = None
 
 
-def _parts(
+def _cut_by_bucket(
     rows: pa.Table, event_time: pa.Array, codes: pa.Int32Array
 ) -> Iterator[tuple[int, pa.Table, datetime, datetime]]:
-    """Cut rows by the codes of their buckets. Yields each code, its rows, and their first and last event time."""
-    numbers, times = codes.to_numpy(), event_time.cast(pa.int64()).to_numpy()
-    counts = np.bincount(numbers)
-    if np.count_nonzero(counts) > 1:
+    """Cut rows by the codes of their buckets. Yields each code, its rows, and their first and last event time.
+
+    Of rows `a` (code 2, at 12:05), `b` (code 0, at 10:01), `c` (code 2, at 12:01) it yields `0, [b], 10:01, 10:01` and
+    `2, [a, c], 12:01, 12:05`.
+    """
+    times = event_time.cast(pa.int64()).to_numpy()
+    counts_by_code = np.bincount(codes.to_numpy())
+    if np.count_nonzero(counts_by_code) > 1:
         order = pc.array_sort_indices(codes)
-        rows, times = rows.take(order), times[order.to_numpy()]
-    found = np.flatnonzero(counts)
-    ends = np.cumsum(counts[found])
-    starts = ends - counts[found]
-    firsts, lasts = (
-        pa.array(bound.reduceat(times, starts)).cast(event_time.type).to_pylist() for bound in (np.minimum, np.maximum)
-    )
-    for code, start, end, first, last in zip(
-        found.tolist(), starts.tolist(), ends.tolist(), firsts, lasts, strict=True
-    ):
-        yield code, rows.slice(start, end - start), first, last
+        rows = rows.take(order)
+        times = times[order.to_numpy()]
+    present_codes = np.flatnonzero(counts_by_code)
+    counts = counts_by_code[present_codes]
+    starts = np.cumsum(counts) - counts
+    firsts = pa.array(np.minimum.reduceat(times, starts)).cast(event_time.type).to_pylist()
+    lasts = pa.array(np.maximum.reduceat(times, starts)).cast(event_time.type).to_pylist()
+    parts = zip(present_codes.tolist(), starts.tolist(), counts.tolist(), firsts, lasts, strict=True)
+    for code, start, count, first, last in parts:
+        yield code, rows.slice(start, count), first, last

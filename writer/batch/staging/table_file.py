@@ -14,8 +14,8 @@ from writer.storage.damage import naming_damage
 # What Iceberg's clients write for a column whose name Iceberg reserves, and its name in files of headrace.
 NAMES_IN_ICEBERG = {"_partition": "_kafka_partition"}
 _PARQUET = "a Parquet file"
-_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-_OURS = {theirs: ours for ours, theirs in NAMES_IN_ICEBERG.items()}
+_PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+_HEADRACE_NAMES = {written: name for name, written in NAMES_IN_ICEBERG.items()}
 
 
 class TableFile:
@@ -26,7 +26,7 @@ class TableFile:
         self._path = path
         with naming_damage(path, _PARQUET):
             self._file = pq.ParquetFile(source)
-        self._theirs = {_OURS.get(name, name): name for name in self._file.schema_arrow.names}
+        self._written_names = {_HEADRACE_NAMES.get(name, name): name for name in self._file.schema_arrow.names}
 
     @property
     def metadata(self) -> pq.FileMetaData:
@@ -36,7 +36,7 @@ class TableFile:
     @property
     def names(self) -> list[str]:
         """Names of the columns."""
-        return list(self._theirs)
+        return list(self._written_names)
 
     def iter_batches(
         self, size: int, columns: Sequence[str] | None = None, row_groups: Sequence[int] | None = None
@@ -45,27 +45,28 @@ class TableFile:
 
         Raises FileDamaged, OSError.
         """
-        wanted = None if columns is None else [self._theirs[name] for name in columns]
-        batches = self._file.iter_batches(size, columns=wanted, row_groups=row_groups)
+        written_names = None if columns is None else [self._written_names[name] for name in columns]
+        batches = self._file.iter_batches(size, columns=written_names, row_groups=row_groups)
         while True:
             with naming_damage(self._path, _PARQUET):
                 batch = next(batches, None)
             if batch is None:
                 return
-            yield _without_views(batch.rename_columns([_OURS.get(name, name) for name in batch.schema.names]))
+            names = [_HEADRACE_NAMES.get(name, name) for name in batch.schema.names]
+            yield _without_views(batch.rename_columns(names))
 
 
 def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return texts and bytes in the types that headrace writes: delta-rs has views, which Arrow does not compare."""
-    for at, column in enumerate(batch.schema):
-        plain = _PLAIN.get(column.type)
-        if plain is not None:
-            batch = batch.set_column(at, column.with_type(plain), batch.column(at).cast(plain))
+    for position, field in enumerate(batch.schema):
+        plain_type = _PLAIN_TYPES.get(field.type)
+        if plain_type is not None:
+            batch = batch.set_column(position, field.with_type(plain_type), batch.column(position).cast(plain_type))
     return batch
 
 
 @contextmanager
-def opened(store: Store, path: str) -> Iterator[TableFile]:
+def open_parquet(store: Store, path: str) -> Iterator[TableFile]:
     """Open a file of a table, where it lies: in its place, or still staged. Raises OSError."""
     with open_file(store, path) as source:
         yield TableFile(source, f"{store.location}/{path}")
@@ -73,5 +74,5 @@ def opened(store: Store, path: str) -> Iterator[TableFile]:
 
 def read_footer(store: Store, path: str) -> pq.FileMetaData:
     """Return the footer of a file of a table. Raises FileDamaged, OSError."""
-    with opened(store, path) as file:
+    with open_parquet(store, path) as file:
         return file.metadata

@@ -163,7 +163,7 @@ class RowDeletion:
 
     def _rows(self, file: BucketFile) -> Iterator[pa.Table]:
         """Yield the rows of a file that are meant, if they say their offsets."""
-        with table_file.opened(self._table.store, file.path) as source:
+        with table_file.open_parquet(self._table.store, file.path) as source:
             if {*PLACE} <= {*source.names}:
                 names = [name for name in source.names if name in (*PLACE, *self._keys.columns)]
                 for batch in source.iter_batches(_ROWS_AT_ONCE, names, self._finder.groups(source.metadata)):
@@ -183,7 +183,7 @@ class RowDeletion:
 
     def _counted(self, file: BucketFile) -> int | None:
         """Count the rows of a file that are meant; None: by its statistics it has none."""
-        with table_file.opened(self._table.store, file.path) as source:
+        with table_file.open_parquet(self._table.store, file.path) as source:
             groups = self._finder.groups(source.metadata)
             if not groups:
                 return None
