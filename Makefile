@@ -32,7 +32,7 @@ check: $(READY)
 # Real broker, registry, Spark and table: contract and crash tests.
 slow: $(READY)
 	@$(BIN)/python -m tests.servers.network_hosts
-	$(BIN)/python -m tests.class_archive
+	$(BIN)/python -m tests.support.class_archive
 	$(BIN)/pytest -q -m $(SLOW) $(THREE) --durations 10
 
 # Seconds of each slow test for tests/seconds.json, on a quiet machine: all of them, or those of ONLY (tests/BUDGET.md).
@@ -89,7 +89,7 @@ test-long: $(READY)
 	@[ -z "$$(git status --porcelain -- . ':!tests/fault/outcomes*.json')" ] || \
 		{ echo "test-long: outcomes carry a commit, and this tree differs from it: commit or stash first" >&2; exit 1; }
 	@$(BIN)/python -m tests.servers.network_hosts
-	$(BIN)/python -m tests.class_archive
+	$(BIN)/python -m tests.support.class_archive
 	$(BIN)/python -m tests.fault.outcomes begin
 	$(BIN)/pytest -q -m sharded --hypothesis-profile long $(THREE) --durations 10 $(LONG) \
 		--splits $(SHARDS) --group $(SHARD) --durations-path tests/seconds.json

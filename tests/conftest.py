@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Protocol
 import hypothesis
 import pytest
 
-from tests import suites
+from tests.support import suites
 
 if TYPE_CHECKING:
     from tests.servers.objects import ObjectServer
-    from tests.writing import Site
+    from tests.support.writer_process import Site
 
 
 def pytest_configure() -> None:
@@ -184,7 +184,7 @@ def same_priority() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def documented_json(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hold all JSON that a command prints in this process against docs/json_keys.yaml."""
-    from tests import json_keys
+    from tests.support import json_keys
     from writer.output import tables
 
     write = tables._print_json
@@ -199,7 +199,7 @@ def documented_json(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def site(tmp_path: Path, bootstrap: str, registry_url: str) -> "Site":
     """A configuration, a lake and checkpoints of its own."""
-    from tests.writing import Site
+    from tests.support.writer_process import Site
 
     return Site(tmp_path, bootstrap, registry_url)
 

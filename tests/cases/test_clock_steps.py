@@ -20,10 +20,10 @@ from recovery.supervisor.driver_process import ConditionTimes
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
 from recovery.supervisor.recovery_actions import Refusal
 from recovery.supervisor.supervisor import Supervisor
-from tests.commits import LIMITS, NOON, account, facts as commit_facts
-from tests.looking import config
-from tests.reloading import EndlessPipeline, Query, SentEvents
-from tests.scaling import NOW, POLICY, batches, facts, pipeline
+from tests.support.autoscaler_facts import NOW, POLICY, batches, facts, pipeline
+from tests.support.commits import LIMITS, NOON, account, facts as commit_facts
+from tests.support.sample_records import config
+from tests.support.simulated_supervisor import EndlessPipeline, Query, SentEvents
 from writer.config.pipeline_sections import Commit, Seal
 from writer.driver.clock_steps import ClockComparison
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import oracle
-from tests.writing import Site, Writer
+from tests.support import oracle
+from tests.support.writer_process import Site, Writer
 
 COMPILER = shutil.which("cc")
 WITHIN_S = 90  # for two commits

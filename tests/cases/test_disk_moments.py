@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 
 from recovery.escalation.diagnosis import judged
 from recovery.escalation.levels import RecoveryLevel
-from tests.passing_disk import MOMENTS, on_a_disk
+from tests.support.small_disk import MOMENTS, on_a_disk
 from writer.core.errors import ConfigError, ExitCode, FileUnavailable, file_error, may_pass
 from writer.driver.restart_policy import causes
 from writer.storage.probe import StoreSilent
@@ -42,7 +42,7 @@ START = """
 import json, subprocess, sys
 from pathlib import Path
 import pyarrow as pa
-from tests.looking import config
+from tests.support.sample_records import config
 from writer.core.errors import exit_code
 from writer.driver.pipeline_start import probe_places
 from writer.table import locations

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from tests import oracle
 from tests.contract.test_surface_kafka import headrace, write
-from tests.writing import Site, Writer
+from tests.support import oracle
+from tests.support.writer_process import Site, Writer
 from writer.demo.devstack.events import SCHEMAS, encoder, generate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -17,7 +17,7 @@ import writer
 from bucketers import factory
 from bucketers.arrow import fields_of
 from bucketers.timestamps import UNITS, event_time, find_refusal
-from tests.looking import EVENT, NOW, config, records, value
+from tests.support.sample_records import EVENT, NOW, config, records, value
 from tests.unit.test_validate import found
 from writer.batch.bucketing import Clock
 from writer.cli.start.privacy import Release, planned_release

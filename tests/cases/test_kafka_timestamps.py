@@ -14,15 +14,15 @@ from hypothesis import example, given, settings, strategies as st
 from bucketers.timestamps import kafka_times
 from recovery.backfill.archive_source import _instants
 from recovery.backfill.kafka_fetch import _batch as fetched
-from tests import oracle
-from tests.carried import Driver, log
-from tests.contract.audits import audited, said
 from tests.contract.test_surface_kafka import headrace, write
-from tests.examples import share
-from tests.kafka_batches import Raw, Rec
-from tests.looking import NOW, event
 from tests.property.test_kafka_batches import read as read_natively
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.audits import audited, said
+from tests.support.example_counts import share
+from tests.support.kafka_batches import Raw, Rec
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, event
+from tests.support.writer_process import Site
 from writer.batch.lateness import Lateness, follow
 from writer.batch.staging.parquet_files import delta_statistics
 from writer.batch.task import _with_kafka_times

@@ -9,12 +9,12 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
-from tests import oracle
 from tests.cases.test_kafka_timestamps import expected
 from tests.contract.test_surface_kafka import headrace
-from tests.kafka_batches import Header, Raw, Rec
 from tests.servers.produce import produce
-from tests.writing import NOW, Site
+from tests.support import oracle
+from tests.support.kafka_batches import Header, Raw, Rec
+from tests.support.writer_process import NOW, Site
 from writer.config import loader
 from writer.web import live_records
 

@@ -21,10 +21,10 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from tests import hive
-from tests.contract.tables import P0, P1, batch, iceberg_table_of, opened
-from tests.looking import config
-from tests.opened import OPENED
+from tests.support import hive_readers
+from tests.support.sample_records import config
+from tests.support.table_formats import OPENED
+from tests.support.tables import P0, P1, batch, iceberg_table_of, opened
 from writer.batch.staging.bucket_folders import bucket_folder, folder_bytes_max, hive_folder, hive_value
 from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.core.files import StagedFile
@@ -186,7 +186,7 @@ def test_duckdb_finds_odd_values_of_a_parquet_tables_folders(tmp_path: Path) -> 
         folder = tmp_path / hive_folder("country", value)
         folder.mkdir()
         pq.write_table(pa.table({"id": [number]}), folder / "part.parquet")
-    assert sorted(hive.asked(str(tmp_path), "id, country")) == list(zip(count(), values))
+    assert sorted(hive_readers.asked(str(tmp_path), "id, country")) == list(zip(count(), values))
 
 
 @pytest.fixture

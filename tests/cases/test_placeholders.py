@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from bucketers.timestamps import event_time
-from tests.carried import Driver, log
-from tests.looking import EVENT, NOW, Schemas, value
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, Schemas, value
 from tests.unit.test_wire import EVERY, record, table
 from writer.avro.wire_format import CONFLUENT, refusals
 from writer.batch.bucketing import TimeRule, assign
@@ -102,7 +102,7 @@ def test_a_reason_names_what_made_the_unit() -> None:
 
 
 def test_what_a_batch_detected_is_remembered_with_the_batch(tmp_path: Path) -> None:
-    from tests.looking import config
+    from tests.support.sample_records import config
 
     settings = config(tmp_path)
     found = DetectedFormat("clicks", settings.pipelines["clicks"], settings.kafka)
@@ -137,7 +137,7 @@ def test_what_is_no_empty_value_still_needs_a_setting() -> None:
 
 
 def test_a_dead_letter_names_what_made_the_format(tmp_path: Path) -> None:
-    from tests.looking import config
+    from tests.support.sample_records import config
 
     (empty,) = refusals(table([(b"", {})]), CONFLUENT)
     assert empty.endswith("for the value is empty")

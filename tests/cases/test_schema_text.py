@@ -13,9 +13,9 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
-from tests.opened import OPENED
-from tests.schema_admission import GOOD, KEYS, TEXT, TEXTS, WIDER, Source, in_iceberg, start
-from tests.schema_texts import MILLIS, record
+from tests.support.schema_admission import GOOD, KEYS, TEXT, TEXTS, WIDER, Source, in_iceberg, start
+from tests.support.schema_texts import MILLIS, record
+from tests.support.table_formats import OPENED
 from writer.avro.fingerprint import crc_fingerprint, meaning
 from writer.avro.schema_plan import UNFORESEEN, RejectedSchema, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import CONFLUENT, header

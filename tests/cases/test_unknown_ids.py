@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from tests.looking import EVENT, Schemas as Registered
+from tests.support.sample_records import EVENT, Schemas as Registered
 from writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
 from writer.batch.record_columns import RecordColumns
 from writer.batch.task_report import Report

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests import oracle
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 GRACE_S = 12

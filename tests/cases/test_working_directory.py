@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from recovery.supervisor.driver_process import Driver, place
-from tests import oracle
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.writer_process import Site
 from writer.cli.main import main
 from writer.driver.spark import WORKER_ENVIRONMENT
 

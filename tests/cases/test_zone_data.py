@@ -17,9 +17,9 @@ from hypothesis import given, strategies as st
 
 import bucketers
 from bucketers.zone_data import ZoneData, find_differences, find_zone_data, install, read_zone_data
-from tests.carried import Driver, log
-from tests.looking import NOW, config, event
-from tests.zones import MEXICO, NEW, NO_SUMMER_TIME, OLD, SUMMER_TIME, tzif, write_zones, zone_data
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, config, event
+from tests.support.time_zones import MEXICO, NEW, NO_SUMMER_TIME, OLD, SUMMER_TIME, tzif, write_zones, zone_data
 from writer.batch.record_steps import RecordSteps
 from writer.config.pipeline import zones_of
 from writer.core.text import describe_entry

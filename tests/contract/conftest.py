@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bucketed import Lake
-from tests.encrypting import SECRET
 from tests.servers.csfle import CsfleRegistry, serving
+from tests.support.bucket_lake import Lake
+from tests.support.field_encryption import SECRET
 
 
 @pytest.fixture(params=["delta", "parquet", "iceberg"])

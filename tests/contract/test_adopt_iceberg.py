@@ -29,11 +29,11 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 from pyiceberg.transforms import HourTransform, IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType, TimeType
 
-from tests.carried import Driver, configured, log
 from tests.contract.test_adopt_table import old_rows
 from tests.contract.test_compact import compactor
-from tests.effects import Died, dying
-from tests.looking import NOW, event
+from tests.support.effect_failures import Died, dying
+from tests.support.local_driver import Driver, configured, log
+from tests.support.sample_records import NOW, event
 from writer.audit.audit import audit
 from writer.cli.write.table_adopt import run_adopt
 from writer.core.errors import ConfigError

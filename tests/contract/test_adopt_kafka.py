@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
-from tests import oracle
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.writer_process import Site
 from writer.cli.main import app
 from writer.clients.kafka import Cluster
 from writer.core.errors import HeadraceError

@@ -13,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 import bucketers
-from tests.carried import Driver, log
-from tests.looking import NOW, config, event
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, config, event
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.write import table_accept, table_adopt

@@ -3,8 +3,8 @@
 import pytest
 from deltalake import DeltaTable
 
-from tests.carried import Driver, log
-from tests.looking import NOW, event
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, event
 from writer.core.offsets import TopicPartition
 from writer.table.kafka_timestamps import read_kafka_timestamps
 

@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from tests.carried import Died, Driver, log
-from tests.contract.audits import OLD, P0, audited, driver, form, mixed, said
-from tests.looking import GAP_FACTS, NOW, event
+from tests.support.audits import OLD, P0, audited, driver, form, mixed, said
+from tests.support.local_driver import Died, Driver, log
+from tests.support.sample_records import GAP_FACTS, NOW, event
 from writer.cli.main import app
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.dead_letters import Selection

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.carried import Driver, log
-from tests.contract.audits import audited, driver, form, mixed, said
-from tests.looking import NOW, event
+from tests.support.audits import audited, driver, form, mixed, said
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, event
 from writer.core.errors import HeadraceError
 from writer.table.log.operations import Closing
 

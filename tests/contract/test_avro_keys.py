@@ -14,12 +14,12 @@ from fastavro import parse_schema, schemaless_writer
 from pydantic import ValidationError
 from rich.console import Console
 
-from tests import oracle
-from tests.carried import Driver, log
 from tests.contract.test_compact import compactor
 from tests.contract.test_record_columns import adds_up, started
-from tests.looking import EVENT, NOW, Schemas, event
-from tests.skipped import filled, skipped
+from tests.support import oracle
+from tests.support.backfill_gaps import filled, skipped
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, Schemas, event
 from writer.audit.audit import audit
 from writer.avro.fingerprint import crc_fingerprint, meaning
 from writer.avro.wire_format import CONFLUENT, Wire

@@ -15,11 +15,11 @@ import pytest
 
 from recovery.backfill.archive_files import files, partitions
 from recovery.backfill.source import SourceFailed
-from tests import oracle
-from tests.carried import Driver, log
-from tests.contract.gaps import driver, headrace
-from tests.looking import EVENT, NOW, event
-from tests.skipped import Silent, archived, at_of, check, decoded, filled, only, skipped, values
+from tests.support import oracle
+from tests.support.backfill_gaps import Silent, archived, at_of, check, decoded, filled, only, skipped, values
+from tests.support.gap_table import driver, headrace
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, event
 from writer.audit.audit import audit
 from writer.core.errors import ConfigError
 from writer.storage.locations import store_at
@@ -122,8 +122,8 @@ def test_an_archive_whose_column_is_another_type_is_a_sentence_and_nothing_is_co
 KILLED = """
 import sys
 from pathlib import Path
-from tests.carried import Driver
-from tests.skipped import filled
+from tests.support.local_driver import Driver
+from tests.support.backfill_gaps import filled
 filled(Driver(Path(sys.argv[1]), sys.argv[2]), Path(sys.argv[1]) / "archive", rows_max=30)
 """
 

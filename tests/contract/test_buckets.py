@@ -11,8 +11,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from tests.sealed import DAY, SealedLake
 from tests.servers.scripted import Reply, scripted
+from tests.support.sealed_lake import DAY, SealedLake
 from writer.cli.main import app
 from writer.sealing.bucket_grid import BucketOverview
 from writer.sealing.sealer import Sealer

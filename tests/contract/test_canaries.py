@@ -9,8 +9,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.canaries import BY_RECORD, NATIVE, NEEDLES, SHOWN, STEM, TEXTS, Hit, files, forms, search, spread, unpacked
-from tests.canary_life import keys, lived, opened
+from tests.support.canaries import (
+    BY_RECORD,
+    NATIVE,
+    NEEDLES,
+    SHOWN,
+    STEM,
+    TEXTS,
+    Hit,
+    files,
+    forms,
+    search,
+    spread,
+    unpacked,
+)
+from tests.support.canary_table import keys, lived, opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 FORMATS = ["delta", "parquet", "iceberg"]

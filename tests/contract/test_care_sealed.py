@@ -8,8 +8,8 @@ import pytest
 from deltalake import write_deltalake
 
 import bucketers
-from tests.carried import Driver, log
-from tests.looking import NOW, config, event
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, config, event
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows, table_adopt
 from writer.driver.sealing.rounds import Rounds

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, QueryBuilder
 
-from tests import oracle
-from tests.opened import delta_table
+from tests.support import oracle
+from tests.support.table_formats import delta_table
 from writer.batch.staging.parquet_files import delta_statistics, parquet_writer
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile

@@ -21,9 +21,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from typer.testing import CliRunner
 
-from tests import hive, oracle
-from tests.carried import Driver, log
-from tests.looking import EVENT, NOW, value
+from tests.support import hive_readers, oracle
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, value
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.write import compact
@@ -111,7 +111,7 @@ def test_readers_of_the_files_see_what_readers_of_the_log_see(driver: Driver, fo
     lake = Path(driver.lake)
     oracle.check_exactly(lake, {("clicks", 1, 0): range(60)})
     if form == "parquet":
-        assert hive.asked(driver.lake, "count(*)") == [(60,)]
+        assert hive_readers.asked(driver.lake, "count(*)") == [(60,)]
 
 
 def test_a_repeated_key_is_taken_out_once_the_bucket_is_closed_and_the_account_knows(tmp_path: Path, form: str) -> None:

@@ -16,9 +16,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.carried import Driver, log
-from tests.looking import EVENT, NOW, WIDER, event, value
-from tests.skipped import archived, skipped, values
+from tests.support.backfill_gaps import archived, skipped, values
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, WIDER, event, value
 from writer.cli.main import app
 from writer.output.confirmation import confirm
 

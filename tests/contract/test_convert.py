@@ -18,14 +18,14 @@ from deltalake.exceptions import CommitFailedError
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
-from tests import oracle
-from tests.carried import Died as DriverDied, Driver, configured, log
 from tests.contract.test_replay import FUTURE, KNOWING, mixed
 from tests.contract.test_rewind import Cluster, back
-from tests.effects import Died, dying
-from tests.looking import NOW, WIDER, event, value
 from tests.servers.objects import ObjectServer
-from tests.skipped import archived, filled, skipped
+from tests.support import oracle
+from tests.support.backfill_gaps import archived, filled, skipped
+from tests.support.effect_failures import Died, dying
+from tests.support.local_driver import Died as DriverDied, Driver, configured, log
+from tests.support.sample_records import NOW, WIDER, event, value
 from writer.audit.audit import audit
 from writer.cli.table.convert import run_convert
 from writer.cli.write.seal import SealRequest, seal_table

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import oracle
-from tests.effects import Died, dying
-from tests.looking import NOW
+from tests.support import oracle
+from tests.support.effect_failures import Died, dying
+from tests.support.sample_records import NOW
 from tests.unit.test_targets import PART, Started
 from writer.cli.table.convert import run_convert
 from writer.config.pipelines import Config

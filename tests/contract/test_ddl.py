@@ -8,7 +8,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from tests.sealed import DAY, SealedLake
+from tests.support.sealed_lake import DAY, SealedLake
 from writer.cli.read.ddl import run_ddl
 from writer.config.table_sections import Catalog
 from writer.core.errors import ConfigError

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.carried import Driver, log
-from tests.looking import EVENT, NOW, value
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, value
 from writer.audit.audit import audit
 from writer.cli.write import compact
 from writer.driver.sealing.steps import beside_seals, seal_due

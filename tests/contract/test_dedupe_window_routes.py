@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.carried import log
 from tests.contract.test_dedupe_window import BASE, MUCH_LATER, WINDOW, bucket
-from tests.looking import EVENT, NOW, Schemas, config, value
+from tests.support.local_driver import log
+from tests.support.sample_records import EVENT, NOW, Schemas, config, value
 from writer.audit.audit import audit
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.dead_letters import DEAD_LETTERS

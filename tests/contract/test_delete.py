@@ -11,8 +11,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.carried import Driver, log
-from tests.looking import EVENT, NOW, Schemas, event
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, Schemas, event
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.write import delete_rows

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from tests.carried import Driver, log
-from tests.looking import EVENT, NOW, Schemas, value
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, Schemas, value
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.demo import verification

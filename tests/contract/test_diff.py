@@ -13,9 +13,9 @@ from hypothesis import given, strategies as st
 from pyiceberg.expressions import EqualTo
 from typer.testing import CliRunner
 
-from tests.carried import Driver, configured, log
-from tests.contract.tables import iceberg_table_of
-from tests.looking import NOW, event
+from tests.support.local_driver import Driver, configured, log
+from tests.support.sample_records import NOW, event
+from tests.support.tables import iceberg_table_of
 from writer.audit.comparison import different
 from writer.cli.main import app
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from recovery.backfill import source_factory
 from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.loop import BackfillRequest, fill
-from tests.carried import Died, Driver, log
-from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, value
-from tests.skipped import Silent, skipped
+from tests.support.backfill_gaps import Silent, skipped
+from tests.support.local_driver import Died, Driver, log
+from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, value
 from writer.audit.audit import audit
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS

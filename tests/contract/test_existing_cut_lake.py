@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.existing import FIXTURES, table_of, unpack
+from tests.support.fixture_lakes import FIXTURES, table_of, unpack
 from writer.cli.main import app
 from writer.config.loader import load
 from writer.core.offsets import LogMark, OffsetRange, TopicPartition

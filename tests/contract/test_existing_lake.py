@@ -11,12 +11,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests import oracle
-from tests.carried import Driver, log
 from tests.contract.test_dedupe_window_routes import Routed
-from tests.existing import FIXTURES, Facts, archives, kinds_of, lake_facts, table_of, unpack
 from tests.fixtures.make_lake import TAGGED
-from tests.looking import EVENT, NOW, Schemas, event, value
+from tests.support import oracle
+from tests.support.fixture_lakes import FIXTURES, Facts, archives, kinds_of, lake_facts, table_of, unpack
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, Schemas, event, value
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.table.convert import run_convert

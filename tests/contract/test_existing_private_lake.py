@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.carried import Driver, log
-from tests.existing import FIXTURES, table_of, unpack
 from tests.fixtures.make_privacy_lake import BARE, TAGGED, row
-from tests.looking import Schemas, value
+from tests.support.fixture_lakes import FIXTURES, table_of, unpack
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import Schemas, value
 from writer.avro.union_members import TABLE, union_members
 from writer.config.loader import load
 from writer.core.errors import ConfigError

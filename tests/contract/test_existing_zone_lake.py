@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.carried import Driver
-from tests.existing import FIXTURES, kinds_of, table_of, unpack
-from tests.looking import EVENT, Schemas
-from tests.zones import MEXICO, NEW
+from tests.support.fixture_lakes import FIXTURES, kinds_of, table_of, unpack
+from tests.support.local_driver import Driver
+from tests.support.sample_records import EVENT, Schemas
+from tests.support.time_zones import MEXICO, NEW
 from writer.config.loader import load
 
 

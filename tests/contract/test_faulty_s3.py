@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.commits import PARTS, Lake
 from tests.servers.faulty import (
     DENIED,
     LOST,
@@ -25,6 +24,7 @@ from tests.servers.faulty import (
     proxy,
 )  # fmt: skip
 from tests.servers.objects import SECRET, ObjectServer, moto
+from tests.support.commits import PARTS, Lake
 from writer.batch.staging.parquet_files import Destination
 from writer.core.files import BucketFile
 from writer.storage.base import NotExclusive, OutcomeUnknown, S3Settings, Store, StoreError, Unanswered

@@ -13,12 +13,12 @@ import pytest
 from recovery.backfill import source_factory
 from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.loop import BackfillRequest, fill
-from tests.carried import Driver, log
 from tests.contract.test_privacy import hashed, ring_at
-from tests.encrypting import SECRET, Producer, rule
-from tests.looking import NOW, TIME, config, value
 from tests.servers.csfle import CsfleRegistry, serving
-from tests.skipped import Silent, skipped
+from tests.support.backfill_gaps import Silent, skipped
+from tests.support.field_encryption import SECRET, Producer, rule
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, TIME, config, value
 from writer.avro.schema_plan import PROVENANCE
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.carried import log
 from tests.contract.test_field_decryption import CLEAR, EVENT, emails, event, letters, started
 from tests.contract.test_privacy import hashed
-from tests.encrypting import Producer, rule
-from tests.looking import NOW, config, value
 from tests.servers.csfle import CsfleRegistry
+from tests.support.field_encryption import Producer, rule
+from tests.support.local_driver import log
+from tests.support.sample_records import NOW, config, value
 from writer.avro.wire_format import Wire
 from writer.core.errors import ConfigError
 from writer.preflight import source_checks

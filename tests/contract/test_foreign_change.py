@@ -11,10 +11,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from recovery.cli import rewind
 from recovery.rewind.execute import RewindExecution
-from tests.carried import Driver, log
-from tests.contract.audits import P0, audited, mixed, said
 from tests.contract.test_rewind import Cluster
-from tests.looking import NOW
+from tests.support.audits import P0, audited, mixed, said
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW
 from writer.audit.audit import audit
 from writer.cli.read.audit import run_audit as audit_verb
 from writer.cli.write import table_accept

@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 from pyiceberg.io import InputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from tests.carried import Driver
 from tests.contract.test_compact import carry, compacted, filled
 from tests.contract.test_iceberg import in_its_catalog
 from tests.contract.test_iceberg_transactions import upsert
+from tests.support.local_driver import Driver
 from writer.audit.audit import audit
 from writer.core.errors import HeadraceError
 from writer.storage.damage import FileDamaged, naming_damage

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.carried import Driver, log
-from tests.contract.gaps import driver, headrace
-from tests.looking import NOW, event
-from tests.skipped import archived, check, filled, only, skipped, values
+from tests.support.backfill_gaps import archived, check, filled, only, skipped, values
+from tests.support.gap_table import driver, headrace
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, event
 from tests.unit.test_standing import Cluster
 from writer.audit.audit import audit
 from writer.core.errors import Fenced, LogChanged

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.sealed import SealedLake
 from tests.servers.scripted import Asked, Reply, scripted
+from tests.support.sealed_lake import SealedLake
 from tests.unit.test_hook_servers import Overlord
 from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import HookDispatcher, deliveries, hook_health

@@ -18,13 +18,13 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
 
-from tests import oracle
-from tests.carried import Driver, log
-from tests.contract.tables import COLUMNS, P0, batch, begun, iceberg_table_of, made, rows, written
 from tests.contract.test_adopt_iceberg import rows_deleted
 from tests.contract.test_compact import HOUR as HOUR_OF_EVENTS, carry, close, compacted, filled
-from tests.looking import EVENT, NOW, Schemas, value
-from tests.opened import iceberg_table, in_catalog
+from tests.support import oracle
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, Schemas, value
+from tests.support.table_formats import iceberg_table, in_catalog
+from tests.support.tables import COLUMNS, P0, batch, begun, iceberg_table_of, made, rows, written
 from writer.audit.audit import audit
 from writer.config.pipeline_sections import Dedupe
 from writer.core.errors import ConfigError

@@ -13,12 +13,12 @@ from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, FileFormat
 from pyiceberg.table import Table
 
 from recovery.rewind.execute import RewindExecution
-from tests.carried import Driver
 from tests.contract.test_adopt_iceberg import rows_deleted
 from tests.contract.test_compact import carry, filled
 from tests.contract.test_iceberg import in_its_catalog, overwritten
 from tests.contract.test_rewind import Cluster
-from tests.looking import NOW
+from tests.support.local_driver import Driver
+from tests.support.sample_records import NOW
 from writer.audit.audit import audit
 from writer.table.log.foreign_writes import ForeignChange, LiveDeleteFiles
 from writer.table.log.operations import Rewrite, Takeover

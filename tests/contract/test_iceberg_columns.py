@@ -13,11 +13,11 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
-from tests.carried import Driver, configured, log
 from tests.contract.test_foreign_change import back
 from tests.contract.test_rewind import Cluster
-from tests.looking import NOW, TIME, Schemas, value
-from tests.opened import iceberg_table
+from tests.support.local_driver import Driver, configured, log
+from tests.support.sample_records import NOW, TIME, Schemas, value
+from tests.support.table_formats import iceberg_table
 from writer.audit.audit import audit
 from writer.cli.table.convert import run_convert
 from writer.cli.write import delete_rows

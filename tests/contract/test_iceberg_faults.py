@@ -14,10 +14,10 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 
-from tests.contract.tables import COLUMNS, P0, batch, begun, made, rows, written
-from tests.effects import Died, dying
-from tests.opened import iceberg_table, in_catalog
-from tests.racing import FAULTS, fail
+from tests.support.catalog_faults import FAULTS, fail
+from tests.support.effect_failures import Died, dying
+from tests.support.table_formats import iceberg_table, in_catalog
+from tests.support.tables import COLUMNS, P0, batch, begun, made, rows, written
 from writer.core.files import StagedFile
 from writer.table.factory import table_at
 from writer.table.iceberg.catalog import catalog_client
@@ -158,7 +158,8 @@ def test_a_start_that_dies_while_it_makes_the_table_is_followed_by_one_that_make
 @pytest.mark.parametrize("commits", [20, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, commits: int) -> None:
     begun(table)
-    code = "import sys; from tests.opened import iceberg_table; from tests.racing import race\n"
+    code = "import sys; from tests.support.table_formats import iceberg_table\n"
+    code += "from tests.support.catalog_faults import race\n"
     code += "place, versions, number = sys.argv[1:]; print(race(iceberg_table(place, 'events'), int(versions), number))"
     command = [sys.executable, "-c", code, table.location, str(commits)]
     racing = [

@@ -14,11 +14,11 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.table import Table
 
-from tests.contract.tables import COLUMNS, P0, batch, begun, written
-from tests.effects import Died, dying
-from tests.opened import in_catalog
-from tests.racing import TWICE, fail
 from tests.servers.objects import ObjectServer
+from tests.support.catalog_faults import TWICE, fail
+from tests.support.effect_failures import Died, dying
+from tests.support.table_formats import in_catalog
+from tests.support.tables import COLUMNS, P0, batch, begun, written
 from writer.config.table_sections import Catalog
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import Fenced
@@ -87,7 +87,7 @@ def test_what_a_table_promises_holds_where_glue_knows_it(
 @pytest.mark.parametrize("commits", [5, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, on_s3: ObjectServer, commits: int) -> None:
     begun(table)
-    code = f"import sys; from {__name__} import opened; from tests.racing import race\n"
+    code = f"import sys; from {__name__} import opened; from tests.support.catalog_faults import race\n"
     code += "print(race(opened(*sys.argv[1:3]), int(sys.argv[3]), sys.argv[4]))"
     command = [sys.executable, "-c", code, on_s3.url, table.location, str(commits)]
     racing = [

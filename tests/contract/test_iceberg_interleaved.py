@@ -9,8 +9,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.types import StringType
 
-from tests.contract.tables import P0, batch, begun, iceberg_table_of, made, rows, written
-from tests.opened import iceberg_table, in_catalog
+from tests.support.table_formats import iceberg_table, in_catalog
+from tests.support.tables import P0, batch, begun, iceberg_table_of, made, rows, written
 from writer.core.files import StagedFile
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.table import PipelineTable

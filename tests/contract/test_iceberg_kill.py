@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.tables import P0, batch, begun, iceberg_table_of, made, rows, written
-from tests.dying import HOUR, OPERATIONS, killed
-from tests.opened import iceberg_table
+from tests.support.killed_process import HOUR, OPERATIONS, killed
+from tests.support.table_formats import iceberg_table
+from tests.support.tables import P0, batch, begun, iceberg_table_of, made, rows, written
 from writer.table.table import PipelineTable
 
 EFFECTS_MIN = {

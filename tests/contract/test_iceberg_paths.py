@@ -10,14 +10,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 import bucketers
-from tests.carried import Driver, configured, log
 from tests.contract.test_adopt_iceberg import BY_HOUR, COLUMNS, START
 from tests.contract.test_adopt_table import old_rows
 from tests.contract.test_compact import compactor
 from tests.contract.test_foreign_change import back
 from tests.contract.test_rewind import Cluster
-from tests.looking import NOW, event
 from tests.servers.objects import ObjectServer
+from tests.support.local_driver import Driver, configured, log
+from tests.support.sample_records import NOW, event
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.cli.write.table_adopt import run_adopt

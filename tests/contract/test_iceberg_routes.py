@@ -19,10 +19,10 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from typer.testing import CliRunner
 
-from tests import oracle
 from tests.contract.test_iceberg_faults import effects
-from tests.effects import Died
-from tests.racing import FAULTS, fail
+from tests.support import oracle
+from tests.support.catalog_faults import FAULTS, fail
+from tests.support.effect_failures import Died
 from tests.unit.test_targets import BY_HEADER, PART, Started, behind
 from writer.cli.main import app
 from writer.config.pipelines import Config

@@ -14,11 +14,11 @@ from pyiceberg.expressions import AlwaysTrue, EqualTo, GreaterThanOrEqual, In
 from pyiceberg.table import Table, Transaction
 from pyiceberg.types import LongType
 
-from tests.carried import Driver
 from tests.contract.test_compact import carry, filled
 from tests.contract.test_foreign_change import back
 from tests.contract.test_iceberg import in_its_catalog
-from tests.examples import share
+from tests.support.example_counts import share
+from tests.support.local_driver import Driver
 from writer.audit.audit import audit
 from writer.table.log.foreign_writes import ForeignChange
 

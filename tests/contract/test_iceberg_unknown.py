@@ -13,14 +13,14 @@ from deltalake import write_deltalake
 from pyiceberg.catalog import Catalog
 from requests.exceptions import ConnectionError as Broken
 
-from tests.carried import Driver, configured, log
-from tests.contract.tables import P0, batch, begun, iceberg_table_of, made, rows, written
 from tests.contract.test_adopt_iceberg import START, adopted, foreign, theirs
 from tests.contract.test_compact import carry, compacted, filled
 from tests.contract.test_vacuum import later
-from tests.looking import event
-from tests.opened import iceberg_table, in_catalog
-from tests.racing import FAULTS, fail
+from tests.support.catalog_faults import FAULTS, fail
+from tests.support.local_driver import Driver, configured, log
+from tests.support.sample_records import event
+from tests.support.table_formats import iceberg_table, in_catalog
+from tests.support.tables import P0, batch, begun, iceberg_table_of, made, rows, written
 from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.carried import Driver, log
 from tests.contract.test_audit import audited, said
-from tests.looking import NOW, event
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, event
 from writer.sealing.rules import SealNow
 from writer.sealing.sealer import Sealer
 from writer.status.model import Totals

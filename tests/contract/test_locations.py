@@ -16,12 +16,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.carried import Driver, log
-from tests.contract.tables import LOGS
 from tests.contract.test_compact import filled, offsets
-from tests.looking import config as one_pipeline, event, tree
-from tests.opened import OPENED
 from tests.servers.objects import ObjectServer
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import config as one_pipeline, event, tree
+from tests.support.table_formats import OPENED
+from tests.support.tables import LOGS
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.clients import notifications

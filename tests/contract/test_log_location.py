@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests import oracle
-from tests.carried import Driver, configured, log
 from tests.contract.test_compact import carry, close, compacted, filled, offsets
 from tests.contract.test_iceberg_routes import applied, started
 from tests.contract.test_vacuum import later
-from tests.looking import NOW, event
+from tests.support import oracle
+from tests.support.local_driver import Driver, configured, log
+from tests.support.sample_records import NOW, event
 from tests.unit.test_targets import hold
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows

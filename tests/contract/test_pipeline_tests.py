@@ -14,7 +14,7 @@ import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tests.looking import EVENT, WIDER
+from tests.support.sample_records import EVENT, WIDER
 from writer.cli.main import app
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from recovery.backfill import archive_source
 from recovery.backfill.chunk_commit import BackfilledTable
-from tests.carried import Driver, log
-from tests.looking import EVENT, NOW, Schemas, config, value
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, Schemas, config, value
 from writer.avro.schema_plan import PROVENANCE, RejectedSchema
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.cli.main import app

@@ -13,10 +13,10 @@ from recovery.backfill import source_factory
 from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.loop import BackfillRequest, fill
 from recovery.backfill.source import SourceFailed
-from tests.carried import Driver, log
 from tests.contract.test_privacy import PRIVACY, TAGGED, event, hashed, ids_of, in_file, ring_at, started
-from tests.looking import NOW, WIDER, Schemas, value
-from tests.skipped import Silent, skipped
+from tests.support.backfill_gaps import Silent, skipped
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, WIDER, Schemas, value
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.read import dlq

@@ -12,11 +12,11 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 from typer.testing import CliRunner
 
-from tests import oracle
-from tests.carried import Driver
-from tests.effects import Died, dying
-from tests.looking import GAP_FACTS
-from tests.shadowing import FORMS, Lake, contents, names, shadowed, writer_fixture  # noqa: F401 - a fixture
+from tests.support import oracle
+from tests.support.effect_failures import Died, dying
+from tests.support.local_driver import Driver
+from tests.support.sample_records import GAP_FACTS
+from tests.support.shadow_lake import FORMS, Lake, contents, names, shadowed, writer_fixture  # noqa: F401 - a fixture
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.config.loader import load

@@ -7,9 +7,9 @@ from uuid import uuid4
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from tests.carried import Driver
 from tests.servers.objects import ObjectServer
-from tests.shadowing import Lake, shadowed, writer_fixture  # noqa: F401 - a fixture
+from tests.support.local_driver import Driver
+from tests.support.shadow_lake import Lake, shadowed, writer_fixture  # noqa: F401 - a fixture
 from writer.audit.audit import audit
 from writer.config.loader import load
 from writer.config.pipelines import Config

@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 from recovery.backfill import source_factory
 from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.loop import BackfillRequest, fill
-from tests import canaries
-from tests.carried import Driver, log
 from tests.contract.test_privacy import hashed, in_file, started
-from tests.dying import killed_in
-from tests.looking import EVENT, NOW, Schemas, value
-from tests.reprocessing import BERLIN, reprocessed
-from tests.skipped import Silent, skipped
+from tests.support import canaries
+from tests.support.backfill_gaps import Silent, skipped
+from tests.support.killed_process import killed_in
+from tests.support.local_driver import Driver, log
+from tests.support.reprocess_lake import BERLIN, reprocessed
+from tests.support.sample_records import EVENT, NOW, Schemas, value
 from writer.cli.start.privacy import privacy
 from writer.cli.table.convert import run_convert
 from writer.cli.table.shadow import shadow_writer

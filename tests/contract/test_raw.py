@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from recovery.rewind.execute import RewindExecution
-from tests import oracle
-from tests.carried import Died, Driver, configured, log
-from tests.contract.audits import OLD, audited, said
 from tests.contract.test_rewind import Cluster
-from tests.looking import NOW, event
-from tests.process import run_killed
+from tests.support import oracle
+from tests.support.audits import OLD, audited, said
+from tests.support.local_driver import Died, Driver, configured, log
+from tests.support.process import run_killed
+from tests.support.sample_records import NOW, event
 from writer.cli.table.convert import run_convert
 from writer.cli.write import delete_rows
 from writer.cli.write.retention import run_retention

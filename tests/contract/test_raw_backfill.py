@@ -10,11 +10,11 @@ from recovery.backfill import source_factory
 from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.loop import BackfillRequest, Outcome, fill
 from recovery.backfill.source import SourceFailed
-from tests.carried import Driver, log
-from tests.contract.audits import audited, said
 from tests.contract.test_raw import DAY, HEADERS, KEYS, VALUES, carried, kept, made
-from tests.looking import NOW, event
-from tests.skipped import Silent, skipped
+from tests.support.audits import audited, said
+from tests.support.backfill_gaps import Silent, skipped
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, event
 from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from tests import oracle
-from tests.carried import Driver, log
 from tests.contract.test_compact import compactor
-from tests.looking import NOW, event
-from tests.skipped import filled, skipped
+from tests.support import oracle
+from tests.support.backfill_gaps import filled, skipped
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, event
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.maintenance.compaction import here

@@ -7,9 +7,9 @@ import pytest
 
 from recovery.escalation.levels import RecoveryLevel
 from recovery.supervisor.recovery_actions import Refusal, actions
-from tests import oracle
-from tests.carried import Driver, log
-from tests.looking import event
+from tests.support import oracle
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import event
 from tests.unit.test_standing import Cluster
 from writer.clients.kafka import Topic
 from writer.core.errors import Fenced

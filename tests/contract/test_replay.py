@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from tests import oracle
-from tests.carried import Died, Driver, log
-from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, value
-from tests.process import run_killed
+from tests.support import oracle
+from tests.support.local_driver import Died, Driver, log
+from tests.support.process import run_killed
+from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, value
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.core.errors import HeadraceError
@@ -216,7 +216,7 @@ class Undone:
 KILLED = """
 import sys
 from pathlib import Path
-from tests.carried import Driver
+from tests.support.local_driver import Driver
 from tests.contract.test_replay import ALL, KNOWING, NOW
 from writer.maintenance.replay import Replaying
 Replaying("clicks", Driver(Path(sys.argv[1]), sys.argv[2]).config, KNOWING).run(ALL, NOW)

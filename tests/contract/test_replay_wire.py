@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from tests import oracle
-from tests.carried import Driver, log
-from tests.looking import EVENT, NOW, WIDER, Schemas, config
+from tests.support import oracle
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config
 from writer.audit.audit import audit
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.wire_format import Wire

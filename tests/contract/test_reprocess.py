@@ -14,12 +14,11 @@ from typer.testing import CliRunner
 
 from recovery.reprocess.sources import SourceChoice
 from recovery.rewind.execute import RewindExecution
-from tests.carried import Driver, log
 from tests.contract.test_adopt_iceberg import rows_deleted
 from tests.contract.test_iceberg import in_its_catalog
 from tests.contract.test_rewind import Cluster as Ends
-from tests.looking import EVENT, NOW, WIDER, Schemas, event, value
-from tests.reprocessing import (
+from tests.support.local_driver import Driver, log
+from tests.support.reprocess_lake import (
     BERLIN,
     HOUR,
     ONE,
@@ -38,6 +37,7 @@ from tests.reprocessing import (
     reprocessed,
     rows,
 )
+from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
 from writer.cli.main import app
 from writer.clients.kafka import Cluster
 from writer.core.errors import ConfigError, LimitReached

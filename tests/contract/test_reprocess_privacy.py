@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.carried import Driver, log
 from tests.contract.test_field_decryption import EVENT, event, started
 from tests.contract.test_privacy import hashed, ring_at
-from tests.encrypting import Producer, rule
-from tests.reprocessing import BERLIN, check_sound, reprocessed, rows
 from tests.servers.csfle import CsfleRegistry
+from tests.support.field_encryption import Producer, rule
+from tests.support.local_driver import Driver, log
+from tests.support.reprocess_lake import BERLIN, check_sound, reprocessed, rows
 from writer.privacy.encryption import decrypted
 from writer.privacy.keyring import read_keyring
 

@@ -9,11 +9,10 @@ import pytest
 from deltalake import DeltaTable
 
 from recovery.reprocess.sources import SourceChoice
-from tests.carried import Driver, log
-from tests.contract.audits import audited, said
-from tests.effects import Died, dying
-from tests.looking import NOW
-from tests.reprocessing import (
+from tests.support.audits import audited, said
+from tests.support.effect_failures import Died, dying
+from tests.support.local_driver import Driver, log
+from tests.support.reprocess_lake import (
     BERLIN,
     ONE,
     Between,
@@ -31,6 +30,7 @@ from tests.reprocessing import (
     reprocessed,
     rows,
 )
+from tests.support.sample_records import NOW
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.maintenance.compaction import Compactor, here

@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.effects import Died
-from tests.reprocessing import BERLIN, ONE, Between, check_like, delete, history, made, reprocessed, rows
 from tests.servers.objects import ObjectServer
+from tests.support.effect_failures import Died
+from tests.support.reprocess_lake import BERLIN, ONE, Between, check_like, delete, history, made, reprocessed, rows
 
 
 def check_reprocess(root: Path, form: str, **place: Any) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import bucketers
-from tests.carried import Driver, log
-from tests.looking import NOW, event
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, event
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.config.pipeline import Pipeline

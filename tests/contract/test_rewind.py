@@ -14,8 +14,8 @@ import typer
 
 from recovery.cli import rewind
 from recovery.rewind.execute import RewindExecution
-from tests.carried import Driver, log
-from tests.looking import GAP_FACTS, NOW, event
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import GAP_FACTS, NOW, event
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.clients.kafka import Topic

@@ -8,8 +8,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from tests.contract.tables import P0, add, batch, begun, delta, location, made, opened, rows, table, written
-from tests.opened import OPENED
+from tests.support.table_formats import OPENED
+from tests.support.tables import P0, add, batch, begun, delta, location, made, opened, rows, table, written
 from writer.core.files import BucketFile, StagedFile
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
 from writer.table.log.operations import Rewrite, Takeover

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.process import say
-from tests.writing import Site
+from tests.support.process import say
+from tests.support.writer_process import Site
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.process import say
-from tests.writing import Site
+from tests.support.process import say
+from tests.support.writer_process import Site
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

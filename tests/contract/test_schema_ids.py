@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tests import oracle
-from tests.carried import Driver, log
-from tests.looking import EVENT, NOW, WIDER, Schemas, event, records, value
-from tests.skipped import archived, filled, only, skipped
+from tests.support import oracle
+from tests.support.backfill_gaps import archived, filled, only, skipped
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, records, value
 from tests.unit.test_standing import Cluster
 from writer.audit.audit import audit
 from writer.avro.fingerprint import meaning

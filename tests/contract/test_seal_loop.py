@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.bucketed import MINUTE, NOON, PARTS, Lake, SilentTopics
+from tests.support.bucket_lake import MINUTE, NOON, PARTS, Lake, SilentTopics
 from writer.clients.kafka import BrokerUnreachable
 from writer.driver.sealing.rounds import Rounds
 from writer.driver.sealing.steps import Closer, seal_due

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.bucketed import HOUR, NOON, Lake, label
+from tests.support.bucket_lake import HOUR, NOON, Lake, label
 from writer.cli.write.seal import SealRequest, SealResult, seal_table
 from writer.core.errors import ConfigError, HeadraceError
 from writer.sealing.unsealed import INDEX

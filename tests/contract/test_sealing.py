@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.bucketed import HOUR, MINUTE, NOON, PARTS, Lake, SilentTopics, label
-from tests.looking import GAP_FACTS
+from tests.support.bucket_lake import HOUR, MINUTE, NOON, PARTS, Lake, SilentTopics, label
+from tests.support.sample_records import GAP_FACTS
 from writer.core.offsets import OffsetRange
 from writer.core.units import microseconds
 from writer.driver.sealing.steps import Closer, seal_due

@@ -7,10 +7,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests import oracle
-from tests.carried import Died as DriverDied, log
-from tests.looking import NOW, event
-from tests.shadowing import FORMS, HOUR, Lake, compared, contents, names, shadowed, writer_fixture  # noqa: F401 - a fixture
+from tests.support import oracle
+from tests.support.local_driver import Died as DriverDied, log
+from tests.support.sample_records import NOW, event
+from tests.support.shadow_lake import FORMS, HOUR, Lake, compared, contents, names, shadowed, writer_fixture  # noqa: F401 - a fixture
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.table.shadow import offsets_of

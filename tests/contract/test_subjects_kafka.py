@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from typer.testing import CliRunner
 
-from tests.writing import Site
+from tests.support.writer_process import Site
 from writer.avro.wire_format import Ids
 from writer.cli.main import app
 from writer.config.connections import Strategy

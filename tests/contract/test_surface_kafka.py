@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from typer.testing import CliRunner
 
-from tests.writing import NOW
+from tests.support.writer_process import NOW
 from writer.cli.main import app
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster

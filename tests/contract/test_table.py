@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 from deltalake import Field
 
-from tests.contract.tables import (
+from tests.support.sample_records import GAP_FACTS
+from tests.support.table_formats import OPENED
+from tests.support.tables import (
     COLUMNS,
     P0,
     P1,
@@ -23,8 +25,6 @@ from tests.contract.tables import (
     table,
     written,
 )
-from tests.looking import GAP_FACTS
-from tests.opened import OPENED
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange

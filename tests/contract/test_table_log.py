@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.commits import PARTS, Lake
-from tests.logs import logged
-from tests.opened import delta_table
+from tests.support.commits import PARTS, Lake
+from tests.support.delta_logs import logged
+from tests.support.table_formats import delta_table
 from writer.core.errors import Fenced
 from writer.table.log.foreign_writes import CommitFailed, ForeignChange
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.contract.tables import P0, P1, batch, begun, stage, table
+from tests.support.tables import P0, P1, batch, begun, stage, table
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import LogMark, OffsetRange, TopicPartition

@@ -13,9 +13,9 @@ from uuid import uuid4
 import pytest
 from deltalake.exceptions import CommitFailedError
 
-from tests.contract.tables import COLUMNS, P0, batch, opened, rows
-from tests.opened import OPENED, delta_table
 from tests.servers.objects import ObjectServer
+from tests.support.table_formats import OPENED, delta_table
+from tests.support.tables import COLUMNS, P0, batch, opened, rows
 from writer.core.files import StagedFile
 from writer.core.offsets import TopicPartition
 from writer.storage.locations import store_at
@@ -25,10 +25,10 @@ RACER = """
 import sys
 from datetime import UTC, datetime
 from uuid import uuid4
-from tests.contract.tables import written
+from tests.support.tables import written
 from writer.table.log.operations import Batch
 from writer.core.offsets import OffsetRange, TopicPartition
-from tests.opened import OPENED
+from tests.support.table_formats import OPENED
 
 location, partition, epoch, form = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 table, part, now = OPENED[form](location, "events"), TopicPartition("clicks", 1, partition), datetime.now(UTC)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.contract.tables import (
+from tests.support.table_formats import OPENED
+from tests.support.tables import (
     COLUMNS,
     P0,
     P1,
@@ -16,7 +17,6 @@ from tests.contract.tables import (
     stage,
     table,
 )
-from tests.opened import OPENED
 from writer.core.errors import ConfigError, Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import TopicPartition

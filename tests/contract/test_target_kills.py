@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import oracle
-from tests.dying import killed_in
+from tests.support import oracle
+from tests.support.killed_process import killed_in
 from tests.unit.test_targets import BY_HEADER, Started
 from writer.table.factory import all_tables
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.carried import Driver, log
-from tests.looking import EVENT, NOW, Schemas, event
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, Schemas, event
 from tests.unit.test_standing import Cluster
 from writer.audit.audit import audit
 from writer.clients.kafka import BrokerUnreachable, Topic

@@ -14,11 +14,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.carried import Died, Driver, log
-from tests.contract.tables import LOGS, iceberg_table_of, put_table
 from tests.contract.test_compact import carry, compacted, filled, offsets
-from tests.looking import EVENT, event
 from tests.servers.objects import ObjectServer
+from tests.support.local_driver import Died, Driver, log
+from tests.support.sample_records import EVENT, event
+from tests.support.tables import LOGS, iceberg_table_of, put_table
 from writer.audit.audit import audit
 from writer.avro import schema
 from writer.avro.decoding.block_decoder import NativeDecoder

@@ -7,10 +7,10 @@ import pytest
 from pyiceberg.expressions import EqualTo
 
 from recovery.checkpoints.walk_back import RebuiltOffsets, proven, walk_back
-from tests.carried import Died, Driver, log
-from tests.contract.tables import iceberg_table_of
 from tests.fault.test_walk_back import forget
-from tests.looking import event
+from tests.support.local_driver import Died, Driver, log
+from tests.support.sample_records import event
+from tests.support.tables import iceberg_table_of
 from tests.unit.test_checkpoint import Run
 from tests.unit.test_standing import Cluster
 from writer.core.offsets import Source, TopicPartition

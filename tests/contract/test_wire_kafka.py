@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from fastavro import parse_schema, schemaless_writer
 
-from tests import oracle
+from tests.support import oracle
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.wire_format import CONFLUENT, Wire
 from writer.schemas.registry import ConfluentRegistry, SchemaNotFound, by

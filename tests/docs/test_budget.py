@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.suites import COLLECTED, IN_MAKE_SLOW, LONG, is_long, matches
+from tests.support.suites import COLLECTED, IN_MAKE_SLOW, LONG, is_long, matches
 
 TESTS = Path(__file__).parents[1]
 SECONDS = json.loads((TESTS / "seconds.json").read_text(encoding="utf-8"))

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from recovery.escalation.error_catalogue import catalogue
-from tests.fault import damages, outcomes
+from tests.fault import outcomes
+from tests.support import checkpoint_damages
 from writer.config.pipelines import Config
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +75,9 @@ def test_the_report_holds_each_damage_and_each_row_of_the_catalogue() -> None:
     tried = {
         (one["row"], one["damage"].rpartition("(")[2].rstrip(")"), one["moment"].startswith("a batch")) for one in found
     }
-    assert {(case.row, case.what, case.half) for case in damages.CASES} <= tried, "stale: run `make test-long`"
+    assert {(case.row, case.what, case.half) for case in checkpoint_damages.CASES} <= tried, (
+        "stale: run `make test-long`"
+    )
     rows = {one["row"] for one in found}
     for damage in catalogue():
         assert damage.row in rows or damage.not_run or damage.elsewhere, f"row {damage.row} is not tried: why not?"

@@ -13,16 +13,16 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from bench.job import DELTA
-from tests import oracle
 from tests.engines import dialects
 from tests.engines.ddl import hive_table
 from tests.engines.dialects import Dialect, DuckDB, Presto, Spark, Trino, TrinoHive
 from tests.engines.lake import REWRITTEN, Lake
-from tests.opened import OPENED
 from tests.servers import parts
 from tests.servers.druid import Druid
 from tests.servers.objects import ObjectServer
 from tests.servers.statement import Coordinator
+from tests.support import oracle
+from tests.support.table_formats import OPENED
 from writer.clients import java_artifacts
 
 BUCKETS = ["hour", "kind_bucket"]

@@ -11,11 +11,11 @@ from uuid import uuid4
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tests import oracle
 from tests.engines.events import WAVE, Produced, Row
-from tests.opened import OPENED, delta_table
 from tests.servers.objects import ObjectServer
-from tests.writing import Site, Writer
+from tests.support import oracle
+from tests.support.table_formats import OPENED, delta_table
+from tests.support.writer_process import Site, Writer
 from writer.batch.bucketing import TimeRule
 from writer.config.connections import S3
 from writer.core.files import BucketFile, BucketKey

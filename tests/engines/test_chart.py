@@ -11,9 +11,9 @@ import yaml
 
 from recovery.lease import kubernetes_api as cluster_api
 from recovery.lease.kubernetes_lease import KubernetesLeases, LeaseContent, lease_name
-from tests.charts import CHART, CRDS, MONITORING, PLACES, ROOT, VALUES, helm, pods, rendered, wrong
 from tests.servers.kubernetes import KUBERNETES, Api, Cluster, Refused, cluster, until
 from tests.servers.leases import account
+from tests.support.helm_chart import CHART, CRDS, MONITORING, PLACES, ROOT, VALUES, helm, pods, rendered, wrong
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
 Json = dict[str, Any]

@@ -17,7 +17,7 @@ from tests.engines.engines import delta_view
 from tests.engines.events import HOURS, Produced, Row
 from tests.servers.druid import Druid
 from tests.servers.statement import Coordinator
-from tests.writing import Site, Writer
+from tests.support.writer_process import Site, Writer
 from writer.config.loader import load
 from writer.hooks.dispatcher import hook_health
 from writer.sealing.manifest import Manifest

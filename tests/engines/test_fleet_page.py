@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser import Browser, browser
+from tests.support.browser import Browser, browser
 from tests.unit.test_fleet import pipeline, sixty
 from writer.config.connections import Http
 from writer.web import page

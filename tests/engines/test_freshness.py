@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from tests.engines.engines import register
 from tests.servers.statement import Coordinator
-from tests.writing import Site, Writer
+from tests.support.writer_process import Site, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
 MAX_DELAY = timedelta(minutes=1)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.sealed import SealedLake
+from tests.support.sealed_lake import SealedLake
 from writer.engines.registration import registration
 from writer.engines.table_description import describe_table
 from writer.hooks.delivery import HookDelivery

@@ -12,14 +12,14 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
-from tests.carried import Driver, configured
 from tests.contract.test_compact import carry, filled, offsets
 from tests.contract.test_log_location import folders, live
 from tests.contract.test_vacuum import later
-from tests.looking import NOW
 from tests.servers import catalogs
 from tests.servers.catalogs import CatalogServer
 from tests.servers.objects import CREDENTIALS, ObjectServer
+from tests.support.local_driver import Driver, configured
+from tests.support.sample_records import NOW
 from writer.audit.audit import audit
 from writer.driver.pipeline_start import probe_places
 from writer.maintenance.vacuum import find_unneeded, remove
@@ -105,7 +105,7 @@ def test_of_two_committers_for_one_version_one_wins_each_time(
 ) -> None:
     driver = make(0)
     first = driver.table.snapshot().version
-    code = f"import sys; from {__name__} import opened; from tests.racing import race\n"
+    code = f"import sys; from {__name__} import opened; from tests.support.catalog_faults import race\n"
     code += f"print(race(opened(*sys.argv[1:3]), {first + RACES - 1}, sys.argv[3]))"
     sections = json.dumps({**catalog.sections})
     racing = [

@@ -8,13 +8,13 @@ import pytest
 from pyiceberg.expressions import GreaterThanOrEqual, In
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from tests.carried import Driver
 from tests.contract.test_compact import carry, filled
 from tests.contract.test_foreign_change import back
 from tests.contract.test_iceberg import in_its_catalog
 from tests.contract.test_iceberg_transactions import REPLACING, Theirs, check_sound, noted, read_rows, refusal
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.postgres import PASSWORD, postgres
+from tests.support.local_driver import Driver
 from writer.audit.audit import audit
 from writer.config.safe_names import make_identifier
 from writer.core.errors import HeadraceError

@@ -12,16 +12,16 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 
-from tests.carried import Driver, log
 from tests.contract.test_foreign_change import back
 from tests.contract.test_iceberg_columns import Grown
 from tests.contract.test_rewind import Cluster
-from tests.looking import EVENT, NOW, value
 from tests.servers import duckdb_iceberg
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.objects import ObjectServer
 from tests.servers.statement import Coordinator
 from tests.servers.trino import trino
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, value
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.engines.registration import registration

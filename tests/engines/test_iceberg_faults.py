@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from tests.contract.tables import COLUMNS, P0, batch, begun, written
 from tests.servers.catalog_proxy import (
     FAULTS,
     RETRY_AFTER_S,
@@ -22,6 +21,7 @@ from tests.servers.catalog_proxy import (
     catalog_proxy,
 )
 from tests.servers.iceberg_rest import iceberg_rest
+from tests.support.tables import COLUMNS, P0, batch, begun, written
 from writer.config.table_sections import Catalog
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError

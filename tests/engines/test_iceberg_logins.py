@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.carried import Driver, log
-from tests.looking import EVENT, NOW, value
 from tests.servers import duckdb_iceberg
 from tests.servers.catalog_proxy import Login, OAuth, SigV4, catalog_proxy
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.objects import ObjectServer
 from tests.servers.trino import trino
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, value
 from writer.engines.iceberg import trino_properties
 from writer.engines.registration import registration
 from writer.engines.table_description import TableDescription, describe_table

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from tests.contract.tables import COLUMNS, P0, batch, begun, written
 from tests.servers.postgres import PASSWORD, postgres
+from tests.support.tables import COLUMNS, P0, batch, begun, written
 from writer.config.table_sections import Catalog
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError, Fenced
@@ -84,7 +84,7 @@ def test_a_wrong_password_is_a_sentence_without_it(uri: str, tmp_path: Path) -> 
 
 def test_of_two_committers_for_one_version_one_wins(uri: str, table: PipelineTable) -> None:
     begun(table)
-    code = f"import sys; from {__name__} import opened; from tests.racing import race\n"
+    code = f"import sys; from {__name__} import opened; from tests.support.catalog_faults import race\n"
     code += f"print(race(opened(*sys.argv[1:3]), {RACES}, sys.argv[3]))"
     command = [sys.executable, "-c", code, uri, table.location]
     racing = [

@@ -13,16 +13,16 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.schema import Schema
 
-from tests.carried import Driver, configured, log
-from tests.contract.tables import COLUMNS, P0, batch, begun, written
 from tests.contract.test_adopt_iceberg import BY_HOUR, COLUMNS as FIELDS
 from tests.contract.test_adopt_table import old_rows
 from tests.contract.test_iceberg_glue import check_switches
 from tests.contract.test_promote_servers import check_there_and_back
 from tests.contract.test_reprocess_servers import check_reprocess
-from tests.looking import NOW, event
 from tests.servers.iceberg_rest import iceberg_rest
-from tests.shadowing import Lake, writer_fixture  # noqa: F401 - a fixture
+from tests.support.local_driver import Driver, configured, log
+from tests.support.sample_records import NOW, event
+from tests.support.shadow_lake import Lake, writer_fixture  # noqa: F401 - a fixture
+from tests.support.tables import COLUMNS, P0, batch, begun, written
 from writer.cli.table.convert import run_convert
 from writer.cli.write.table_adopt import run_adopt
 from writer.config.pipelines import Config
@@ -90,7 +90,7 @@ def opened(url: str, location: str) -> PipelineTable:
 @pytest.mark.parametrize("races", [100, pytest.param(1000, marks=pytest.mark.long)])
 def test_of_two_committers_for_one_version_one_wins_each_time(url: str, table: PipelineTable, races: int) -> None:
     begun(table)
-    code = f"import sys; from {__name__} import opened; from tests.racing import race\n"
+    code = f"import sys; from {__name__} import opened; from tests.support.catalog_faults import race\n"
     code += f"print(race(opened(*sys.argv[1:3]), {races}, sys.argv[3]))"
     racing = [
         subprocess.Popen(

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.carried import Driver
 from tests.contract.test_compact import carry, compacted, filled
 from tests.contract.test_foreign_change import back
 from tests.engines.equality_deletes import delete_by_equality
-from tests.looking import NOW
+from tests.support.local_driver import Driver
+from tests.support.sample_records import NOW
 from writer.audit.audit import audit
 from writer.cli.write import table_accept
 from writer.core.errors import HeadraceError

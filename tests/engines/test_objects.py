@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from tests.servers.objects import SECRET, ObjectServer, minio, s3rver
-from tests.writing import Site
+from tests.support.writer_process import Site
 from writer.storage.base import S3Settings, StoreError
 from writer.storage.locations import store_at
 from writer.storage.probe import ProbeFailed, probe

@@ -21,7 +21,7 @@ from tests.engines.limits import LIMITS
 from tests.engines.questions import BOUNDED, MANY_SCANS, QUESTIONS, Answer, boundary, same
 from tests.servers.druid import IngestFailed
 from tests.servers.objects import ObjectServer
-from tests.writing import Site
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(1200)]
 

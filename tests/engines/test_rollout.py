@@ -12,21 +12,32 @@ from typing import Any
 
 import pytest
 
-from tests import oracle
-from tests.charts import PLACES
-from tests.deployed import DRIVER, NEXT, PIPELINE, REPOSITORY, SLOT, Deployed, deployed, gone, node, settled
-from tests.engines import walk
-from tests.engines.walk import Walk
-from tests.load import Load
+from tests.engines import deploy_page
+from tests.engines.deploy_page import Walk
 from tests.servers.trino import trino
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.chart_release import (
+    DRIVER,
+    NEXT,
+    PIPELINE,
+    REPOSITORY,
+    SLOT,
+    Deployed,
+    deployed,
+    gone,
+    node,
+    settled,
+)
+from tests.support.event_load import Load
+from tests.support.helm_chart import PLACES
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(1500)]
 Json = dict[str, Any]
 MakeTopic = Callable[..., str]
 
 
-_IMAGE, INSTALL, QUERY = walk.blocks("Install")  # docker/prove.sh is about the image
+_IMAGE, INSTALL, QUERY = deploy_page.blocks("Install")  # docker/prove.sh is about the image
 
 
 @pytest.fixture(scope="module")
@@ -113,14 +124,14 @@ def test_the_page_leads_from_an_install_to_a_query_in_trino(release: Deployed, t
         said = somebody.run(ask, trino=server)
     produced = sum(release.site.ends(release.topic).values())
     assert said == f"{produced},{produced}\n", "each record once"
-    status, explain, _forward = (command for block in walk.blocks("Operate") for command in block)
+    status, explain, _forward = (command for block in deploy_page.blocks("Operate") for command in block)
     found = json.loads(somebody.run(f"{status} --json"))["pipelines"][PIPELINE]
     assert (found["source"], found["lag"]["offsets"]) == ("driver", 0)
     assert PIPELINE in somebody.run(explain)
 
 
 def test_an_upgrade_drains_and_goes_on_where_the_old_one_was(release: Deployed, tmp_path: Path) -> None:
-    ((command,),) = walk.blocks("Upgrade")
+    ((command,),) = deploy_page.blocks("Upgrade")
     before, starts, runs = release.driver(), release.starts(), release.runs()
     with release.filling():
         Walk(release, tmp_path / "there").run(command)

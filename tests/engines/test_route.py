@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.engines.engines import delta_view
-from tests.process import say
 from tests.servers.druid import Druid
 from tests.servers.statement import Coordinator
-from tests.writing import Site
+from tests.support.process import say
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(1200)]
 COUNTS = {"Click": ("clicks", 300), "Install": ("installs", 120)}

@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from recovery.checkpoints.checks import Check
-from tests import oracle
-from tests.fault import cells, damages
+from tests.support import checkpoint_damages, fault_cells, oracle
 
 
 @pytest.fixture
 def record(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Put down a cell that the test has counted itself."""
-    return lambda **counted: cells.Cell(test=_name(request.node), **counted).put()
+    return lambda **counted: fault_cells.Cell(test=_name(request.node), **counted).put()
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def tried(request: pytest.FixtureRequest) -> Callable[..., None]:
     ) -> None:
         found = oracle.tally.since(before)
         assert found.checks, "a damage without a verdict of the oracle"
-        damages.Outcome(
+        checkpoint_damages.Outcome(
             row, damage, moment, spark, headrace, ", ".join(check.name for check in bad), level, found.records,
             found.lost, found.twice, round(seconds, 1), getattr(request.node, "originalname", request.node.name),
         ).put()  # fmt: skip
@@ -44,8 +43,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         assert found.looks, "a cell that no reader looked at before the restart"
         assert found.checks, "a cell without a verdict of the oracle"
         given = getattr(getattr(pyfuncitem, "callspec", None), "params", {})
-        on = f"Spark, Kafka, {cells.FORMATS[given.get('form', 'delta')]}"
-        cells.Cell(
+        on = f"Spark, Kafka, {fault_cells.FORMATS[given.get('form', 'delta')]}"
+        fault_cells.Cell(
             fault.format(**given), moment.format(**given), on, _name(pyfuncitem), 1, found.seen_twice, found.records,
             found.lost, found.twice,
         ).put()  # fmt: skip

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests import oracle
-from tests.writing import Site, Writer
+from tests.support import oracle
+from tests.support.writer_process import Site, Writer
 from writer.audit.audit import audit
 from writer.clients.driver_endpoint import DriverAlive, check_no_driver
 from writer.config.loader import load

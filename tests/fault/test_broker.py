@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests import oracle
-from tests.fault.cells import FORMATS
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.fault_cells import FORMATS
+from tests.support.writer_process import Site
 from writer.demo.devstack.stack import Broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import oracle
 from tests.servers.catalog_proxy import BUSY, FAILED, LOST, REFUSED, THROTTLED, TWICE, CatalogProxy, catalog_proxy
 from tests.servers.iceberg_rest import iceberg_rest
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]

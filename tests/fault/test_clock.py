@@ -21,13 +21,13 @@ from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import Policy
 from autoscaler.runtime.loop import Loop
 from autoscaler.runtime.state_store import AutoscalerState
-from tests import oracle
 from tests.cases.test_clock_steps import Clocks
-from tests.faked_clock import HOUR, STEPS, FakedClock, needs_faked_clock, words
-from tests.fault.cells import FORMATS
-from tests.fault.line import carry, judge
-from tests.looking import config
-from tests.scaling import batches, facts, pipeline
+from tests.support import oracle
+from tests.support.autoscaler_facts import batches, facts, pipeline
+from tests.support.faked_clock import HOUR, STEPS, FakedClock, needs_faked_clock, words
+from tests.support.fault_cells import FORMATS
+from tests.support.fixed_log_writer import carry, judge
+from tests.support.sample_records import config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2_000), needs_faked_clock]
 ROOT = Path(__file__).parents[2]
@@ -48,8 +48,8 @@ def test_a_writer_whose_clock_steps_right_does_what_it_would_have_done(
     clock = FakedClock(tmp_path / "clock")
     seconds = [str(step.total_seconds()) for step in steps]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fault.by_clock", str(tmp_path), form, str(clock.file), *seconds], cwd=ROOT,
-        env={**os.environ, **clock.environment}, capture_output=True, text=True, timeout=1_800, check=False,
+        [sys.executable, "-m", "tests.support.stepped_clock_writer", str(tmp_path), form, str(clock.file), *seconds],
+        cwd=ROOT, env={**os.environ, **clock.environment}, capture_output=True, text=True, timeout=1_800, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for found in json.loads(done.stdout):
@@ -75,7 +75,7 @@ class Supervised:
         self.clock, self.log = FakedClock(root / f"clock of {name}"), root / f"{name}.log"
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fault.supervising_line", str(root / "headrace.yaml"), name, *command],
+                [sys.executable, "-m", "tests.support.writer_supervisor", str(root / "headrace.yaml"), name, *command],
                 cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **self.clock.environment},
             )  # fmt: skip
 
@@ -115,7 +115,16 @@ def test_of_two_supervisors_whose_clocks_step_one_holds_the_lease_and_goes_on_af
     written = json.loads(config(tmp_path).model_dump_json(exclude_unset=True))
     written["supervisor"] = {"port": 0, "lease_expiry": f"{EXPIRY_S} s"}
     (tmp_path / "headrace.yaml").write_text(yaml.safe_dump(written))
-    command = [sys.executable, "-m", "tests.fault.supervised_line", str(tmp_path), "delta", str(journal), "2", "fail"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.supervised_writer",
+        str(tmp_path),
+        "delta",
+        str(journal),
+        "2",
+        "fail",
+    ]
     holder = Supervised(tmp_path, "holder", command)
     wait_for(lambda: "lease_acquired" in holder.said(), holder)
     other = Supervised(tmp_path, "other", command)

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
-from tests import oracle
 from tests.servers.three_brokers import ThreeBrokers, three_brokers
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.writer_process import Site
 from writer.cli.main import app
 from writer.demo.devstack.stack import Broker
 

@@ -27,9 +27,19 @@ from recovery.checkpoints.facts import of_pipeline
 from recovery.checkpoints.repair import RepairResult, repair
 from recovery.escalation.error_catalogue import Damage, catalogue, classify
 from recovery.escalation.levels import RecoveryLevel
-from tests import oracle
-from tests.damaging import PIPELINE, Place, Seen, blank, die_in_a_batch, golden, plain, rewrite, session
-from tests.fault.damages import CASES, Case
+from tests.support import oracle
+from tests.support.checkpoint_damages import CASES, Case
+from tests.support.damaged_checkpoint import (
+    PIPELINE,
+    Place,
+    Seen,
+    blank,
+    die_in_a_batch,
+    golden,
+    plain,
+    rewrite,
+    session,
+)
 from writer.cli.main import app
 from writer.offsets.spark_checkpoint import Checkpoints
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.looking import config
-from tests.passing_disk import on_a_disk
+from tests.support.sample_records import config
+from tests.support.small_disk import on_a_disk
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
@@ -22,8 +22,8 @@ PLAY = """
 import json, subprocess, sys, threading, time
 from dataclasses import asdict
 from pathlib import Path
-from tests import oracle
-from tests.fault.line import carry, judge
+from tests.support import oracle
+from tests.support.fixed_log_writer import carry, judge
 
 seconds, disk, journal, supervisor = float(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
 lake = disk / "lake" / "clicks"
@@ -68,9 +68,9 @@ def test_a_supervisor_goes_on_by_itself_when_the_disk_does(
     (tmp_path / "headrace.yaml").write_text(yaml.safe_dump(written))
     (tmp_path / "tmp").mkdir()
     scratch = disk / "tmp" if has_channel else tmp_path / "tmp"
-    driver = [sys.executable, "-m", "tests.fault.supervised_line", str(disk), "delta", str(journal), "2"]
+    driver = [sys.executable, "-m", "tests.support.supervised_writer", str(disk), "delta", str(journal), "2"]
     supervisor = [
-        sys.executable, "-m", "tests.fault.supervising_line", str(tmp_path / "headrace.yaml"), "this one", *driver,
+        sys.executable, "-m", "tests.support.writer_supervisor", str(tmp_path / "headrace.yaml"), "this one", *driver,
     ]  # fmt: skip
     said = on_a_disk(
         tmp_path, moment, sys.executable, "-c", PLAY, str(seconds), str(disk), str(journal), *supervisor, mib=4,

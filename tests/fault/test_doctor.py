@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from tests.damaging import blank, rewrite, session
 from tests.servers.objects import ObjectServer
-from tests.writing import Site
+from tests.support.damaged_checkpoint import blank, rewrite, session
+from tests.support.writer_process import Site
 from writer.cli.main import app
 from writer.driver.readers.spark_reader import KAFKA_OPTIONS
 from writer.storage.locations import store_at

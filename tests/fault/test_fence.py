@@ -7,9 +7,9 @@ import deltalake
 import pytest
 from deltalake import DeltaTable, Field
 
-from tests import oracle
-from tests.process import say
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.process import say
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

@@ -14,13 +14,13 @@ CARRY = """
 import os, sys
 from dataclasses import replace
 from pathlib import Path
-from tests import tasked
+from tests.support import task_topic
 from writer.storage.base import StoreError
 
-written, plan = (getattr(f, "__wrapped__", f) for f in (tasked.written, tasked.plan))
+written, plan = (getattr(f, "__wrapped__", f) for f in (task_topic.written, task_topic.plan))
 root, budget = Path(sys.argv[1]), int(sys.argv[2])
 try:
-    tasked.report_of(written(), replace(plan(root), budget=budget))
+    task_topic.report_of(written(), replace(plan(root), budget=budget))
 except StoreError as error:
     print(error)
 print("left:", *sorted(str(path) for path in root.rglob("*") if path.suffix in (".parquet", ".arrow")))

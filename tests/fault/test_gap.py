@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from typer.testing import CliRunner
 
-from tests import oracle
-from tests.looking import GAP_FACTS
-from tests.opened import delta_table
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.sample_records import GAP_FACTS
+from tests.support.table_formats import delta_table
+from tests.support.writer_process import Site
 from writer.cli.main import app
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.table.log.operations import Gap

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import oracle
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

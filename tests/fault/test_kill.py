@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import oracle
-from tests.fault.cells import FORMATS
 from tests.fault.outcomes import WANTED as WHOLE
-from tests.writing import Site, Writer
+from tests.support import oracle
+from tests.support.fault_cells import FORMATS
+from tests.support.writer_process import Site, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

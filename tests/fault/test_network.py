@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests import oracle
-from tests.process import Process
-from tests.scaled import Driver, on_cluster
 from tests.servers import network_hosts
 from tests.servers.leases import LeaseApi, account
 from tests.servers.network_hosts import Host, Network
@@ -23,8 +20,11 @@ from tests.servers.scripted import scripted
 from tests.servers.secured import Authority
 from tests.servers.standalone import standalone
 from tests.servers.three_brokers import three_brokers
-from tests.supervising import Supervised, supervise
-from tests.writing import Site, Writer
+from tests.support import oracle
+from tests.support.cluster_driver import Driver, on_cluster
+from tests.support.process import Process
+from tests.support.supervisor_process import Supervised, supervise
+from tests.support.writer_process import Site, Writer
 from writer.demo.devstack.stack import Broker, Registry
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -237,7 +237,8 @@ def test_an_executor_cut_from_the_driver_and_not_from_the_store_does_no_harm(
     site.overrides = {"s3": {"endpoint": store.url}}
     site.pipeline(
         "events", [name], commit={"max_delay": "1 s"}, table={"location": location},
-        roll={"target_file_size": "16 KiB"}, bucket={"type": "tests.slow:Slow", "records_per_second": 100},
+        roll={"target_file_size": "16 KiB"},
+        bucket={"type": "tests.support.slow_bucketer:SlowBucketer", "records_per_second": 100},
     )  # fmt: skip
     sent = site.fill(name, 4_000)
     with standalone(tmp_path / "cluster", cores=1, host=hosts["master"]) as cluster:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests import hive, oracle
 from tests.fault.outcomes import WANTED as WHOLE
-from tests.writing import Site
+from tests.support import hive_readers, oracle
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
@@ -30,13 +30,13 @@ def test_a_parquet_table_is_exact_for_readers_of_its_folders_whenever_its_writer
     site.once()
     ends = site.ends(name)
     oracle.check(lake, "events", ends)
-    ((rows, distinct, buckets),) = hive.asked(
+    ((rows, distinct, buckets),) = hive_readers.asked(
         str(lake), "count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)), count(DISTINCT hour)"
     )
-    dead_letters = hive.asked(f"{lake}_dead_letters", "count(*)")[0][0]
+    dead_letters = hive_readers.asked(f"{lake}_dead_letters", "count(*)")[0][0]
     assert rows == distinct
     assert rows + dead_letters == sum(ends.values())  # type: ignore[operator]
-    assert hive.seen(str(lake)).num_rows == rows
+    assert hive_readers.seen(str(lake)).num_rows == rows
     assert _by_spark(str(lake)) == (rows, buckets)
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests import oracle
-from tests.fault.cells import FORMATS
-from tests.fault.line import carry, judge
 from tests.fault.outcomes import WANTED as WHOLE
-from tests.looking import NOW
+from tests.support import oracle
+from tests.support.fault_cells import FORMATS
+from tests.support.fixed_log_writer import carry, judge
+from tests.support.sample_records import NOW
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def ran(script: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def line(what: str, root: Path, lake: Path, form: str, **settings: Any) -> str:
     more = f" {shlex.quote(json.dumps(settings))}" if settings else ""
-    return f"{sys.executable} -m tests.fault.line {what} {root} {lake} {form}{more}"
+    return f"{sys.executable} -m tests.support.fixed_log_writer {what} {root} {lake} {form}{more}"
 
 
 @pytest.mark.parametrize(

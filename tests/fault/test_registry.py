@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from typer.testing import CliRunner
 
-from tests import oracle
-from tests.fault.cells import FORMATS
 from tests.servers import faulty
-from tests.writing import NOW, Site
+from tests.support import oracle
+from tests.support.fault_cells import FORMATS
+from tests.support.writer_process import NOW, Site
 from writer.cli.main import app
 from writer.demo.devstack.events import SCHEMAS, encoder, generate
 from writer.demo.devstack.stack import Registry

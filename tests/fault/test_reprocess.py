@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests import oracle
-from tests.contract.audits import audited, said
-from tests.fault.cells import FORMATS
 from tests.fault.test_backfill import MakeTopic, clean, headrace, live
-from tests.process import run_killed
-from tests.reprocessing import BERLIN, both, check_like, history, opened, reprocessed
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.audits import audited, said
+from tests.support.fault_cells import FORMATS
+from tests.support.process import run_killed
+from tests.support.reprocess_lake import BERLIN, both, check_like, history, opened, reprocessed
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 KILLED = """
 import sys
 from pathlib import Path
-from tests.reprocessing import opened, reprocessed
+from tests.support.reprocess_lake import opened, reprocessed
 reprocessed(opened(Path(sys.argv[1]), sys.argv[2]))
 """
 POINTS = (

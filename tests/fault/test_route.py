@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from tests import oracle
-from tests.process import say
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.process import say
+from tests.support.writer_process import Site
 from writer.config.loader import load
 from writer.maintenance.vacuum import find_unneeded
 from writer.table.log.foreign_writes import CommitFailed

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bucketed import HOUR, NOON, Lake, label
-from tests.fault.cells import FORMATS
+from tests.support.bucket_lake import HOUR, NOON, Lake, label
+from tests.support.fault_cells import FORMATS
 from writer.table.log.entries import parse_commit_info
 
 pytestmark = pytest.mark.slow

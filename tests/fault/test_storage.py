@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests import oracle
-from tests.carried import Driver
-from tests.fault.cells import FORMATS, ended
-from tests.fault.line import Place, carry, judge, places
 from tests.fault.outcomes import WANTED as WHOLE
-from tests.fault.storage import LOST, MODES, Killed, Storage
-from tests.looking import NOW
 from tests.servers.objects import ObjectServer
+from tests.support import oracle
+from tests.support.failing_storage import LOST, MODES, Killed, Storage
+from tests.support.fault_cells import FORMATS, ended
+from tests.support.fixed_log_writer import Place, carry, judge, places
+from tests.support.local_driver import Driver
+from tests.support.sample_records import NOW
 from writer.core.errors import HeadraceError
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.replay import Replaying

@@ -19,7 +19,7 @@ from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.recovery_actions import Refusal
 from recovery.supervisor.settings import store
 from recovery.supervisor.supervisor import Supervisor
-from tests.looking import config
+from tests.support.sample_records import config
 from writer.clients import notifications
 from writer.config.pipelines import Config
 

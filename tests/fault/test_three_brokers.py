@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
-from tests import oracle
 from tests.servers.three_brokers import ThreeBrokers, three_brokers
-from tests.writing import NOW, Site
+from tests.support import oracle
+from tests.support.writer_process import NOW, Site
 from writer.clients.kafka import BrokerUnreachable, Cluster
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress

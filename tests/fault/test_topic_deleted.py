@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests import oracle
 from tests.servers.latency import Latency
-from tests.writing import QUICK_START, Site, Writer
+from tests.support import oracle
+from tests.support.writer_process import QUICK_START, Site, Writer
 from writer.demo.devstack.process import free_ports
 from writer.demo.devstack.stack import Broker
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests import oracle
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 MakeTopic = Callable[..., str]

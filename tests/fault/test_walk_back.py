@@ -14,8 +14,8 @@ from recovery.checkpoints.facts import of_pipeline
 from recovery.checkpoints.walk_back import NotRebuilt, RebuiltOffsets, walk_back
 from recovery.escalation.error_catalogue import classify
 from recovery.escalation.levels import RecoveryLevel
-from tests import oracle
-from tests.damaging import PIPELINE, Place, blank, golden, rewrite, session
+from tests.support import oracle
+from tests.support.damaged_checkpoint import PIPELINE, Place, blank, golden, rewrite, session
 from writer.audit.audit import audit
 from writer.clients.kafka import Cluster
 

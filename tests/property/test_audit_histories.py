@@ -15,13 +15,13 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.carried import Driver, log
-from tests.contract.audits import OLD, audited, said
 from tests.contract.test_foreign_change import back
 from tests.contract.test_rewind import Cluster
-from tests.examples import share
-from tests.looking import NOW, event
-from tests.skipped import archived, filled, skipped
+from tests.support.audits import OLD, audited, said
+from tests.support.backfill_gaps import archived, filled, skipped
+from tests.support.example_counts import share
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, event
 from writer.audit.audit import Audit
 from writer.cli.write import delete_rows
 from writer.core.offsets import TopicPartition

@@ -12,8 +12,8 @@ from autoscaler.decision.explanation import lines, to_dict
 from autoscaler.decision.facts import Batch, Executors, Facts, Partition, Pipeline
 from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, Policy
-from tests.examples import share
-from tests.scaling import NOW, batches, facts, pipeline
+from tests.support.autoscaler_facts import NOW, batches, facts, pipeline
+from tests.support.example_counts import share
 
 SHARES = st.floats(0, 1)
 SECONDS = st.floats(0.1, 5_000)

@@ -7,9 +7,9 @@ import pyarrow as pa
 from fastavro import parse_schema, schemaless_writer
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.avro import record
-from tests.examples import share
 from tests.property.test_decode_any import Kind, kinds, named_apart
+from tests.support.avro_records import record
+from tests.support.example_counts import share
 from writer.avro.decoding.record_decoder import SingleDecoder
 from writer.avro.schema import UnsupportedSchema, parse
 from writer.avro.schema_plan import SchemaPlan, WriterSchema

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema
 
-from tests.avro import HEAD, HEADER_BYTES, MICROS, MILLIS, MONEY, encoded, logical, record, same
-from tests.avro_specification import forbidden
-from tests.examples import share
+from tests.support.avro_records import HEAD, HEADER_BYTES, MICROS, MILLIS, MONEY, encoded, logical, record, same
+from tests.support.avro_specification import forbidden
+from tests.support.example_counts import share
 from writer.avro import schema as avro
 from writer.avro.decoding.arrow_types import NOT_A_TIME
 from writer.avro.decoding.block_decoder import NativeDecoder

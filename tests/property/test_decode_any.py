@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from fastavro import parse_schema, schemaless_reader
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.avro import HEADER_BYTES, MICROS, MILLIS, MONEY, encoded, logical, record, same
-from tests.examples import share
+from tests.support.avro_records import HEADER_BYTES, MICROS, MILLIS, MONEY, encoded, logical, record, same
+from tests.support.example_counts import share
 from writer.avro import schema as avro
 from writer.avro.decoding.block_decoder import NativeDecoder
 from writer.avro.decoding.decode import decode, is_native

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.carried import Died, Driver, log
-from tests.examples import share
-from tests.looking import EVENT, NOW, value
+from tests.support.example_counts import share
+from tests.support.local_driver import Died, Driver, log
+from tests.support.sample_records import EVENT, NOW, value
 from writer.audit.audit import audit
 from writer.batch.staging.key_window import ComparedBucket, KeyFilter, mark_repeats_in_window
 from writer.batch.staging.sorting import Dedupe

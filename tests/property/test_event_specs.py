@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import given, settings, strategies as st
 
-from tests.examples import share
+from tests.support.example_counts import share
 from writer.config.record_rules import EventSpec
 from writer.specs.step import Step
 

@@ -18,8 +18,8 @@ from hypothesis import example, given, settings, strategies as st
 
 from bucketers import EventTime, interval
 from bucketers.timestamps import event_time
-from tests.examples import share
-from tests.tasked import KAFKA_TIME, NOW
+from tests.support.example_counts import share
+from tests.support.task_topic import KAFKA_TIME, NOW
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import Clock, TimeRule, times_of
 from writer.batch.plan import TaskPlan

@@ -11,7 +11,7 @@ import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given, settings, strategies as st
 
-from tests.examples import share
+from tests.support.example_counts import share
 from writer.avro import schema as avro
 from writer.avro.decoding.block_decoder import NativeDecoder
 from writer.avro.decoding.decode import decode

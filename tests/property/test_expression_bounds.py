@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
-from tests.expression_child import NUMBERS, SEEDS, TEXTS
+from tests.support.expression_process import NUMBERS, SEEDS, TEXTS
 from writer.config.record_rules import EventSpec
 from writer.specs.functions import ALLOWED
 from writer.specs.growth import BYTES_MAX, GROWING
@@ -124,7 +124,7 @@ class Child:
 
     def _start(self) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.expression_child"], cwd=Path(__file__).parents[2], text=True,
+            [sys.executable, "-m", "tests.support.expression_process"], cwd=Path(__file__).parents[2], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         assert list(self._lines(self._process, 1)) == ["ready\n"]

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.encrypting import SECRET, SIZES, Producer
-from tests.examples import share
 from tests.servers.csfle import CsfleRegistry
+from tests.support.example_counts import share
+from tests.support.field_encryption import SECRET, SIZES, Producer
 from writer.privacy.field_decryption import DataKey, Decryption, EncryptedFields, Kek
 from writer.privacy.keyring import KeyringPlace, WrapSource
 

@@ -18,11 +18,11 @@ import pytest
 from fastavro import parse_schema, schemaless_reader
 from hypothesis import given, reject, settings, strategies as st
 
-from tests.avro import MILLIS, record as avro_record
-from tests.examples import share
-from tests.kafka_batches import Raw, Rec, nullable, record as record_frame, zigzag
 from tests.servers.kafka_cluster import Cluster as Fake
-from tests.tasked import NOW, ms, read
+from tests.support.avro_records import MILLIS, record as avro_record
+from tests.support.example_counts import share
+from tests.support.kafka_batches import Raw, Rec, nullable, record as record_frame, zigzag
+from tests.support.task_topic import NOW, ms, read
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.avro.wire_format import Wire
 from writer.batch import range_task

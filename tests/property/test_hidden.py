@@ -21,8 +21,8 @@ from deltalake import DeltaTable, QueryBuilder
 from hypothesis import given, settings, strategies as st
 from pyarrow import dataset
 
-from tests.examples import share
-from tests.opened import delta_table
+from tests.support.example_counts import share
+from tests.support.table_formats import delta_table
 from writer.batch.staging.parquet_files import BucketFiles, Destination
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import store_at

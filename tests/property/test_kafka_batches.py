@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
-from tests.examples import share
-from tests.kafka_batches import Raw, Rec, batch, marker
+from tests.support.example_counts import share
+from tests.support.kafka_batches import Raw, Rec, batch, marker
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.columns import ColumnChoice, columns
 from writer.kafka_reader.errors import Corrupt, OldRecordFormat, ReadFailed

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.examples import share
-from tests.looking import GAP_FACTS
+from tests.support.example_counts import share
+from tests.support.sample_records import GAP_FACTS
 from writer.audit.offset_count import FileSet, count
 from writer.audit.reconciliation import state
 from writer.core.files import BucketFile

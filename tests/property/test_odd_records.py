@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.carried import Driver
 from tests.cases.test_kafka_timestamps import expected
-from tests.contract.audits import audited, said
-from tests.examples import share
-from tests.kafka_batches import Header, Raw, Rec, marker
-from tests.looking import NOW, event
 from tests.servers.kafka_cluster import Cluster as Fake, Given
+from tests.support.audits import audited, said
+from tests.support.example_counts import share
+from tests.support.kafka_batches import Header, Raw, Rec, marker
+from tests.support.local_driver import Driver
+from tests.support.sample_records import NOW, event
 from writer.batch import range_task
 from writer.batch.range_task import ReadPlan
 from writer.batch.task_report import Report

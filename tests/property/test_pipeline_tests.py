@@ -12,10 +12,10 @@ import pyarrow as pa
 from fastavro import json_writer, parse_schema, schemaless_writer
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
-from tests.avro import record
-from tests.examples import share
-from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, records, value
 from tests.property.test_decode_any import kinds, named_apart
+from tests.support.avro_records import record
+from tests.support.example_counts import share
+from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, records, value
 from writer.avro.wire_format import HEADERS
 from writer.clients.kafka_sample import RECORDS
 from writer.maintenance.local_pipeline import opened

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.avro import MICROS, MONEY, encoded, logical
-from tests.examples import share
+from tests.support.avro_records import MICROS, MONEY, encoded, logical
+from tests.support.example_counts import share
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import CONFLUENT
 from writer.batch.schema_reader import SchemaReader

@@ -12,11 +12,11 @@ from typing import Any
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.canaries import STEM, files, forms
-from tests.carried import Driver, log
 from tests.contract.test_privacy import ring_at
-from tests.examples import share
-from tests.looking import NOW, TIME, Schemas, value
+from tests.support.canaries import STEM, files, forms
+from tests.support.example_counts import share
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, TIME, Schemas, value
 from writer.core.errors import ConfigError
 from writer.privacy.path_policies import RELEASED, PathPolicy
 from writer.privacy.policy import CLEAR

@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import example, given, settings, strategies as st
 
-from tests.reloading import BROKEN, Release, release
+from tests.support.simulated_supervisor import BROKEN, Release, release
 
 NAMES = ("clicks", "orders", "views")
 GOOD = st.integers(1, 3)

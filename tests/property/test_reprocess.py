@@ -7,10 +7,10 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.carried import Driver, log
-from tests.examples import share
-from tests.looking import NOW
-from tests.reprocessing import BERLIN, ONE, TWO, check_like, delete, made, mixed, reprocessed
+from tests.support.example_counts import share
+from tests.support.local_driver import Driver, log
+from tests.support.reprocess_lake import BERLIN, ONE, TWO, check_like, delete, made, mixed, reprocessed
+from tests.support.sample_records import NOW
 from writer.maintenance.compaction import Compactor, here
 from writer.table.log.operations import Closing
 

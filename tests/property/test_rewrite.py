@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.examples import share
+from tests.support.example_counts import share
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import TimeRule
 from writer.batch.staging.parquet_files import parquet_writer

@@ -21,8 +21,8 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests import oracle
-from tests.effects import Died, dying
+from tests.support import oracle
+from tests.support.effect_failures import Died, dying
 from tests.unit.test_targets import Known, Started
 from writer.audit.audit import audit
 from writer.avro.wire_format import CONFLUENT, HEADERS

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.examples import share
+from tests.support.example_counts import share
 from writer.config.routing import fill_identifier, fill_location
 from writer.config.safe_names import make_folder_name, make_identifier, make_namespace_folder_name
 

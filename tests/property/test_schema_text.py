@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.avro_judge import AvroJudge
-from tests.schema_admission import GOOD, WAYS, WIDER, Outcome, numbered
-from tests.schema_texts import random_text
+from tests.support.avro_java import AvroJudge
+from tests.support.schema_admission import GOOD, WAYS, WIDER, Outcome, numbered
+from tests.support.schema_texts import random_text
 from writer.avro import schema as avro
 from writer.avro.decoding.record_decoder import SingleDecoder
 from writer.avro.decoding.value_writer import write_samples

@@ -18,7 +18,7 @@ import pytest
 from deltalake import Schema
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.examples import share
+from tests.support.example_counts import share
 from writer.avro.schema_plan import SchemaPlan, WriterSchema, conform
 from writer.avro.union_members import COLUMN, union_members, with_members
 from writer.avro.wire_format import CONFLUENT

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings, strategies as st
 
 from bucketers import Buckets
-from tests.examples import share
+from tests.support.example_counts import share
 from writer.batch.staging.parquet_files import Destination
 from writer.batch.staging.spill_buffer import Stage
 from writer.core.files import StagedFile

@@ -1,6 +1,7 @@
 """No value that the specification forbids becomes a row, and no neighbour is harmed, whatever is damaged.
 
-The specification, written out in tests/avro_specification.py, decides. Avro's Java library is the second witness.
+The specification, written out in tests/support/avro_specification.py, decides. Avro's Java library is the second
+witness.
 """
 
 import json
@@ -14,12 +15,12 @@ import pytest
 from fastavro import parse_schema
 from hypothesis import HealthCheck, Phase, assume, given, settings, strategies as st
 
-from tests.avro import HEAD, HEADER_BYTES, encoded, same
-from tests.avro_judge import AvroJudge
-from tests.avro_specification import Part, forbidden, number, parts_of
-from tests.examples import share
 from tests.property.test_decode import DAMAGES, VARINTS
 from tests.property.test_decode_any import Kind, accepted, records
+from tests.support.avro_java import AvroJudge
+from tests.support.avro_records import HEAD, HEADER_BYTES, encoded, same
+from tests.support.avro_specification import Part, forbidden, number, parts_of
+from tests.support.example_counts import share
 from writer.avro import schema as avro
 from writer.avro.decoding.arrow_types import NOT_A_TIME
 from writer.avro.decoding.block_decoder import BlockRefused, NativeDecoder

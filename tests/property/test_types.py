@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import HealthCheck, event, given, settings, strategies as st
 
-from tests.examples import share
+from tests.support.example_counts import share
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.schema_plan import SchemaPlan, WriterSchema
 from writer.avro.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tests.kafka_batches import Raw
+from tests.support.kafka_batches import Raw
 from writer.core.offsets import Source
 from writer.kafka_reader.connection import BrokerAddress
 from writer.kafka_reader.protocol import (

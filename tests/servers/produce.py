@@ -4,7 +4,7 @@ import socket
 import struct
 from dataclasses import replace
 
-from tests.kafka_batches import Raw
+from tests.support.kafka_batches import Raw
 from writer.kafka_reader.connection import BrokerAddress
 
 _PRODUCE, _VERSION = 0, 7

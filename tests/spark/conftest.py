@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.supervising import Supervised, supervise
-from tests.writing import Site
+from tests.support.supervisor_process import Supervised, supervise
+from tests.support.writer_process import Site
 
 
 @pytest.fixture

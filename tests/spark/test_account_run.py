@@ -10,8 +10,8 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests import oracle
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.writer_process import Site
 from writer.clients.kafka import client_settings, next_records
 
 pytestmark = pytest.mark.slow

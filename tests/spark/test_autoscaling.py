@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests import oracle
-from tests.load import Load
-from tests.scaled import Autoscaler, Driver, autoscale, on_cluster, started
 from tests.servers.standalone import standalone
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.cluster_driver import Autoscaler, Driver, autoscale, on_cluster, started
+from tests.support.event_load import Load
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 MakeTopic = Callable[..., str]
@@ -116,7 +116,7 @@ def _stepped(driver: Driver, scaler: Autoscaler, load: Load) -> tuple[Recorder, 
 def test_a_step_up_brings_executors_and_a_step_down_lets_them_go(site: Site, topic: MakeTopic, tmp_path: Path) -> None:
     name = topic(6, prefix="clicks")
     lake = site.pipeline(
-        "clicks", [name], bucket={"type": "tests.slow:Slow", "records_per_second": SLOT},
+        "clicks", [name], bucket={"type": "tests.support.slow_bucketer:SlowBucketer", "records_per_second": SLOT},
         commit={"max_delay": f"{DELAY_S:.0f} s", "min_records": 1_000_000, "max_records": 40_000},
         roll={"target_file_size": "64 KiB"}, memory={"batch_records": 1_000},
     )  # fmt: skip

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests import oracle
-from tests.process import say
-from tests.writing import NOW, Site
+from tests.support import oracle
+from tests.support.process import say
+from tests.support.writer_process import NOW, Site
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contract.test_compact import BUCKET, carry, close, compactor, files, filled, offsets
-from tests.writing import QUICK_START
+from tests.support.writer_process import QUICK_START
 from writer.audit.audit import audit
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError

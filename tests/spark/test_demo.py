@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import oracle
+from tests.support import oracle
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -15,8 +15,8 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from deltalake import DeltaTable
 from fastavro import parse_schema, schemaless_writer
 
-from tests import oracle
-from tests.writing import NOW, Site, Writer
+from tests.support import oracle
+from tests.support.writer_process import NOW, Site, Writer
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

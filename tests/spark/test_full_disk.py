@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.writing import Site
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 MakeTopic = Callable[..., str]

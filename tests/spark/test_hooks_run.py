@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.servers.scripted import Asked, Reply, scripted
-from tests.writing import Site
+from tests.support.writer_process import Site
 from writer.config.loader import load
 from writer.hooks.dispatcher import hook_health
 from writer.sealing.bucket_listing import BucketListing, ListedBucket

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests import oracle
 from tests.fault.test_walk_back import forget
-from tests.supervising import Supervised
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.supervisor_process import Supervised
+from tests.support.writer_process import Site
 from writer.audit.audit import audit
 from writer.config.loader import load
 

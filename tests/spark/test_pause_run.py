@@ -9,9 +9,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests import oracle
-from tests.process import say
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.process import say
+from tests.support.writer_process import Site
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

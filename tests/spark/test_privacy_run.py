@@ -15,9 +15,9 @@ from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from typer.testing import CliRunner
 
-from tests import canaries, oracle
-from tests.spark_jvm import QUICK_START
-from tests.writing import JAVA_OPTIONS, NOW, Site
+from tests.support import canaries, oracle
+from tests.support.spark_jvm import QUICK_START
+from tests.support.writer_process import JAVA_OPTIONS, NOW, Site
 from writer.cli.main import app
 from writer.privacy.encryption import decrypted
 from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring

@@ -19,8 +19,8 @@ from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from typer.testing import CliRunner
 
-from tests import canaries
-from tests.writing import NOW, Site
+from tests.support import canaries
+from tests.support.writer_process import NOW, Site
 from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, write_keyring
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

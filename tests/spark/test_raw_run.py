@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests import oracle
-from tests.writing import NOW, Site
+from tests.support import oracle
+from tests.support.writer_process import NOW, Site
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests import oracle
-from tests.process import say
-from tests.supervising import Supervised
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.process import say
+from tests.support.supervisor_process import Supervised
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

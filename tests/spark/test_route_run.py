@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import oracle
-from tests.process import say
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.process import say
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 MakeTopic = Callable[..., str]

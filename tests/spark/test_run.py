@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from tests import oracle
-from tests.opened import delta_table
-from tests.writing import QUICK_START, READER, Site
+from tests.support import oracle
+from tests.support.table_formats import delta_table
+from tests.support.writer_process import QUICK_START, READER, Site
 from writer.demo.devstack.events import encoder
 
 pytestmark = pytest.mark.slow

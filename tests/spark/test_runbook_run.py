@@ -14,14 +14,14 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests import oracle
-from tests.process import say
-from tests.promql import Series, evaluate
 from tests.servers.faulty import SLOW_DOWN, proxy
 from tests.servers.objects import ObjectServer
 from tests.servers.scripted import Reply, scripted
-from tests.supervising import Supervised, explained
-from tests.writing import Site, Writer
+from tests.support import oracle
+from tests.support.process import say
+from tests.support.promql import Series, evaluate
+from tests.support.supervisor_process import Supervised, explained
+from tests.support.writer_process import Site, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 MakeTopic = Callable[..., str]

@@ -10,10 +10,10 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from tests import oracle
 from tests.servers.faulty import STRIP, proxy
 from tests.servers.objects import SECRET, ObjectServer, moto
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.writer_process import Site
 from writer.storage.base import S3Settings
 from writer.storage.locations import delta_options
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests import oracle
-from tests.scaled import autoscale, kill_executor, on_cluster, started
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.cluster_driver import autoscale, kill_executor, on_cluster, started
+from tests.support.writer_process import Site
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
@@ -20,7 +20,7 @@ def test_executors_go_without_a_failed_task_come_back_and_one_that_is_killed_is_
 ) -> None:
     name = topic(1)
     lake = site.pipeline(
-        "events", [name], bucket={"type": "tests.slow:Slow", "records_per_second": 800},
+        "events", [name], bucket={"type": "tests.support.slow_bucketer:SlowBucketer", "records_per_second": 800},
         commit={"max_delay": "3 s", "min_records": 500, "max_records": 1_500}, roll={"target_file_size": "64 KiB"},
     )  # fmt: skip
     on_cluster(site, "local-cluster[2,1,1024]", executors_max=2)

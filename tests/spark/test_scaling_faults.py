@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import oracle
-from tests.load import Load
-from tests.scaled import Driver, autoscale, on_cluster, started
 from tests.servers.standalone import Standalone, standalone
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.cluster_driver import Driver, autoscale, on_cluster, started
+from tests.support.event_load import Load
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 MakeTopic = Callable[..., str]
@@ -48,7 +48,7 @@ def at_work(
 ) -> Iterator[Work]:  # fmt: skip
     """A cluster of so many cores, a driver on it, and load. In the end every event that was sent is there once."""
     lake = site.pipeline(
-        "clicks", [name], bucket={"type": "tests.slow:Slow", "records_per_second": slot_per_s},
+        "clicks", [name], bucket={"type": "tests.support.slow_bucketer:SlowBucketer", "records_per_second": slot_per_s},
         commit={"max_delay": "3 s", "min_records": 1_000_000, "max_records": records_max},
         roll={"target_file_size": "16 KiB"}, memory={"batch_records": 1_000},
     )  # fmt: skip

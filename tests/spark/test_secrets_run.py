@@ -21,10 +21,10 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests import oracle
 from tests.servers.objects import SECRET, ObjectServer
 from tests.servers.secured import Authority, SecuredBroker, behind_login, broker
-from tests.writing import Site, Writer
+from tests.support import oracle
+from tests.support.writer_process import Site, Writer
 from writer.demo.devstack.process import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests import oracle
-from tests.process import say
-from tests.writing import JAVA_OPTIONS, Site
+from tests.support import oracle
+from tests.support.process import say
+from tests.support.writer_process import JAVA_OPTIONS, Site
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -11,9 +11,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests import oracle
-from tests.process import say
-from tests.writing import Site, Writer
+from tests.support import oracle
+from tests.support.process import say
+from tests.support.writer_process import Site, Writer
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests import oracle
-from tests.writing import NOW, Site
+from tests.support import oracle
+from tests.support.writer_process import NOW, Site
 from writer.demo.devstack.events import generate
 
 pytestmark = pytest.mark.slow

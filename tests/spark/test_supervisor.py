@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import oracle
 from tests.servers.faulty import SLOW_DOWN, proxy
 from tests.servers.objects import ObjectServer
-from tests.supervising import Supervised, explained, took
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.supervisor_process import Supervised, explained, took
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import oracle
-from tests.process import say
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.process import say
+from tests.support.writer_process import Site
 from writer.config.loader import load
 from writer.sealing.manifest import Manifest
 from writer.sealing.sealer import Sealer

@@ -6,10 +6,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests import oracle
-from tests.scaled import Driver
 from tests.servers.scripted import Asked, Reply, scripted
-from tests.writing import Site
+from tests.support import oracle
+from tests.support.cluster_driver import Driver
+from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

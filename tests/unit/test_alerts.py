@@ -10,7 +10,7 @@ import yaml
 
 from autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
 from recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
-from tests.promql import evaluate, fires, selectors, series
+from tests.support.promql import evaluate, fires, selectors, series
 from writer.web.metrics_catalogue import CATALOGUE as DRIVER
 
 ROOT = Path(__file__).parents[2]

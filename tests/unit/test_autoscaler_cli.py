@@ -14,7 +14,7 @@ from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, Policy, assigned
 from autoscaler.decision.symptoms import Symptom
 from autoscaler.runtime import state_store
-from tests.scaling import decided, facts, pipeline
+from tests.support.autoscaler_facts import decided, facts, pipeline
 from writer.clients.driver_endpoint import announce, this_driver
 from writer.config.connections import Autoscaler, Http
 from writer.core import logging

@@ -8,7 +8,7 @@ from autoscaler.decision.decide import Blocked, Hold, ScaleDown, ScaleUp, Stay, 
 from autoscaler.decision.facts import Partition
 from autoscaler.decision.history import DesiredDecrease, Memory, Scaling
 from autoscaler.decision.policy import Policy
-from tests.scaling import NOW, POLICY, batches, decided, facts, minutes, pipeline, through
+from tests.support.autoscaler_facts import NOW, POLICY, batches, decided, facts, minutes, pipeline, through
 
 
 def test_within_the_band_nothing_changes():

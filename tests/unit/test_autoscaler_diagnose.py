@@ -9,7 +9,7 @@ from autoscaler.decision.decide import Blocked, Hold, ScaleDown, ScaleUp, Stay, 
 from autoscaler.decision.facts import Partition
 from autoscaler.decision.history import Block, DesiredDecrease, Memory
 from autoscaler.decision.policy import Policy
-from tests.scaling import NOW, batches, decided, facts, minutes, pipeline
+from tests.support.autoscaler_facts import NOW, batches, decided, facts, minutes, pipeline
 from writer.core.errors import ConfigError
 
 SHORT = pipeline(72_000)  # asks for more

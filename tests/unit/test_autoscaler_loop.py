@@ -16,7 +16,7 @@ from autoscaler.runtime import state_store
 from autoscaler.runtime.endpoints import CATALOGUE, LastTick, answers, unhealthy
 from autoscaler.runtime.loop import Loop
 from autoscaler.runtime.state_store import AutoscalerState
-from tests.scaling import NOW, facts, pipeline
+from tests.support.autoscaler_facts import NOW, facts, pipeline
 from writer.storage.locations import store_at
 
 POLICY = Policy(executors_max=50)

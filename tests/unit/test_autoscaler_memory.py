@@ -10,7 +10,7 @@ from autoscaler.decision.decide import ScaleUp
 from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Block, DesiredDecrease, Memory, Scaling, observe, start_s, yield_
 from autoscaler.runtime import state_store
-from tests.scaling import NOW, POLICY, batches, decided, facts, minutes, pipeline
+from tests.support.autoscaler_facts import NOW, POLICY, batches, decided, facts, minutes, pipeline
 from writer.core.errors import ConfigError
 
 SHAPE = {"clicks": 480, "slots of an executor": 4}

@@ -14,7 +14,7 @@ from recovery.backfill.source_factory import segmented
 from recovery.backfill.throttle import BackfillPace, Delay, by_lag, by_rate, lag_max
 from recovery.cli.backfill import ProgressListener, ended
 from recovery.identity import gone, process
-from tests.looking import GAP_FACTS, records
+from tests.support.sample_records import GAP_FACTS, records
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.local_pipeline import Piece

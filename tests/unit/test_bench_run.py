@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from bench.contenders.contenders import PIPELINE
-from tests.opened import delta_table
+from tests.support.table_formats import delta_table
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 
 from recovery.escalation.error_catalogue import classify
 from recovery.escalation.levels import RecoveryLevel
-from tests.looking import config
+from tests.support.sample_records import config
 from writer.cli.read.validate import _asking_once
 from writer.config.pipelines import Config
 from writer.preflight import host_checks

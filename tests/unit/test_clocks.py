@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 
 import bucketers
 from bucketers.event_time import instants
-from tests.carried import Driver, log
-from tests.looking import NOW, config, event
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, config, event
 from writer.batch.bucketing import Clock, ClockFieldMissing, TimeRule, assign, corrected
 from writer.config.table_sections import EventTime
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.looking import config
+from tests.support.sample_records import config
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import CONFLUENT
 from writer.batch.lateness import LateTier

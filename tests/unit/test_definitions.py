@@ -6,8 +6,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from tests.carried import Driver, log
-from tests.contract.audits import mixed
+from tests.support.audits import mixed
+from tests.support.local_driver import Driver, log
 from writer.audit.audit import audit
 from writer.cli.read.audit import run_audit, to_dict
 from writer.cli.read.explain import run_explain

@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_de
 from rich.console import Console
 
 import bucketers
-from tests.opened import parquet_table
+from tests.support.table_formats import parquet_table
 from writer.batch.lateness import LateTier, late
 from writer.batch.staging.parquet_files import Destination
 from writer.config.pipeline_sections import Seal

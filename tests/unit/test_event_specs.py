@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from tests.looking import EVENT, NOW, TIME, Schemas, config, event, records
+from tests.support.sample_records import EVENT, NOW, TIME, Schemas, config, event, records
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.cli.main import app
 from writer.config.loader import checked

@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 from rich.console import Console
 
-from tests.carried import Driver, log
-from tests.commits import LIMITS, Lake, account
-from tests.looking import event
+from tests.support.commits import LIMITS, Lake, account
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import event
 from writer.cli.read.explain import choose, run_explain, to_dict
 from writer.cli.write import delete_rows
 from writer.config.pipelines import Config

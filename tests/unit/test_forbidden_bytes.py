@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from tests.avro import HEAD, record
+from tests.support.avro_records import HEAD, record
 from writer.avro import schema as avro
 from writer.avro.decoding.block_decoder import BlockRefused, NativeDecoder
 from writer.avro.decoding.decode import decode, is_native

@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from tests.json_keys import documented
+from tests.support.json_keys import documented
 from writer.cli.listing import EXAMPLES, GROUPS
 from writer.cli.main import app
 

@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 from requests import HTTPError, Response
 
-from tests.looking import EVENT, NOW, Schemas, config
+from tests.support.sample_records import EVENT, NOW, Schemas, config
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RAW_COLUMNS

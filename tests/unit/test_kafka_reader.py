@@ -11,8 +11,8 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from tests.kafka_batches import Raw, batch, marker
 from tests.servers.kafka_cluster import VERSIONS, Asked, Cluster as Fake, Given
+from tests.support.kafka_batches import Raw, batch, marker
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice

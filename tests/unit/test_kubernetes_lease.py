@@ -30,10 +30,10 @@ from recovery.lease.kubernetes_lease import (
 )
 from recovery.lease.lease import LeaseRecord, StoreLeases
 from recovery.supervisor.settings import store
-from tests.looking import config
 from tests.servers.leases import LeaseApi, account, lease_api, refusal
 from tests.servers.scripted import Asked, Reply, scripted
 from tests.servers.secured import Authority
+from tests.support.sample_records import config
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 import pytest
 from hypothesis import given, strategies as st
 
-from tests.commits import facts
+from tests.support.commits import facts
 from writer.clients.kafka import BrokerUnreachable, Topic as KafkaTopic
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import HeadraceError, TopicMissing

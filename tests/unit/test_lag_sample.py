@@ -11,7 +11,7 @@ from autoscaler.decision.facts import Partition
 from autoscaler.decision.policy import Policy
 from autoscaler.runtime.collector import FactsCollector
 from recovery.backfill.throttle import live_lag
-from tests.looking import config
+from tests.support.sample_records import config
 from tests.unit.test_status import Cluster
 from writer.clients.driver_endpoint import announce, this_driver
 from writer.config.connections import Http

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from tests.tasked import KAFKA_TIME, NOW, SCHEMAS, Topic, files_below, place, plan, read, report_of, written
+from tests.support.task_topic import KAFKA_TIME, NOW, SCHEMAS, Topic, files_below, place, plan, read, report_of, written
 from writer.batch.lateness import BOUNDS_S, Lateness, LateTier
 from writer.batch.task import run
 from writer.core.units import instant

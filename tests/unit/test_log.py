@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.commits import PARTS, Lake
-from tests.logs import SAID, added, checkpointed, create, facts, grown, log_at, logged, moved
+from tests.support.commits import PARTS, Lake
+from tests.support.delta_logs import SAID, added, checkpointed, create, facts, grown, log_at, logged, moved
 from writer.core.errors import ConfigError
 from writer.storage.base import NotExclusive, StoredObject
 from writer.storage.local import LocalStore

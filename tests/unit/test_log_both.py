@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from hypothesis import given, settings, strategies as st
 
-from tests.examples import share
-from tests.logs import COLUMNS, LINES, SAID, added, checkpointed, create, grown, log_at, logged, moved
+from tests.support.delta_logs import COLUMNS, LINES, SAID, added, checkpointed, create, grown, log_at, logged, moved
+from tests.support.example_counts import share
 from writer.batch.staging.parquet_files import delta_statistics
 from writer.table.log.log import Log
 

@@ -14,7 +14,7 @@ from recovery.backfill.source import SourceFailed
 from recovery.checkpoints.checks import CheckFacts, TopicIds, preflight
 from recovery.checkpoints.facts import _with_logs
 from recovery.escalation.levels import RecoveryLevel
-from tests.opened import delta_table
+from tests.support.table_formats import delta_table
 from writer.clients.kafka import Topic
 from writer.config.connections import Kafka as KafkaSettings
 from writer.config.pipeline import Pipeline

@@ -7,8 +7,8 @@ from uuid import UUID
 import google_crc32c
 import pytest
 
-from tests.kafka_batches import Raw, batch, marker
 from tests.servers.kafka_cluster import VERSIONS, Asked, Cluster as Fake, Given
+from tests.support.kafka_batches import Raw, batch, marker
 from writer.core.offsets import LogMark, OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.errors import AccessDenied, Corrupt, LogDiverged, TopicGone, Unavailable

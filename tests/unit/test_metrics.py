@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from tests import commits
+from tests.support import commits
 from writer.avro.schema_plan import RejectedSchema
 from writer.status.model import Sample
 from writer.status.progress import Progress

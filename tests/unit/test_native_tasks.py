@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from tests.kafka_batches import Raw, Rec
 from tests.servers.kafka_cluster import Asked, Cluster as Fake, Given
-from tests.tasked import KAFKA_TIME, Topic, files_below, plan, read as read_files, report_of, written
+from tests.support.kafka_batches import Raw, Rec
+from tests.support.task_topic import KAFKA_TIME, Topic, files_below, plan, read as read_files, report_of, written
 from writer.batch import range_task
 from writer.batch.plan import TaskPlan
 from writer.batch.range_task import ReadPlan

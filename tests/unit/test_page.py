@@ -18,8 +18,8 @@ import pytest
 from recovery.lease.holder import LeaseHolder
 from recovery.supervisor.endpoints import PipelineStatus, answers
 from recovery.supervisor.pipeline_state import SupervisedPipeline
-from tests.looking import config
 from tests.servers.secured import Authority
+from tests.support.sample_records import config
 from writer.clients.driver_endpoint import ask_driver, this_driver
 from writer.config.connections import Http
 from writer.core.errors import ConfigError

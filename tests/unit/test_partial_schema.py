@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.avro import record
-from tests.examples import share
+from tests.support.avro_records import record
+from tests.support.example_counts import share
 from tests.unit.test_privacy import KEYS, nest, places, tagged
 from writer.avro.partial_schema import read_records
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.looking import NOW, config
+from tests.support.sample_records import NOW, config
 from writer.cli.main import app
 from writer.core.errors import Draining
 from writer.driver.pipeline_runner import PipelineRunner

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.reloading import EndlessPipeline, Query
+from tests.support.simulated_supervisor import EndlessPipeline, Query
 from writer.config.loader import ConfigChanges
 from writer.core.errors import LimitReached
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests

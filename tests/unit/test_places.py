@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.looking import config, tree
-from tests.opened import delta_table, parquet_table
+from tests.support.sample_records import config, tree
+from tests.support.table_formats import delta_table, parquet_table
 from writer.clients import driver_endpoint, java_artifacts
 from writer.config.connections import Http
 from writer.config.table_sections import layout

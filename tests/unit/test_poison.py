@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.looking import config
+from tests.support.sample_records import config
 from writer.batch.task_report import Counts, FailedRecords, Report
 from writer.commit import failed_records_limit
 from writer.config.pipeline_sections import Limits

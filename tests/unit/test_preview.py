@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, records, value
-from tests.opened import delta_table
+from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, records, value
+from tests.support.table_formats import delta_table
 from writer.clients import kafka_sample
 from writer.config.table_sections import layout
 from writer.core.errors import ConfigError

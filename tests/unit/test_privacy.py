@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from tests.avro import record
+from tests.support.avro_records import record
 from writer.avro import schema as avro
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.privacy.canonical_values import value_bytes, value_text

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests import commits
+from tests.support import commits
 from writer.avro.schema_plan import RejectedSchema, WriterSchema
 from writer.status.model import DURATION_BOUNDS, Sample, Totals
 from writer.status.progress import Progress

@@ -11,8 +11,8 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tests.commits import LIMITS, NOON, account, facts
-from tests.looking import config
+from tests.support.commits import LIMITS, NOON, account, facts
+from tests.support.sample_records import config
 from writer.cli.main import app
 from writer.commit.batch_limits import limits
 from writer.commit.rate_limit import RateLimit

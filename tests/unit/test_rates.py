@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.commits import facts
+from tests.support.commits import facts
 from writer.status.document import document
 from writer.status.lag import lag_sample
 from writer.status.model import Commit, Logs, Sample, View

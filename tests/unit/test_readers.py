@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from tests.looking import config
+from tests.support.sample_records import config
 from writer.preflight.engine_checks import readers
 
 COLUMNS = pa.schema([

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.looking import EVENT
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
+from tests.support.sample_records import EVENT
 from writer.avro.fingerprint import meaning
 from writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
 from writer.avro.wire_format import CONFLUENT, Ids

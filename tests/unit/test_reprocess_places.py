@@ -13,8 +13,8 @@ from recovery.backfill.source import Chunk, in_full
 from recovery.reprocess.bucket_rows import chosen
 from recovery.reprocess.places import at_places, hull, positions, ranges
 from recovery.reprocess.records import Records, by_incarnation
-from tests.carried import log
-from tests.looking import event
+from tests.support.local_driver import log
+from tests.support.sample_records import event
 from writer.avro.schema_plan import SchemaPlan
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from recovery.rewind.plan import EarlierVersion, LaterEntries, Plan, RewindFacts, plan, since
-from tests.looking import GAP_FACTS
+from tests.support.sample_records import GAP_FACTS
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.offsets.start_decision import LogRange
 from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, parse_gap

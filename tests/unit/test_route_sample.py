@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.looking import EVENT, NOW, Schemas, config, records, value
+from tests.support.sample_records import EVENT, NOW, Schemas, config, records, value
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster
 from writer.maintenance.local_pipeline import LocalPipeline, opened

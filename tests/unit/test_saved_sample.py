@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from tests.looking import EVENT, NOW, WIDER, Schemas, config, event, records, value
+from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, records, value
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.wire_format import Wire
 from writer.cli.main import app

@@ -7,7 +7,7 @@ from http import HTTPStatus
 import pytest
 from pydantic import ValidationError
 
-from tests.looking import config
+from tests.support.sample_records import config
 from writer.config.connections import Autoscaler
 from writer.config.pipelines import Config
 from writer.scaling.executor_manager import REQUEST_FILE, ExecutorManager

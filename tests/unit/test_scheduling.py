@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from pydantic import ValidationError
 
-from tests.looking import config
+from tests.support.sample_records import config
 from writer.config.pipeline_sections import Scheduling
 from writer.config.pipelines import Config
 from writer.core.errors import Draining

@@ -10,8 +10,8 @@ import yaml
 from typer.testing import CliRunner
 
 import bucketers
-from tests.looking import TIME
-from tests.opened import delta_table
+from tests.support.sample_records import TIME
+from tests.support.table_formats import delta_table
 from writer.cli.main import app
 from writer.config.loader import load
 from writer.config.table_sections import layout

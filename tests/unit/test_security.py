@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from tests.looking import config
 from tests.servers.secured import Authority, behind_login
+from tests.support.sample_records import config
 from writer.batch.staging.bucket_folders import hive_folder, hive_value
 from writer.clients.kafka import Cluster, client_settings
 from writer.config.connections import Http, Kafka, Registry, Spark

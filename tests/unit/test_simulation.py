@@ -12,7 +12,7 @@ from autoscaler.decision.policy import DEFAULTS
 from bench.simulation import baselines, run, trace
 from bench.simulation.simulator import BEGAN, SimulatedPipeline
 from bench.simulation.workloads import SHAPES, shape
-from tests.scaling import NOW, batches, minutes, pipeline
+from tests.support.autoscaler_facts import NOW, batches, minutes, pipeline
 from writer.core.errors import ConfigError
 
 FLAT = trace.Trace("flat", "as much all the time", 15.0, (40_000.0,) * 720, partitions=24, executors_first=2)  # 3 h

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from tests.looking import NOW, config
+from tests.support.sample_records import NOW, config
 from writer.commit.batch_limits import task_count
 from writer.driver.tasks import usable_slots
 from writer.preflight import sizing

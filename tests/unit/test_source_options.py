@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.looking import config
+from tests.support.sample_records import config
 from writer.commit.batch_limits import Limits
 from writer.config.pipelines import Config
 from writer.driver.pipeline import Start

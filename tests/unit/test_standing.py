@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.opened import delta_table
+from tests.support.table_formats import delta_table
 from writer.clients.kafka import Topic
 from writer.config.pipeline import Pipeline
 from writer.core.errors import LogChanged

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.examples import share
+from tests.support.example_counts import share
 from writer.batch.staging.parquet_files import COLUMNS_MAX, delta_statistics, parquet_writer
 
 TIME = pa.timestamp("us", "UTC")

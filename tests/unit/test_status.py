@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.commits import LIMITS, PARTS, Lake, account, facts
-from tests.looking import GAP_FACTS
+from tests.support.commits import LIMITS, PARTS, Lake, account, facts
+from tests.support.sample_records import GAP_FACTS
 from tests.unit.test_status_executors import EXECUTORS
 from writer.cli.read.status import _cluster, collect, exit_code, run_status
 from writer.clients.driver_endpoint import Driver, announce, this_driver

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from recovery.escalation.error_catalogue import catalogue, classify
-from tests.looking import config
+from tests.support.sample_records import config
 from writer.batch.task_report import Counts, FailedRecords, Report
 from writer.clients.kafka import Topic
 from writer.commit import builder, failed_records_limit, missing_offsets

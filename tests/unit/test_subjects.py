@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.looking import config
+from tests.support.sample_records import config
 from writer.config.connections import Registry
 from writer.config.pipelines import Config
 from writer.schemas.registry import subjects

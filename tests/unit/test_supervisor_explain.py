@@ -18,7 +18,7 @@ from recovery.lease.lease import StoreLeases
 from recovery.supervisor.endpoints import CATALOGUE, PipelineStatus, answers
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
 from recovery.supervisor.settings import impatient, store
-from tests.looking import config
+from tests.support.sample_records import config
 from writer.config.pipelines import Config
 
 KILLED = Verdict("killed", RecoveryLevel.RESTART, halt=False, message="The driver was killed (SIGKILL).")

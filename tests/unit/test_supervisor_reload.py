@@ -10,7 +10,7 @@ from recovery.escalation.diagnosis import DriverHealth, PipelineHealth, Timeouts
 from recovery.lease.holder import LeaseHolder
 from recovery.supervisor.main import _writer
 from recovery.supervisor.settings import timeouts
-from tests.reloading import BROKEN, Release, release
+from tests.support.simulated_supervisor import BROKEN, Release, release
 from writer.config.loader import ReloadableConfig
 from writer.core.errors import LimitReached
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from tests import commits
+from tests.support import commits
 from tests.unit.test_targets import BY_HEADER, PART, TEXT, Started, away, back, behind, hold, row
 from writer.audit.audit import audit
 from writer.avro.schema_plan import RejectedSchema

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 import bucketers
-from tests import commits
+from tests.support import commits
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.batch.record_columns import RecordColumns
 from writer.batch.task_report import Report

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
-from tests.tasked import (
+from tests.support.task_topic import (
     KAFKA_TIME,
     SCHEMAS,
     UNKNOWN,

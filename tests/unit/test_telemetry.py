@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.commits import account, facts
-from tests.looking import config
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
+from tests.support.commits import account, facts
+from tests.support.sample_records import config
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.preflight import host_checks

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.examples import share
+from tests.support.example_counts import share
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan
 
 EMPTY = SchemaPlan(pa.schema([]))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from tests.looking import EVENT, NOW, TIME, WIDER, Schemas, config, event, records, tree, value
+from tests.support.sample_records import EVENT, NOW, TIME, WIDER, Schemas, config, event, records, tree, value
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import Wire

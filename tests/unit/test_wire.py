@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests import looking
+from tests.support import sample_records
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire, kafka_header, recognised, refusals, split
 from writer.batch.dead_letters import DEAD_LETTERS
@@ -258,4 +258,6 @@ def test_files_serve_any_ids_and_fingerprints(tmp_path):
 
 def test_dead_letters_hold_the_headers_that_name_a_schema():
     assert DEAD_LETTERS.field("headers").type == HEADERS
-    assert looking.records([b"x"], headers={"a": b"1"}).column("headers").to_pylist() == [[{"key": "a", "value": b"1"}]]
+    assert sample_records.records([b"x"], headers={"a": b"1"}).column("headers").to_pylist() == [
+        [{"key": "a", "value": b"1"}]
+    ]

@@ -1,0 +1,46 @@
+"""What audits are made of, and what one said, for tests of it."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.support.local_driver import Driver
+from tests.support.sample_records import NOW, event
+from writer.audit.audit import Audit, audit
+from writer.core.offsets import TopicPartition
+
+OLD = NOW - timedelta(days=400)
+
+
+P0 = TopicPartition("clicks", 1, 0)
+
+
+def mixed(start: int, end: int) -> dict[int, bytes | None]:
+    """Of ten records one is a tombstone, one is cut, one is too old."""
+    kinds = {3: None, 5: b"\0\0\0\0\1cut", 7: None}
+    return {
+        at: kinds[at % 10] if at % 10 in (3, 5) else event(at, at=OLD if at % 10 == 7 else None)
+        for at in range(start, end)
+    }
+
+
+@pytest.fixture
+def form() -> str:
+    """Format of the tables, where a test does not choose."""
+    return "delta"
+
+
+@pytest.fixture
+def driver(tmp_path: Path, form: str) -> Driver:
+    made = Driver(tmp_path, form)
+    made.start(2)
+    return made
+
+
+def audited(driver: Driver, since=None, *, deep: bool = True) -> Audit:
+    return audit(driver.config, "clicks", since=since, deep=deep)
+
+
+def said(found: Audit) -> str:
+    return "; ".join(f"{p.what} {p.part} {p.spans}" for p in found.problems)

@@ -1,0 +1,143 @@
+"""A table with canaries in its records, through all that happens to a table; each step of it may be the last one.
+
+Without Spark and Kafka. Whoever comes after a process that died takes up the same steps: what is done is passed over.
+"""
+
+import os
+import signal
+import tempfile
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from tests.contract.test_compact import compactor
+from tests.contract.test_privacy import ring_at, started
+from tests.support import canaries
+from tests.support.audits import audited, said
+from tests.support.canaries import EVENT, KEY, ODD, STEM, WIDER
+from tests.support.killed_process import SPAWNED
+from tests.support.local_driver import Driver, log
+from tests.support.reprocess_lake import reprocessed
+from tests.support.sample_records import NOW, Schemas
+from writer.cli.write import delete_rows
+from writer.core import logging
+from writer.maintenance.compaction import here
+from writer.maintenance.dead_letters import Selection
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
+from writer.maintenance.replay import Replaying
+from writer.maintenance.vacuum import find_unneeded, remove
+from writer.output.tables import console
+from writer.privacy.keyring import read_keyring
+from writer.sealing.rules import SealNow
+from writer.sealing.sealer import Sealer
+
+HOUR = timedelta(hours=1)
+_SCHEMAS: dict[int, Any] = {1: EVENT, 2: WIDER, 3: ODD, 5: KEY}
+_KNOWN, _LATER = Schemas(_SCHEMAS, [1, 2, 3], [5]), Schemas({**_SCHEMAS, 9: EVENT}, [1, 2, 3], [5])
+_TIERS = [{"within": "2 h", "to": "reopen"}, {"within": "7 d", "to": "late_table"}, {"to": "dead_letter"}]
+_ON_TIME, _ALL = 36, 42
+_DELETED = 12, 37  # of rows in the table, and of one in the late table
+
+
+def opened(root: Path, form: str, policy: str) -> Driver:
+    """Start the table's next writer. It holds so few bytes of rows that each batch spills."""
+    place = {"raw": str(root / "lake" / "raw"), **({"name": "s.clicks"} if form == "iceberg" else {})}
+    specs = {"Event": {"derive": {"ratio": "1 / share"}}}
+    if policy != "drop":  # else there is no such column
+        specs["Odd"] = {"derive": {"ratio": "CAST(text AS INT)"}}
+    return started(
+        root, _KNOWN, canaries.privacy(policy), form=form, table=place, limits={"failed_ratio_max": 1}, specs=specs,
+        columns={"key": "avro", "headers": "_headers", "header_columns": {"attempt": {"header": "n", "type": "long"}}},
+        seal={"late": _TIERS, "out_of_orderness": "0 s", "reopen_after": "0 s"},
+        compact={"at_seal": True, "sort_by": ["share"], "dedupe": {"key": ["share"]}}, budget=512,
+    )  # fmt: skip
+
+
+def live(root: Path, form: str, policy: str) -> Driver:
+    """Lead a table through its life: commits, late rows, seals, compaction, replay, reprocess, deletion, vacuum."""
+    driver = opened(root, form, policy)
+    driver.carry([_records(0, 18), _records(18, _ON_TIME)], {0: _ON_TIME})
+    sealer = Sealer("clicks", driver.config)
+    if (standing := sealer.follow()).closed_until is None:
+        sealer.close(standing, NOW, "watermark", NOW)
+    driver.carry([_records(_ON_TIME, _ALL)], {0: _ALL})
+    sealer = Sealer("clicks", driver.config)
+    hours = [(f"{NOW - hours * HOUR:%Y-%m-%dT%H}",) for hours in range(1, 4)]
+    assert not sealer.seal([SealNow(one) for one in hours], NOW)
+    snapshot, compact = driver.table.snapshot(), compactor(driver)
+    for pieces in compact.planned(snapshot, hours, open_too=True).values():
+        list(compact.carry_out(snapshot, pieces, here))
+    Replaying("clicks", driver.config, _LATER).run(Selection(schema_id=9), NOW)
+    driver.schemas = _LATER
+    reprocessed(driver)
+    texts = [f"share IN ({', '.join(map(str, _DELETED))})"]
+    if policy in ("hash", "mixed"):
+        texts.append(f"text = '{STEM}-text24'")
+    for text in texts:
+        delete_rows.run_delete(
+            driver.config, DeletionRequest("clicks", where(text), NOW), _LATER, write=True, as_json=True, out=console()
+        )
+    remove(find_unneeded(driver.config, "clicks", None, datetime.now(NOW.tzinfo) + timedelta(days=9)))
+    return driver
+
+
+def _records(start: int, end: int) -> Any:
+    """Return records at these offsets: rows of two schemas, and of each kind that goes wrong; each has canaries."""
+    values = {at: _value(at) for at in range(start, end)}
+    bad = {at: f"{STEM}-key".encode() if at % 12 == 11 else canaries.key(at) for at in values}
+    headers = {
+        at: {f"{STEM}-name": f"{STEM}-head".encode(), "n": f"{STEM}-n".encode() if at % 12 == 10 else b"7"}
+        for at in values
+    }
+    return log(values, keys=bad, headers=headers)
+
+
+def _value(at: int) -> bytes:
+    if at >= _ON_TIME:
+        return canaries.value(1 + at % 2, NOW - (HOUR / 2, 25 * HOUR, 200 * HOUR)[at % 3], at)
+    before = at % 5 % 3 * HOUR + HOUR / 2  # rows of one schema and batch are of several hours
+    sound = canaries.value(1, NOW - before, at)
+    broken: Mapping[int, bytes] = {
+        1: canaries.value(2, NOW - before, at),
+        2: canaries.value(1, NOW - before, 0),  # a spec divides by it
+        3: sound.replace(b"-text", b"\xfftext", 1),
+        4: sound[:-1],
+        5: sound + STEM.encode(),
+        6: f"{STEM}-junk".encode(),
+        7: b"\0\0\0\0\x09" + sound[5:],
+        8: canaries.value(1, NOW - 400 * 24 * HOUR, at),
+        9: canaries.value(3, NOW - before, at),
+    }  # fmt: skip
+    return broken.get(at % 12, sound)
+
+
+def lived(root: Path, form: str, policy: str, point: str = "") -> bytes:
+    """Lead the life on in a process that dies at a fault point; without one to its end. Returns what it said."""
+    said_to = root / "said"
+    process = SPAWNED.Process(target=_apart, args=[root, form, policy, point, said_to])
+    process.start()
+    process.join()
+    words = said_to.read_bytes()
+    assert process.exitcode == (-signal.SIGKILL if point else 0), f"{point}: {process.exitcode} {words.decode()}"
+    return words
+
+
+def _apart(root: Path, form: str, policy: str, point: str, said_to: Path) -> None:
+    with said_to.open("wb") as out:
+        for stream in (1, 2):
+            os.dup2(out.fileno(), stream)
+    os.environ["HEADRACE_FAULT"] = point
+    scratch = root / "scratch"
+    scratch.mkdir(exist_ok=True)
+    tempfile.tempdir = str(scratch)
+    logging.set_up()
+    found = audited(live(root, form, policy))
+    assert found.adds_up, said(found)
+
+
+def keys(root: Path) -> list[bytes]:
+    """Return the keys of the table's keyring."""
+    ring = read_keyring(ring_at(root))
+    return [*ring.hash_keys.values(), *ring.encryption_keys.values()]

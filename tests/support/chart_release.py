@@ -1,0 +1,278 @@
+"""A release of the chart on a cluster whose pods run as processes of this machine, and a lake that all of them see."""
+
+import json
+import shutil
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import yaml
+
+from tests.servers.containers import Container, Image, Mount
+from tests.servers.kubelet import Kubelet, kubelet
+from tests.servers.kubernetes import Cluster, cluster, until
+from tests.support import oracle
+from tests.support.class_archive import QUICK_START
+from tests.support.cluster_driver import as_configured
+from tests.support.helm_chart import CHART, PLACES, ROOT
+from tests.support.writer_process import Site
+from writer.clients import java_artifacts
+from writer.demo.devstack.process import free_ports
+
+Json = dict[str, Any]
+HOME = "/opt/headrace"
+SLOT = (
+    500  # records a second that a core of an executor is let carry: two real cores would show nothing of more executors
+)
+# Minutes of the autoscaler are seconds here.
+HASTE = {
+    "window_s": 60, "short_window_s": 15, "start_s": 15, "stable_s": 15, "stable_max_s": 60, "down_s": 20,
+    "after_up_s": 30, "regret_s": 60, "catch_up_duration_s": 60, "lag_slo_s": 30, "facts_age_max_s": 30, "down_batches":
+    1,
+    "driver_share_max": 0.9,  # on a busy machine the driver's part is more than half of a small batch
+}  # fmt: skip
+RELEASE, DRIVER = "clicks", "clicks-headrace"
+REPOSITORY = "registry.example.com/headrace"
+PIPELINE = "clicks"
+NEXT = "0.2.0"
+VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+
+
+def image(folder: Path, **env: str) -> Image:
+    """Lay out what docker/Dockerfile puts into an image: the same places, filled by this machine's own files."""
+    command = folder / "headrace"
+    command.write_text('#!/bin/sh\nexec python -m writer.cli "$@"\n')
+    command.chmod(0o755)
+    passwd = folder / "passwd"
+    passwd.write_text(Path("/etc/passwd").read_text() + "headrace:x:10001:10001::/tmp:/usr/sbin/nologin\n")
+    java = java_artifacts.java(17).resolve().parent.parent
+    spark = Path(sys.prefix) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "pyspark"
+    assert spark.is_dir()
+    jars = java_artifacts.fetch("spark-kafka", progress=print)
+    mounts = [
+        Mount(Path(sys.prefix), f"{HOME}/venv"), Mount(ROOT, f"{HOME}/source"), Mount(jars, f"{HOME}/jars"),
+        Mount(command, f"{HOME}/bin/headrace"), Mount(ROOT / "docker" / "entrypoint.sh", f"{HOME}/entrypoint.sh"),
+        Mount(ROOT / "docker" / "decom.sh", "/opt/decom.sh"), Mount(passwd, "/etc/passwd"),
+    ]  # fmt: skip
+    told = {
+        "PATH": f"{HOME}/bin:{HOME}/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PYTHONPATH": f"{HOME}/source", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8",
+        "HEADRACE_JARS": f"{HOME}/jars", "JAVA_HOME": str(java),
+        "SPARK_HOME": f"{HOME}/venv/{spark.relative_to(sys.prefix)}",
+    }  # fmt: skip
+    return Image([f"{HOME}/entrypoint.sh"], told | env, mounts)
+
+
+@dataclass
+class Deployed:
+    """One namespace with one release."""
+
+    cluster: Cluster
+    node: Kubelet
+    namespace: str
+    site: Site
+    topic: str
+    values: Json
+    config: Json
+    lake: Path
+    produced: int = field(default=0)
+    start_s: float = field(default=0.0)  # what a start took on this machine, from helm's call to its word
+
+    @property
+    def deadline(self) -> str:
+        """Return how long an upgrade may take, and as long its way back: a drain and a start, on this machine."""
+        return f"{30 + 1.5 * self.start_s:.0f}s"
+
+    def fill(self, count: int) -> None:
+        self.produced += 1
+        self.site.fill(self.topic, count, seed=self.produced)
+
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """Produce all the while, so that there are always records waiting for a driver that does not commit."""
+        over = threading.Event()
+
+        def fill() -> None:
+            while not over.wait(1):
+                self.fill(20)
+
+        thread = threading.Thread(target=fill)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def helm(self, verb: str, *flags: str, code: int = 0, config: Json | None = None, seconds: float = 600) -> str:
+        """Install or upgrade the release."""
+        values = {**self.values, "config": yaml.safe_dump(self.config if config is None else config)}
+        path = self.site.root / "values.yaml"
+        path.write_text(yaml.safe_dump(values))
+        return self.cluster.helm(
+            verb, RELEASE, CHART, "-n", self.namespace, "-f", path, *flags, code=code, seconds=seconds
+        )  # fmt: skip
+
+    def pods(self, component: str) -> list[Json]:
+        """The pods of a component that are not about to go."""
+        wanted = f"labelSelector=app.kubernetes.io%2Fcomponent%3D{component}"
+        found = self.cluster.api.items(f"{PLACES['Pod'].format(self.namespace)}?{wanted}")
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def executors(self) -> list[Json]:
+        """The executors' pods that run."""
+        return [pod for pod in self.pods("executor") if pod["status"].get("phase") == "Running"]
+
+    def told(self) -> Json:
+        """What the driver says of its executors; nothing while it does not answer."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self.values['ports']['driver']}/status", timeout=20) as answer:
+                found: Json = json.loads(answer.read())["executors"]
+                return found
+        except OSError:
+            return {}
+
+    def has(self, executors: int) -> bool:
+        """Whether so many are wanted, take tasks, and run as pods."""
+        told = self.told()
+        return (
+            told.get("requested") == told.get("registered") == executors
+            and not told["draining"]
+            and len(self.executors()) == executors
+        )
+
+    def driver(self) -> Json:
+        found = self.cluster.api.find(f"{PLACES['Pod'].format(self.namespace)}/{DRIVER}-0")
+        return {} if found is None else found
+
+    def ready(self) -> bool:
+        conditions = self.driver().get("status", {}).get("conditions", [])
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    def starts(self) -> int:
+        """How often a driver began, as the table says."""
+        return sum(said["kind"] == "start" for said in oracle.replay(self.lake).commits)
+
+    def runs(self) -> set[int]:
+        """The checkpoints that its batches came from."""
+        return {said["run"] for said in oracle.replay(self.lake).commits if said["kind"] == "batch"}
+
+    def container(self) -> Container | None:
+        """The driver's, when its pod is there."""
+        pods = [p for p in list(self.node.pods.values()) if p.name == f"{DRIVER}-0" and not p.deleted.is_set()]
+        return pods[0].mains[0].run if pods else None
+
+    def said(self) -> str:
+        return self.node.said(f"{DRIVER}-0", "driver")
+
+    def until(self, condition: Callable[[], object], what: str, seconds: float = 300) -> None:
+        try:
+            until(condition, seconds, what)
+        except AssertionError as error:
+            autoscaler = self.node.said(f"{DRIVER}-0", "autoscaler")[-3000:]
+            said = f"{self.driver().get('status')}\n{autoscaler}\n{self.said()[-6000:]}"
+            raise AssertionError(f"{error}\n{said}") from None
+
+    def until_carried(self) -> None:
+        """Wait until the lake holds all that was produced, each record once."""
+        ends = self.site.ends(self.topic)
+
+        def carried() -> bool:
+            return (self.lake / "_delta_log").exists() and oracle.frontier_of(self.lake, PIPELINE) == ends
+
+        self.until(carried, "everything is committed")
+        oracle.check(self.lake, PIPELINE, ends)
+
+
+@contextmanager
+def node(folder: Path) -> Iterator[tuple[Cluster, Kubelet]]:
+    """Run a cluster with one node until the end of the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    healthy = image(folder)
+    # It dies whenever it is about to commit.
+    sick = Image(healthy.entrypoint, {**healthy.env, "HEADRACE_FAULT": "before_commit:1"}, healthy.mounts)
+    images = {f"{REPOSITORY}:{tag}": healthy for tag in (VERSION, NEXT)}
+    images[f"{REPOSITORY}:cannot-commit"] = sick
+    with cluster(folder / "cluster", scheduler=True) as found, kubelet(found.api, folder / "node", images) as running:
+        yield found, running
+
+
+def deployed(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) -> Deployed:
+    """Prepare a release, and a volume for its lake; nothing is there yet, not even the namespace."""
+    found, running = place
+    shared = site.root / "shared"
+    shared.mkdir()
+    shared.chmod(stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)
+    driver, supervisor, autoscaler, spark, blocks = free_ports(5)
+    values = {
+        "image": {"repository": REPOSITORY},
+        "executors": {
+            "instances": 2, "cores": 1, "memory": "512m", "memoryOverhead": "512m", "apiServer": found.api.url,
+        },
+        "autoscaler": {
+            "minimum": 1, "maximum": 3, "interval": "5 s",
+            "arguments": [
+                word for name, value in as_configured(HASTE).items() for word in ("--set", f"{name}={value}")
+            ],
+        },
+        "driver": {"memory": "512m", "terminationGracePeriodSeconds": 45},
+        "sparkConf": {"spark.executor.extraJavaOptions": QUICK_START},
+        "ports": {
+            "driver": driver, "supervisor": supervisor, "autoscaler": autoscaler, "sparkDriver": spark,
+            "sparkBlocks": blocks,
+        },
+        "volumes": [{"name": "lake", "persistentVolumeClaim": {"claimName": "lake"}}],
+        "volumeMounts": [{"name": "lake", "mountPath": "/lake"}],
+    }  # fmt: skip
+    slow = {"type": "tests.support.slow_bucketer:SlowBucketer", "records_per_second": SLOT}
+    site.pipeline(
+        PIPELINE, [topic], bucket=slow, commit={"max_delay": "5 s", "min_records": 1_000_000, "max_records": 24_000},
+        roll={"target_file_size": "16 KiB"}, memory={"batch_records": 1_000},  # so that a batch has work for every core
+    )  # fmt: skip
+    config = yaml.safe_load(site.config.read_text())
+    del config["http"]
+    config |= {"checkpoints": "/lake/checkpoints", "supervisor": {"lease_expiry": "6 s"}}
+    config["kafka"]["lag_interval"] = "2 s"
+    config["pipelines"][PIPELINE]["table"]["location"] = f"/lake/{PIPELINE}"
+    return Deployed(found, running, name, site, topic, values, config, shared / PIPELINE)
+
+
+def settled(one: Deployed) -> None:
+    """Let its namespace take restricted pods only, and have the volume."""
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    one.cluster.api.merge(f"/api/v1/namespaces/{one.namespace}", {"metadata": {"labels": label}})
+    _volume(one.cluster, one.namespace, one.lake.parent)
+
+
+def _volume(found: Cluster, name: str, path: Path) -> None:
+    size = {"storage": "1Gi"}
+    shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = {
+        **shared,
+        "capacity": size,
+        "hostPath": {"path": str(path)},
+        "claimRef": {"name": "lake", "namespace": name},
+    }
+    found.api.create("/api/v1/persistentvolumes", {"metadata": {"name": f"lake-{name}"}, "spec": volume})
+    claim = {**shared, "resources": {"requests": size}, "volumeName": f"lake-{name}"}
+    path_ = f"/api/v1/namespaces/{name}/persistentvolumeclaims"
+    found.api.create(path_, {"metadata": {"name": "lake"}, "spec": claim})
+
+
+def gone(one: Deployed) -> None:
+    """Remove the release, and wait until its pods are gone."""
+    one.cluster.helm("uninstall", RELEASE, "-n", one.namespace)
+    place = PLACES["Pod"].format(one.namespace)
+    tests = "labelSelector=app.kubernetes.io%2Fcomponent%3Dtest"  # helm leaves them
+    one.cluster.api.delete(f"{place}?{tests}")
+    check = f"{PLACES['Job'].format(one.namespace)}/{DRIVER}-check"  # one that failed stays, for the same reason
+    if one.cluster.api.find(check) is not None:
+        one.cluster.api.delete(f"{check}?propagationPolicy=Background")
+    one.until(lambda: not one.cluster.api.items(place), "no pod is left")
+    shutil.rmtree(one.site.root / "shared", ignore_errors=True)

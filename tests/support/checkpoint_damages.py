@@ -1,0 +1,208 @@
+"""Damages to the files of a checkpoint, by rows of the catalogue, and what was found of each when it was tried."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from tests.fault import outcomes
+from tests.support.damaged_checkpoint import Place, move, rewrite
+
+OTHER_ID = b'{"id":"11111111-2222-3333-4444-555555555555"}'
+
+
+@dataclass(frozen=True)
+class Case:
+    """One damage. `half`: when a batch is planned and not committed; else all batches are done."""
+
+    row: str
+    what: str
+    damage: Callable[[Place], None]
+    half: bool = False
+    lost: int = 0  # records that plain Spark passes over in silence
+    twice: int = 0  # that it reads again
+    ended: int = 0  # headrace's exit code; 0: it goes on by itself
+    level: str = ""  # what made it right, where it did not go on by itself
+    asked: bool = False  # the doctor is asked before the start, and heeded
+
+    @property
+    def name(self) -> str:
+        return f"{self.row}-{self.what.replace(' ', '-')}{'-planned' if self.half else ''}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found when a damage was tried."""
+
+    row: str
+    damage: str
+    moment: str
+    spark: str  # what plain Spark does
+    headrace: str  # how it ends, or goes on
+    found: str  # which checks of the doctor
+    level: str
+    records: int
+    lost: int
+    twice: int
+    seconds: float  # from the first start after the damage until all was read
+    test: str
+
+    def put(self) -> None:
+        """Write it where it is wanted."""
+        outcomes.put("damages", f"{self.test} | {self.row} | {self.damage} | {self.moment}", asdict(self))
+
+
+def _newest(content: bytes) -> Callable[[Place], None]:
+    return lambda place: rewrite(place.newest(), content)
+
+
+def _cut(line: int, keep: int) -> Callable[[Place], None]:
+    """Cut the newest offsets inside a line, counted from 0."""
+
+    def damage(place: Place) -> None:
+        lines = place.newest().read_text().splitlines()
+        kept = [*lines[:line], lines[line][:keep]] if keep else lines[:line]
+        rewrite(place.newest(), "\n".join(kept).encode())
+
+    return damage
+
+
+def _before_newest(content: bytes | None) -> Callable[[Place], None]:
+    """Write, or remove, the offsets before the newest."""
+
+    def damage(place: Place) -> None:
+        newest = place.newest()
+        before = newest.with_name(str(int(newest.name) - 1))
+        rewrite(before, content or b"")
+        if content is None:
+            before.unlink()
+
+    return damage
+
+
+def _newest_two(content: bytes) -> Callable[[Place], None]:
+    def damage(place: Place) -> None:
+        _before_newest(content)(place)
+        _newest(content)(place)
+
+    return damage
+
+
+def _without_newest(folder: str) -> Callable[[Place], None]:
+    def damage(place: Place) -> None:
+        newest = place.newest(folder)
+        rewrite(newest, b"")
+        newest.unlink()
+
+    return damage
+
+
+def _emptied(*folders: str) -> Callable[[Place], None]:
+    def damage(place: Place) -> None:
+        for path in (path for folder in folders for path in (place.checkpoint / folder).iterdir()):
+            path.unlink()
+
+    return damage
+
+
+def _commits_trail(place: Place) -> None:
+    for path in (place.checkpoint / "commits").glob("*"):
+        if int(path.name.strip(".").split(".")[0]) >= int(place.newest().name) - 2:
+            path.unlink()
+
+
+def _metadata(content: bytes | None) -> Callable[[Place], None]:
+    def damage(place: Place) -> None:
+        rewrite(place.checkpoint / "metadata", content or b"")
+        if content is None:
+            (place.checkpoint / "metadata").unlink()
+
+    return damage
+
+
+def _edited(by: int) -> Callable[[Place], None]:
+    return lambda place: move(place.newest(), place.topic, by)
+
+
+def _without_partition(place: Place) -> None:
+    *head, last = place.newest().read_text().splitlines()
+    kept = {place.topic: {"0": json.loads(last)[place.topic]["0"]}}
+    rewrite(place.newest(), "\n".join([*head, json.dumps(kept)]).encode())
+
+
+def _checksum_of_next(place: Place) -> None:
+    newest = place.newest()
+    (newest.parent / f".{int(newest.name) + 1}.crc").write_bytes(b"crc\0 of a file that is gone")
+
+
+def _directory(folder: str, beyond: int) -> Callable[[Place], None]:
+    """Put a directory in the place of a log's newest file, or of one beyond it, or of the metadata."""
+
+    def damage(place: Place) -> None:
+        newest = place.newest(folder) if folder else place.checkpoint / "metadata"
+        path = newest.with_name(str(int(newest.name) + beyond)) if folder else newest
+        rewrite(path, b"")
+        path.unlink()
+        path.mkdir()
+        (path / "other").write_bytes(b"of another tool")
+
+    return damage
+
+
+def _deleted_by_hand(name: str) -> Callable[[Place], None]:
+    """Delete a file, and leave its checksum."""
+    return lambda place: (place.checkpoint / name).unlink()
+
+
+def _leftovers(place: Place) -> None:
+    for name in ("offsets/.6.6b1f.tmp", "commits/.6.77aa.tmp"):
+        (place.checkpoint / name).write_bytes(b"v1")
+    for name in ("0", ".0.crc"):
+        (place.checkpoint / "sources/0" / name).unlink()
+
+
+TORN = [
+    ("1", "empty", _newest(b"")),
+    ("2", "its version alone", _newest(b"v1")),
+    ("3", "cut in its metadata", _cut(1, 40)),
+    ("4", "cut before its source", _cut(2, 0)),
+    ("5", "cut in its offsets", _cut(2, 12)),
+    ("6b", "garbage bytes", _newest(b"\0\xff garbage")),
+    ("6b", "garbage text", _newest(b"garbage\n{}\n{}")),
+]
+CASES = [
+    *(Case(row, what, damage, ended=3, level="L3") for row, what, damage in TORN),
+    *(Case(row, what, damage, half=True, ended=3, level="L2") for row, what, damage in TORN),
+    Case("6", "version v9", _newest(b"v9\n{}\n{}"), ended=3, level="a person, then L3"),
+    Case("7", "gone", _before_newest(None), ended=3, level="L3"),
+    Case("7", "gone", _before_newest(None), half=True, ended=3, level="L3"),
+    Case("1", "the one before is empty", _before_newest(b""), ended=3, level="L3"),
+    Case("1", "the one before is empty", _before_newest(b""), half=True, ended=3, level="L3"),
+    Case("1", "the newest two are empty", _newest_two(b""), half=True, ended=3, level="L3"),
+    Case("9", "gone", _without_newest("offsets"), twice=50, ended=3, level="L3"),
+    Case("10", "offsets gone", _emptied("offsets"), twice=50, ended=3, level="L3"),
+    Case("11", "offsets and commits gone", _emptied("offsets", "commits"), twice=300),
+    Case("12", "empty", lambda place: rewrite(place.newest("commits"), b""), ended=3, level="L2"),
+    Case("3", "the newest commit", lambda place: rewrite(place.newest("commits"), b'v1\n{"next'), ended=3, level="L2"),
+    Case("13", "newest gone", _without_newest("commits"), twice=50),
+    Case("13", "all gone", _emptied("commits"), twice=50),
+    Case("14", "three gone", _commits_trail, twice=50, ended=3, level="L3"),
+    Case("15", "gone", _metadata(None)),
+    Case("16", "empty", _metadata(b""), ended=3, level="L3"),
+    Case("16", "cut", _metadata(b'{"id":"5f'), ended=3, level="L3"),
+    Case("17", "of another query", _metadata(OTHER_ID)),
+    Case("18", "seven up", _edited(7), lost=7, ended=3, level="L3"),
+    Case("18-", "seven down", _edited(-7), twice=7),
+    Case("18p", "seven less", _edited(-7), half=True),
+    Case("19", "partition 1 gone", _without_partition, twice=180),
+    Case("20", "of the next offsets", _checksum_of_next, level="L2", asked=True),
+    Case("20", "of the next offsets, after a start", _checksum_of_next, ended=1, level="L3"),
+    Case("20", "of the metadata", _deleted_by_hand("metadata"), level="L3", asked=True),
+    Case("20", "of the beginning", _deleted_by_hand("sources/0/0"), level="L2", asked=True),
+    Case("20d", "in place of the next offsets", _directory("offsets", 1), ended=3, level="L2"),
+    Case("20d", "in place of the next commit", _directory("commits", 1), half=True, ended=3, level="L2"),
+    Case("20d", "in place of the newest offsets", _directory("offsets", 0), twice=50, ended=3, level="L3"),
+    Case("20d", "in place of the newest commit", _directory("commits", 0), twice=50, ended=3, level="L2"),
+    Case("16", "a directory", _directory("", 0), ended=3, level="L3"),
+    Case("21", "drafts, no beginning", _leftovers),
+    Case("34", "a thousand up", _edited(1000), ended=3, level="L3"),
+]

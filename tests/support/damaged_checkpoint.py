@@ -1,0 +1,188 @@
+"""Checkpoints that real Spark wrote, damaged one way after the other: what plain Spark says, what headrace makes of it.
+
+One JVM for all: headrace's own driver code runs in the test's process, on a session that outlives its runs.
+"""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from tests.support.writer_process import QUICK_START, Site
+from writer.clients.notifications import Notifier
+from writer.config.loader import load
+from writer.config.pipelines import Config
+from writer.core.errors import exit_code
+from writer.driver import main, restart_policy
+from writer.driver.batch_queue import BatchQueue
+from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
+from writer.driver.readers.spark_reader import KAFKA_OPTIONS
+from writer.driver.spark import session as opened
+from writer.status.progress import Progress
+from writer.telemetry.receivers import Receivers
+
+PIPELINE = "events"
+Source = tuple[str, int]
+
+
+class Unfinished(Exception):
+    """The batch dies before anything of it is committed."""
+
+
+@contextmanager
+def session(config: Config) -> Iterator[Any]:
+    """A Spark session as headrace makes it, for plain queries and headrace's own."""
+    spark = opened(config)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@dataclass
+class Seen:
+    """What a plain query saw: each offset, how often; and what it ended with."""
+
+    offsets: dict[Source, Counter[int]] = field(default_factory=dict)
+    batches: list[int] = field(default_factory=list)
+    text: str = ""
+
+    @property
+    def rows(self) -> int:
+        return sum(counter.total() for counter in self.offsets.values())
+
+
+def plain(
+    spark: Any, bootstrap: str, checkpoint: Path, *, topics: str = "", options: dict[str, str] | None = None,
+    before: Callable[[int], None] | None = None, configuration: dict[str, str] | None = None,
+) -> Seen:  # fmt: skip
+    """Start a query of plain Spark from a checkpoint, as one would write it first, and let it read what is there."""
+    seen = Seen()
+
+    def take(frame: Any, batch: int) -> None:
+        if before is not None:
+            before(batch)
+        seen.batches.append(batch)
+        for row in frame.select("topic", "partition", "offset").collect():
+            seen.offsets.setdefault((row[0], row[1]), Counter())[row[2]] += 1
+
+    settings = {
+        "kafka.bootstrap.servers": bootstrap, "subscribe": topics, "startingOffsets": "earliest",
+        "failOnDataLoss": "true", "maxOffsetsPerTrigger": "50", **KAFKA_OPTIONS, **(options or {}),
+    }  # fmt: skip
+    kept = {key: spark.conf.get(key, None) for key in configuration or {}}
+    for key, value in (configuration or {}).items():
+        spark.conf.set(key, value)
+    try:
+        frame = spark.readStream.format("kafka").options(**settings).load()
+        query = (
+            frame.writeStream.option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True).foreachBatch(take).start()
+        )  # fmt: skip
+        try:
+            query.awaitTermination(120)
+        finally:
+            query.stop()
+    except Exception as error:  # noqa: BLE001 - whatever Spark says is what is looked for
+        seen.text = restart_policy.causes(error)
+    finally:
+        for key, value in kept.items():
+            spark.conf.unset(key) if value is None else spark.conf.set(key, value)
+    return seen
+
+
+@dataclass
+class Place:
+    """A lake and its checkpoints, a copy of the golden ones, with the topic that they were filled from."""
+
+    site: Site
+    topic: str
+
+    @property
+    def lake(self) -> Path:
+        return self.site.root / "lake" / PIPELINE
+
+    @property
+    def checkpoint(self) -> Path:
+        """The newest run's."""
+        runs = (path for path in (self.site.root / "checkpoints" / PIPELINE).iterdir() if path.name.isdigit())
+        return max(runs, key=lambda path: int(path.name))
+
+    @property
+    def config(self) -> Config:
+        return load(self.site.config)
+
+    def newest(self, folder: str = "offsets") -> Path:
+        """The newest file of a log of the checkpoint's."""
+        return max((self.checkpoint / folder).glob("[0-9]*"), key=lambda path: int(path.name))
+
+    def copy(self, root: Path) -> "Place":
+        root.mkdir(parents=True, exist_ok=True)
+        for name in ("lake", "checkpoints"):
+            shutil.copytree(self.site.root / name, root / name)
+        site = Site(root, self.site.bootstrap, self.site.registry_url, overrides=self.site.overrides)
+        for name, settings in self.site.pipelines.items():
+            about = {**settings["table"], "location": str(root / "lake" / name)}
+            site.pipelines[name] = {**settings, "table": about}
+        return Place(site, self.topic)
+
+    def carry(self, spark: Any, *, new_run: bool = False) -> tuple[int, str]:
+        """Run headrace until it has read what is there. Returns exit code and all causes of its error."""
+        config = self.config
+        begin = partial(main._begin, lambda: spark, lambda: config, None, Notifier(), Receivers(), True, BatchQueue())
+        running = PipelineRunner(Progress(PIPELINE), begin, waits=False)
+        runners = PipelineRunners(lambda _: running, StartRequests())
+        runners.add(PIPELINE)
+        try:
+            runners.begin(PIPELINE, new_run=new_run)
+            runners.watch(Event())
+        finally:
+            running.shown.close()
+        return exit_code(running.error), restart_policy.causes(running.error)
+
+
+def blank(root: Path, bootstrap: str, registry_url: str, topic: str) -> Place:
+    """A pipeline that never ran."""
+    root.mkdir(parents=True)
+    site = Site(root, bootstrap, registry_url)
+    site.pipeline(PIPELINE, [topic], commit={"max_records": 50})
+    site.overrides["spark"] = {"master": "local[2]", "conf": {"spark.driver.extraJavaOptions": QUICK_START}}
+    return Place(site, topic)
+
+
+def golden(place: Place, spark: Any) -> None:
+    """Let a pipeline commit six batches, run 1."""
+    place.site.fill(place.topic, 300)
+    code, text = place.carry(spark)
+    assert code == 0, text
+
+
+def die_in_a_batch(spark: Any, place: Place) -> None:
+    """Leave a batch that is planned and not committed, as a driver that dies in it does."""
+    place.site.fill(place.topic, 20, seed=11)
+
+    def die(batch: int) -> None:
+        raise Unfinished(f"batch {batch} dies")
+
+    seen = plain(spark, place.site.bootstrap, place.checkpoint, topics=place.topic, before=die)
+    assert "Unfinished" in seen.text, seen.text
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    """Write a file of a checkpoint as somebody who knows of its checksum."""
+    path.write_bytes(content)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def move(path: Path, topic: str, by: int, partition: str = "0") -> None:
+    """Edit an offset of an offset file."""
+    *head, last = path.read_text().splitlines()
+    found = json.loads(last)
+    found[topic][partition] += by
+    rewrite(path, "\n".join([*head, json.dumps(found)]).encode())

@@ -1,0 +1,87 @@
+"""A writer without Spark and Kafka that carries a fixed log to its end, and what must be true afterwards.
+
+By itself, to be killed: python -m tests.support.fixed_log_writer (carry | look | judge) ROOT LOCATION FORMAT
+[SETTINGS].
+`look` and `judge` print a tally of the oracle's verdicts. SETTINGS: of the pipeline, as JSON.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from tests.servers.objects import ObjectServer
+from tests.support import oracle
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, event
+from writer.audit.audit import audit
+
+PARTS, STEP, END, INTERVAL = 2, 12, 36, 4
+
+
+def values(start: int, end: int) -> dict[int, bytes | None]:
+    """Of ten records one is cut."""
+    return {at: b"\0\0\0\0\1cut" if at % 10 == 5 else event(at, at=NOW) for at in range(start, end)}
+
+
+def carry(root: Path, location: str, form: str, clock: Sequence[datetime] = (), **settings: Any) -> Driver:
+    """Start a writer and let it carry what the table does not have. `clock`: what it shows at each batch."""
+    table = {"location": location, **settings.pop("table", {})}
+    driver = Driver(root, form, interval=INTERVAL, table=table, **settings)
+    driver.start(PARTS)
+    for batch, end in enumerate(range(STEP, END + 1, STEP)):
+        batches = [log(values(end - STEP, end), partition) for partition in range(PARTS)]
+        driver.carry(batches, dict.fromkeys(range(PARTS), end), now=clock[batch] if clock else NOW)
+    return driver
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a table lies: below a directory, or below a prefix of a bucket. Readers and judges read files."""
+
+    root: Path
+    location: str
+    server: ObjectServer | None = None
+
+    def fetched(self) -> Path:
+        """Return the table as files."""
+        local = self.root / "lake" / "clicks"
+        if self.server is not None:
+            shutil.rmtree(local.parent, ignore_errors=True)
+            self.server.download(self.location.rpartition("/")[0], local.parent)
+        return local
+
+
+def places(root: Path, server: ObjectServer | None) -> Iterator[Place]:
+    """Yield one place after the other, each empty."""
+    for number in count():
+        there = root / str(number)
+        local = str(there / "lake" / "clicks")
+        yield Place(there, local if server is None else f"{server.bucket()}/lake/clicks", server)
+
+
+def judge(driver: Driver, lake: Path) -> None:
+    """Judge twice: from the files, and as `headrace audit` does."""
+    oracle.check(lake, "clicks", {("clicks", partition): END for partition in range(PARTS)})
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, "; ".join(f"{p.what} {p.part} {p.spans}" for p in found.problems)
+
+
+def main(what: str, root: Path, location: str, form: str, settings: str = "{}") -> None:
+    match what:
+        case "carry":
+            carry(root, location, form, **json.loads(settings))
+        case "look":
+            oracle.check_rows(Path(location), "clicks")
+        case "judge":
+            judge(carry(root, location, form), Path(location))
+    print(json.dumps(asdict(oracle.tally)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,110 @@
+"""Unpacks lakes of log format 1 that stay as they were made (tests/fixtures/make_lake.py), and reads what they say."""
+
+import json
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from tests.support import oracle
+from writer.audit.audit import audit
+from writer.config.loader import load
+from writer.config.pipelines import Config
+from writer.table.factory import main_table
+from writer.table.gap_records import gap_records
+from writer.table.log.entries import parse_entry
+from writer.table.table import PipelineTable
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+PIPELINE = "clicks"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a lake's files, log and account say. All values are JSON's, so that they compare with those of a file."""
+
+    kinds: list[str]  # of the entries of all its tables
+    rows: Mapping[str, list[Any]]  # folder of a table → number of rows, and a hash of which they are
+    version: int
+    frontier: Mapping[str, int]
+    columns: list[str]
+    gaps: Mapping[str, int]  # state → gap records
+    closed_until: str | None
+    incarnations: Mapping[str, list[str]]
+    totals: Mapping[str, int]  # outcome → records, by the account
+    problems: list[str]  # of the account
+
+
+def archives() -> list[Path]:
+    """Return the fixture's archives. None is ever replaced."""
+    return sorted(FIXTURES.glob("log-1*.tar.xz"))
+
+
+def unpack(archive: Path, root: Path) -> Mapping[str, Facts]:
+    """Unpack an archive and let its files name the folder they lie in by now. Returns the facts of each lake."""
+    document = json.loads(archive.with_name(archive.name.replace(".tar.xz", ".json")).read_text())
+    with tarfile.open(archive) as members:
+        members.extractall(root, filter="data")
+    for path in root.rglob("*"):
+        if path.is_file() and document["root"].encode() in (content := path.read_bytes()):
+            path.write_bytes(content.decode().replace(document["root"], str(root)).encode())
+    return {name: Facts(**facts) for name, facts in document["lakes"].items()}
+
+
+def table_of(config: Config) -> PipelineTable:
+    """Return the pipeline's table."""
+    return main_table(PIPELINE, config)
+
+
+def kinds_of(table: PipelineTable) -> list[str]:
+    """Return the kinds of a table's entries."""
+    return [parse_entry(version, actions).kind for version, actions in table.entries(-1)]
+
+
+def lake_facts(root: Path) -> Facts:
+    """Read what a lake says of itself by the code of today."""
+    config = load(root / "headrace.yaml")
+    table = table_of(config)
+    snapshot = table.snapshot()
+    found = audit(config, PIPELINE, since=None, deep=False)
+    states = [one.state for one in gap_records(table, PIPELINE).values()]
+    return Facts(
+        kinds=sorted(kinds_below(root)),
+        rows={place.relative_to(root).as_posix(): identities(place) for place in tables_below(root)},
+        version=snapshot.version,
+        frontier={f"{part.topic}@{part.incarnation}/{part.partition}": at for part, at in snapshot.parts().items()},
+        columns=[f"{field.name}: {field.type}" for field in snapshot.columns()],
+        gaps={state: states.count(state) for state in sorted(set(states))},
+        closed_until=None if snapshot.closed_until is None else snapshot.closed_until.isoformat(),
+        incarnations=snapshot.incarnations(),
+        totals={name: found.reconciliation.total(name) for name in TOTALS},
+        problems=[str(problem) for problem in found.problems],
+    )
+
+
+def identities(place: Path) -> list[Any]:
+    """Return how many rows a table has, and a hash of where in Kafka they are from."""
+    rows = sorted(map(str, oracle.rows(place, "_topic, _incarnation, _partition, _offset")))
+    return [len(rows), sha256("\n".join(rows).encode()).hexdigest()]
+
+
+TOTALS = ("read", "rows", "late", "dead_letters", "quarantined", "tombstones", "filtered")
+
+
+def tables_below(root: Path) -> list[Path]:
+    """Return the folders of a lake's tables that have rows of records."""
+    logs = [*root.rglob("_delta_log"), *(path.parent for path in root.rglob("_headrace/log"))]
+    return sorted({path.parent for path in logs if list(path.parent.rglob("*.parquet"))})
+
+
+def kinds_below(root: Path) -> set[str]:
+    """Return the kinds of entries that all tables of a lake have, by their files alone."""
+    entries = [*root.rglob("_delta_log/*.json"), *root.rglob("_headrace/log/*.json")]
+    found = set()
+    for path in entries:
+        for line in path.read_text().splitlines():
+            about = json.loads(json.loads(line).get("commitInfo", {}).get("headrace", "{}"))
+            found |= {about["kind"]} if "kind" in about else set()
+    return found

@@ -1,0 +1,168 @@
+"""A pipeline's batches carried by its own steps and committed to its own table, without Spark and without Kafka."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import bucketers
+from tests.support.sample_records import EVENT, NOW, Schemas, config
+from writer.avro.wire_format import HEADERS
+from writer.batch import task
+from writer.batch.dead_letters import DEAD_LETTERS
+from writer.batch.task_report import Report
+from writer.clients.kafka_sample import RECORDS
+from writer.commit import builder
+from writer.commit.batch_limits import limits
+from writer.commit.closed_buckets import all_seen
+from writer.commit.privacy import RecordedPrivacy, record_privacy
+from writer.config.pipelines import Config
+from writer.config.table_sections import layout
+from writer.core.offsets import TopicPartition
+from writer.driver.pipeline_start import check_rules, make_raw_table, set_rules
+from writer.maintenance.local_pipeline import opened
+from writer.table.factory import all_tables
+from writer.table.log.operations import Batch
+
+
+class Died(Exception):
+    """The driver is gone, at this moment."""
+
+
+def log(
+    values: Mapping[int, bytes | None], partition: int = 0, *, came: datetime = NOW,
+    headers: Mapping[int, Mapping[str, bytes]] | None = None, keys: Mapping[int, bytes | None] | None = None,
+) -> pa.RecordBatch:  # fmt: skip
+    """Records of one partition, by offset, as a task gets them; `headers`: Kafka's, of those that have some.
+
+    `keys`: of all records; by default k and the offset.
+    """
+    rows = sorted(values.items())
+    beside = [[{"key": k, "value": v} for k, v in (headers or {}).get(at, {}).items()] or None for at, _ in rows]
+    return pa.record_batch(
+        [
+            pa.array(["clicks"] * len(rows), pa.string()), pa.array([partition] * len(rows), pa.int32()),
+            pa.array([at for at, _ in rows], pa.int64()), pa.array([came] * len(rows), pa.timestamp("us", "UTC")),
+            pa.array([f"k{at}".encode() if keys is None else keys[at] for at, _ in rows], pa.binary()),
+            pa.array([value for _, value in rows], pa.binary()), pa.array(beside, HEADERS),
+        ],
+        schema=RECORDS,
+    )  # fmt: skip
+
+
+def configured(root: Path, form: str, *, interval: int = 50, **settings: Any) -> Config:
+    """Return the configuration of pipeline `clicks`."""
+    table = {"location": str(root / "lake" / "clicks"), **settings.pop("table", {})}
+    return config(root, table={**table, "format": form, "checkpoint_interval": interval}, **settings)
+
+
+class Driver:
+    """One start of pipeline `clicks`. `die` names the moment at which a batch ends with Died."""
+
+    def __init__(
+        self, root: Path, form: str = "delta", *, schemas: Schemas | None = None, interval: int = 50,
+        whole: Config | None = None, budget: int = 2**20, **settings: Any,
+    ) -> None:  # fmt: skip
+        """`whole`: the configuration, in place of one that is made from the rest; `budget`: bytes before rows spill."""
+        self.budget = budget
+        self.config = whole or configured(root, form, interval=interval, **settings)
+        self.settings = self.config.pipelines["clicks"]
+        self.schemas = schemas or Schemas({1: EVENT}, [1])
+        self.lake, self.dead_letters = self.settings.table.location, self.settings.dead_letters
+        self.tables = all_tables("clicks", self.config)
+        self.table, self.side = self.tables.main, self.tables.side
+        self.columns = bucketers.build(self.settings.bucket).columns
+        self._walk = opened("clicks", self.config, self.schemas)
+        columns = [*self._walk.schemas.columns(), *(pa.field(name, pa.string()) for name in self.columns)]
+        self.table.create(pa.schema(columns), self.columns, layout(self.settings.bucket))
+        self.side(self.dead_letters).create(DEAD_LETTERS, [])
+        if self.settings.late_table:
+            self.side(self.settings.late_table).create(pa.schema(columns), self.columns, layout(self.settings.bucket))
+        if self.settings.raw_place:
+            make_raw_table(self.settings.raw_place, self.tables)
+
+    def start(self, parts: int = 1, at: int = 0) -> None:
+        check_rules("clicks", self.settings, self._walk.schemas, RecordedPrivacy.of(self.table.snapshot()))
+        self.epoch = self.table.begin(
+            {TopicPartition("clicks", 1, p): at for p in range(parts)}, {"clicks": ["uuid-1"]}
+        )
+        self.tables.enter_raw(self.epoch, self.settings.raw_place)
+        self.tables.apply_side_files()
+        self.specs = set_rules(self.table, self.epoch, self.settings, self._walk.schemas)
+
+    def needed(self) -> pa.Schema:
+        """Columns that rows have by now, those of buckets apart."""
+        return self._walk.schemas.columns()
+
+    def carry(
+        self, records: Sequence[pa.RecordBatch], ends: Mapping[int, int], *, now: datetime = NOW, die: str = ""
+    ) -> int | None:
+        """Commit all up to these ends of the partitions. Returns the version; None when the table had it."""
+        snapshot = self.table.snapshot()
+        self.tables.apply_side_files()
+        parts = {("clicks", p): TopicPartition("clicks", 1, p) for p in ends}
+        frontier = {part: snapshot.frontier(part) for part in parts.values()}
+        start = dict.fromkeys(parts, 0)
+        committing = builder.ranges(start, {("clicks", p): end for p, end in ends.items()}, frontier, parts)
+        if not committing:
+            return None
+        starts = {source: frontier[part] or 0 for source, part in parts.items()}
+        closed = {"closed_until": snapshot.closed_until, "seen": all_seen(snapshot, parts.values())}
+        report = self._tasks(records, starts, now, closed)
+        if die == "after_stage":
+            raise Died
+        offsets = sum(r.end - r.start for r in committing)
+        facts = {
+            "run": 1,
+            "batch": 0,
+            "started": now.isoformat(),
+            "assembled": now.isoformat(),
+            "reason": "size",
+            "offsets": offsets,
+            "waiting": offsets,
+            "limits": limits(self.settings.commit, 2**20, 64.0, once=False).facts(),
+            "tasks": 1,
+            "phases": {},
+            "former": None,
+            "wire": self._walk.wire and self._walk.wire.facts(),
+            "key_wire": self._walk.key_wire and self._walk.key_wire.facts(),
+            **builder.spec_facts(report, self.specs),
+        }
+        planned: Batch = builder.batch(
+            report,
+            committing,
+            epoch=self.epoch,
+            settled=self.tables.settled,
+            side=builder.side_files(self.settings, report),
+            seen={part: at for part in parts.values() if (at := snapshot.seen(part)) is not None},
+            closed=(snapshot.closed_until, {}),
+            facts=facts,
+            meanings=self._walk.schemas.meant(report),
+            privacy=self._walk.schemas.privacy_version,
+        )
+        version = self.table.commit(snapshot, planned)
+        if die == "after_commit":
+            raise Died
+        self.tables.apply_side_files()
+        self.table.tidy()
+        return version
+
+    def _tasks(
+        self, records: Sequence[pa.RecordBatch], frontier: Mapping[Any, int], now: datetime, closed: Mapping[str, Any]
+    ) -> Report:
+        walk = self._walk
+        while True:
+            plan = replace(
+                walk.task_plan(now, "000001", {"clicks": 1}),
+                frontier=frontier, budget=self.budget, target_file_size=2**20, raw=self.settings.raw_place, **closed,
+            )  # fmt: skip
+            (out,) = task.run(iter(records), plan)
+            report = builder.merged([Report.from_json(out["report"][0].as_py())])
+            if not report.lacks_schemas:
+                return report
+            walk.schemas.learn_from(report)
+            record_privacy(self.table, walk.schemas, self.epoch)
+            self.table.grow(list(walk.schemas.columns()))

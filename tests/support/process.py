@@ -1,0 +1,107 @@
+"""A process of headrace's that a test has started: waited for, ended, and nothing that it started may stay."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+
+@dataclass
+class Process:
+    """One that runs, and the file where it says what it does."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing of it running, however the block ends."""
+        if self.process.poll() is None:
+            self.kill()
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def until(self, condition: Callable[[], object], seconds: float = 240) -> None:
+        """Wait until something is so; fail with its words when it is not, or when it ends."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.said()}"
+            assert time.monotonic() < deadline, f"not within {seconds} s:\n{self.said()}"
+            time.sleep(0.05)
+
+    def wait(self, seconds: float) -> int:
+        """Wait for the end, and for its JVM's; whatever is left is killed and a failure."""
+        family = self.family()
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"it did not end within {seconds} s:\n{self.said()}") from None
+        alive = _alive(family)
+        for process in alive:
+            process.kill()
+        assert not alive, f"left running: {alive}\n{self.said()}"
+        return code
+
+    def family(self) -> list[psutil.Process]:
+        """All that it has started, and what these have."""
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def kill(self) -> None:
+        """kill -9 it, and wait until its JVM has noticed."""
+        family = self.family()
+        self.process.kill()
+        self.process.wait(60)
+        for process in _alive(family):
+            process.kill()
+
+
+def _alive(family: list[psutil.Process], within_s: float = 60) -> list[psutil.Process]:
+    """Return which processes still run after so long. A zombie does not run."""
+    deadline = time.monotonic() + within_s
+    while left := [one for one in family if _runs(one)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    return left
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def say(*words: str, code: int = 0, **environment: str) -> str:
+    """Run a verb in a process of its own, as a person does. Returns what it said; `code`: with which it is to end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "writer.cli", *words], capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def run_killed(code: str, *arguments: str, point: str) -> None:
+    """Run Python code that dies at a fault point."""
+    root = Path(__file__).parents[2]
+    env = {**os.environ, "HEADRACE_FAULT": point, "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=env, cwd=root, capture_output=True, text=True, timeout=400,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr

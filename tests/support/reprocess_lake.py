@@ -1,0 +1,173 @@
+"""Tables of old and of new rules, and a reprocess of one of them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from recovery.backfill.chunk_commit import BackfilledTable
+from recovery.backfill.source import Chunk, Source
+from recovery.reprocess.execute import Reprocessing, ReprocessRequest, ReprocessResult
+from recovery.reprocess.sources import SourceChoice
+from tests.support.audits import OLD, audited, said
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
+from writer.avro.schema_plan import SchemaPlan
+from writer.cli.write import delete_rows
+from writer.core.offsets import OffsetRange
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
+from writer.maintenance.local_pipeline import Piece
+from writer.output.tables import console
+
+HOUR = timedelta(hours=1)
+ALL = "2026-11-01T00..2026-11-30T00"
+ONE, TWO = Schemas({1: EVENT}, [1]), Schemas({1: EVENT, 2: WIDER}, [1, 2])
+BERLIN: dict[str, Any] = {"event_time": {"field": "at", "max_age": "30 d", "clocks": [{"shift": "-3 h"}]}}
+
+
+def wider(number: int) -> bytes:
+    return value(2, WIDER, {"id": number, "at": NOW - number * HOUR / 6, "note": None, "extra": number})
+
+
+def mixed(start: int, end: int, *, tombstones: bool = True) -> dict[int, bytes | None]:
+    """Rows of four hours; of ten records one is a tombstone, one is cut, one too old, one of a schema yet unknown."""
+    kinds: dict[int, Callable[[int], bytes | None]] = {
+        3: lambda _: None, 5: lambda _: b"\0\0\0\0\1cut", 7: lambda at: event(at, at=OLD), 8: wider,
+    }  # fmt: skip
+    other: Callable[[int], bytes | None] = lambda at: event(at, at=NOW - (at % 4) * HOUR)  # noqa: E731
+    if not tombstones:
+        del kinds[3]
+    return {at: kinds.get(at % 10, other)(at) for at in range(start, end)}
+
+
+def made(root: Path, form: str, *, schemas: Schemas = TWO, **settings: Any) -> Driver:
+    table = {"raw": {"location": str(root / "lake" / "clicks_raw")}, **settings.pop("table", {})}
+    limits = {"failed_ratio_max": 1}
+    driver = Driver(root, form, schemas=schemas, table=table, limits=limits, **settings)
+    driver.start(2)
+    return driver
+
+
+RAW = SourceChoice("raw")
+
+
+def doing(driver: Driver, buckets: str = ALL, source: Any = RAW) -> Reprocessing:
+    return Reprocessing("clicks", driver.config, driver.schemas, ReprocessRequest(buckets, source, by="ann"))
+
+
+def reprocessed(driver: Driver, buckets: str = ALL, source: Any = RAW) -> ReprocessResult:
+    return doing(driver, buckets, source).run(NOW)
+
+
+@dataclass
+class Between:
+    """The raw table as a source; `do` happens once, after the first records were read and before the swap.
+
+    `early`: it happens before any is read.
+    """
+
+    do: Callable[[], object]
+    origin: str = "raw"
+    early: bool = False
+    done: bool = False
+
+    def opened(self, filling: BackfilledTable) -> list[Source]:
+        return [_Seam(one, self) for one in RAW.opened(filling)]
+
+
+@dataclass
+class _Seam:
+    source: Source
+    between: Between
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
+        return self.source.available(wanted)
+
+    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
+        for chunk in self.source.chunks(left, rows_max):
+            yield Chunk(chunk.spans, self._reading(chunk), chunk.confirm)
+
+    def _reading(self, chunk: Chunk) -> Callable[[SchemaPlan], Iterator[Piece]]:
+        def read(plan: SchemaPlan) -> Iterator[Piece]:
+            if self.between.early and not self.between.done:
+                self.between.done = True
+                self.between.do()
+            yield from chunk.read(plan)
+            if not self.between.done:
+                self.between.done = True
+                self.between.do()
+
+        return read
+
+
+def rows(driver: Driver) -> list[dict[str, Any]]:
+    """Return the rows that readers see, by offset, each with its bucket."""
+    found = driver.table.rows().to_table().to_pylist()
+    return sorted(found, key=place)
+
+
+def place(row: Mapping[str, Any]) -> tuple[int, int]:
+    """Return partition and offset; Iceberg has another name for the partition."""
+    return row.get("_kafka_partition", row.get("_partition")), row["_offset"]
+
+
+def letters(driver: Driver) -> list[tuple[Any, ...]]:
+    names = ["_partition", "_offset", "outcome", "schema_id", "value"]
+    found = driver.side(driver.dead_letters).rows().to_table().to_pylist()
+    return sorted(tuple(row.get(n, row.get("_kafka_partition")) for n in names) for row in found)
+
+
+def check_sound(driver: Driver) -> None:
+    for deep in (False, True):
+        found = audited(driver, deep=deep)
+        assert found.adds_up, said(found)
+
+
+def delete(driver: Driver, text: str) -> None:
+    delete_rows.run_delete(
+        driver.config,
+        DeletionRequest("clicks", where(text), NOW),
+        driver.schemas,
+        write=True,
+        as_json=True,
+        out=console(),
+    )
+
+
+def history(driver: Driver, start: int = 0, end: int = 60, *, tombstones: bool = True) -> None:
+    for at in range(start, end, 20):
+        ends = {0: at + 20, 1: (at + 20) // 2}
+        first, second = (mixed(*part, tombstones=tombstones) for part in ((at, at + 20), (at // 2, at // 2 + 10)))
+        driver.carry([log(first), log(second, 1)], ends)
+
+
+def both(
+    tmp_path: Path, form: str, old: Mapping[str, Any], new: Mapping[str, Any], during: Callable[[Driver], None],
+    schemas: tuple[Schemas, Schemas] = (ONE, TWO),
+) -> tuple[Driver, Driver]:  # fmt: skip
+    """Return a table of old rules whose writer goes on by new ones, and one of the new rules from the start."""
+    before = made(tmp_path / "old", form, schemas=schemas[0], **old)
+    during(before)
+    after = made(tmp_path / "old", form, schemas=schemas[1], **new)
+    oracle_ = made(tmp_path / "new", form, schemas=schemas[1], **new)
+    during(oracle_)
+    return after, oracle_
+
+
+def check_like(driver: Driver, wanted: Driver) -> None:
+    assert rows(driver) == rows(wanted)
+    assert letters(driver) == letters(wanted)
+    check_sound(driver)
+    check_sound(wanted)
+
+
+def opened(root: Path, form: str) -> Driver:
+    """Open the tables as another process does; its writer is not started."""
+    raw = {"raw": {"location": str(root / "lake" / "clicks_raw")}}
+    return Driver(root, form, schemas=TWO, table=raw, limits={"failed_ratio_max": 1}, **BERLIN)

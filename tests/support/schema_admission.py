@@ -1,0 +1,168 @@
+"""The ways on which registered texts become part of a plan, with a good schema on either side of them."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+from deltalake import Schema as DeltaSchema
+
+from tests.support.schema_texts import MILLIS, record
+from writer.avro.schema import parse
+from writer.avro.schema_plan import ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
+from writer.batch.record_columns import RecordColumns
+from writer.commit.target_table import admitted
+from writer.config.connections import Registry
+from writer.config.pipeline import Pipeline
+from writer.config.record_rules import EventSpec
+from writer.privacy.keyring import KeyId, KeyringPlace, KeySource
+from writer.privacy.policy import Action, Policies
+from writer.privacy.protected_schema import Privacy
+from writer.schemas.schema_id_check import IdMeanings, meant
+from writer.schemas.subjects import full_name
+from writer.schemas.tracker import Admission, Schemas
+from writer.table.iceberg.metadata.schema import columns_of, mapping_of, schema_of
+from writer.table.schema_evolution import grown
+
+GOOD = 1
+WIDER = 2
+TEXT = 10  # id of the first text; those of the others follow
+LATER = 1_000  # the same for texts of which no subject of the topic has a version
+_GOOD_FIELDS = (("good_at", MILLIS), ("good", "long"))
+TEXTS = {
+    GOOD: json.dumps(record("Good", *_GOOD_FIELDS, namespace="g")),
+    WIDER: json.dumps(record("Good", *_GOOD_FIELDS, ("more", ["null", "string"]), namespace="g")),
+}
+KEYS = KeySource(KeyringPlace(env="KEYS"), None, KeyId("h1", "0" * 16), KeyId("k1", "0" * 16))
+POLICIES = Policies(
+    tags=(("PII", Action("hash")), ("SECRET", Action("drop"))),
+    attributes=("pii", "x"),
+    fields=(("buyer.street", Action("encrypt")), ("notes", Action("clear")), ("a.b", Action("mask", 4))),
+)
+SPEC = EventSpec.model_validate({"derive": {"made": "1"}, "flatten": True}).spec("*")
+REGISTRY = Registry.model_validate({"url": "http://registry"})
+KEY_COLUMNS = RecordColumns(key=("_key", "avro"))
+
+
+@dataclass(frozen=True)
+class Source:
+    """A registry with the schemas of a topic."""
+
+    values: Mapping[int, str] = field(default_factory=dict)
+    keys: Mapping[int, str] = field(default_factory=dict)
+
+    def schema(self, schema_id: int) -> str:
+        return self.values[schema_id]
+
+    def known(self, topic: str) -> Mapping[int, str]:  # noqa: ARG002 - one topic
+        return {schema_id: text for schema_id, text in self.values.items() if schema_id < LATER}
+
+    def of_keys(self) -> "Source":
+        return Source(self.keys)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of schemas, by their ids, and the columns of the table."""
+
+    schemas: Mapping[int, WriterSchema | RejectedSchema]
+    columns: pa.Schema
+
+
+def start(source: Source, rules: ColumnRules | None = None, **more: Any) -> Schemas:
+    """Return the schemas of a pipeline that has started, and then has met records of what no subject has."""
+    schemas = Schemas(
+        "p",
+        source,
+        IdMeanings("p", REGISTRY, dict),
+        bucket_columns=("hour",),
+        record_columns=more.pop("record_columns", RecordColumns()),
+        rules=rules or ColumnRules(),
+        **more,
+    )
+    schemas.begin(["t"])
+    met = [schema_id for schema_id in source.values if schema_id >= LATER]
+    if met:
+        schemas.follow(schemas.columns())
+        schemas.learn(met)
+    schemas.meant_by([number for number, known in schemas.plan.schemas.items() if isinstance(known, WriterSchema)])
+    return schemas
+
+
+def numbered(texts: Sequence[str], first: int = TEXT) -> dict[int, str]:
+    return dict(enumerate(texts, first))
+
+
+def around(texts: Sequence[str]) -> dict[int, str]:
+    return {GOOD: TEXTS[GOOD], **numbered(texts), WIDER: TEXTS[WIDER]}
+
+
+def as_value(texts: Sequence[str]) -> Outcome:
+    """Fill a Delta or a Parquet table, whose log has Delta's schema."""
+    schemas = start(Source(around(texts) | numbered(texts, LATER)))
+    before = DeltaSchema.from_arrow(pa.schema([pa.field("good", pa.int64())])).to_json()
+    after, _ = grown(before, list(schemas.columns()))
+    assert len(DeltaSchema.from_json(after).fields) == len(schemas.columns())
+    for schema_id, text in numbered(texts).items():
+        if isinstance(schemas.plan.schemas[schema_id], WriterSchema):
+            assert meant(text) is not None
+            assert full_name(text) == parse(text).root["name"]
+    return Outcome(schemas.plan.schemas, schemas.plan.columns)
+
+
+def as_key(texts: Sequence[str]) -> Outcome:
+    keys = start(Source(keys={**numbered(texts), WIDER: '"string"'}), record_columns=KEY_COLUMNS).keys
+    assert keys is not None
+    return Outcome(keys.plan.schemas, keys.plan.columns)
+
+
+def with_privacy(texts: Sequence[str]) -> Outcome:
+    plan = start(Source(around(texts)), privacy=Privacy(POLICIES, KEYS)).plan
+    return Outcome(plan.schemas, plan.columns)
+
+
+def with_specs(texts: Sequence[str]) -> Outcome:
+    plan = start(Source(around(texts)), specs=(SPEC,)).plan
+    return Outcome(plan.schemas, plan.columns)
+
+
+def in_iceberg(texts: Sequence[str]) -> Outcome:
+    schemas = start(Source(around(texts)), settings("iceberg").column_rules)
+    made = schema_of(schemas.columns())
+    mapping_of(made)
+    assert len(columns_of(made)) == len(schemas.columns())
+    return Outcome(schemas.plan.schemas, schemas.plan.columns)
+
+
+def by_route(texts: Sequence[str]) -> Outcome:
+    """Decode by one plan, and fill a table of a route by another, which needs an event time and a bucket."""
+    decoding = start(Source(around(texts)), admission=Admission(extended=SchemaPlan.decode_only)).plan
+    plan = SchemaPlan(pa.schema([]))
+    for schema_id, known in decoding.schemas.items():
+        if isinstance(known, WriterSchema):
+            plan = admitted(settings("delta"), "auto", plan, schema_id, known.text)
+    return Outcome({**decoding.schemas, **plan.schemas}, plan.columns)
+
+
+@cache
+def settings(form: str) -> Pipeline:
+    return Pipeline.model_validate(
+        {
+            "topics": ["t"],
+            "table": {"location": "/lake/t", "format": form},
+            "event_time": {"field": "good_at"},
+            "bucket": {"type": "event_time", "width": "1 h"},
+        }
+    )
+
+
+WAYS: dict[str, Callable[[Sequence[str]], Outcome]] = {
+    "value": as_value,
+    "key": as_key,
+    "privacy": with_privacy,
+    "specs": with_specs,
+    "iceberg": in_iceberg,
+    "route": by_route,
+}

@@ -1,0 +1,144 @@
+"""A lake with a table and its shadow, whose writers run without Spark and Kafka."""
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyiceberg.catalog import load_catalog
+from typer.testing import CliRunner
+
+from tests.support.local_driver import Driver, configured, log
+from tests.support.sample_records import EVENT, NOW, event
+from writer.cli.main import app
+from writer.cli.table.shadow import offsets_of, shadow_writer
+from writer.config.loader import load
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.core.offsets import TopicPartition
+
+FORMS = ["delta", "parquet", "iceberg"]
+HOUR = timedelta(hours=1)
+SPECS = {"Event": {"where": "id <> 3", "derive": {"note": "'n' || id"}}}
+
+
+def values(start: int, end: int) -> dict[int, bytes | None]:
+    """Rows of three hours, and of seven records one that cannot be decoded."""
+    return {at: b"\0\0\0\0\1cut" if at % 7 == 5 else event(at, at=NOW - (at % 3) * HOUR) for at in range(start, end)}
+
+
+class Lake:
+    """A table with a history, its configuration file, that of its shadow, and what its topic holds."""
+
+    def __init__(
+        self, root: Path, form: str, *, end: int = 20, start: int = 0, home: str = "",
+        sections: Mapping[str, Any] | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
+        """`home`: where the tables lie, in place of `root`. `sections`: of the configuration, beside the pipeline."""
+        root.mkdir(exist_ok=True)
+        home = home or str(root)
+        self.root, self.place, self.topic = root, f"{home}/elsewhere/v2", values(0, 200)
+        table = {"location": f"{home}/lake/clicks", "raw": {"location": f"{home}/lake/raw"}}
+        about = {"limits": {"failed_ratio_max": 1}, "seal": {"late": "late_table"}, **settings}
+        made = configured(root, form, table=table, sections=sections, **about)
+        raw = made.model_dump(mode="json", exclude_unset=True)
+        (root / "1.avsc").write_text(json.dumps(EVENT))
+        raw["registry"] = {"files": {1: str(root / "1.avsc")}}
+        one = raw["pipelines"]["clicks"]
+        one["hooks"] = [{"type": "webhook", "name": "told", "url": "http://127.0.0.1:1/"}]
+        self.file, self.other = root / "pipelines.yaml", root / "new.yaml"
+        self.file.write_text(yaml.safe_dump(raw))
+        self.other.write_text(yaml.safe_dump({**raw, "pipelines": {"clicks": {**one, "specs": SPECS}}}))
+        self.first = Driver(root, whole=load(self.file))
+        self.first.start(at=start)
+        self.to(self.first, end)
+
+    def to(self, driver: Driver, end: int, **more: Any) -> None:
+        """Carry what the topic holds."""
+        at = driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0)) or 0
+        driver.carry([log({offset: self.topic[offset] for offset in range(at, end)})], {0: end}, **more)
+
+    def config_of(self, begin: str = "start") -> Config:
+        """The configuration of the shadow."""
+        offsets = offsets_of(load(self.file), "clicks", begin)
+        return shadow_writer(load(self.file), load(self.other), "clicks", self.place, offsets)
+
+    def shadow(self, begin: str = "start") -> Driver:
+        """Start the shadow's writer."""
+        driver = Driver(self.root, whole=self.config_of(begin))
+        driver.start(at=driver.settings.start["offsets"]["clicks"][0])
+        return driver
+
+    def promote(self, *flags: str, code: int = 0) -> Any:
+        done = CliRunner().invoke(
+            app, ["promote", str(self.file), "--with", str(self.other), "--shadow", self.place, *flags]
+        )
+        if code:
+            assert isinstance(done.exception, HeadraceError), (done.output, done.exception)
+            assert done.exception.exit_code == code
+            return str(done.exception)
+        assert done.exit_code == 0, (done.output, done.exception)
+        return json.loads(done.stdout) if "--json" in flags else done.output
+
+    def promoted(self, other: Path | None = None) -> Path:
+        """The configuration file of the pipeline from now on, as `promote` says."""
+        raw = yaml.safe_load((other or self.other).read_text())
+        for key, value in self.promote("--json")["changes"].items():
+            *above, last = key.split(".")
+            at = raw
+            for name in above:
+                at = at[name]
+            at[last] = None if value == "null" else value
+        file = self.root / "promoted.yaml"
+        file.write_text(yaml.safe_dump(raw))
+        return file
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """All that the first table and its checkpoints are."""
+    return {str(path): path.read_bytes() for name in ("lake", "checkpoints") for path in (root / name).rglob("*")
+            if path.is_file()}  # fmt: skip
+
+
+def names(root: Path) -> dict[str, str]:
+    """The tables of the catalog, and where each lies."""
+    if not (root / "catalog.db").exists():
+        return {}
+    catalog = load_catalog("headrace", type="sql", uri=f"sqlite:///{root}/catalog.db")
+    return {name[-1]: catalog.load_table(name).metadata_location for name in catalog.list_tables("headrace")}
+
+
+def compared(lake: Lake, *flags: str) -> dict[str, Any]:
+    done = CliRunner().invoke(
+        app, ["diff", str(lake.file), "--with", str(lake.other), "--shadow", lake.place, "--json", *flags]
+    )
+    assert done.exit_code in (0, 1), (done.output, done.exception)
+    return dict(json.loads(done.stdout))
+
+
+@pytest.fixture(name="writer")
+def writer_fixture(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Carry what `headrace shadow` would, without Spark, up to the last of these ends; 0: it fails."""
+    ends = [20]
+
+    def run(file: Any, *, once: bool) -> int:
+        driver = Driver(Path(), whole=file.config)
+        driver.start(at=driver.settings.start["offsets"]["clicks"][0])
+        at = driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0)) or 0
+        if ends[-1] > at:
+            driver.carry([log({o: v for o, v in values(0, ends[-1]).items() if o >= at})], {0: ends[-1]})
+        return 0 if once and ends[-1] else 1
+
+    monkeypatch.setattr("writer.cli.table.shadow.run_writer", run)
+    monkeypatch.setattr("writer.core.logging.set_up", lambda: None)
+    return ends
+
+
+def shadowed(lake: Lake, *flags: str, code: int = 0) -> str:
+    words = ["shadow", str(lake.file), "--with", str(lake.other), "--location", lake.place, *flags]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.stdout

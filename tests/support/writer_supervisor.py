@@ -1,0 +1,41 @@
+"""A supervisor of `tests.support.supervised_writer`, made as `headrace supervisor run` does; it asks no Kafka.
+
+python -m tests.support.writer_supervisor CONFIG NAME COMMAND...: of pipeline `clicks`. Prints its exit code.
+"""
+
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from recovery.lease.factory import leases_of
+from recovery.lease.holder import LeaseHolder
+from recovery.supervisor.driver_process import place
+from recovery.supervisor.pipeline_state import SupervisedPipeline
+from recovery.supervisor.recovery_actions import actions
+from recovery.supervisor.settings import store
+from recovery.supervisor.supervisor import Supervisor
+from writer.clients import notifications
+from writer.config.loader import load
+from writer.core import logging
+
+
+def supervise(config_file: Path, name: str, command: Sequence[str]) -> int:
+    """Keep the driver going until its log is carried. Returns the exit code."""
+    logging.set_up()
+    config = load(config_file)
+    leases = {"clicks": leases_of(config, "clicks", store(config, "clicks"))}
+    held = LeaseHolder(leases, name, expires_after=config.supervisor.lease_expiry)
+    with place() as folder:
+        try:
+            return Supervisor(
+                config, {"clicks": SupervisedPipeline("clicks")}, lambda: command, folder=folder, held=held,
+                notifier=notifications.open_notifier(config.notifications), actions=actions(config),
+                stop=threading.Event(), before=lambda *_: None,
+            ).run()  # fmt: skip
+        finally:
+            held.close()
+
+
+if __name__ == "__main__":
+    print("exit code", supervise(Path(sys.argv[1]), sys.argv[2], sys.argv[3:]))
