@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 
 from recovery.rewind.execute import RewindExecution, RewindPreview
-from recovery.rewind.plan import named
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.text import instant, plural
@@ -199,7 +198,7 @@ def _partitions(out: Console, look: RewindPreview) -> None:
     out.print()
     tables.TextTable(out, columns).add([
         [
-            named(r.part), f"{r.start:,}", f"{r.end:,}", f"{r.end - r.start:,}",
+            r.part.full_name, f"{r.start:,}", f"{r.end:,}", f"{r.end - r.start:,}",
             f"{held.earliest:,}" if (held := look.held.get((r.part.topic, r.part.partition))) else "-",
             f"{held.end:,}" if held else "-",
             f"not held: [{lost[r.part].start}, {lost[r.part].end})" if r.part in lost else "",

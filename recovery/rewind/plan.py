@@ -99,8 +99,8 @@ def plan(facts: RewindFacts) -> Plan:
         back = before.get(part, at)
         if back > at:
             obstacles.append(
-                f"the table ends at {at} of {named(part)}, before {back}: it was rewound since. Choose a version after "
-                "that."
+                f"the table ends at {at} of {part.full_name}, before {back}: it was rewound since. Choose a version "
+                "after that."
             )
         elif back < at:
             ranges.append(OffsetRange(part, back, at))
@@ -201,11 +201,6 @@ def _first(known: dict[TopicPartition, int], found: Mapping[TopicPartition, int]
         known.setdefault(part, at)
 
 
-def named(part: TopicPartition) -> str:
-    """Name a part; its incarnation where it is not the first."""
-    return f"{part.topic}{f'@{part.incarnation}' if part.incarnation != 1 else ''}/{part.partition}"
-
-
 def _listed(ranges: Sequence[OffsetRange]) -> str:
-    shown = ", ".join(f"{named(r.part)} [{r.start}, {r.end})" for r in ranges[:_SHOWN])
+    shown = ", ".join(f"{r.part.full_name} [{r.start}, {r.end})" for r in ranges[:_SHOWN])
     return shown + (f" and {len(ranges) - _SHOWN} more" if len(ranges) > _SHOWN else "")

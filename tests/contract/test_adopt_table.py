@@ -20,6 +20,7 @@ from writer.cli.main import app
 from writer.cli.write import table_accept, table_adopt
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
+from writer.maintenance.migration.table_adoption import TableAdoption
 from writer.maintenance.retention import Retention
 from writer.output.tables import console
 from writer.table.factory import main_table
@@ -162,18 +163,13 @@ def test_rows_without_offsets_that_were_not_adopted_are_a_problem(tmp_path: Path
     assert "1 rows say no offset, beyond those that were adopted" in " ".join(p.what for p in found.problems)
 
 
-def test_a_table_that_is_written_meanwhile_is_not_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_is_written_meanwhile_is_not_adopted(tmp_path: Path) -> None:
     lake = foreign(tmp_path)
-    honest = table_adopt._plan
-
-    def meanwhile(*given: Any):
-        plan = honest(*given)
-        write_deltalake(lake, old_rows().slice(0, 1), mode="append")
-        return plan
-
-    monkeypatch.setattr(table_adopt, "_plan", meanwhile)
+    adoption = TableAdoption(config(tmp_path, start=START), "clicks")
+    plan = adoption.plan()
+    write_deltalake(lake, old_rows().slice(0, 1), mode="append")
     with pytest.raises(CommitFailed, match="was written to meanwhile"):
-        adopted(config(tmp_path, start=START))
+        adoption.carry_out(plan, {"at": NOW.isoformat()})
     assert DeltaTable(lake).version() == 2
 
 

@@ -22,6 +22,13 @@ class TopicPartition:
         """Name it for a person, without its incarnation: clicks/0."""
         return f"{self.topic}/{self.partition}"
 
+    @property
+    def full_name(self) -> str:
+        """Name it with its incarnation, if that is not the first: clicks@2/0."""
+        if self.incarnation == 1:
+            return self.name
+        return f"{self.topic}@{self.incarnation}/{self.partition}"
+
 
 @dataclass(frozen=True)
 class OffsetRange:

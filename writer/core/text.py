@@ -196,7 +196,7 @@ def ranges(found: Sequence[Mapping[str, Any]], most: int) -> str:
 
 def listed(found: Sequence[str], most: int, between: str = ", ") -> str:
     """Join words, `most` of them: a, b, c and 4 more."""
-    return between.join(found[:most]) + (f" and {len(found) - most} more" if len(found) > most else "")
+    return between.join(found[:most]) + (f" and {len(found) - most:,} more" if len(found) > most else "")
 
 
 def _enough(limits: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """`headrace audit`: whether every offset is accounted for, from the lake alone."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -15,177 +16,218 @@ from writer.batch.task_report import EXITS
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.core.offsets import TopicPartition
 from writer.core.text import plural
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines, version_or_time
 from writer.output.tables import console, emit_whole, ruled_table, show
+from writer.table.ledger.gap_record import Outcome
 from writer.table.ledger.segment import Answer, CutRange
 
-_WORDS = {
-    "rows": "rows", "late": "rows of the late table", "tombstones": "tombstones", "dead_letters": "dead letters",
-    "quarantined": "quarantined", "filtered": "filtered",
-}  # fmt: skip
-_ONE = re.compile(r"s\b")  # what a noun loses when there is one
-_KEYS = {"late": "late_table"}  # of JSON, where the log has another
-_STATES = ("open", "done", "lost", "rewound")  # of a gap record
-_WAIT = "commits that wait"  # title of a column
-_TARGETS_SHOWN = 20  # of a route, for a person; --json has all
-_SPANS_SHOWN = 5  # of a problem, for a person
+_OUTCOME_NAMES = {
+    "rows": "rows",
+    "late": "rows of the late table",
+    "tombstones": "tombstones",
+    "dead_letters": "dead letters",
+    "quarantined": "quarantined",
+    "filtered": "filtered",
+}
+_PLURAL_S = re.compile(r"s\b")
+# Keys of JSON, where the log has another.
+_KEYS = {"late": "late_table"}
+_GAP_STATES: Sequence[Outcome] = ("open", "done", "lost", "rewound")
+_WAITING_TITLE = "commits that wait"
+# Columns that are shown although nothing stands in them.
+_COLUMNS_ALWAYS = ("to", "read", "rows", "in files")
+# For a person; --json has all.
+_TARGETS_SHOWN = 20
+_RANGES_SHOWN = 5
 
 
 def run_audit(
     config: Config, names: Sequence[str], *, since: str | None, deep: bool, as_json: bool, console: Console
 ) -> int:
-    """Audit the pipelines and show what was found. Returns 0 when all adds up, else 1.
+    """Audit the pipelines and show the results. Returns 0 when all adds up, else 1.
 
     Raises HeadraceError when a pipeline has no table or it cannot be read, after the others.
     """
     start = None if since is None else version_or_time("--since", since)
-    found, missing = dict[str, Audit](), list[HeadraceError]()
+    audits: dict[str, Audit] = {}
+    errors: list[HeadraceError] = []
     for name in names:
         try:
-            found[name] = audit_table(config, name, since=start, deep=deep)
+            audits[name] = audit_table(config, name, since=start, deep=deep)
         except HeadraceError as error:
-            missing.append(error)
-    if as_json and found:
-        emit_whole({"pipelines": {name: to_dict(one, deep=deep) for name, one in found.items()}})
+            errors.append(error)
+    if as_json and audits:
+        emit_whole({"pipelines": {name: to_dict(audit, deep=deep) for name, audit in audits.items()}})
     else:
-        for i, (name, one) in enumerate(found.items()):
-            show(Group(*([""] if i else []), *_page(name, one, deep=deep)), console)
-    if missing:
-        raise HeadraceError("\nheadrace: ".join(map(str, missing)))
-    return 0 if all(one.adds_up for one in found.values()) else 1
+        for number, (name, audit) in enumerate(audits.items()):
+            blank_line = [""] if number else []
+            show(Group(*blank_line, *_page(name, audit, deep=deep)), console)
+    if errors:
+        raise HeadraceError("\nheadrace: ".join(map(str, errors)))
+    return 0 if all(audit.adds_up for audit in audits.values()) else 1
 
 
-def to_dict(one: Audit, *, deep: bool) -> dict[str, Any]:
+def to_dict(audit: Audit, *, deep: bool) -> dict[str, Any]:
     """Describe an audit as JSON values."""
-    reconciliation = one.reconciliation
+    reconciliation = audit.reconciliation
+    lines = reconciliation.lines
+    gap_states = Counter(gap_record.state for gap_record in reconciliation.gap_records.values())
     return {
-        "adds_up": one.adds_up,
+        "adds_up": audit.adds_up,
         "versions": [reconciliation.first, reconciliation.last],
         "records": {_KEYS.get(name, name): reconciliation.total(name) for name in ("read", *EXITS)},
         "filtered_by": {spec: dict(rules) for spec, rules in reconciliation.filtered.items()},
-        "replayed": sum(line.replayed for line in reconciliation.lines),
-        "offsets_without_records": sum(line.without_records for line in reconciliation.lines),
-        "offsets_in_gaps": sum(line.gap for line in reconciliation.lines),
-        "offsets_rewound": sum(line.back for line in reconciliation.lines),
+        "replayed": sum(line.replayed for line in lines),
+        "offsets_without_records": sum(line.without_records for line in lines),
+        "offsets_in_gaps": sum(line.gap for line in lines),
+        "offsets_rewound": sum(line.back for line in lines),
         "rows_adopted": reconciliation.adopted,
         "rows_by_event_time": reconciliation.unplaced,
-        "gaps": {state: sum(one.state == state for one in reconciliation.gap_records.values()) for state in _STATES},
-        "rows_removed": one.rows_removed,
-        "rows_removed_by": dict(one.rows_taken),
-        "dead_letter_table_rows_removed": one.dead_letters_removed,
-        "dead_letter_table_rows_removed_by": dict(one.dead_letters_taken),
-        "late_table_rows_removed_by": dict(one.late_taken),
+        "gaps": {state: gap_states[state] for state in _GAP_STATES},
+        "rows_removed": audit.rows_removed,
+        "rows_removed_by": dict(audit.rows_taken),
+        "dead_letter_table_rows_removed": audit.dead_letters_removed,
+        "dead_letter_table_rows_removed_by": dict(audit.dead_letters_taken),
+        "late_table_rows_removed_by": dict(audit.late_taken),
         "raw_records": reconciliation.raw,
-        "raw_records_removed_by": dict(one.raw_taken),
-        "commits_waiting_for_side_files": one.waiting,
-        "files_without_row_counts": one.uncounted,
-        "targets": [_target(target) for target in one.targets],
-        "topic_partitions": [_part(line, one, deep=deep) for line in reconciliation.lines],
-        "accepted": one.accepted and vars(one.accepted),
-        "log_cuts": [
-            {key: value for key, value in {**vars(cut), **vars(cut.part)}.items() if key != "part"}
-            for cut in reconciliation.cuts
-        ],
-        "problems": [
-            {"what": p.what, **(vars(p.part) if p.part else {}), "ranges": [list(span) for span in p.spans]}
-            for p in one.problems
-        ],
+        "raw_records_removed_by": dict(audit.raw_taken),
+        "commits_waiting_for_side_files": audit.waiting,
+        "files_without_row_counts": audit.uncounted,
+        "targets": [_target_document(target) for target in audit.targets],
+        "topic_partitions": [_partition_document(line, audit, deep=deep) for line in lines],
+        "accepted": audit.accepted and vars(audit.accepted),
+        "log_cuts": [_log_cut_document(cut) for cut in reconciliation.cuts],
+        "problems": [_problem_document(problem) for problem in audit.problems],
     }
 
 
-def _target(one: TargetCount) -> dict[str, Any]:
+def _target_document(target: TargetCount) -> dict[str, Any]:
     return {
-        "name": one.name, "location": one.location, "rows": one.rows, "late_table": one.late,
-        "rows_removed": one.rows_taken, "late_table_rows_removed": one.late_taken, "commits_waiting": one.waiting,
-    }  # fmt: skip
+        "name": target.name,
+        "location": target.location,
+        "rows": target.rows,
+        "late_table": target.late,
+        "rows_removed": target.rows_taken,
+        "late_table_rows_removed": target.late_taken,
+        "commits_waiting": target.waiting,
+    }
 
 
-def _part(line: PartitionSummary, one: Audit, *, deep: bool) -> dict[str, Any]:
-    about: dict[str, Any] = {
-        **vars(line.part), "start": line.start, "end": line.end,
-        **{_KEYS.get(name, name): count for name, count in line.outcomes.items()}, "replayed": line.replayed,
-        "offsets_without_records": line.without_records, "offsets_in_gaps": line.gap,
-        "offsets_rewound": line.back, "raw": line.raw,
-    }  # fmt: skip
+def _partition_document(line: PartitionSummary, audit: Audit, *, deep: bool) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        **vars(line.part),
+        "start": line.start,
+        "end": line.end,
+        **{_KEYS.get(name, name): count for name, count in line.outcomes.items()},
+        "replayed": line.replayed,
+        "offsets_without_records": line.without_records,
+        "offsets_in_gaps": line.gap,
+        "offsets_rewound": line.back,
+        "raw": line.raw,
+    }
     if deep:
-        there = one.found[line.part]
-        about["found"] = {
-            "rows": there.rows, **there.dead_letters, "distinct_offsets": there.distinct,
-            "offsets_in_neither_table": there.nowhere_offsets,
-        }  # fmt: skip
-    return about
+        counts = audit.found[line.part]
+        document["found"] = {
+            "rows": counts.rows,
+            **counts.dead_letters,
+            "distinct_offsets": counts.distinct,
+            "offsets_in_neither_table": counts.nowhere_offsets,
+        }
+    return document
 
 
-def _page(name: str, one: Audit, *, deep: bool) -> list[RenderableType]:
-    reconciliation = one.reconciliation
+def _log_cut_document(cut: CutRange) -> dict[str, Any]:
+    document = {**vars(cut), **vars(cut.part)}
+    del document["part"]
+    return document
+
+
+def _problem_document(problem: Problem) -> dict[str, Any]:
+    part = vars(problem.part) if problem.part else {}
+    return {"what": problem.what, **part, "ranges": [list(span) for span in problem.spans]}
+
+
+def _page(name: str, audit: Audit, *, deep: bool) -> list[RenderableType]:
+    reconciliation = audit.reconciliation
     head = Text.assemble((name, "bold"), (f"  versions {reconciliation.first} to {reconciliation.last}", "dim"))
     if deep:
         head.append(", every file read", style="dim")
-    tables = {
-        "": one.rows_taken, " of the dead-letter table": one.dead_letters_taken, " of the late table": one.late_taken,
-        " of the raw table": one.raw_taken,
-    }  # fmt: skip
-    taken = [(table, why, count) for table, counts in tables.items() for why, count in counts.items()]
-    notes = [
-        f"files of {plural(one.waiting, 'commit')} wait for redo, which the writer's next batch or start does; they "
-        "are counted"
-        if one.waiting
-        else "",
-        f"{plural(reconciliation.adopted, 'row')} were there when the table was taken over"
-        if reconciliation.adopted
-        else "",
-        f"{plural(reconciliation.unplaced, 'row')} came from an archive by event time: about right, not proven by "
-        "offsets"
-        if reconciliation.unplaced
-        else "",
-        f"the logs have no row count of {plural(one.uncounted, 'file')}, which other clients wrote: sums are not "
-        "compared; --deep reads them"
-        if one.uncounted and not deep
-        else "",
-        _accepted(one.accepted, deep=deep) if one.accepted else "",
-        *map(_cut, reconciliation.cuts),
-        *(
-            f"{plural(count, 'record')} {'was' if count == 1 else 'were'} filtered by {rule} of spec {spec}"
-            for spec, rules in reconciliation.filtered.items()
-            for rule, count in rules.items()
-        ),
-        *(f"{plural(count, 'row')}{table} {_taken(why, count)}" for table, why, count in taken if count),
-    ]
-    by_table: list[RenderableType] = [_targets(one.targets), ""] if one.targets else []
-    return [head, "", _table(one, deep=deep), "", *by_table, *filter(None, notes), _verdict(one)]
+    targets: list[RenderableType] = []
+    if audit.targets:
+        targets = [_targets_table(audit.targets), ""]
+    return [head, "", _partitions_table(audit, deep=deep), "", *targets, *_notes(audit, deep=deep), _verdict(audit)]
 
 
-def _targets(found: Sequence[TargetCount]) -> Table:
+def _notes(audit: Audit, *, deep: bool) -> Iterator[str]:
+    """Yield sentences on what the tables of numbers do not show."""
+    reconciliation = audit.reconciliation
+    if audit.waiting:
+        yield (
+            f"files of {plural(audit.waiting, 'commit')} wait for redo, which the writer's next batch or start does; "
+            "they are counted"
+        )
+    if reconciliation.adopted:
+        yield f"{plural(reconciliation.adopted, 'row')} were there when the table was taken over"
+    if reconciliation.unplaced:
+        yield (
+            f"{plural(reconciliation.unplaced, 'row')} came from an archive by event time: about right, not proven by "
+            "offsets"
+        )
+    if audit.uncounted and not deep:
+        yield (
+            f"the logs have no row count of {plural(audit.uncounted, 'file')}, which other clients wrote: sums are not "
+            "compared; --deep reads them"
+        )
+    if audit.accepted:
+        yield _describe_acceptance(audit.accepted, deep=deep)
+    yield from map(_describe_log_cut, reconciliation.cuts)
+    for spec, rules in reconciliation.filtered.items():
+        for rule, count in rules.items():
+            yield f"{plural(count, 'record')} {_was(count)} filtered by {rule} of spec {spec}"
+    removals = {
+        "": audit.rows_taken,
+        " of the dead-letter table": audit.dead_letters_taken,
+        " of the late table": audit.late_taken,
+        " of the raw table": audit.raw_taken,
+    }
+    for table, counts in removals.items():
+        for cause, count in counts.items():
+            if count:
+                yield f"{plural(count, 'row')}{table} {_was(count)} taken by {_describe_removal(cause)}"
+
+
+def _targets_table(targets: Sequence[TargetCount]) -> Table:
     """A line for each table of a route: those that wait for commits first, then by rows. Empty columns are left out.
 
     Of more than _TARGETS_SHOWN the last line before the sum is of all others.
     """
     columns = {
-        "rows": [one.rows for one in found], "late table": [one.late for one in found],
-        "removed": [one.rows_taken + one.late_taken for one in found],
-        _WAIT: [one.waiting for one in found],
-    }  # fmt: skip
-    shown = {title: cells for title, cells in columns.items() if title == "rows" or any(cells)}
-    table = ruled_table("table", *shown, gap=1)
+        "rows": [target.rows for target in targets],
+        "late table": [target.late for target in targets],
+        "removed": [target.rows_taken + target.late_taken for target in targets],
+        _WAITING_TITLE: [target.waiting for target in targets],
+    }
+    columns = {title: counts for title, counts in columns.items() if title == "rows" or any(counts)}
+    table = ruled_table("table", *columns, gap=1)
     table.columns[0].min_width = 12
-    for i, one in enumerate(found[:_TARGETS_SHOWN]):
-        style = "yellow" if one.waiting else ""
-        table.add_row(Text(one.name), *(f"{cells[i]:,}" for cells in shown.values()), style=style)
-
-    def sums(start: int) -> list[str]:
-        """Add up from a line on; a commit may wait for several tables, so these are not added up."""
-        return ["" if title == _WAIT else f"{sum(cells[start:]):,}" for title, cells in shown.items()]
-
-    if others := found[_TARGETS_SHOWN:]:
-        table.add_row(f"{plural(len(others), 'table')} more", *sums(_TARGETS_SHOWN))
+    for number, target in enumerate(targets[:_TARGETS_SHOWN]):
+        style = "yellow" if target.waiting else ""
+        table.add_row(Text(target.name), *(f"{counts[number]:,}" for counts in columns.values()), style=style)
+    others = targets[_TARGETS_SHOWN:]
+    if others:
+        table.add_row(f"{plural(len(others), 'table')} more", *_sums(columns, _TARGETS_SHOWN))
     table.rows[-1].end_section = True
-    table.add_row("all", *sums(0), style="bold")
+    table.add_row("all", *_sums(columns, 0), style="bold")
     return table
 
 
-def _accepted(answer: Answer, *, deep: bool) -> str:
+def _sums(columns: Mapping[str, Sequence[int]], start: int) -> list[str]:
+    """Add up columns from a line on; a commit may wait for several tables, so these are not added up."""
+    return ["" if title == _WAITING_TITLE else f"{sum(counts[start:]):,}" for title, counts in columns.items()]
+
+
+def _describe_acceptance(answer: Answer, *, deep: bool) -> str:
     """Return what was accepted, and what is proven since."""
     changes = " and ".join(text.partition(":")[0] for text in answer.changes)
     since = "files are read" if deep else "rows are proven"
@@ -194,45 +236,51 @@ def _accepted(answer: Answer, *, deep: bool) -> str:
     )
 
 
-def _cut(cut: CutRange) -> str:
+def _describe_log_cut(cut: CutRange) -> str:
     """Return which rows are of records that Kafka lost when it cut a log."""
-    lost = "Kafka no longer has the records" if cut.is_proven else "Kafka no longer has all of the records"
+    loss = "Kafka no longer has the records" if cut.is_proven else "Kafka no longer has all of the records"
     return (
-        f"the log of {name_of(cut.part)} was cut: {lost} at offsets [{cut.start:,}, {cut.end:,}), whose rows are "
+        f"the log of {cut.part.full_name} was cut: {loss} at offsets [{cut.start:,}, {cut.end:,}), whose rows are "
         f"here (version {cut.version}). It goes on as incarnation {cut.successor} from offset {cut.start:,}"
     )
 
 
-def _taken(why: str, count: int) -> str:
-    """Name what removed rows: one of headrace's words, or in capitals an operation of another client."""
-    return f"{'was' if count == 1 else 'were'} taken by {f'{why} of another client' if why.isupper() else why}"
+def _describe_removal(cause: str) -> str:
+    """Name what removed rows: a command of headrace, or in capitals an operation of another client."""
+    return f"{cause} of another client" if cause.isupper() else cause
 
 
-def _table(one: Audit, *, deep: bool) -> Table:
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _partitions_table(audit: Audit, *, deep: bool) -> Table:
     """A line for each part; columns in which nothing stands are left out."""
-    columns = _columns(one, deep=deep)
+    columns = _partition_columns(audit, deep=deep)
     table = ruled_table("partition", *columns, gap=1)
     table.columns[0].min_width = 12
-    bad = {problem.part for problem in one.problems}
-    lines = one.reconciliation.lines
-    for i, line in enumerate(lines):
-        style = "red" if line.part in bad else ""
-        table.add_row(
-            name_of(line.part), *(f"{cells[i]:,}" for cells in columns.values()), style=style,
-            end_section=i == len(lines) - 1,
-        )  # fmt: skip
-    sums = ("" if title in ("from", "to") else f"{sum(cells):,}" for title, cells in columns.items())
+    problem_parts = {problem.part for problem in audit.problems}
+    for number, line in enumerate(audit.reconciliation.lines):
+        style = "red" if line.part in problem_parts else ""
+        table.add_row(line.part.full_name, *(f"{counts[number]:,}" for counts in columns.values()), style=style)
+    if table.rows:
+        table.rows[-1].end_section = True
+    sums = ["" if title in ("from", "to") else f"{sum(counts):,}" for title, counts in columns.items()]
     table.add_row("all", *sums, style="bold")
     return table
 
 
-def _columns(one: Audit, *, deep: bool) -> Mapping[str, list[int]]:
-    lines = one.reconciliation.lines
-    found = {
+def _partition_columns(audit: Audit, *, deep: bool) -> Mapping[str, list[int]]:
+    lines = audit.reconciliation.lines
+    columns = {
         "from": [line.start for line in lines],
         "to": [line.end for line in lines],
         "read": [line.outcomes["read"] for line in lines],
-        **{_KEYS.get(name, _WORDS[name]).replace("_", " "): [line.outcomes[name] for line in lines] for name in EXITS},
+    }
+    for outcome in EXITS:
+        title = _KEYS.get(outcome, _OUTCOME_NAMES[outcome]).replace("_", " ")
+        columns[title] = [line.outcomes[outcome] for line in lines]
+    columns |= {
         "no record": [line.without_records for line in lines],
         "gaps": [line.gap for line in lines],
         "replayed": [line.replayed for line in lines],
@@ -240,38 +288,43 @@ def _columns(one: Audit, *, deep: bool) -> Mapping[str, list[int]]:
         "raw": [line.raw for line in lines],
     }
     if deep:
-        there = [one.found[line.part] for line in lines]
-        found["in files"] = [f.rows + sum(f.dead_letters.values()) for f in there]
-        if one.rows_removed or one.dead_letters_removed or one.late_taken:
-            kept = [line.outcomes["rows"] + line.outcomes["late"] + line.dead_letters for line in lines]
-            found["removed"] = [should - is_ for should, is_ in zip(kept, found["in files"], strict=True)]
-    always = ("to", "read", "rows", "in files")
-    return {title: cells for title, cells in found.items() if title in always or any(cells)}
+        counts = [audit.found[line.part] for line in lines]
+        columns["in files"] = [count.rows + sum(count.dead_letters.values()) for count in counts]
+        if audit.rows_removed or audit.dead_letters_removed or audit.late_taken:
+            expected = [line.outcomes["rows"] + line.outcomes["late"] + line.dead_letters for line in lines]
+            pairs = zip(expected, columns["in files"], strict=True)
+            columns["removed"] = [expected_count - count for expected_count, count in pairs]
+    return {title: counts for title, counts in columns.items() if title in _COLUMNS_ALWAYS or any(counts)}
 
 
-def _verdict(one: Audit) -> Text:
-    reconciliation = one.reconciliation
-    sums = {_WORDS[name]: reconciliation.total(name) for name in EXITS}
-    terms = " + ".join(f"{n:,} {word if n != 1 else _ONE.sub('', word, count=1)}" for word, n in sums.items() if n)
-    text = Text(f"{reconciliation.total('read'):,} read = {terms or 'nothing'}. ")
-    if one.adds_up:
+def _verdict(audit: Audit) -> Text:
+    reconciliation = audit.reconciliation
+    terms = []
+    for outcome in EXITS:
+        count = reconciliation.total(outcome)
+        if count:
+            terms.append(_count_outcome(count, _OUTCOME_NAMES[outcome]))
+    text = Text(f"{reconciliation.total('read'):,} read = {' + '.join(terms) or 'nothing'}. ")
+    if audit.adds_up:
         return text.append("It adds up.", style="bold green")
     text.append("It does not add up:", style="bold red")
-    for problem in one.problems:
-        text.append(f"\n  {_sentence(problem)}", style="red")
+    for problem in audit.problems:
+        text.append(f"\n  {_describe_problem(problem)}", style="red")
     return text
 
 
-def _sentence(problem: Problem) -> str:
-    where = f"{name_of(problem.part)}: " if problem.part else ""
-    shown = ", ".join(f"[{start}, {end})" for start, end in problem.spans[:_SPANS_SHOWN])
-    more = ", …" if len(problem.spans) > _SPANS_SHOWN else ""
-    return f"{where}{problem.what}{f': {shown}{more}' if shown else ''}"
+def _count_outcome(count: int, name: str) -> str:
+    if count == 1:
+        name = _PLURAL_S.sub("", name, count=1)
+    return f"{count:,} {name}"
 
 
-def name_of(part: TopicPartition) -> str:
-    """Name a part; its incarnation where it is not the first."""
-    return f"{part.topic}{f'@{part.incarnation}' if part.incarnation != 1 else ''}/{part.partition}"
+def _describe_problem(problem: Problem) -> str:
+    part = f"{problem.part.full_name}: " if problem.part else ""
+    ranges = ", ".join(f"[{start}, {end})" for start, end in problem.spans[:_RANGES_SHOWN])
+    if len(problem.spans) > _RANGES_SHOWN:
+        ranges += ", …"
+    return f"{part}{problem.what}: {ranges}" if ranges else f"{part}{problem.what}"
 
 
 def audit(
