@@ -30,7 +30,7 @@ from writer.privacy.policy import CLEAR, Action
 from writer.specs.expressions import ALLOWED, Expressions
 from writer.specs.sampling import digest_sql
 from writer.specs.spec import Spec, SpecError
-from writer.specs.step import cast_type, compiled
+from writer.specs.step import cast_type, compile_step
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 PLACE = pa.struct([("at", TIMESTAMP), ("name", pa.string()), ("raw", pa.binary())])
@@ -119,7 +119,7 @@ def test_a_column_that_a_spec_proposes_can_stand_in_the_key(key: str, kind: str,
     def check(name: str) -> object:
         told: Any = {"rename": (("text", "words"),), "cast": (("text", kind),), "flatten": ("place",)}
         told[key] = {"rename": ((name, "other"),), "cast": ((name, kind),), "flatten": (name,)}[key]
-        return compiled(Spec("*", exclude=("order", "at_s"), derive=(("a2", "1"),), **{key: told[key]}), COLUMNS)
+        return compile_step(Spec("*", exclude=("order", "at_s"), derive=(("a2", "1"),), **{key: told[key]}), COLUMNS)
 
     check_hint(check, wrong, SpecError)
 
@@ -127,7 +127,7 @@ def test_a_column_that_a_spec_proposes_can_stand_in_the_key(key: str, kind: str,
 @pytest.mark.parametrize("key", ["include", "exclude"])
 @pytest.mark.parametrize("wrong", [name for name in WRONG if name])
 def test_a_path_that_a_spec_proposes_is_there(key: str, wrong: str) -> None:
-    check_hint(lambda path: compiled(Spec("*", **{key: (path,)}), COLUMNS), wrong, SpecError)  # type: ignore[arg-type]
+    check_hint(lambda path: compile_step(Spec("*", **{key: (path,)}), COLUMNS), wrong, SpecError)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", ["decimal", "decimals", "strin", "timestamps", "integer", "x"])

@@ -13,7 +13,7 @@ from bucketers.timestamps import event_time
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, value
 from tests.unit.test_wire import EVERY, record, table
-from writer.avro.wire_format import CONFLUENT, refusals
+from writer.avro.wire_format import CONFLUENT, refusal_reasons
 from writer.batch.bucketing import TimeRule, assign
 from writer.config.table_sections import EventTime
 from writer.schemas.format_detection import DetectedFormat, UnclearWire, detected_unit, judge, unit_of, wire_of
@@ -139,18 +139,18 @@ def test_what_is_no_empty_value_still_needs_a_setting() -> None:
 def test_a_dead_letter_names_what_made_the_format(tmp_path: Path) -> None:
     from tests.support.sample_records import config
 
-    (empty,) = refusals(table([(b"", {})]), CONFLUENT)
+    (empty,) = refusal_reasons(table([(b"", {})]), CONFLUENT)
     assert empty.endswith("for the value is empty")
     for wire, words in (("confluent", "as `wire` says"), ("auto", "assumed while no value shows a format")):
         settings = config(tmp_path, wire=wire)
         found = DetectedFormat("clicks", settings.pipelines["clicks"], settings.kafka)
-        (why,) = refusals(table([(b"x", {})]), found.wire)
+        (why,) = refusal_reasons(table([(b"x", {})]), found.wire)
         assert words in why
     stored = wire_of([{"wire": {"format": "confluent"}, "detected": {"wire": "a sample of noon"}}])
     assert stored is not None
     assert (
         "(detected by a sample of noon; `wire` sets another)"
-        in refusals(table([(struct.pack(">B", 9), {})]), stored)[0]
+        in refusal_reasons(table([(struct.pack(">B", 9), {})]), stored)[0]
     )
 
 

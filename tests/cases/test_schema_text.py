@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tests.support.schema_admission import GOOD, KEYS, TEXT, TEXTS, WIDER, Source, in_iceberg, start
 from tests.support.schema_texts import MILLIS, record
 from tests.support.table_formats import OPENED
-from writer.avro.fingerprint import crc_fingerprint, meaning
+from writer.avro.fingerprint import crc_fingerprint, schema_fingerprint
 from writer.avro.schema_plan import UNFORESEEN, RejectedSchema, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import CONFLUENT, header
 from writer.batch.schema_reader import SchemaReader
@@ -117,7 +117,7 @@ ROWS: dict[str, tuple[str, str, Json]] = {
 def test_what_makes_no_value_unreadable_refuses_no_schema(case: str) -> None:
     text, value, expected = ROWS[case]
     assert rows(text, value) == [{"a": expected}]
-    meaning(text)
+    schema_fingerprint(text)
 
 
 def test_a_default_of_another_type_is_never_used() -> None:
@@ -182,7 +182,7 @@ def test_names_are_looked_up_as_java_does(case: str) -> None:
     schema, value, expected = NAMES[case]
     text = json.dumps(schema)
     assert rows(text, value) == [expected]
-    meaning(text)
+    schema_fingerprint(text)
     crc_fingerprint(text)
 
 
@@ -202,7 +202,7 @@ def test_a_spelling_that_parsers_take_is_the_same_schema(case: str) -> None:
     text = SPELLINGS[case]
     assert rows(text, "02") == [{"a": 1}]
     assert crc_fingerprint(text) == crc_fingerprint(PLAIN)
-    assert meaning(text) == meaning(PLAIN)
+    assert schema_fingerprint(text) == schema_fingerprint(PLAIN)
     schemas = start(Source({TEXT: text}, {TEXT: text.replace("int", "string")}))
     assert isinstance(schemas.plan.schemas[TEXT], WriterSchema)
 
@@ -392,7 +392,7 @@ def test_what_nobody_foresaw_rejects_the_schema_alone_and_says_so() -> None:
         raise RecursionError(text)
 
     before = SchemaPlan(pa.schema([])).extend(GOOD, TEXTS[GOOD])
-    after = before.extended_by(TEXT, PLAIN, fail)
+    after = before.extend_with(TEXT, PLAIN, fail)
     known = after.schemas[TEXT]
     assert isinstance(known, RejectedSchema)
     assert f"{UNFORESEEN} (RecursionError)" in known.reason

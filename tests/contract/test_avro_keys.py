@@ -21,7 +21,7 @@ from tests.support.backfill_gaps import filled, skipped
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, event
 from writer.audit.audit import audit
-from writer.avro.fingerprint import crc_fingerprint, meaning
+from writer.avro.fingerprint import crc_fingerprint, schema_fingerprint
 from writer.avro.wire_format import CONFLUENT, Wire
 from writer.cli.write import delete_rows, schema_accept
 from writer.config.connections import Registry
@@ -52,7 +52,7 @@ CUT = b"\0\0\0\0\5"  # the header of a key, and no key
 def key(value: Any, schema_id: int = 5, wire: Wire = CONFLUENT, schemas: Any = None) -> bytes:
     out = BytesIO()
     schemaless_writer(out, parse_schema((schemas or BY_ID)[schema_id]), value)
-    return wire.head(schema_id) + out.getvalue()
+    return wire.value_header(schema_id) + out.getvalue()
 
 
 def user(number: int) -> bytes:
@@ -173,7 +173,7 @@ def test_keys_have_a_wire_format_of_their_own(tmp_path: Path, named: str, told_b
     schemas = Schemas({**BY_ID, schema_id: USER}, [1], [schema_id])
     driver = started(tmp_path, "delta", columns if told_by == "the configuration" else AVRO, schemas=schemas)
     headers = {} if wire.header is None else {
-        at: {wire.header: wire.beside(schema_id) or b""} for at in range(30)
+        at: {wire.header: wire.kafka_header_value(schema_id) or b""} for at in range(30)
     }  # fmt: skip
     keys = {at: key({"id": at, "region": None}, schema_id, wire, {schema_id: USER}) for at in range(30)}
     records = log({at: event(at) for at in keys}, keys=keys, headers=headers)
@@ -191,7 +191,7 @@ def test_what_an_id_of_a_key_means_is_kept_and_another_schema_refused_until_it_i
     driver = started(tmp_path, form, AVRO, schemas=KNOWN)
     carried(driver, {0: user(0)})
     kept = driver.table.transactions()["clicks/schema/127.0.0.1%3A1/confluent/5"]
-    assert kept == meaning(json.dumps(USER)), "as the registry has it"
+    assert kept == schema_fingerprint(json.dumps(USER)), "as the registry has it"
     rebuilt = Schemas({**BY_ID, 5: {**USER, "name": "Other"}}, [1], [5])
     with pytest.raises(SchemaChanged, match="schema id 5 at"):
         opened("clicks", driver.config, rebuilt)

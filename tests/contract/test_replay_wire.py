@@ -49,9 +49,9 @@ def produced(wire: Wire, count: int, partition: int) -> Any:
         row = {"id": at, "at": FUTURE if at % 10 == 4 else NOW, "note": None, "extra": at}
         schemaless_writer(out, parse_schema(schema), {field["name"]: row[field["name"]] for field in schema["fields"]})
         number = schema_id(wire, schema)
-        values[at] = wire.head(number) + out.getvalue()[: 1 if at % 10 == 6 else None]
+        values[at] = wire.value_header(number) + out.getvalue()[: 1 if at % 10 == 6 else None]
         if wire.header is not None:
-            headers[at] = {"trace": b"x", wire.header: wire.beside(number) or b""}
+            headers[at] = {"trace": b"x", wire.header: wire.kafka_header_value(number) or b""}
     return log(values, partition, headers=headers)
 
 

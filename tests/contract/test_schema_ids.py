@@ -16,7 +16,7 @@ from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, records, value
 from tests.unit.test_standing import Cluster
 from writer.audit.audit import audit
-from writer.avro.fingerprint import meaning
+from writer.avro.fingerprint import schema_fingerprint
 from writer.batch.task_report import Report
 from writer.cli.main import app
 from writer.cli.write import schema_accept
@@ -36,7 +36,7 @@ from writer.table.log.snapshot import PipelineSnapshot
 OTHER = {**EVENT, "fields": [{"name": "session", "type": "long"}, *EVENT["fields"][1:]]}
 REBUILT = Schemas({1: OTHER}, [1])
 NAME = "clicks/schema/127.0.0.1%3A1/confluent/1"
-BEFORE, AFTER = meaning(json.dumps(EVENT)), meaning(json.dumps(OTHER))
+BEFORE, AFTER = schema_fingerprint(json.dumps(EVENT)), schema_fingerprint(json.dumps(OTHER))
 LATER = NOW + timedelta(hours=1)
 
 

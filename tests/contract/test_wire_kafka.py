@@ -58,13 +58,13 @@ def id_of(wire: Wire, registry_url: str, topic: str, schema: dict[str, Any], ver
 
 def produce(bootstrap: str, topic: str, wire: Wire, schema_id: int, schema: dict[str, Any], numbers: range) -> None:
     producer, parsed = Producer({"bootstrap.servers": bootstrap}), parse_schema(schema)
-    beside = wire.beside(schema_id)
+    beside = wire.kafka_header_value(schema_id)
     headers = None if beside is None else [("trace", b"1"), (str(wire.header), beside)]
     for number in numbers:
         out = BytesIO()
         row = {"id": number, "event_time": NOON_MS + number, "note": None if number % 3 else f"n{number}", "extra": 7}
         schemaless_writer(out, parsed, {f["name"]: row[f["name"]] for f in schema["fields"]})
-        producer.produce(topic, wire.head(schema_id) + out.getvalue(), partition=0, headers=headers)
+        producer.produce(topic, wire.value_header(schema_id) + out.getvalue(), partition=0, headers=headers)
     assert producer.flush(10) == 0
 
 

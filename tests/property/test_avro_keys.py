@@ -58,7 +58,7 @@ def test_a_key_is_the_field_of_a_record_or_its_record_is_named(drawn, keep) -> N
     raw, sound = list[bytes | None](), dict[int, bytes]()
     for at, (why, value) in enumerate(values):
         out = BytesIO()
-        out.write(CONFLUENT.head(ID))
+        out.write(CONFLUENT.value_header(ID))
         if not why:
             schemaless_writer(out, parsed, value)
             sound[at] = out.getvalue()
@@ -67,7 +67,7 @@ def test_a_key_is_the_field_of_a_record_or_its_record_is_named(drawn, keep) -> N
     for at, value in sound.items():  # a record of one field has the encoding of the field
         out = BytesIO()
         schemaless_writer(out, whole, {"_key": values[at][1]})
-        assert value == CONFLUENT.head(ID) + out.getvalue()
+        assert value == CONFLUENT.value_header(ID) + out.getvalue()
     expected = SingleDecoder(parse(known.text))(pa.array(sound.values(), pa.binary())).rows.column("_key").to_pylist()
     wanted = RecordColumns(("_key", "avro"), keep_undecodable=keep, keys=KeyPlan(plan))
     records = pa.table({"key": pa.array(raw, pa.binary()), "timestamp": pa.nulls(len(raw), pa.timestamp("us", "UTC"))})

@@ -187,7 +187,7 @@ class Case:
 
     def check(self, values: list[bytes], untouched: dict[int, int]) -> None:
         out = decode(pa.array(values, pa.binary()), self.decoder, self.single)
-        taken = out.taken.to_pylist()
+        taken = out.positions.to_pylist()
         assert taken == sorted(set(taken))
         assert out.rows.num_rows == len(taken)
         assert sorted([*taken, *out.failures]) == list(range(len(values)))

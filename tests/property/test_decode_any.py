@@ -151,7 +151,7 @@ def test_a_block_of_any_schema_reads_as_fastavro_and_comes_back_from_parquet(dra
     block = pa.array([encoded(fastavros, value) for value in values], pa.binary())
     decoded = decode(block, native, single)
     assert not decoded.failures
-    assert decoded.taken.to_pylist() == list(range(len(values)))
+    assert decoded.positions.to_pylist() == list(range(len(values)))
     assert same(decoded.rows, single(block).rows)
     assert decoded.rows.schema.equals(pa.schema(list(avro.table_fields(parsed).items())))
     for name, kind in members.items():

@@ -153,7 +153,7 @@ def read_value(value: bytes, head: bytes) -> tuple[int, bytes] | None:
 def batches(draw: st.DrawFn) -> tuple[Wire, list[Raw]]:
     """A batch in which a client forges frames among sound records, and a sound one behind it."""
     wire = draw(st.sampled_from(WIRES))
-    client = Client(wire.head(SCHEMA_ID), draw(st.none() | st.binary(max_size=3)))
+    client = Client(wire.value_header(SCHEMA_ID), draw(st.none() | st.binary(max_size=3)))
     before = [client.value(number, b"sound") for number in range(draw(st.integers(0, 20)))]
     behind = [client.value(number, b"sound") for number in range(20)]
     contents = draw(st.lists(st.binary(min_size=20, max_size=200), min_size=1, max_size=3))
@@ -180,7 +180,7 @@ def test_bytes_of_one_record_never_take_the_place_of_another(
     wire, log = forged
     plan = plan_of(tmp_path_factory.mktemp("forged"), wire)
     records = [record for raw in log for record in raw.records]
-    events = {record.offset: read_value(record.value or b"", wire.head(SCHEMA_ID)) for record in records}
+    events = {record.offset: read_value(record.value or b"", wire.value_header(SCHEMA_ID)) for record in records}
     report = carry(plan, log)
     rows = read_rows(plan.table, report.files)
     dead_letters = read_rows(plan.dead_letters, report.dead_letter_files)

@@ -292,7 +292,7 @@ def test_a_field_that_one_schema_tags_is_protected_in_all_in_whatever_order_they
     tagged = {top(f["name"]) for s in schemas for f in s["fields"] if "confluent:tags" in f}
     plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(tags=(("PII", HASH),)), source))
     texts = [json.dumps(schema) for schema in schemas]
-    at_start = plan.learned(texts)
+    at_start = plan.learn_privacy(texts)
     for number, text in enumerate(texts):
         plan, at_start = plan.extend(number, text), at_start.extend(number, text)
     for found in (plan, at_start):

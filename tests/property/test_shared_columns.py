@@ -225,7 +225,7 @@ class Table:
         own = pa.schema([field for field in columns if field.name != COLUMN])
         privacy = Privacy(self.policies, self.source).remembering(self.recorded)
         plan = SchemaPlan(own, frozenset([COLUMN]), privacy=privacy, specs=self.specs)
-        self.plan = plan.beginning_from(union_members(columns)).learned(registered.values())
+        self.plan = plan.with_union_members(union_members(columns)).learn_privacy(registered.values())
         for number, text in registered.items():
             self.plan = self.plan.extend(number, text)
         self.grow()
@@ -240,7 +240,7 @@ class Table:
         self.schema_text, _ = grown(self.schema_text, list(with_members(columns, self.plan.union_members)))
         assert self.plan.privacy is not None
         self.recorded = overlaid(self.recorded, self.plan.privacy.news)
-        self.plan = self.plan.recording(self.recorded)
+        self.plan = self.plan.after_recording(self.recorded)
 
     def rows(self, number: int, values: list[bytes]) -> list[dict[str, Any]]:
         known = self.plan.schemas[number]

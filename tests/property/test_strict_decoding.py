@@ -119,7 +119,7 @@ class World:
     def check_block(self, values: list[bytes], sound: dict[int, int], rewritten: list[bytes | None]) -> None:
         """Decode a block. `sound`: position → row; `rewritten`: of all others, what the Java library makes of them."""
         decoded = decode(pa.array([HEAD + value for value in values], pa.binary()), self.native, self.single)
-        row_of = {position: row for row, position in enumerate(decoded.taken.to_pylist())}
+        row_of = {position: row for row, position in enumerate(decoded.positions.to_pylist())}
         assert sorted([*row_of, *decoded.failures]) == list(range(len(values)))
         assert decoded.rows.num_rows == len(row_of)
         neighbours = decoded.rows.take(pa.array([row_of[position] for position in sound], pa.int64()))

@@ -314,14 +314,14 @@ def same(found: Any, expected: Any) -> bool:
 
 def staged(folder: Path, wire: Wire, plan: SchemaPlan, values: list[bytes], schema_id: int) -> Report:
     """Carry Kafka records through a task."""
-    size, beside = len(values), wire.beside(schema_id)
+    size, beside = len(values), wire.kafka_header_value(schema_id)
     headers = None if beside is None else [{"key": "other", "value": b""}, {"key": wire.header, "value": beside}]
     batch = pa.record_batch(
         {
             "topic": pa.array(["t"] * size), "partition": pa.array([0] * size, pa.int32()),
             "offset": pa.array(range(size)), "timestamp": pa.array([EPOCH] * size, pa.timestamp("us", "UTC")),
             "key": pa.nulls(size, pa.binary()),
-            "value": pa.array([wire.head(schema_id) + value for value in values], pa.binary()),
+            "value": pa.array([wire.value_header(schema_id) + value for value in values], pa.binary()),
             "headers": pa.array([headers] * size, HEADERS),
         }
     )  # fmt: skip

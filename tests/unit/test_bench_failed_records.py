@@ -27,6 +27,6 @@ def test_each_damaged_event_is_refused_and_no_other():
     out = decode(DATA.encode(0, 60_000), NativeDecoder(record), SingleDecoder(record))
     bad = poisoned(0, 60_000)
     assert list(out.failures) == np.flatnonzero(bad).tolist()
-    assert out.taken.equals(pa.array(np.flatnonzero(~bad)))
+    assert out.positions.equals(pa.array(np.flatnonzero(~bad)))
     kinds = {why.split(" ")[0] for why in out.failures.values()}
     assert len(kinds) > 3, kinds

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from writer.avro.fingerprint import canonical, meaning
+from writer.avro.fingerprint import canonical_text, schema_fingerprint
 from writer.avro.schema import UnsupportedSchema
 
 BASE: dict[str, Any] = {
@@ -83,21 +83,21 @@ OTHER = {
 @pytest.mark.parametrize("what", SAME)
 def test_another_spelling_is_the_same_schema(what: str) -> None:
     assert SAME[what] != json.dumps(BASE)
-    assert canonical(SAME[what]) == canonical(json.dumps(BASE))
+    assert canonical_text(SAME[what]) == canonical_text(json.dumps(BASE))
 
 
 @pytest.mark.parametrize("what", OTHER)
 def test_what_decides_over_rows_makes_another_schema(what: str) -> None:
-    assert meaning(OTHER[what]) != meaning(json.dumps(BASE))
+    assert schema_fingerprint(OTHER[what]) != schema_fingerprint(json.dumps(BASE))
 
 
 def test_tables_keep_it_for_good_so_it_never_changes() -> None:
-    assert meaning(json.dumps(BASE)) == 3237636210707397389
-    assert meaning('"string"') == 8427045126688936889
-    assert 0 <= meaning(json.dumps(BASE)) < 2**63
+    assert schema_fingerprint(json.dumps(BASE)) == 3237636210707397389
+    assert schema_fingerprint('"string"') == 8427045126688936889
+    assert 0 <= schema_fingerprint(json.dumps(BASE)) < 2**63
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "1", "null", '{"type": "record"}', '{"name": "a"}', "[" * 100_000])
 def test_what_is_no_avro_has_none(text: str) -> None:
     with pytest.raises(UnsupportedSchema):
-        meaning(text)
+        schema_fingerprint(text)

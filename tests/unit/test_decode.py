@@ -62,7 +62,7 @@ def test_fields_may_have_the_names_of_the_frame():
 
 def test_the_frame_is_named_beside_every_field():
     record = parsed(("_hdr", "int"), ("_end", "int"), ("_end_", "int"))
-    _, names = avro.framed(record, {"_hdr": avro.fixed("Head", 5)}, {"_end": avro.fixed("Tail", 8)})
+    _, names = avro.frame_schema(record, {"_hdr": avro.fixed_type("Head", 5)}, {"_end": avro.fixed_type("Tail", 8)})
     assert names == {"_hdr": "_hdr_", "_end": "_end__"}
 
 
@@ -154,7 +154,7 @@ def test_a_block_over_the_limit_is_halved(monkeypatch):
     out = decode(values, watched, SingleDecoder(SIMPLE))
     assert watched.sizes == [25, 25, 25, 25]
     assert out.rows.to_pylist() == simple(100)
-    assert out.taken.to_pylist() == list(range(100))
+    assert out.positions.to_pylist() == list(range(100))
 
 
 def test_values_over_the_limit_one_by_one_are_decoded_singly(monkeypatch):
@@ -181,7 +181,7 @@ def test_of_a_refused_block_what_looks_sound_is_decoded_at_once():
     assert watched.sizes == [128, 125]
     assert list(out.failures) == list(damaged)
     assert all(why in out.failures[at] for at, (_, why) in damaged.items())
-    assert out.taken.to_pylist() == [i for i in range(128) if i not in damaged]
+    assert out.positions.to_pylist() == [i for i in range(128) if i not in damaged]
     assert out.rows.to_pylist() == [row for i, row in enumerate(simple(128)) if i not in damaged]
 
 
@@ -194,7 +194,7 @@ def test_a_wrong_hint_costs_no_record(monkeypatch, hint):
     values[100] += b"!"
     out = decode(pa.array(values), NativeDecoder(SIMPLE), SingleDecoder(SIMPLE))
     assert out.failures == {100: "1 surplus bytes after the record"}
-    assert out.taken.to_pylist() == [i for i in range(128) if i != 100]
+    assert out.positions.to_pylist() == [i for i in range(128) if i != 100]
     assert out.rows.to_pylist() == [row for i, row in enumerate(simple(128)) if i != 100]
 
 
@@ -204,7 +204,7 @@ def test_a_slice_decodes_as_its_copy():
     for start, count in ((0, 100), (1, 99), (50, 30), (99, 1), (70, 5), (100, 0)):
         out = decode(values.slice(start, count), native, singly)
         assert out.rows.to_pylist() == simple(100)[start : start + count]
-        assert out.taken.to_pylist() == list(range(count))
+        assert out.positions.to_pylist() == list(range(count))
 
 
 def test_a_value_of_the_header_alone_fails_alone():

@@ -388,7 +388,7 @@ def test_a_branch_of_a_union_is_protected_at_whatever_position(
     texts = {1: json.dumps(tagged(["null", emails(tag="attributes" in policies), COMPANY])),
              2: json.dumps(tagged(plain))}  # fmt: skip
     plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(**policies), KEYS))
-    plan = plan.learned(texts.values()) if first == "known at a start" else plan
+    plan = plan.learn_privacy(texts.values()) if first == "known at a start" else plan
     for number in (2, 1) if first == "plain" else (1, 2):
         plan = plan.extend(number, texts[number])
     if isinstance(plan.schemas[1], WriterSchema):  # else a column of one record holds no union
@@ -491,7 +491,7 @@ def test_paths_of_the_log_go_before_those_of_a_schema_that_are_too_many() -> Non
     """The schemas of the log's paths may be gone, so a start knows the other schema first."""
     recorded = Privacy(Policies(attributes=("pii",)), KEYS).learned([avro.parse(fields_with_tags("Old", 6_000))]).news
     start = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(attributes=("pii",)), KEYS))
-    start = start.extend(1, fields_with_tags("New", 6_000)).remembering(recorded, SchemaPlan.extend)
+    start = start.extend(1, fields_with_tags("New", 6_000)).restore_policies(recorded, SchemaPlan.extend)
     plan = start.extend(2, fields_with_tags("Old", 10)).extend(3, json.dumps(tagged("string")))
     assert [type(plan.schemas[number]) for number in (1, 2, 3)] == [RejectedSchema, WriterSchema, WriterSchema]
 
@@ -499,7 +499,7 @@ def test_paths_of_the_log_go_before_those_of_a_schema_that_are_too_many() -> Non
 def test_a_branch_that_is_a_tagged_type_is_protected_at_whatever_position() -> None:
     texts = [json.dumps(tagged(["null", "string", one])) for one in ({**COMPANY, "pii": "drop"}, COMPANY)]
     texts.append(json.dumps(tagged(["null", COMPANY, "string"])))
-    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(attributes=("pii",)), KEYS)).learned(texts)
+    plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(attributes=("pii",)), KEYS)).learn_privacy(texts)
     for number, text in enumerate(texts):
         plan = plan.extend(number, text)
     assert [places(one) for one in plan.schemas.values()] == [{"x.member1": "drop"}] * 2 + [{"x.member0": "drop"}]

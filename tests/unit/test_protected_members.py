@@ -10,7 +10,7 @@ import pytest
 from tests.property.test_shared_columns import TAGS, Table, number_bytes, source, text_bytes, texts
 from tests.support.avro_records import logical
 from writer.avro.schema_plan import RejectedSchema
-from writer.avro.union_members import OtherMembers, joined_members
+from writer.avro.union_members import UnionMemberConflict, join_members
 from writer.privacy.keyring import KeySource
 from writer.privacy.policy import Policies
 
@@ -103,8 +103,8 @@ def test_a_branch_alone_fills_the_member_of_protected_ones(source: KeySource) ->
 def test_two_processes_that_give_one_member_to_two_branches_are_found() -> None:
     have = {"": {("a", "shop.A"): "member0", ("a", "string"): "member1"}}
     alias = {"": {("a", "shop.A"): "member0", ("a", "shop.Old"): "member0", ("a", "string"): "member1"}}
-    assert joined_members(have, alias) == alias
-    assert joined_members(alias, have) == alias
-    assert joined_members({}, have) == joined_members(have, {}) == have
-    with pytest.raises(OtherMembers, match=r"column a\.member1 is that of another branch of its union by now"):
-        joined_members(have, {"": {("a", "shop.A"): "member0", ("a", "headrace.protected.long_text"): "member1"}})
+    assert join_members(have, alias) == alias
+    assert join_members(alias, have) == alias
+    assert join_members({}, have) == join_members(have, {}) == have
+    with pytest.raises(UnionMemberConflict, match=r"column a\.member1 is that of another branch of its union by now"):
+        join_members(have, {"": {("a", "shop.A"): "member0", ("a", "headrace.protected.long_text"): "member1"}})

@@ -10,7 +10,7 @@ import pytest
 
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from tests.support.sample_records import EVENT
-from writer.avro.fingerprint import meaning
+from writer.avro.fingerprint import schema_fingerprint
 from writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
 from writer.avro.wire_format import CONFLUENT, Ids
 from writer.batch.record_columns import RecordColumns
@@ -211,7 +211,7 @@ def test_what_ids_mean_is_asked_for_anew_after_a_while_and_another_meaning_stops
     schemas = learning(source, recorded)
     schemas.learn([1])
     recorded |= schemas.confirm(Report(schemas={1}), 100.0)
-    assert recorded == {"clicks/schema/r/confluent/1": meaning(TEXT)}
+    assert recorded == {"clicks/schema/r/confluent/1": schema_fingerprint(TEXT)}
     source.texts["1"] = TEXT.replace("note", "remark")
     schemas.confirm(Report(schemas={1}), 99.9 + later_s)
     assert source.asked == 1, "not yet"

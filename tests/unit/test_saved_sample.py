@@ -77,7 +77,7 @@ def test_schemas_are_kept_by_the_ids_of_the_wire_format(tmp_path: Path, wire: st
     fixed = config(tmp_path, wire=wire).pipelines["clicks"].wire.fixed
     assert fixed == found
     schema_id = 1 if wire == "apicurio" else crc_fingerprint(json.dumps(EVENT))
-    path, _ = file_of(tmp_path, records([found.head(schema_id) + plain_value]), wire=wire)
+    path, _ = file_of(tmp_path, records([found.value_header(schema_id) + plain_value]), wire=wire)
     sample = saved_sample.load(path)
     walk = opened("clicks", config(tmp_path, wire=wire), sample.schemas, topics=sample.topics, with_table=False)
     assert walk.decoded(sample.records).rows == 1

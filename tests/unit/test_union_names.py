@@ -34,11 +34,11 @@ def members_of(plan: SchemaPlan, schema_id: int) -> list[str]:
     """Return the members of the column that the branches of a schema fill, in the order of its branches."""
     known = plan.schemas[schema_id]
     assert not isinstance(known, RejectedSchema), known.reason
-    place = next((place for place in ((*PLACE[:n],) for n in range(1, 4)) if place in known.seams.members), None)
+    place = next((place for place in ((*PLACE[:n],) for n in range(1, 4)) if place in known.cast_rules.sources), None)
     column = plan.columns.field("u").type
     if place is None:
         return [part.name for part in column]
-    sources = {source: member for member, source in known.seams.members[place].items()}
+    sources = {source: member for member, source in known.cast_rules.sources[place].items()}
     return [sources[source] for source in sorted(sources)]
 
 
@@ -108,14 +108,14 @@ def test_a_union_in_a_list_or_map_goes_by_the_same_names(around: str) -> None:
     known = plan.schemas[2]
     assert not isinstance(known, RejectedSchema)
     step = "element" if around == "array" else "value"
-    assert known.seams.members["u", step] == {"member0": "member1", "member1": "member0"}
+    assert known.cast_rules.sources["u", step] == {"member0": "member1", "member1": "member0"}
 
 
 def test_a_record_alone_fills_the_member_that_its_alias_names() -> None:
     plan = EMPTY.extend(1, text_of(["null", A, B])).extend(2, text_of(["null", record("v2.B2", "y", aliases=["v1.B"])]))
     known = plan.schemas[2]
     assert not isinstance(known, RejectedSchema)
-    assert known.seams.wrapped == {("u",): "member1"}
+    assert known.cast_rules.union_members == {("u",): "member1"}
 
 
 @settings(max_examples=share(100))

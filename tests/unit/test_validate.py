@@ -291,7 +291,7 @@ def test_a_topic_that_shows_no_wire_format_is_wrong_with_the_mend(tmp_path):
 
 
 def test_values_of_two_wire_formats_are_wrong_and_nothing_is_guessed(tmp_path):
-    eight = [Wire("apicurio", "global").head(1) + event(number)[5:] for number in range(10)]
+    eight = [Wire("apicurio", "global").value_header(1) + event(number)[5:] for number in range(10)]
     seen = found(records([*eight, *(event(number) for number in range(10))]), tmp_path)
     assert seen["wire"].status == "failed"
     assert "10 of 20 values have a Confluent header" in seen["wire"].message
@@ -300,7 +300,7 @@ def test_values_of_two_wire_formats_are_wrong_and_nothing_is_guessed(tmp_path):
 
 
 def test_values_by_fingerprint_are_decoded_by_the_registered_schemas(tmp_path):
-    head = Wire("single_object", "fingerprint").head(crc_fingerprint(json.dumps(EVENT)))
+    head = Wire("single_object", "fingerprint").value_header(crc_fingerprint(json.dumps(EVENT)))
     seen = found(records([head + event(number)[5:] for number in range(30)]), tmp_path)
     assert seen["wire"].message == "30 of 30 values have a single-object header (C3 01 and an 8-byte fingerprint)"
     assert (seen["decode"].status, seen["decode"].message) == ("ok", "30 of 30 values with a header are decoded")

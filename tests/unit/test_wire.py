@@ -12,7 +12,16 @@ from hypothesis import given, settings, strategies as st
 
 from tests.support import sample_records
 from writer.avro.fingerprint import crc_fingerprint
-from writer.avro.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire, kafka_header, recognised, refusals, split
+from writer.avro.wire_format import (
+    CONFLUENT,
+    HEADERS,
+    ID_HEADERS,
+    Wire,
+    detect_wire,
+    kafka_header,
+    refusal_reasons,
+    split_by_schema_id,
+)
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.clients.kafka_sample import RECORDS
 from writer.config.pipeline_sections import Wire as Section
@@ -38,13 +47,13 @@ def table(rows: list[tuple[bytes | None, Mapping[str, bytes]]]) -> pa.Table:
 
 
 def record(wire: Wire, schema_id: int, body: bytes = b"\6abc") -> tuple[bytes, dict[str, bytes]]:
-    beside = wire.beside(schema_id)
-    return wire.head(schema_id) + body, {} if beside is None else {str(wire.header): beside}
+    beside = wire.kafka_header_value(schema_id)
+    return wire.value_header(schema_id) + body, {} if beside is None else {str(wire.header): beside}
 
 
 def groups(rows: list[tuple[bytes | None, Mapping[str, bytes]]], wire: Wire) -> dict[int | None, list[int]]:
     found: dict[int | None, list[int]] = {}
-    for schema_id, group in split(table(rows), wire):
+    for schema_id, group in split_by_schema_id(table(rows), wire):
         assert schema_id not in found, "one group an id"
         found[schema_id] = group.column("offset").to_pylist()
     return found
@@ -64,11 +73,11 @@ def groups(rows: list[tuple[bytes | None, Mapping[str, bytes]]], wire: Wire) -> 
     ],
 )
 def test_a_format_writes_and_reads_its_ids(wire, schema_id, before, beside):
-    assert (wire.head(schema_id), wire.beside(schema_id)) == (before, beside)
+    assert (wire.value_header(schema_id), wire.kafka_header_value(schema_id)) == (before, beside)
     assert wire.header_bytes == len(before)
     value, headers = record(wire, schema_id)
-    assert wire.found(value, headers) == schema_id
-    assert recognised(value, headers) == (wire, schema_id)
+    assert wire.find_schema_id(value, headers) == schema_id
+    assert detect_wire(value, headers) == (wire, schema_id)
     assert Wire(**wire.facts()) == wire
 
 
@@ -91,7 +100,7 @@ def test_the_fingerprint_is_the_one_that_avro_s_specification_gives():
     ],
 )  # fmt: skip
 def test_what_has_not_the_format_has_no_id(wire, value, beside):
-    assert wire.found(value, beside) is None
+    assert wire.find_schema_id(value, beside) is None
     assert groups([(value, beside)], wire) == {None: [0]}
 
 
@@ -99,7 +108,7 @@ def test_a_small_group_keeps_nothing_of_its_batch_in_memory():
     """Rows of a small table are held while those of large ones go to disk, and have columns of their records."""
     values = [struct.pack(">bI", 0, 1 + (at == 7)) + b"x" * 100 for at in range(10_000)]
     records = pa.table({"value": pa.array(values), "topic": ["clicks"] * 10_000, "offset": pa.arange(0, 10_000)})
-    large, small = (group for _, group in split(records, CONFLUENT))
+    large, small = (group for _, group in split_by_schema_id(records, CONFLUENT))
     assert (large.num_rows, small.num_rows) == (9_999, 1)
     assert small.column("offset").to_pylist() == [7]
     assert small.get_total_buffer_size() < 1_000
@@ -115,7 +124,7 @@ def test_a_mixed_batch_is_split_as_each_record_says(data):
     rows = data.draw(st.lists(mine | others | st.binary(max_size=12).map(lambda value: (value, {})), max_size=40))
     expected: dict[int | None, list[int]] = {}
     for at, row in enumerate(rows):
-        expected.setdefault(wire.found(*row), []).append(at)
+        expected.setdefault(wire.find_schema_id(*row), []).append(at)
     assert groups(rows, wire) == expected
 
 
@@ -142,7 +151,7 @@ def test_all_values_of_a_bare_topic_have_its_schema():
 def test_no_record_has_two_formats():
     for wire in EVERY:
         value, beside = record(wire, 5)
-        assert [other for other in EVERY if other.found(value, beside) is not None] == [wire]
+        assert [other for other in EVERY if other.find_schema_id(value, beside) is not None] == [wire]
 
 
 def test_a_refusal_names_the_format_and_the_mend():
@@ -150,12 +159,14 @@ def test_a_refusal_names_the_format_and_the_mend():
     why = "no Confluent header (magic byte 0 and a 4-byte schema id)"
     apicurio = "a header of Apicurio (magic byte 0 and an 8-byte global id)"
     single = "a single-object header (C3 01 and an 8-byte fingerprint)"
-    assert refusals(table(rows), CONFLUENT) == [
+    assert refusal_reasons(table(rows), CONFLUENT) == [
         f"{why}, but it has {apicurio}: a topic of such records needs `wire: apicurio`",
         f"{why}, but it has {single}: a topic of such records needs `wire: single_object`",
         why,
     ]
-    assert refusals(table([record(CONFLUENT, 3)]), GLOBAL)[0].startswith("no Kafka header apicurio.value.globalId")
+    assert refusal_reasons(table([record(CONFLUENT, 3)]), GLOBAL)[0].startswith(
+        "no Kafka header apicurio.value.globalId"
+    )
 
 
 # --- the probe --------------------------------------------------------------------------------------------------
@@ -169,7 +180,7 @@ def knows(*known: int) -> Any:
 def test_a_topic_of_one_format_shows_it(wire):
     found = judge(table([record(wire, 1)] * 30 + [(None, {}), (b"{}", {})]), knows(1))
     assert (found.wire, found.sure) == (wire, True)
-    assert found.message == f"30 of 31 values have a {wire.words}"
+    assert found.message == f"30 of 31 values have a {wire.description}"
 
 
 def test_strays_do_not_decide():

@@ -16,7 +16,7 @@ from fastavro.schema import fingerprint as fingerprint_of_form
 from writer.avro.schema_text import NAMED, PRIMITIVES, Schema, UnsupportedSchema, parse_schema, read_json
 
 
-def canonical(text: str) -> str:
+def canonical_text(text: str) -> str:
     """Return the one spelling of a schema's JSON text. Raises UnsupportedSchema when it is none."""
     document = read_json(text, parse_float=_number)
     try:
@@ -27,12 +27,12 @@ def canonical(text: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def meaning(text: str) -> int:
+def schema_fingerprint(text: str) -> int:
     """Return the first 63 bits of the SHA-256 of a schema's one spelling: what a `txn` of a table's log can hold.
 
     Raises UnsupportedSchema. Tables keep it for good: the spelling must never change.
     """
-    return int.from_bytes(hashlib.sha256(canonical(text).encode()).digest()[:8], "big") >> 1
+    return int.from_bytes(hashlib.sha256(canonical_text(text).encode()).digest()[:8], "big") >> 1
 
 
 def crc_fingerprint(text: str) -> int:

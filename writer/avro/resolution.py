@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from writer.avro import schema as avro
-from writer.avro.column_cast import Defaults, Place, Seams, fitted
+from writer.avro.column_cast import CastRules, ColumnPath, Defaults, cast_values
 from writer.avro.decoding.value_reader import column_shape, union_shape
 from writer.privacy.union_branches import is_protected_name
 
@@ -129,9 +129,11 @@ _TIMES_OF_DAY = {("int", "time-millis"), ("long", "time-micros")}
 class Reader:
     """What the accepted schemas define about the table's columns, besides their types."""
 
-    names: Mapping[Place, str] = field(default_factory=dict)  # (*place of a record, name or alias) → its member
-    branches: Mapping[Place, str] = field(default_factory=dict)  # (*place of a union, name of a branch) → its member
-    times: Mapping[Place, str] = field(default_factory=dict)  # place of a number that is a time of day → its unit
+    names: Mapping[ColumnPath, str] = field(default_factory=dict)  # (*place of a record, name or alias) → its member
+    branches: Mapping[ColumnPath, str] = field(
+        default_factory=dict
+    )  # (*place of a union, name of a branch) → its member
+    times: Mapping[ColumnPath, str] = field(default_factory=dict)  # place of a number that is a time of day → its unit
     defaults: Defaults = field(default_factory=dict)
 
 
@@ -142,7 +144,7 @@ class ResolvedSchema:
     columns: pa.Schema
     reader: Reader
     mapping: Mapping[str, str]  # field → column
-    seams: Seams
+    cast_rules: CastRules
 
 
 def resolve(
@@ -157,15 +159,15 @@ def resolve(
     work = _Resolution(record, reader, reserved, widen=widen, is_newest=is_newest)
     have = {column.name: column.type for column in columns}
     members, mapping = work.members((), "", record.fields, have)
-    seams = Seams(work.parts, work.wrapped, work.divided)
+    cast_rules = CastRules(work.parts, work.wrapped, work.divided)
     defaults = {place: one for place, one in reader.defaults.items() if place not in work.declared}
     for place, (one, kind) in work.declared.items():
         if one is not None:
-            defaults[place] = fitted(one, kind, place, seams, {})
+            defaults[place] = cast_values(one, kind, place, cast_rules, {})
     fields = [columns.field(name).with_type(kind) if name in have else pa.field(name, kind)
               for name, kind in members.items()]  # fmt: skip
     known = Reader(work.names, work.branches, work.times, defaults)
-    return ResolvedSchema(pa.schema(fields), known, mapping, seams)
+    return ResolvedSchema(pa.schema(fields), known, mapping, cast_rules)
 
 
 def check_depth(columns: pa.Schema) -> None:
@@ -197,7 +199,7 @@ def check_dotted_paths(columns: pa.Schema, reserved: frozenset[str]) -> None:
 
     `reserved`: lower-case names of columns besides these.
     """
-    paths: dict[str, Place] = {}
+    paths: dict[str, ColumnPath] = {}
     for place in _places(list(columns), ()):
         path = ".".join(place)
         is_of_other = len(place) == 1 and "." in path and path.lower().partition(".")[0] in reserved
@@ -207,7 +209,7 @@ def check_dotted_paths(columns: pa.Schema, reserved: frozenset[str]) -> None:
             )
 
 
-def _places(fields: Iterable[pa.Field], around: Place) -> Iterator[Place]:
+def _places(fields: Iterable[pa.Field], around: ColumnPath) -> Iterator[ColumnPath]:
     """Yield where each of these fields lies, and each part of them."""
     for part in fields:
         place = (*around, part.name)
@@ -223,26 +225,28 @@ class _Resolution:
 
     def __init__(
         self, record: avro.Record, reader: Reader, reserved: frozenset[str], *, widen: Widening, is_newest: bool,
-        trials: dict[tuple[Place, str], bool] | None = None,
+        trials: dict[tuple[ColumnPath, str], bool] | None = None,
     ) -> None:  # fmt: skip
         """`trials`: place of a branch, and its full name → whether it fits; of a resolution that tries a part."""
         self._record, self._reserved, self._widen = record, reserved, widen
         self._is_newest = is_newest
         # Shared with trials: else each level of unions is tried twice as often as the one around it.
-        self._trials = dict[tuple[Place, str], bool]() if trials is None else trials
+        self._trials = dict[tuple[ColumnPath, str], bool]() if trials is None else trials
         self.names = dict(reader.names)
         self.branches = dict(reader.branches)
         self.times = dict(reader.times)
         # By place of a union: name of a branch → its member.
         self._unions = _group_by_place(reader.branches)
         self._records = {place[:-1] for place in reader.names}
-        self.parts: dict[Place, Mapping[str, str]] = {}
-        self.wrapped: dict[Place, str] = {}
-        self.divided: dict[Place, int] = {}
-        self.declared: dict[Place, tuple[pa.Array | None, pa.DataType]] = {}  # place → its default, None without one
+        self.parts: dict[ColumnPath, Mapping[str, str]] = {}
+        self.wrapped: dict[ColumnPath, str] = {}
+        self.divided: dict[ColumnPath, int] = {}
+        self.declared: dict[
+            ColumnPath, tuple[pa.Array | None, pa.DataType]
+        ] = {}  # place → its default, None without one
 
     def members(
-        self, place: Place, at: str, fields: Sequence[Mapping[str, Any]], have: Mapping[str, pa.DataType]
+        self, place: ColumnPath, at: str, fields: Sequence[Mapping[str, Any]], have: Mapping[str, pa.DataType]
     ) -> tuple[dict[str, pa.DataType], dict[str, str]]:
         """Fill the members of a record, or the columns. `at`: where the writer has it, for a person.
 
@@ -264,7 +268,7 @@ class _Resolution:
         return members, mapping
 
     def _targets(
-        self, place: Place, at: str, fields: Sequence[Mapping[str, Any]], have: Mapping[str, pa.DataType]
+        self, place: ColumnPath, at: str, fields: Sequence[Mapping[str, Any]], have: Mapping[str, pa.DataType]
     ) -> dict[str, str]:
         """Find the member that each field fills: of its name, of an alias, or known by one of them; else a new one."""
         by_case = {name.lower(): name for name in have}
@@ -288,13 +292,13 @@ class _Resolution:
         return mapping
 
     def _remembered(
-        self, place: Place, names: Iterable[str], have: Mapping[str, pa.DataType], taken: set[str]
+        self, place: ColumnPath, names: Iterable[str], have: Mapping[str, pa.DataType], taken: set[str]
     ) -> str | None:
         """Return the member that an earlier schema filled with a field of one of these names."""
         known = (self.names.get((*place, name)) for name in names)
         return next((member for member in known if member in have and member not in taken), None)
 
-    def _kind(self, place: Place, at: str, schema: avro.Schema, have: pa.DataType | None) -> pa.DataType:
+    def _kind(self, place: ColumnPath, at: str, schema: avro.Schema, have: pa.DataType | None) -> pa.DataType:
         """Return the type that a place gets from this schema. `have`: the type it has, None for a new one."""
         schema = self._record.resolve(schema)
         want = avro.table_type(self._record, schema)
@@ -325,7 +329,7 @@ class _Resolution:
         return self._scalar(place, at, schema, want, have)
 
     def _scalar(
-        self, place: Place, at: str, schema: avro.Schema, want: pa.DataType, have: pa.DataType | None
+        self, place: ColumnPath, at: str, schema: avro.Schema, want: pa.DataType, have: pa.DataType | None
     ) -> pa.DataType:
         unit = time_of_day(schema)
         known = self.times.setdefault(place, unit) if unit else None
@@ -354,7 +358,7 @@ class _Resolution:
         return wider
 
     def _union(
-        self, place: Place, at: str, branches: list[avro.Schema], have: pa.DataType | None, want: pa.DataType
+        self, place: ColumnPath, at: str, branches: list[avro.Schema], have: pa.DataType | None, want: pa.DataType
     ) -> pa.DataType:
         """Fill a union of several: each branch its own member, matched by name at any position."""
         if have is not None and not self._is_union(place, branches, have):
@@ -370,7 +374,7 @@ class _Resolution:
         return _in_order(members)
 
     def _one_branch(
-        self, place: Place, at: str, schema: avro.Schema, want: pa.DataType, have: pa.DataType | None
+        self, place: ColumnPath, at: str, schema: avro.Schema, want: pa.DataType, have: pa.DataType | None
     ) -> pa.DataType:
         """Fill a union by a writer that has one of its branches only."""
         branch = ("long" if want == _LONG else "double") if isinstance(schema, list) else schema
@@ -380,7 +384,9 @@ class _Resolution:
         self._fill(place, at, branch, member, members)
         return _in_order(members)
 
-    def _fill(self, place: Place, at: str, branch: avro.Schema, member: str, members: dict[str, pa.DataType]) -> None:
+    def _fill(
+        self, place: ColumnPath, at: str, branch: avro.Schema, member: str, members: dict[str, pa.DataType]
+    ) -> None:
         members[member] = self._kind((*place, member), f"{at}.{member}", branch, members.get(member))
         union = self._unions.setdefault(place, {})
         name, *aliases = avro.branch_names(branch)
@@ -390,7 +396,7 @@ class _Resolution:
         self.branches |= {(*place, known): union[known] for known in (name, *aliases)}
 
     def _targets_in(
-        self, place: Place, mine: Mapping[str, avro.Schema], members: Mapping[str, pa.DataType]
+        self, place: ColumnPath, mine: Mapping[str, avro.Schema], members: Mapping[str, pa.DataType]
     ) -> dict[str, str]:
         """Find the member for each branch: that of its full name, of an alias, or of its name without the namespace.
 
@@ -423,7 +429,7 @@ class _Resolution:
 
     def _named_targets(
         self,
-        place: Place,
+        place: ColumnPath,
         mine: Mapping[str, avro.Schema],
         members: Mapping[str, pa.DataType],
         known: Mapping[str, str],
@@ -458,14 +464,14 @@ class _Resolution:
                 taken.add(member)
         return targets
 
-    def _fits(self, place: Place, branch: avro.Schema, have: pa.DataType) -> bool:
+    def _fits(self, place: ColumnPath, branch: avro.Schema, have: pa.DataType) -> bool:
         """Return whether a place was made for such a named type and can take its values, without taking them."""
         key = place, avro.branch_names(branch)[0]
         if key not in self._trials:
             self._trials[key] = self._try(place, branch, have)
         return self._trials[key]
 
-    def _try(self, place: Place, schema: avro.Schema, have: pa.DataType) -> bool:
+    def _try(self, place: ColumnPath, schema: avro.Schema, have: pa.DataType) -> bool:
         want = avro.table_type(self._record, schema)
         if want is None or want.id != have.id:
             return False
@@ -483,7 +489,7 @@ class _Resolution:
             return False
         return True
 
-    def _is_union(self, place: Place, schema: avro.Schema, have: pa.DataType) -> bool:
+    def _is_union(self, place: ColumnPath, schema: avro.Schema, have: pa.DataType) -> bool:
         """Return whether a place holds a union of several: known as one, or, as yet unknown, with members of one."""
         if place in self._unions:
             return True
@@ -491,14 +497,14 @@ class _Resolution:
         is_record = isinstance(schema, dict) and schema["type"] == "record"
         return named and not is_record and place not in self._records
 
-    def _remember_parts(self, place: Place, sources: Mapping[str, str]) -> None:
+    def _remember_parts(self, place: ColumnPath, sources: Mapping[str, str]) -> None:
         if any(member != source for member, source in sources.items()):
             self.parts[place] = sources
 
 
-def _group_by_place(branches: Mapping[Place, str]) -> dict[Place, dict[str, str]]:
+def _group_by_place(branches: Mapping[ColumnPath, str]) -> dict[ColumnPath, dict[str, str]]:
     """Return the members of branches by the place of their union, and by their names."""
-    unions: dict[Place, dict[str, str]] = {}
+    unions: dict[ColumnPath, dict[str, str]] = {}
     for place, member in branches.items():
         unions.setdefault(place[:-1], {})[place[-1]] = member
     return unions

@@ -149,7 +149,9 @@ def decimal_digits(schema: Schema) -> tuple[int, int] | None:
     return (precision, scale) if precision >= 1 and 0 <= scale <= precision else None
 
 
-def framed(record: Record, before: Mapping[str, Schema], after: Mapping[str, Schema]) -> tuple[str, dict[str, str]]:
+def frame_schema(
+    record: Record, before: Mapping[str, Schema], after: Mapping[str, Schema]
+) -> tuple[str, dict[str, str]]:
     """Schema that reads other fields before and after each value, as one record. Returns it as JSON, and their names.
 
     Logical types are taken off, so the decoder hands over the plain numbers, text and bytes; but decimals of a fixed
@@ -168,7 +170,7 @@ def framed(record: Record, before: Mapping[str, Schema], after: Mapping[str, Sch
     return json.dumps(framed_record, ensure_ascii=False), names
 
 
-def fixed(name: str, size: int) -> Schema:
+def fixed_type(name: str, size: int) -> Schema:
     """Return the type of so many bytes, for a field of `framed`."""
     return {"type": "fixed", "name": f"headrace_frame.{name}", "size": size}
 

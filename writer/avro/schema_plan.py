@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from bucketers.arrow import contiguous
 from writer.avro import schema
-from writer.avro.column_cast import SEAMLESS, Seams, absent, fitted
+from writer.avro.column_cast import PLAIN_CAST, CastRules, cast_values, default_values
 from writer.avro.decoding.decode import is_native
 from writer.avro.partial_schema import PartialRecord, read_records
 from writer.avro.resolution import Reader, ResolvedSchema, Widening, check_depth, check_dotted_paths, resolve
@@ -26,7 +26,7 @@ from writer.privacy.policy import PrivacyError
 from writer.privacy.protected_schema import Privacy, record_names
 from writer.specs.avro_schema import avro_schema
 from writer.specs.spec import Spec, SpecError, spec_of
-from writer.specs.step import Step, compiled
+from writer.specs.step import Step, compile_step
 
 UNFORESEEN = "headrace fails on it, which is no fault of the schema"
 _REASON_MAX = 1_000  # characters
@@ -49,7 +49,7 @@ class WriterSchema:
     text: str
     native: bool
     columns: Mapping[str, str]  # field of the record → column of the table
-    seams: Seams = SEAMLESS
+    cast_rules: CastRules = PLAIN_CAST
     shaped: str = ""  # full name of the record, where a spec shapes its rows; then `columns` are of the spec's input
     protection: Protection | None = None  # of decoded rows; then `columns` are of those that it leaves
 
@@ -94,7 +94,7 @@ class ShapedRecord:
     @property
     def step(self) -> Step:
         """The spec, compiled for the columns of the record."""
-        return compiled(self.spec, self.input.columns)
+        return compile_step(self.spec, self.input.columns)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class SchemaPlan:
         """Which branches of unions fill which members, as the table is to keep it."""
         return {**self.input_branches, TABLE: self.reader.branches}
 
-    def beginning_from(self, members: UnionMembers) -> "SchemaPlan":
+    def with_union_members(self, members: UnionMembers) -> "SchemaPlan":
         """Return the plan, of no schema yet, with the members of unions that the table has."""
         of_inputs = {record: branches for record, branches in members.items() if record != TABLE}
         return replace(self, reader=Reader(branches=members.get(TABLE, {})), input_branches=of_inputs)
@@ -148,25 +148,25 @@ class SchemaPlan:
         A text that is no schema, or one that cannot fill the table's columns, or not be protected, is rejected: only
         its own records are parked. One that says that more is to be protected says so for all of its record's schemas.
         """
-        return self.extended_by(schema_id, text, SchemaPlan.admit)
+        return self.extend_with(schema_id, text, SchemaPlan.admit)
 
     def decryption(self, schema_id: int) -> Decryption | None:
         """Return how fields are decrypted that producers encrypted by a schema; None: there are none."""
         found = None if self.privacy is None else self.privacy.decryptions.get(schema_id)
         return found if found is not None and (found.rules or found.problem) else None
 
-    def unsettled(self) -> "SchemaPlan":
+    def reopen_decryptions(self) -> "SchemaPlan":
         """Return the plan for a new batch, for which keys that it lacks may be asked for again."""
         known = {} if self.privacy is None else self.privacy.decryptions
         if not any(one.is_settled for one in known.values()):
             return self
-        return self.decrypting({schema_id: replace(one, is_settled=False) for schema_id, one in known.items()})
+        return self.with_decryptions({schema_id: replace(one, is_settled=False) for schema_id, one in known.items()})
 
-    def decrypting(self, decryptions: Mapping[int, Decryption]) -> "SchemaPlan":
+    def with_decryptions(self, decryptions: Mapping[int, Decryption]) -> "SchemaPlan":
         """Return the plan with other decryptions, by schema id."""
         return self if self.privacy is None else replace(self, privacy=replace(self.privacy, decryptions=decryptions))
 
-    def learned(self, texts: Iterable[str]) -> "SchemaPlan":
+    def learn_privacy(self, texts: Iterable[str]) -> "SchemaPlan":
         """Return the plan with what these schemas say of privacy, before any of them is admitted."""
         if self.privacy is None:
             return self
@@ -178,7 +178,7 @@ class SchemaPlan:
             privacy = privacy.learned(_records_of(known))
         return replace(self, privacy=privacy, known_texts=known)
 
-    def extended_by(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
+    def extend_with(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
         """Protect what a schema says, and then admit it, or reject it. Whatever its text is, nothing is raised."""
         try:
             return self._decide(schema_id, text, admit)
@@ -202,20 +202,20 @@ class SchemaPlan:
             return plan.reject(schema_id, f"schema id {schema_id}: {error}")
         return admit(plan, schema_id, text, protection)
 
-    def remembering(self, recorded: RecordPolicies, extend: "Extend") -> "SchemaPlan":
+    def restore_policies(self, recorded: RecordPolicies, extend: "Extend") -> "SchemaPlan":
         """Return the plan with what the table's log has of protected paths, its schemas admitted anew."""
         if self.privacy is None:
             return self
         privacy = self.privacy.forgetting_schemas().remembering(recorded).learned(_records_of(self.known_texts))
         return self._readmitted(replace(self, privacy=privacy), extend)
 
-    def recording(self, recorded: RecordPolicies) -> "SchemaPlan":
+    def after_recording(self, recorded: RecordPolicies) -> "SchemaPlan":
         """Return the plan once the table's log has these protected paths."""
         return self if self.privacy is None else replace(self, privacy=self.privacy.recording(recorded))
 
     def _learned_anew(self, text: str, admit: "Admit") -> "SchemaPlan":
-        """Return `learned`, with the schemas admitted anew of a record of which more is to be protected than before."""
-        return self._readmitted(self.learned([text]), partial(SchemaPlan.extended_by, admit=admit))
+        """Learn what a schema says of privacy, and admit the schemas of its record anew where more is protected."""
+        return self._readmitted(self.learn_privacy([text]), partial(SchemaPlan.extend_with, admit=admit))
 
     def _readmitted(self, plan: "SchemaPlan", extend: "Extend") -> "SchemaPlan":
         """Return a plan with the schemas admitted anew of records of which other paths are protected than here."""
@@ -246,7 +246,7 @@ class SchemaPlan:
                 found |= self.shaped[known.shaped].step.made_of(columns) if known.shaped else columns
         return frozenset(found)
 
-    def changed_since(self, before: Mapping[int, WriterSchema | RejectedSchema]) -> list[int]:
+    def changed_ids(self, before: Mapping[int, WriterSchema | RejectedSchema]) -> list[int]:
         """Return the ids of whose records more is protected than before, or that are rejected now."""
 
         def state(known: WriterSchema | RejectedSchema) -> object:
@@ -271,7 +271,7 @@ class SchemaPlan:
             found = self._resolved(record, schema_id)
         except schema.UnsupportedSchema as error:
             return self.reject(schema_id, f"schema id {schema_id}: {error}")
-        known = WriterSchema(text, _probed(text), found.mapping, found.seams, protection=protection)
+        known = WriterSchema(text, _probed(text), found.mapping, found.cast_rules, protection=protection)
         schemas = {**self.schemas, schema_id: known}
         return replace(self, columns=found.columns, schemas=schemas, reader=found.reader)
 
@@ -310,7 +310,7 @@ class SchemaPlan:
         input_branches = {**self.input_branches, name: grown.reader.branches}
         admitted = {n: replace(one, shaped=name) for n, one in grown.schemas.items() if isinstance(one, WriterSchema)}
         try:
-            output = avro_schema(compiled(spec, grown.columns).columns)
+            output = avro_schema(compile_step(spec, grown.columns).columns)
             found = self._resolved(schema.parse(output))
         except (SpecError, schema.UnsupportedSchema) as error:
             why = f"schema id {schema_id}: spec {spec.name!r}: {error}"
@@ -320,7 +320,9 @@ class SchemaPlan:
             schemas = {**self.schemas, **{number: RejectedSchema(why) for number in admitted}}
             shaped = {**self.shaped, name: waiting}
             return replace(self, schemas=schemas, shaped=shaped, input_branches=input_branches)
-        ready = ShapedRecord(spec, grown, WriterSchema(output, native=False, columns=found.mapping, seams=found.seams))
+        ready = ShapedRecord(
+            spec, grown, WriterSchema(output, native=False, columns=found.mapping, cast_rules=found.cast_rules)
+        )
         return replace(
             self, columns=found.columns, reader=found.reader, schemas={**self.schemas, **admitted},
             shaped={**self.shaped, name: ready}, input_branches=input_branches,
@@ -339,7 +341,7 @@ class SchemaPlan:
 
     def decode_only(self, schema_id: int, text: str) -> "SchemaPlan":
         """Admit a schema whose values are decoded and then given to other plans: it is held against no column."""
-        return self.extended_by(schema_id, text, SchemaPlan.admit_alone)
+        return self.extend_with(schema_id, text, SchemaPlan.admit_alone)
 
     def admit_alone(self, schema_id: int, text: str, protection: Protection | None) -> "SchemaPlan":
         """Let values of a schema be decoded, of which this is protected."""
@@ -351,7 +353,7 @@ Admit = Callable[[SchemaPlan, int, str, Protection | None], SchemaPlan]
 Extend = Callable[[SchemaPlan, int, str], SchemaPlan]
 
 
-def parsed(texts: Iterable[str]) -> Iterator[schema.Record]:
+def parse_records(texts: Iterable[str]) -> Iterator[schema.Record]:
     """Yield the records of texts that are schemas of some, and whose fields paths can name."""
     for text in texts:
         with suppress(schema.UnsupportedSchema):
@@ -396,14 +398,14 @@ def _probed(text: str) -> bool:
 def conform(rows: pa.Table, schema: WriterSchema, plan: SchemaPlan) -> pa.Table:
     """Give the rows exactly the plan's columns, in its order; where the writer lacks one, its default or null."""
     source = {column: name for name, column in schema.columns.items()}
-    seams, defaults = schema.seams, plan.reader.defaults
+    cast_rules, defaults = schema.cast_rules, plan.reader.defaults
     columns = []
     for column in plan.columns:
         place = (column.name,)
         if column.name not in source:
-            columns.append(absent(rows.num_rows, column.type, place, defaults))
+            columns.append(default_values(rows.num_rows, column.type, place, defaults))
             continue
         values = rows.column(source[column.name])
-        same = values.type == column.type and not seams.beside(place)
-        columns.append(values if same else fitted(contiguous(values), column.type, place, seams, defaults))
+        same = values.type == column.type and not cast_rules.has_rule_for(place)
+        columns.append(values if same else cast_values(contiguous(values), column.type, place, cast_rules, defaults))
     return pa.table(columns, schema=plan.columns)

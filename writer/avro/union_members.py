@@ -11,16 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.avro.column_cast import Place
+from writer.avro.column_cast import ColumnPath
 
 COLUMN = "_topic"
 KEY = "headrace.union_members"
 TABLE = ""  # in place of the name of a record: unions in columns of the table itself
-Branches = Mapping[Place, str]  # (*place of a union, name of a branch) → its member
+Branches = Mapping[ColumnPath, str]  # (*place of a union, name of a branch) → its member
 UnionMembers = Mapping[str, Branches]  # of the table; and of records that a spec shapes, by name, before it does
 
 
-class OtherMembers(ValueError):
+class UnionMemberConflict(ValueError):
     """A member of a union that two processes gave to two branches. Its message names the member."""
 
 
@@ -33,19 +33,19 @@ def union_members(columns: pa.Schema) -> UnionMembers:
 
 def with_members(columns: pa.Schema, members: UnionMembers) -> pa.Schema:
     """Return columns that say this of their unions."""
-    if not (text := written_members(members)):
+    if not (text := write_members(members)):
         return columns
     at = columns.get_field_index(COLUMN)
     return columns.set(at, columns.field(at).with_metadata({KEY: text}))
 
 
 def read_members(text: str) -> UnionMembers:
-    """Read what `written_members` wrote; nothing of an empty text."""
+    """Read what `write_members` wrote; nothing of an empty text."""
     listed: Mapping[str, Any] = json.loads(text or "{}")
     return {record: {(*place, name): member for place, name, member in branches} for record, branches in listed.items()}
 
 
-def written_members(members: UnionMembers) -> str:
+def write_members(members: UnionMembers) -> str:
     """Write members as a table's schema has them; an empty text for none."""
     listed = {
         record: [[place[:-1], place[-1], member] for place, member in sorted(branches.items())]
@@ -55,8 +55,8 @@ def written_members(members: UnionMembers) -> str:
     return json.dumps(listed, separators=(",", ":"), ensure_ascii=False) if listed else ""
 
 
-def joined_members(have: UnionMembers, want: UnionMembers) -> UnionMembers:
-    """Return what a table has of its unions, and what a process wants to add. Raises OtherMembers.
+def join_members(have: UnionMembers, want: UnionMembers) -> UnionMembers:
+    """Return what a table has of its unions, and what a process wants to add. Raises UnionMemberConflict.
 
     A name may move from a member that had it as an alias to that of its own branch. A member whose names in both have
     none in common is that of two branches.
@@ -67,14 +67,14 @@ def joined_members(have: UnionMembers, want: UnionMembers) -> UnionMembers:
         names_before = _names_of_members(before)
         for member, names in _names_of_members(branches).items():
             if names.isdisjoint(names_before.get(member, names)):
-                raise OtherMembers(f"column {'.'.join(member)} is that of another branch of its union by now")
+                raise UnionMemberConflict(f"column {'.'.join(member)} is that of another branch of its union by now")
         joined[record] = {**before, **branches}
     return joined
 
 
-def _names_of_members(branches: Branches) -> Mapping[Place, set[str]]:
+def _names_of_members(branches: Branches) -> Mapping[ColumnPath, set[str]]:
     """Return the names of the branches that fill each member, by its place."""
-    names = dict[Place, set[str]]()
+    names = dict[ColumnPath, set[str]]()
     for place, member in branches.items():
         names.setdefault((*place[:-1], member), set()).add(place[-1])
     return names

@@ -20,17 +20,21 @@ from bucketers.arrow import contiguous
 
 Format = Literal["confluent", "apicurio", "header", "single_object", "bare"]
 Ids = Literal["confluent", "global", "content", "fingerprint"]
-Part = Literal["value", "key"]  # of a record
+# Of a record.
+Part = Literal["value", "key"]
 
 # Kafka's headers as Spark hands them over.
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 ID_HEADERS: Mapping[str, Ids] = {
-    "__value_schema_id": "confluent", "apicurio.value.globalId": "global", "apicurio.value.contentId": "content",
-}  # fmt: skip
+    "__value_schema_id": "confluent",
+    "apicurio.value.globalId": "global",
+    "apicurio.value.contentId": "content",
+}
 KEY_ID_HEADERS: Mapping[str, Ids] = {name.replace("value", "key"): ids for name, ids in ID_HEADERS.items()}
 WIDTHS: Mapping[Format, int] = {"confluent": 5, "apicurio": 9, "header": 0, "single_object": 10, "bare": 0}
 _SINGLE_OBJECT = b"\xc3\x01"
-_IDS_END = 2**32  # a registry counts its ids up from 1; none comes near
+# A registry counts its ids up from 1; none comes near.
+_IDS_END = 2**32
 _GUID_BYTES = 17
 _INT64_MAX = 2**63 - 1
 
@@ -41,9 +45,12 @@ class Wire:
 
     format: Format
     ids: Ids = "confluent"
-    header: str | None = None  # name of the Kafka header that carries the id
-    schema_id: int | None = None  # of every value, where the record does not say
-    origin: str = field(default="", compare=False)  # the setting, or the detection, that made it; for a person
+    # Name of the Kafka header that carries the id.
+    header: str | None = None
+    # The schema id of every value, where the record does not say.
+    schema_id: int | None = None
+    # The setting, or the detection, that made the format; for a person.
+    origin: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if (self.format == "header") != (self.header is not None):
@@ -57,7 +64,7 @@ class Wire:
         return WIDTHS[self.format]
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return what a record of this format has."""
         match self.format:
             case "confluent":
@@ -71,7 +78,7 @@ class Wire:
             case "bare":
                 return f"schema that the configuration gives them (id {self.schema_id})"
 
-    def head(self, schema_id: int) -> bytes:
+    def value_header(self, schema_id: int) -> bytes:
         """Return the bytes before each value of this schema."""
         match self.format:
             case "confluent":
@@ -83,34 +90,40 @@ class Wire:
             case _:
                 return b""
 
-    def beside(self, schema_id: int) -> bytes | None:
+    def kafka_header_value(self, schema_id: int) -> bytes | None:
         """Return the value of the Kafka header for this schema; None where the format has none."""
         if self.format != "header":
             return None
         if self.ids != "confluent":
             return struct.pack(">q", schema_id)
-        return b"\1" + UUID(int=schema_id).bytes if is_guid(schema_id) else struct.pack(">bI", 0, schema_id)
+        if is_guid(schema_id):
+            return b"\1" + UUID(int=schema_id).bytes
+        return struct.pack(">bI", 0, schema_id)
 
-    def read(self, mark: bytes | None) -> int | None:
+    def parse_id(self, mark: bytes | None) -> int | None:
         """Return the schema id in the bytes before a value, or of the Kafka header; None where they hold none."""
         if mark is None or self.format == "bare":
             return self.schema_id
         match self.format, len(mark):
             case "confluent", 5:
-                return _confluent(mark)
+                return _parse_confluent_id(mark)
             case "apicurio", 9 if mark[0] == 0:
-                return _long(mark[1:])
+                return _parse_int64_id(mark[1:])
             case "single_object", 10 if mark.startswith(_SINGLE_OBJECT):
                 return int(struct.unpack("<q", mark[2:])[0])
             case "header", size if self.ids == "confluent":
-                return int(UUID(bytes=mark[1:])) if size == _GUID_BYTES and mark[0] == 1 else _confluent(mark)
+                if size == _GUID_BYTES and mark[0] == 1:
+                    return int(UUID(bytes=mark[1:]))
+                return _parse_confluent_id(mark)
             case "header", 8:
-                return _long(mark)
+                return _parse_int64_id(mark)
         return None
 
-    def found(self, value: bytes, headers: Mapping[str, bytes]) -> int | None:
+    def find_schema_id(self, value: bytes, headers: Mapping[str, bytes]) -> int | None:
         """Return the schema id of one record; None where it has not this format."""
-        return self.read(value[: self.header_bytes] if self.header is None else headers.get(self.header))
+        if self.header is None:
+            return self.parse_id(value[: self.header_bytes])
+        return self.parse_id(headers.get(self.header))
 
     def facts(self) -> dict[str, Any]:
         """Write the format as JSON values, without what is not set. `Wire(**facts)` reads it."""
@@ -118,16 +131,17 @@ class Wire:
 
 
 CONFLUENT = Wire("confluent")
-_INSIDE = (Wire("single_object", "fingerprint"), CONFLUENT, Wire("apicurio", "global"))
-_SEEN: Mapping[Part, tuple[Wire, ...]] = {
-    "value": (*(Wire("header", ids, name) for name, ids in ID_HEADERS.items()), *_INSIDE),
-    "key": (*(Wire("header", ids, name) for name, ids in KEY_ID_HEADERS.items()), *_INSIDE),
+_BEFORE_VALUE = (Wire("single_object", "fingerprint"), CONFLUENT, Wire("apicurio", "global"))
+# The formats that a record shows, in the order in which they are looked for.
+_DETECTABLE: Mapping[Part, tuple[Wire, ...]] = {
+    "value": (*(Wire("header", ids, name) for name, ids in ID_HEADERS.items()), *_BEFORE_VALUE),
+    "key": (*(Wire("header", ids, name) for name, ids in KEY_ID_HEADERS.items()), *_BEFORE_VALUE),
 }
 
 
 def header(schema_id: int) -> bytes:
     """Return the bytes before each value of this schema in Confluent's format."""
-    return CONFLUENT.head(schema_id)
+    return CONFLUENT.value_header(schema_id)
 
 
 def is_guid(schema_id: int) -> bool:
@@ -140,15 +154,17 @@ def show_id(schema_id: int) -> str:
     return str(UUID(int=schema_id)) if is_guid(schema_id) else str(schema_id)
 
 
-def stored(schema_id: int | None) -> int | None:
+def int64_id(schema_id: int | None) -> int | None:
     """Return a schema id as 64 bits hold it; a GUID, which they do not, is None."""
     return None if schema_id is None or is_guid(schema_id) else schema_id
 
 
-def split(records: pa.Table, wire: Wire) -> Iterator[tuple[int | None, pa.Table]]:
+def split_by_schema_id(records: pa.Table, wire: Wire) -> Iterator[tuple[int | None, pa.Table]]:
     """Split records by schema id; None where a record does not have the format. Groups share no memory.
 
     `records` have a `value` in each row, and `headers` (type HEADERS) where the format needs them.
+
+    Values with the ids 7, 9, 7 give (7, rows 0 and 2), then (9, row 1): groups in the order of their first records.
     """
     if records.num_rows == 0:
         return
@@ -158,90 +174,115 @@ def split(records: pa.Table, wire: Wire) -> Iterator[tuple[int | None, pa.Table]
     if wire.header is None:
         values = records.column("value")
         first = values[0].as_py()[: wire.header_bytes]
-        if pc.all(pc.starts_with(values, pattern=first)).as_py() and len(first) == wire.header_bytes:  # nearly always
-            yield wire.read(first), records
+        # Nearly always all records have one schema.
+        if pc.all(pc.starts_with(values, pattern=first)).as_py() and len(first) == wire.header_bytes:
+            yield wire.parse_id(first), records
             return
         marks = contiguous(pc.binary_slice(values, 0, wire.header_bytes))
     else:
         marks = kafka_header(contiguous(records.column("headers")), wire.header)
     marks = marks.dictionary_encode(null_encoding="encode")
-    groups: defaultdict[int | None, list[int]] = defaultdict(list)
-    for code, mark in enumerate(marks.dictionary.to_pylist()):  # one turn a distinct mark
-        groups[wire.read(mark)].append(code)
-    if len(groups) == 1:
-        yield next(iter(groups)), records
+    codes_by_id: defaultdict[int | None, list[int]] = defaultdict(list)
+    # The loop takes one turn for each distinct mark.
+    for code, mark in enumerate(marks.dictionary.to_pylist()):
+        codes_by_id[wire.parse_id(mark)].append(code)
+    if len(codes_by_id) == 1:
+        yield next(iter(codes_by_id)), records
         return
-    number_of = np.empty(len(marks.dictionary), np.int32)
-    for number, codes in enumerate(groups.values()):
-        number_of[codes] = number
-    numbers = number_of[marks.indices.to_numpy()]
-    order = pc.array_sort_indices(pa.array(numbers))  # stable, and one turn for all ids
-    ends = np.cumsum(np.bincount(numbers)).tolist()
-    for schema_id, start, end in zip(groups, [0, *ends], ends, strict=False):
-        yield schema_id, records.take(order[start:end])  # a slice of sorted records would keep all of them in memory
+    group_of_code = np.empty(len(marks.dictionary), np.int32)
+    for group, codes in enumerate(codes_by_id.values()):
+        group_of_code[codes] = group
+    groups = group_of_code[marks.indices.to_numpy()]
+    # The sort is stable, and one for all ids.
+    order = pc.array_sort_indices(pa.array(groups))
+    ends = np.cumsum(np.bincount(groups)).tolist()
+    for schema_id, start, end in zip(codes_by_id, [0, *ends], ends, strict=False):
+        # A slice of sorted records would keep all of them in memory.
+        yield schema_id, records.take(order[start:end])
 
 
 def kafka_header(headers: pa.ListArray, name: str) -> pa.BinaryArray:
-    """Return the value of each record's Kafka header of this name, null without one; of several, the last."""
-    entries, rows = pc.list_flatten(headers), pc.list_parent_indices(headers).cast(pa.int64())
-    named = pc.equal(pc.struct_field(entries, "key"), name)
-    rows, values = rows.filter(named), pc.struct_field(entries, "value").filter(named)
-    every = pa.arange(0, len(headers))
-    if rows.equals(every):  # nearly always
+    """Return the value of each record's Kafka header of this name, null without one; of several, the last.
+
+    For the name `id`, the headers [(id, 1), (id, 2)], [], [(x, 3), (id, 4)] give 2, null, 4.
+    """
+    entries = pc.list_flatten(headers)
+    rows = pc.list_parent_indices(headers).cast(pa.int64())
+    has_name = pc.equal(pc.struct_field(entries, "key"), name)
+    rows = rows.filter(has_name)
+    values = pc.struct_field(entries, "value").filter(has_name)
+    all_rows = pa.arange(0, len(headers))
+    # Nearly always each record has the header once.
+    if rows.equals(all_rows):
         return values
-    return values[::-1].take(pc.index_in(every, value_set=rows[::-1]))
+    return values[::-1].take(pc.index_in(all_rows, value_set=rows[::-1]))
 
 
-def recognised(value: bytes, headers: Mapping[str, bytes], part: Part = "value") -> tuple[Wire, int] | None:
-    """Return the format that one record's value or key has, and its schema id; None when it has none to be seen."""
-    for wire in _SEEN[part]:
-        found = wire.found(value, headers)
-        if found is not None:
-            return wire, found
+def detect_wire(value: bytes, headers: Mapping[str, bytes], part: Part = "value") -> tuple[Wire, int] | None:
+    """Return the format that one record's value or key has, and its schema id; None when it shows none."""
+    for wire in _DETECTABLE[part]:
+        schema_id = wire.find_schema_id(value, headers)
+        if schema_id is not None:
+            return wire, schema_id
     return None
 
 
-def each(records: pa.Table) -> Iterator[tuple[bytes, dict[str, bytes]]]:
+def values_with_headers(records: pa.Table) -> Iterator[tuple[bytes, dict[str, bytes]]]:
     """Yield each record's value and Kafka headers, one by one: for a sample, or for what became no row."""
     values = records.column("value").to_pylist()
-    beside = records.column("headers").to_pylist() if "headers" in records.column_names else [None] * len(values)
-    for value, headers in zip(values, beside, strict=True):
+    lists = records.column("headers").to_pylist() if "headers" in records.column_names else [None] * len(values)
+    for value, headers in zip(values, lists, strict=True):
         yield value, {entry["key"]: entry["value"] for entry in headers or [] if entry["value"] is not None}
 
 
 def keys_as_values(records: pa.Table) -> pa.Table:
     """Return the records that have a key, each key in the place of its value; `headers` are there, if only null.
 
-    Beside these, the column `at` has the position of each among the records, and `timestamp` its time.
+    The column `position` has the position of each among the records, and `timestamp` its time.
     """
     keys = contiguous(records.column("key"))
-    with_headers = "headers" in records.column_names  # records of an archive may come without
-    headers = contiguous(records.column("headers")).cast(HEADERS) if with_headers else pa.nulls(len(keys), HEADERS)
-    whole = pa.table({
-        "at": pa.arange(0, len(keys)), "value": keys, "headers": headers, "timestamp": records.column("timestamp"),
-    })  # fmt: skip
-    return whole.filter(keys.is_valid()) if keys.null_count else whole
+    # Records of an archive may come without headers.
+    if "headers" in records.column_names:
+        headers = contiguous(records.column("headers")).cast(HEADERS)
+    else:
+        headers = pa.nulls(len(keys), HEADERS)
+    columns = {
+        "position": pa.arange(0, len(keys)),
+        "value": keys,
+        "headers": headers,
+        "timestamp": records.column("timestamp"),
+    }
+    table = pa.table(columns)
+    return table.filter(keys.is_valid()) if keys.null_count else table
 
 
-def refusals(records: pa.Table, wire: Wire, part: Part = "value") -> list[str]:
+def refusal_reasons(records: pa.Table, wire: Wire, part: Part = "value") -> list[str]:
     """Return for each record why it has not the format, and what to set if it is meant to have the one that it has."""
-    return [_refusal(wire, value, recognised(value, headers, part), part) for value, headers in each(records)]
+    return [
+        _refusal_reason(wire, value, detect_wire(value, headers, part), part)
+        for value, headers in values_with_headers(records)
+    ]
 
 
-def _refusal(wire: Wire, value: bytes, other: tuple[Wire, int] | None, part: Part) -> str:
-    setting = "wire" if part == "value" else "columns.key.wire"
-    why = f"no {wire.words}, for the {part} is empty" if not value and wire.header is None else f"no {wire.words}"
+def _refusal_reason(wire: Wire, value: bytes, detected: tuple[Wire, int] | None, part: Part) -> str:
+    reason = f"no {wire.description}"
+    if not value and wire.header is None:
+        reason += f", for the {part} is empty"
     if wire.origin:
-        why += f" ({wire.origin})"
-    if other is None or other[0] == wire:
-        return why
-    return f"{why}, but it has a {other[0].words}: a topic of such records needs `{setting}: {other[0].format}`"
+        reason += f" ({wire.origin})"
+    if detected is None or detected[0] == wire:
+        return reason
+    other, _ = detected
+    setting = "wire" if part == "value" else "columns.key.wire"
+    return f"{reason}, but it has a {other.description}: a topic of such records needs `{setting}: {other.format}`"
 
 
-def _confluent(mark: bytes) -> int | None:
-    return struct.unpack(">I", mark[1:])[0] or None if len(mark) == WIDTHS["confluent"] and mark[0] == 0 else None
+def _parse_confluent_id(mark: bytes) -> int | None:
+    if len(mark) != WIDTHS["confluent"] or mark[0] != 0:
+        return None
+    return struct.unpack(">I", mark[1:])[0] or None
 
 
-def _long(mark: bytes) -> int | None:
-    found = int(struct.unpack(">q", mark)[0])
-    return found if 0 < found < _IDS_END else None
+def _parse_int64_id(mark: bytes) -> int | None:
+    schema_id = int(struct.unpack(">q", mark)[0])
+    return schema_id if 0 < schema_id < _IDS_END else None

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from writer.avro import schema
 from writer.avro.schema_plan import PROVENANCE
-from writer.avro.wire_format import HEADERS, stored
+from writer.avro.wire_format import HEADERS, int64_id
 from writer.batch.staging.parquet_files import Destination, OpenFile
 from writer.batch.task_report import FailedRecords
 from writer.core.files import StagedFile
@@ -58,7 +58,7 @@ class DeadLetterFile:
         columns = [
             records.column("topic"), incarnation_column(records, self._incarnations), records.column("partition"),
             records.column("offset"), records.column("timestamp").cast(schema.TIMESTAMP), records.column("key"),
-            records.column("value"), pa.repeat(pa.scalar(stored(schema_id), pa.int64()), size),
+            records.column("value"), pa.repeat(pa.scalar(int64_id(schema_id), pa.int64()), size),
             pa.repeat(outcome, size), pa.array([reason(i) for i in range(size)], pa.string()),
             _headers(records),
         ]  # fmt: skip

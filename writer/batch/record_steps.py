@@ -16,7 +16,7 @@ from bucketers.arrow import contiguous
 from bucketers.zone_data import install
 from writer.avro.schema import TIMESTAMP
 from writer.avro.schema_plan import RejectedSchema, ShapedRecord, WriterSchema, conform
-from writer.avro.wire_format import refusals, split
+from writer.avro.wire_format import refusal_reasons, split_by_schema_id
 from writer.batch.bucketing import BucketAssignment, assign, believable, times_of
 from writer.batch.lateness import reached
 from writer.batch.plan import TaskPlan
@@ -108,10 +108,10 @@ class RecordSteps:
             self._weigh(pc.sum(pc.binary_length(records.column("value"))).as_py() or 0, records.num_rows)
         if self._keep is not None:
             self._keep(new)
-        for schema_id, group in split(records, self._plan.wire):
+        for schema_id, group in split_by_schema_id(records, self._plan.wire):
             known = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
             if schema_id is None:
-                self._refuse(group, None, refusals(group, self._plan.wire).__getitem__)
+                self._refuse(group, None, refusal_reasons(group, self._plan.wire).__getitem__)
             elif known is None:
                 self.report.unknown_schemas.add(schema_id)
             elif isinstance(known, RejectedSchema):
@@ -229,7 +229,7 @@ class RecordSteps:
         if decoded.failures:
             shown = {at: self._shown(why) for at, why in decoded.failures.items()}
             self._refuse(_at(group, shown), schema_id, _reasons(shown))
-            group = group.take(decoded.taken)
+            group = group.take(decoded.positions)
         return Group(schema_id, group, decoded.rows)
 
     def with_record_columns(self, group: Group) -> Group:

@@ -15,7 +15,7 @@ from writer.avro.decoding.block_decoder import NativeDecoder
 from writer.avro.decoding.decode import decode
 from writer.avro.decoding.record_decoder import DecodedBlock, SingleDecoder
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
-from writer.avro.wire_format import CONFLUENT, Wire, keys_as_values, refusals, show_id, split
+from writer.avro.wire_format import CONFLUENT, Wire, keys_as_values, refusal_reasons, show_id, split_by_schema_id
 from writer.privacy.field_decryption import Decryption
 
 Decoders = dict[int, tuple[NativeDecoder | None, SingleDecoder]]
@@ -53,9 +53,9 @@ class SchemaReader:
             return replace(found, rows=opened.rows)
         keep = np.ones(opened.rows.num_rows, dtype=bool)
         keep[list(opened.failures)] = False
-        failures = {found.taken[at].as_py(): why for at, why in opened.failures.items()}
+        failures = {found.positions[at].as_py(): why for at, why in opened.failures.items()}
         mask = pa.array(keep)
-        return DecodedBlock(opened.rows.filter(mask), found.taken.filter(mask), {**found.failures, **failures})
+        return DecodedBlock(opened.rows.filter(mask), found.positions.filter(mask), {**found.failures, **failures})
 
     def older(self, times: pa.ChunkedArray, schema_id: int) -> tuple[pa.ChunkedArray, str] | None:
         """Tell of each record, by its Kafka time, whether it is older than the id's meaning, and say so.
@@ -116,11 +116,11 @@ class KeyReader:
         kind = self._plan.columns.field(0).type if self._plan.columns.names else pa.null()
         found = DecodedKeys(pa.nulls(records.num_rows, kind), {}, set(), set())
         places, pieces = list[pa.Array](), list[pa.Array]()
-        for schema_id, group in split(keys_as_values(records), self._reader.wire):
-            at = contiguous(group.column("at"))
+        for schema_id, group in split_by_schema_id(keys_as_values(records), self._reader.wire):
+            at = contiguous(group.column("position"))
             known = None if schema_id is None else self._plan.schemas.get(schema_id)
             if schema_id is None:
-                reasons = refusals(group, self._reader.wire, "key")
+                reasons = refusal_reasons(group, self._reader.wire, "key")
                 found.reasons.update(zip(at.to_pylist(), reasons, strict=True))  # cold, as all that fails
             elif known is None:
                 found.unknown.add(schema_id)
@@ -139,13 +139,13 @@ class KeyReader:
         found.used.add(schema_id)
         if (old := self._reader.older(group.column("timestamp"), schema_id)) is not None:
             older, why = old
-            found.reasons.update(dict.fromkeys(group.filter(older).column("at").to_pylist(), why))
+            found.reasons.update(dict.fromkeys(group.filter(older).column("position").to_pylist(), why))
             group = group.filter(pc.invert(older))
-        at = contiguous(group.column("at"))
+        at = contiguous(group.column("position"))
         decoded = self._reader.decoded(contiguous(group.column("value")), schema_id, known)
         found.unknown.update(self._reader.lacking)
         found.reasons.update({at[position].as_py(): self._shown(why) for position, why in decoded.failures.items()})
-        return at.take(decoded.taken), contiguous(conform(decoded.rows, known, self._plan).column(0))
+        return at.take(decoded.positions), contiguous(conform(decoded.rows, known, self._plan).column(0))
 
 
 def _placed(nothing: pa.Array, places: list[pa.Array], pieces: list[pa.Array]) -> pa.Array:

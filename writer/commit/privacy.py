@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from writer.avro import schema
-from writer.avro.schema_plan import SchemaPlan, parsed
+from writer.avro.schema_plan import SchemaPlan, parse_records
 from writer.batch.record_columns import RecordColumns
 from writer.commit.event_specs import settings_of
 from writer.config.pipeline import Pipeline
@@ -103,7 +103,7 @@ def check_privacy(
 def _check_schemas(pipeline: str, settings: Pipeline, privacy: Privacy, texts: Sequence[str]) -> None:
     """Raise ConfigError where policies do not fit schemas, or have a path that none of them has."""
     known = {*settings.record_columns.names, *_recorded_paths(privacy)}
-    for record in parsed(texts):
+    for record in parse_records(texts):
         of_table = settings_of(settings, record.root["name"])
         try:
             known |= paths_of(record)

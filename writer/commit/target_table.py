@@ -118,7 +118,7 @@ def open_target(
     plan = SchemaPlan(
         pa.schema(there), reserved, widen=rules.widen, dotted_paths=rules.dotted_paths, specs=settings.record_specs
     )
-    plan = plan.beginning_from(union_members(known))
+    plan = plan.with_union_members(union_members(known))
     return Target(record.name, record.number, settings, table, late, plan, unit), why
 
 

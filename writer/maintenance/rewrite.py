@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bucketers.arrow import contiguous
-from writer.avro.column_cast import SEAMLESS, absent, fitted
+from writer.avro.column_cast import PLAIN_CAST, cast_values, default_values
 from writer.batch.bucketing import TimeRule, times_of
 from writer.batch.staging import table_file
 from writer.batch.staging.key_window import (
@@ -255,9 +255,9 @@ def batches_of(store: Store, path: str, columns: pa.Schema) -> Iterator[pa.Recor
 
 def _shaped(batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
     if column.name not in batch.schema.names:
-        return absent(batch.num_rows, column.type, (column.name,), {})
+        return default_values(batch.num_rows, column.type, (column.name,), {})
     values = batch.column(column.name)
-    return fitted(contiguous(values), column.type, (column.name,), SEAMLESS, {})
+    return cast_values(contiguous(values), column.type, (column.name,), PLAIN_CAST, {})
 
 
 class _Times:

@@ -147,8 +147,8 @@ def _screen(local_pipeline: LocalPipeline) -> RecordScreen:
 def _wire(bare: list[bytes], wire: Wire, values: int, tombstones: int, screen: RecordScreen) -> Finding:
     empty = f"; {plural(tombstones, 'tombstone')} besides" if tombstones else ""
     if not bare:
-        return good("wire", f"{values:,} of {values:,} values have a {wire.words}{empty}")
-    message = f"{len(bare):,} of {values:,} values have no {wire.words}; one is {_guess(bare[0], screen)}{empty}"
+        return good("wire", f"{values:,} of {values:,} values have a {wire.description}{empty}")
+    message = f"{len(bare):,} of {values:,} values have no {wire.description}; one is {_guess(bare[0], screen)}{empty}"
     if len(bare) == values:
         return wrong("wire", message, "Set `wire` to the format that the producers write (docs/TYPES.md).")
     return doubtful("wire", message, "They become dead letters. `headrace preview --at raw` shows them.")

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from bucketers.arrow import column as column_of
 from writer.avro import schema as avro
-from writer.avro.column_cast import Place
+from writer.avro.column_cast import ColumnPath
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -208,7 +208,7 @@ def effects_of(before: SchemaPlan, after: SchemaPlan, schema: WriterSchema) -> I
 
 
 def _type_changes(
-    path: Place, before: pa.DataType, after: pa.DataType, defaults: Mapping[Place, Any]
+    path: ColumnPath, before: pa.DataType, after: pa.DataType, defaults: Mapping[ColumnPath, Any]
 ) -> Iterator[SchemaEffect]:
     if before == after:
         return
@@ -227,7 +227,7 @@ def _type_changes(
         yield SchemaEffect("widens", ".".join(path), _type(before), _type(after))
 
 
-def _rename_effects(path: Place, name: str) -> Iterator[SchemaEffect]:
+def _rename_effects(path: ColumnPath, name: str) -> Iterator[SchemaEffect]:
     if name != path[-1]:
         yield SchemaEffect("renames", ".".join(path), was=name)
 
@@ -238,11 +238,11 @@ class _FillEffects:
 
     plan: SchemaPlan
     schema: WriterSchema
-    defaults: Mapping[Place, Any]
+    defaults: Mapping[ColumnPath, Any]
 
-    def compare(self, path: Place, written: pa.DataType, column_type: pa.DataType) -> Iterator[SchemaEffect]:
+    def compare(self, path: ColumnPath, written: pa.DataType, column_type: pa.DataType) -> Iterator[SchemaEffect]:
         """Yield the effects where the type that the schema writes is not the type of the column at a path."""
-        wrapped = self.schema.seams.wrapped.get(path)
+        wrapped = self.schema.cast_rules.union_members.get(path)
         if wrapped is not None:
             yield from self.compare((*path, wrapped), written, column_type.field(wrapped).type)
         elif pa.types.is_struct(column_type):
@@ -254,8 +254,8 @@ class _FillEffects:
         elif written != column_type:
             yield SchemaEffect("casts", ".".join(path), _type(written), _type(column_type))
 
-    def _members(self, path: Place, written: pa.StructType, column_type: pa.StructType) -> Iterator[SchemaEffect]:
-        sources = self.schema.seams.members.get(path, {name: name for name in written.names})
+    def _members(self, path: ColumnPath, written: pa.StructType, column_type: pa.StructType) -> Iterator[SchemaEffect]:
+        sources = self.schema.cast_rules.sources.get(path, {name: name for name in written.names})
         is_union = any(branch[:-1] == path for branch in self.plan.reader.branches)
         for part in column_type:
             inside = (*path, part.name)

@@ -97,7 +97,7 @@ def summary(name: str, config: Config, field: str | None, records: int, now: dat
     if values:
         wire_format = local_pipeline.settled(batch)
         wire = _wire(wire_format)
-        wire_reason = f"{plural(values, 'sampled value')}: {wire_format.words}"
+        wire_reason = f"{plural(values, 'sampled value')}: {wire_format.description}"
         sample = local_pipeline.decoded(batch)
     try:
         if field is None:

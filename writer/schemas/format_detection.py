@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from writer.avro.schema_plan import SchemaPlan
-from writer.avro.wire_format import CONFLUENT, Part, Wire, each, keys_as_values, recognised
+from writer.avro.wire_format import CONFLUENT, Part, Wire, detect_wire, keys_as_values, values_with_headers
 from writer.batch.bucketing import times_of
 from writer.clients import kafka_sample
 from writer.config.connections import Kafka
@@ -67,7 +67,7 @@ def judge(records: pa.Table, knows: Knows, part: Part = "value") -> Verdict:
     to tell, it is Confluent's, until there are more. Pure but for `knows`.
     """
     values = records.filter(pc.is_valid(records.column("value"))) if part == "value" else keys_as_values(records)
-    marks = [(value, recognised(value, headers, part)) for value, headers in each(values)]
+    marks = [(value, detect_wire(value, headers, part)) for value, headers in values_with_headers(values)]
     seen = [pair for _, pair in marks if pair is not None]
     total = sum(pair is not None or bool(value) for value, pair in marks)  # an empty value says nothing of a format
     asked = {
@@ -102,7 +102,9 @@ def _message(values: int, shown: Counter[Wire], part: Part) -> str:
         return f"there are no {part}s to look at"
     if not shown:
         return f"none of {values:,} {part}s has a wire format that can be seen"
-    return ", ".join(f"{count:,} of {values:,} {part}s have a {wire.words}" for wire, count in shown.most_common())
+    return ", ".join(
+        f"{count:,} of {values:,} {part}s have a {wire.description}" for wire, count in shown.most_common()
+    )
 
 
 def unit_of(configured: str, recent: Iterable[Mapping[str, Any]]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlsplit
 
-from writer.avro.fingerprint import meaning
+from writer.avro.fingerprint import schema_fingerprint
 from writer.avro.schema import UnsupportedSchema
 from writer.avro.wire_format import Ids, show_id
 from writer.config.connections import Registry
@@ -83,7 +83,7 @@ class _Checked:
 def meant(text: str) -> int | None:
     """Return a schema's fingerprint; None for what is no Avro, which no row was ever read by."""
     try:
-        return meaning(text)
+        return schema_fingerprint(text)
     except UnsupportedSchema:
         return None
 

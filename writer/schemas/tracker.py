@@ -159,14 +159,14 @@ class Schemas:
         self.privacy_version = version
         if self.plan.privacy is None and is_any_protected(recorded):
             self.plan = replace(self.plan, privacy=Privacy(Policies(redacts=True), KeySource(KeyringPlace())))
-        self.plan = self.plan.remembering(recorded, self._admission.extended)
+        self.plan = self.plan.restore_policies(recorded, self._admission.extended)
         if self.keys is not None:
             self.keys.remember(recorded, version)
 
     def note_recorded(self, recorded: RecordPolicies, version: int) -> None:
         """Note that the table's log has these protected paths, by the version of an entry of this process."""
         self.privacy_version = version
-        self.plan = self.plan.recording(recorded)
+        self.plan = self.plan.after_recording(recorded)
         if self.keys is not None:
             self.keys.note_recorded(recorded, version)
 
@@ -191,7 +191,7 @@ class Schemas:
         """Take the schema ids of the records for those of this format from now on. Raises as `begin` does."""
         self._wire, self._source = wire, self._opened(self._named, self.meanings, wire)
         self._registered_texts = None
-        self.plan = self.plan.decrypting({})  # those were by ids of the former format
+        self.plan = self.plan.with_decryptions({})  # those were by ids of the former format
         self._anew(self.plan.columns, self.plan.union_members)
 
     def _members_of(self, table: pa.Schema) -> UnionMembers:
@@ -219,7 +219,7 @@ class Schemas:
             specs=self._specs,
             privacy=self.plan.privacy,
         )
-        self.plan = self._registered(plan.beginning_from(members))
+        self.plan = self._registered(plan.with_union_members(members))
 
     def _registered(self, plan: SchemaPlan) -> SchemaPlan:
         """Extend the plan by schemas that are registered for the topics, oldest first. Raises RegistryUnreachable.
@@ -236,7 +236,7 @@ class Schemas:
             self._registered_texts = [entry for topic in self._topics for entry in self._source.known(topic).items()]
         registered = self._registered_texts
         plan = replace(plan, ranks={schema_id: rank for rank, (schema_id, _) in enumerate(registered)})
-        plan = plan.learned(text for _, text in registered)
+        plan = plan.learn_privacy(text for _, text in registered)
         chosen = choose_start_schemas(registered)
         for schema_id, text in registered:
             if schema_id in chosen and self._admission.registered(text):
@@ -265,7 +265,7 @@ class Schemas:
         if not isinstance(self._named, ConfluentRegistry):  # schemas of a file or a test, which have no rules
             return plan
         found = decryption_of(self._named, schema_id, text, self._topics, privacy) or Decryption()
-        return plan.decrypting({**privacy.decryptions, schema_id: replace(found, is_settled=is_settled)})
+        return plan.with_decryptions({**privacy.decryptions, schema_id: replace(found, is_settled=is_settled)})
 
     @property
     def wire(self) -> Wire:
@@ -307,7 +307,7 @@ class Schemas:
 
     def unsettle(self) -> None:
         """Let a new batch ask again for data keys that the registry lacked."""
-        self.plan = self.plan.unsettled()
+        self.plan = self.plan.reopen_decryptions()
         if self.keys is not None:
             self.keys.unsettle()
 
@@ -394,7 +394,7 @@ class Schemas:
             assert isinstance(text, str), "those that are absent are rejected"
             self._extend(schema_id, text)
             self._log_admission(schema_id)
-            for other in self.plan.changed_since(before):  # what is protected of one may be of its record's others
+            for other in self.plan.changed_ids(before):  # what is protected of one may be of its record's others
                 if other != schema_id:
                     self._log_admission(other)
 

@@ -193,7 +193,7 @@ def _compiled(spec: Spec, columns: pa.Schema, _process: int) -> Step:
     return Step(spec, columns)
 
 
-def compiled(spec: Spec, columns: pa.Schema) -> Step:
+def compile_step(spec: Spec, columns: pa.Schema) -> Step:
     """Return the step of a spec for these columns; a process compiles it once. Raises SpecError."""
     return _compiled(spec, columns, os.getpid())  # by process: DataFusion's threads do not survive a fork
 

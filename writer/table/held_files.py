@@ -9,7 +9,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyarrow import fs
 
-from writer.avro.union_members import OtherMembers, joined_members, union_members, with_members
+from writer.avro.union_members import UnionMemberConflict, join_members, union_members, with_members
 from writer.batch.staging.parquet_files import HELD_LATE, staged_name
 from writer.core.files import StagedFile
 from writer.storage.base import Store
@@ -30,8 +30,8 @@ def keep_columns(log: Store, number: int, columns: pa.Schema) -> None:
     known = kept_columns(log, number) or pa.schema([])
     others = [field for field in known if field.name not in columns.names]  # that a command kept meanwhile
     try:
-        members = joined_members(union_members(known), union_members(columns))
-    except OtherMembers as error:
+        members = join_members(union_members(known), union_members(columns))
+    except UnionMemberConflict as error:
         raise CommitFailed(f"table {number} of the route: {error}. Start again: the next start looks.") from error
     log.put(_columns(number), with_members(pa.schema([*columns, *others]), members).serialize().to_pybytes())
 

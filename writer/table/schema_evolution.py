@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Schema
 
-from writer.avro.union_members import KEY, OtherMembers, joined_members, read_members, written_members
+from writer.avro.union_members import KEY, UnionMemberConflict, join_members, read_members, write_members
 
 _WIDER = {("integer", "long"), ("integer", "double"), ("float", "double")}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
@@ -81,10 +81,10 @@ def _with_members(part: dict[str, Any], other: dict[str, Any], place: str, chang
     metadata = part.get("metadata") or {}
     have = metadata.get(KEY, "")
     try:
-        members = joined_members(read_members(have), read_members(other["metadata"].get(KEY, "")))
-    except OtherMembers as error:
+        members = join_members(read_members(have), read_members(other["metadata"].get(KEY, "")))
+    except UnionMemberConflict as error:
         raise ColumnTypeMismatch(str(error)) from error
-    if (text := written_members(members)) == have:
+    if (text := write_members(members)) == have:
         return part
     changes[place] = "members of unions"
     return {**part, "metadata": {**metadata, KEY: text}}

@@ -118,8 +118,8 @@ class NativeDecoder:
 
     def __post_init__(self) -> None:
         self._reader = _shared_reader(self.scratch)
-        header = {"_hdr": avro.fixed("Head", self.header_bytes)} if self.header_bytes else {}
-        self._schema, names = avro.framed(self.record, header, {"_end": avro.fixed("Tail", NONCE_BYTES)})
+        header = {"_hdr": avro.fixed_type("Head", self.header_bytes)} if self.header_bytes else {}
+        self._schema, names = avro.frame_schema(self.record, header, {"_end": avro.fixed_type("Tail", NONCE_BYTES)})
         self._tail = names["_end"]
 
     def read(self, schema: str, count: int, body: Sequence[memoryview]) -> pa.Table:

@@ -111,15 +111,15 @@ def _joined(parts: list[tuple[int, DecodedBlock]]) -> DecodedBlock:
         return parts[0][1]
     parts.sort(key=lambda part: part[0])
     rows = pa.concat_tables([part.rows for _, part in parts])
-    taken = pa.concat_arrays([pc.add(part.taken, start) for start, part in parts])
+    taken = pa.concat_arrays([pc.add(part.positions, start) for start, part in parts])
     return DecodedBlock(rows, taken, {start + at: why for start, part in parts for at, why in part.failures.items()})
 
 
 def _woven(parts: list[tuple[pa.Int64Array, DecodedBlock]]) -> DecodedBlock:
     """Join rows that were decoded from values at these positions."""
     rows = pa.concat_tables([part.rows for _, part in parts])
-    taken = pa.concat_arrays([at.take(part.taken) for at, part in parts])
-    if len(parts[-1][1].taken):  # a suspect that is sound goes back to its place
+    taken = pa.concat_arrays([at.take(part.positions) for at, part in parts])
+    if len(parts[-1][1].positions):  # a suspect that is sound goes back to its place
         order = pc.sort_indices(taken)
         rows, taken = rows.take(order), taken.take(order)
     failures = {at[position].as_py(): why for at, part in parts for position, why in part.failures.items()}

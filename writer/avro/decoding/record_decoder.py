@@ -15,11 +15,11 @@ from writer.avro.wire_format import CONFLUENT
 class DecodedBlock:
     """Outcome of one block: rows in table types, which of the block's values they are, and what failed.
 
-    `taken` holds the position of each row's value in the block; `failures` maps the other positions to a reason.
+    `positions` holds the position of each row's value in the block; `failures` maps the other positions to a reason.
     """
 
     rows: pa.Table
-    taken: pa.Int64Array
+    positions: pa.Int64Array
     failures: dict[int, str]
 
 

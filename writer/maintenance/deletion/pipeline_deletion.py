@@ -8,7 +8,7 @@ from functools import partial
 from uuid import uuid4
 
 import bucketers
-from writer.avro.schema_plan import parsed
+from writer.avro.schema_plan import parse_records
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.maintenance.deletion import dead_letter_deletion
@@ -174,7 +174,7 @@ def _list_actions(config: Config, request: DeletionRequest, source: SchemaSource
         action = plan.privacy.policies.by_path.get(path)
         if action is not None:
             yield column, action
-        for record in parsed(plan.known_texts):
+        for record in parse_records(plan.known_texts):
             # Records of a schema that privacy refuses are dead letters.
             with suppress(PrivacyError):
                 yield from ((column, action) for action in plan.privacy.actions(path, record, specs))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 import bucketers
-from writer.avro.wire_format import Wire, each, recognised
+from writer.avro.wire_format import Wire, detect_wire, values_with_headers
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
 from writer.commit.privacy import record_screen
@@ -301,7 +301,7 @@ def describe_bytes(batch: pa.RecordBatch, wire: Wire | None = None) -> list[Reco
     """Describe records as Kafka holds them. `wire`: the format that they are to have; None: the one that each has."""
     table = pa.Table.from_batches([batch])
     records = []
-    for (_, keys), (value, headers) in zip(_record_keys(table), each(table), strict=True):
+    for (_, keys), (value, headers) in zip(_record_keys(table), values_with_headers(table), strict=True):
         wire_format, schema_id = _wire_format(value, headers, wire)
         records.append(
             {
@@ -322,12 +322,12 @@ def _wire_format(
     if value is None:
         return None, None
     if wire is None:
-        recognition = recognised(value, headers)
+        recognition = detect_wire(value, headers)
         if recognition is None:
             return None, None
         value_wire, schema_id = recognition
         return value_wire.format, schema_id
-    fixed_id = wire.found(value, headers)
+    fixed_id = wire.find_schema_id(value, headers)
     return (None, None) if fixed_id is None else (wire.format, fixed_id)
 
 

@@ -138,10 +138,10 @@ class _Registry:
         if path is None:
             raise Unusable(f"{where}: there is no schema for it; set `schema`, of the record or of the test")
         encode = self.encoder(path, where)
-        if (mark := self._wire.beside(self._ids[path])) is not None:
+        if (mark := self._wire.kafka_header_value(self._ids[path])) is not None:
             headers.append({"key": self._wire.header, "value": mark})
         try:
-            return self._wire.head(self._ids[path]) + encode(value)
+            return self._wire.value_header(self._ids[path]) + encode(value)
         except ValueError as error:
             raise Unusable(f"{where}: {error}") from error
 
