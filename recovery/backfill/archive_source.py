@@ -24,7 +24,7 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, Span, TopicPartition, joined
 from writer.maintenance.local_pipeline import Piece
 from writer.table.ledger.gap_record import EventTimeHint, GapRecord
-from writer.table.row_removal import inside, spans_of
+from writer.table.row_removal import mask_spans, spans_of
 
 _ROLES = ("topic", "partition", "offset", "time", "key", "value", "headers", "incarnation")
 _OURS = {"topic": "_topic", "partition": "_partition", "offset": "_offset", "time": "_kafka_time",
@@ -171,9 +171,9 @@ class ArchiveByOffset:
                 mine = pc.and_(mine, pc.equal(batch.column(self._roles["topic"]).cast(pa.string()), part.topic))
             if "incarnation" in self._roles:
                 mine = pc.and_(mine, pc.equal(batch.column(self._roles["incarnation"]), part.incarnation))
-            keep = pc.fill_null(mine, False).to_numpy(zero_copy_only=False) & inside(offset, open_)
+            keep = pc.fill_null(mine, False).to_numpy(zero_copy_only=False) & mask_spans(offset, open_)
             if taken.get(part):
-                keep &= ~inside(offset, taken[part])
+                keep &= ~mask_spans(offset, taken[part])
             at = np.flatnonzero(keep)
             _, first = np.unique(offset[at], return_index=True)
             if len(first):

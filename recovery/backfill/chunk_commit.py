@@ -24,7 +24,7 @@ from writer.core.offsets import Span, TopicPartition, without
 from writer.maintenance.local_pipeline import ANY_AGE, LocalPipeline, Piece, age_of, believing, opened
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
-from writer.table.gap_records import standing
+from writer.table.gap_records import gap_records_in_snapshot
 from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations import Fill
@@ -84,7 +84,7 @@ class BackfilledTable:
     def look(self) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
         """Apply pending side files, then read the gap records. Raises CommitFailed, LedgerUnreadable."""
         self.follow()
-        return standing(self.table, self.name)
+        return gap_records_in_snapshot(self.table, self.name)
 
     def follow(self) -> PipelineSnapshot:
         """Apply pending side files, and see which columns the table has by now. Raises CommitFailed."""

@@ -17,8 +17,8 @@ from recovery.backfill.source import Source
 from recovery.backfill.throttle import BackfillPace, lag_max, live_lag
 from writer.core import logging
 from writer.core.offsets import OffsetRange, joined
-from writer.table.gap_claims import LEASE, BackfillLocks
-from writer.table.gap_records import named
+from writer.table.backfill_locks import LEASE, BackfillLocks
+from writer.table.gap_records import find_gap_record
 from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.foreign_writes import Overtaken
 
@@ -65,7 +65,7 @@ class Outcome:
 
 def chosen(gap_records: Mapping[str, GapRecord], wish: BackfillRequest) -> list[GapRecord]:
     """Return the open gap records that are meant, oldest first. Raises NoSuchGap."""
-    meant = [named(dict(gap_records), gap) for gap in wish.gaps] if wish.gaps else list(gap_records.values())
+    meant = [find_gap_record(dict(gap_records), gap) for gap in wish.gaps] if wish.gaps else list(gap_records.values())
     return [one for one in meant if one.state == "open"]
 
 
@@ -73,7 +73,7 @@ def fill(
     filling: BackfilledTable, sources: Callable[[GapRecord], Sequence[Source]], wish: BackfillRequest,
     listener: ProgressListener,
 ) -> list[Outcome]:  # fmt: skip
-    """Fill the gap records that are meant. Raises Claimed, SourceFailed, LimitReached, CommitFailed."""
+    """Fill the gap records that are meant. Raises BackfillLocked, SourceFailed, LimitReached, CommitFailed."""
     _, gap_records = filling.look()
     done = []
     for gap_record in chosen(gap_records, wish):
@@ -84,12 +84,12 @@ def fill(
 
 @contextmanager
 def _locked(filling: BackfilledTable, gap: str, wish: BackfillRequest) -> Iterator[Callable[[], None]]:
-    """Hold the claim of a gap. Raises Claimed. Yields what prolongs it once a quarter of its time is over."""
+    """Hold the claim of a gap. Raises BackfillLocked. Yields what prolongs it once a quarter of its time is over."""
     claims, by = BackfillLocks(filling.table.store), identity.process(wish.by or identity.person())
-    claim, renewed_s = claims.take(gap, by, datetime.now(UTC), identity.gone), time.monotonic()
+    claim, renewed_s = claims.acquire(gap, by, datetime.now(UTC), identity.gone), time.monotonic()
 
     def renew() -> None:
-        """Raises Claimed where another backfill has it by now."""
+        """Raises BackfillLocked where another backfill has it by now."""
         nonlocal claim, renewed_s
         if time.monotonic() - renewed_s > LEASE.total_seconds() / 4:
             claim, renewed_s = claims.renew(gap, claim, datetime.now(UTC)), time.monotonic()
@@ -97,7 +97,7 @@ def _locked(filling: BackfilledTable, gap: str, wish: BackfillRequest) -> Iterat
     try:
         yield renew
     finally:
-        if (newest := claims.newest(gap)) and newest.by == by:
+        if (newest := claims.newest(gap)) and newest.owner == by:
             claims.release(gap)
 
 

@@ -16,7 +16,7 @@ from writer.core.offsets import OffsetRange, Span, TopicPartition, joined, witho
 from writer.maintenance.local_pipeline import Piece
 from writer.privacy.record_sealing import keys_of
 from writer.table.log.foreign_writes import Overtaken, one_line
-from writer.table.row_removal import PLACE, Offsets, at_offsets, places, together
+from writer.table.row_removal import OFFSET_COLUMNS, Offsets, mask_offsets, merge_offsets, offsets_by_partition
 from writer.table.table import PipelineTable
 
 _ROWS_AT_ONCE = 25_000
@@ -45,7 +45,7 @@ class RawTable:
     def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return which of these offsets it has. Reads their places alone. Raises SourceFailed, Overtaken."""
         with self._reading():
-            found = together(self._held(file, wanted) for file in self._files(wanted))
+            found = merge_offsets(self._held(file, wanted) for file in self._files(wanted))
         return [OffsetRange(part, start, end) for part, spans in sorted(found.items()) for start, end in spans]
 
     def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
@@ -53,7 +53,7 @@ class RawTable:
         days = by_bucket(self._files(left()))
         for day in sorted(days, key=str):
             with self._reading():
-                held = together(self._held(file, left()) for file in days[day])
+                held = merge_offsets(self._held(file, left()) for file in days[day])
             for spans in _cut(held, rows_max):
                 yield Chunk(spans, partial(self._read, days[day], spans), in_full, raw=not self._own)
 
@@ -92,8 +92,8 @@ class RawTable:
     def _held(self, file: BucketFile, wanted: Sequence[OffsetRange]) -> dict[TopicPartition, list[Span]]:
         """Return the wanted offsets that a file has. Raises SourceFailed where it is not known whose they are."""
         with table_file.open_parquet(self._table.store, file.path) as source:
-            batches = source.iter_batches(_ROWS_AT_ONCE, PLACE)
-            there = together(places(pa.Table.from_batches([batch])) for batch in batches)
+            batches = source.iter_batches(_ROWS_AT_ONCE, OFFSET_COLUMNS)
+            there = merge_offsets(offsets_by_partition(pa.Table.from_batches([batch])) for batch in batches)
         topics = {r.part.topic for r in wanted}
         found: dict[TopicPartition, list[Span]] = {}
         for part, spans in there.items():
@@ -116,9 +116,9 @@ class RawTable:
                 continue
             with self._reading(), table_file.open_parquet(self._table.store, file.path) as source:
                 for batch in source.iter_batches(_ROWS_AT_ONCE, [*_AS_KAFKA, "_incarnation"]):
-                    mine = batch.filter(pa.array(at_offsets(batch, spans)))
+                    mine = batch.filter(pa.array(mask_offsets(batch, spans)))
                     if mine.num_rows:
-                        ordered = mine.take(pc.sort_indices(mine, [(name, "ascending") for name in PLACE]))
+                        ordered = mine.take(pc.sort_indices(mine, [(name, "ascending") for name in OFFSET_COLUMNS]))
                         as_kafka = ordered.select(list(_AS_KAFKA)).rename_columns(list(_AS_KAFKA.values()))
                         yield Piece(self._unsealed(as_kafka, plan))
 

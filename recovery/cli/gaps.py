@@ -22,9 +22,9 @@ from writer.output import tables
 from writer.output.cli_options import AsJson, By, ConfigFile, OnePipeline, Pipelines
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console
+from writer.table.backfill_locks import BackfillLocks
 from writer.table.factory import existing_table
-from writer.table.gap_claims import BackfillLocks
-from writer.table.gap_records import gap_records, named, standing
+from writer.table.gap_records import find_gap_record, gap_records, gap_records_in_snapshot
 from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.operations import Gap, Loss
 from writer.table.table import PipelineTable
@@ -63,7 +63,7 @@ def _row(name: str, one: Mapping[str, Any]) -> list[str]:
 
 def _claimed_by(table: PipelineTable, one: GapRecord, now: datetime) -> str | None:
     found = BackfillLocks(table.store).newest(one.id) if one.state == "open" else None
-    return found.by if found and found.stands(now) and not identity.gone(found.by) else None
+    return found.owner if found and found.is_valid(now) and not identity.gone(found.owner) else None
 
 
 gaps = typer.Typer(no_args_is_help=True, help="Gaps: offsets that were skipped. List, show, open and close them.")
@@ -124,7 +124,7 @@ def show(
     settings, now, out = load(config), datetime.now(UTC), console()
     name = settings.one(pipeline)
     table = existing_table(name, settings)
-    one = named(gap_records(table, name), gap)
+    one = find_gap_record(gap_records(table, name), gap)
     document = to_dict(one, _claimed_by(table, one, now))
     if as_json:
         tables.emit_whole(document)
@@ -178,8 +178,8 @@ def _run_close(
     table: PipelineTable, name: str, gap: str, about: Mapping[str, str], *, write: bool, as_json: bool
 ) -> bool:
     """Show what would be given up of a gap, or give it up. Raises NotOpen, CommitFailed."""
-    snapshot, found = standing(table, name)
-    one = named(found, gap)
+    snapshot, found = gap_records_in_snapshot(table, name)
+    one = find_gap_record(found, gap)
     if one.state != "open":
         raise NotOpen(f"gap {one.id[:_SHOWN]} is {one.state} already.")
     open_ranges, version = one.left(), None

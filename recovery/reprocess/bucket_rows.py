@@ -13,7 +13,7 @@ from writer.batch.staging.bucket_folders import hive_value
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketFile, BucketKey
 from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import PLACE
+from writer.table.row_removal import OFFSET_COLUMNS
 from writer.table.table import PipelineTable
 
 _ROWS_AT_ONCE = 65_536
@@ -50,10 +50,10 @@ def rows_of(
     is_dated = True
     for file in files:
         with table_file.open_parquet(table.store, file.path) as source:
-            if not {*PLACE} <= {*source.names}:
+            if not {*OFFSET_COLUMNS} <= {*source.names}:
                 unplaced += source.metadata.num_rows
                 continue
-            names = [name for name in (*PLACE, _CAME) if name in source.names]
+            names = [name for name in (*OFFSET_COLUMNS, _CAME) if name in source.names]
             for batch in source.iter_batches(_ROWS_AT_ONCE, names):
                 found.add(batch)
                 if _CAME in names:

@@ -38,7 +38,7 @@ from writer.storage.base import OutcomeUnknown
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.operations import BucketChange, Reprocess
 from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import RemovalResult, leaving
+from writer.table.row_removal import RemovalResult, stage_without_rows
 
 PREFIX = "reprocess"  # of the names of files
 
@@ -171,7 +171,7 @@ class BucketSwap:
         record_privacy(self._filling.table, self._filling.walk.schemas, None)
         table.grow(list(self._filling.walk.schemas.columns()))  # before any file has them
         counted, goes = partial(count, table.store, places=made.found), partial(at_places, places=made.found)
-        with leaving(
+        with stage_without_rows(
             table.store, held.files, counted, goes, columns=snapshot.state.metadata["partitionColumns"],
             hidden=table.hidden, folder=table.folder, prefix=PREFIX, rule=self._filling.walk.time_rule,
         ) as left:  # fmt: skip
@@ -197,7 +197,7 @@ class BucketSwap:
             **builder.sums(report.files), **builder.spec_facts(report, walk.specs),
         }  # fmt: skip
         planned = Reprocess(
-            uuid4().hex, left.removed, left.rest, report.files, changes, walk.side_files(report), facts,
+            uuid4().hex, left.removed, left.rewritten, report.files, changes, walk.side_files(report), facts,
             walk.schemas.meant(report), walk.schemas.privacy_version,
         )  # fmt: skip
         return self.table.reprocess(snapshot, planned)

@@ -33,7 +33,7 @@ from writer.schemas.registry import SchemaSource
 from writer.sealing.manifest import bucket_path
 from writer.table.log.foreign_writes import CommitFailed, FilesGone, Overtaken, one_line
 from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import Offsets, inside, together
+from writer.table.row_removal import Offsets, mask_spans, merge_offsets
 from writer.table.table import PipelineTable
 
 _TRIES = 5  # of a bucket whose files other processes rewrite
@@ -105,7 +105,7 @@ class Reprocessing:
                     there = _available(sources, held)
                     found.buckets.append(BucketPreview(bucket, held.rows, held.unplaced, there, late=is_late))
                     hulls += [] if is_late else [hull(held.places)]
-            found.dead_letters = self._dead_letters(together(hulls))
+            found.dead_letters = self._dead_letters(merge_offsets(hulls))
         return found
 
     def run(
@@ -200,7 +200,7 @@ class Reprocessing:
             _, held = self._rows(self._filling.table, bucket)
             hulls.append(hull(held.places))
             ages += [age_of(held.came, now)] if held.rows else []
-        within = together(hulls)
+        within = merge_offsets(hulls)
         if not self._dead_letters(within):
             return ReplayResult()
         return self._replaying.run(_meant(within), now, max(ages))
@@ -241,4 +241,4 @@ def _available(sources: Sequence[Source], held: BucketRows) -> int:
     for r in (r for source in sources for r in source.available(ranges(held.places))):
         found.setdefault(r.part, []).append((r.start, r.end))
     there = {part: joined(spans) for part, spans in found.items() if part in held.places}
-    return sum(int(inside(held.places[part], spans).sum()) for part, spans in there.items())
+    return sum(int(mask_spans(held.places[part], spans).sum()) for part, spans in there.items())

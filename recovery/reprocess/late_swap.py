@@ -27,7 +27,7 @@ from writer.storage.base import Store
 from writer.table.log.appender import check_privacy
 from writer.table.log.operations import Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import PLACE, RemovalResult
+from writer.table.row_removal import OFFSET_COLUMNS, RemovalResult
 
 _ROWS_AT_ONCE = 65_536
 
@@ -59,7 +59,12 @@ class LateSwap(BucketSwap):
     ) -> int:  # fmt: skip
         facts = {"why": "reprocess", "at": began.isoformat(), "bucket": list(held.bucket), **self._facts}
         swap = Rewrite(
-            uuid4().hex, left.removed, [*left.rest, *report.files], None, {**facts, "rows": made.read}, changes=True
+            uuid4().hex,
+            left.removed,
+            [*left.rewritten, *report.files],
+            None,
+            {**facts, "rows": made.read},
+            changes=True,
         )
         main = self._filling.table
         check_privacy(main, main.snapshot(), self._filling.walk.schemas.privacy_version)
@@ -77,6 +82,6 @@ def _places(store: Store, files: Sequence[StagedFile]) -> dict[TopicPartition, n
     found = Collector()
     for file in files:
         with table_file.open_parquet(store, file.path) as source:
-            for batch in source.iter_batches(_ROWS_AT_ONCE, PLACE):
+            for batch in source.iter_batches(_ROWS_AT_ONCE, OFFSET_COLUMNS):
                 found.add(batch)
     return found.places()

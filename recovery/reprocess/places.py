@@ -11,7 +11,7 @@ from writer.batch.staging import table_file
 from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import OffsetRange, Span, TopicPartition
 from writer.storage.base import Store
-from writer.table.row_removal import PLACE
+from writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS
 
 Places = Mapping[TopicPartition, np.ndarray]  # offsets in order, each once
 _ROWS_AT_ONCE = 65_536
@@ -27,13 +27,13 @@ class Collector:
         self.unplaced = 0  # that say none: adopted, or backfilled by event time
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take the places of these rows; they have the columns PLACE."""
-        known = pc.and_(*(pc.is_valid(rows.column(name)) for name in (PLACE[0], PLACE[3])))
-        placed = pa.table(rows.select(PLACE)).filter(known)
+        """Take the places of these rows; they have the columns OFFSET_COLUMNS."""
+        known = pc.and_(*(pc.is_valid(rows.column(name)) for name in ("_topic", "_offset")))
+        placed = pa.table(rows.select(OFFSET_COLUMNS)).filter(known)
         self.rows, self.unplaced = self.rows + placed.num_rows, self.unplaced + rows.num_rows - placed.num_rows
-        grouped = placed.group_by(PLACE[:3], use_threads=False).aggregate([("_offset", "list")])
+        grouped = placed.group_by(PARTITION_COLUMNS, use_threads=False).aggregate([("_offset", "list")])
         for i in range(grouped.num_rows):  # one turn a part
-            part = TopicPartition(*(grouped.column(name)[i].as_py() for name in PLACE[:3]))
+            part = TopicPartition(*(grouped.column(name)[i].as_py() for name in PARTITION_COLUMNS))
             self._found[part].append(grouped.column("_offset_list")[i].values.to_numpy(zero_copy_only=False))
 
     def places(self) -> dict[TopicPartition, np.ndarray]:
@@ -74,7 +74,7 @@ def at_places(rows: pa.RecordBatch, places: Places) -> np.ndarray:
     offsets = rows.column("_offset").to_numpy(zero_copy_only=False)
     here = {part for part in _parts(rows) if part in places}
     for part in here:
-        values = zip(PLACE[:3], (part.topic, part.incarnation, part.partition), strict=True)
+        values = zip(PARTITION_COLUMNS, (part.topic, part.incarnation, part.partition), strict=True)
         masks = [pc.fill_null(pc.equal(rows.column(name), value), False) for name, value in values]
         mine = np.logical_and.reduce([mask.to_numpy(zero_copy_only=False) for mask in masks])
         found[mine] = positions(offsets[mine].astype(np.int64), places[part]) >= 0
@@ -82,13 +82,13 @@ def at_places(rows: pa.RecordBatch, places: Places) -> np.ndarray:
 
 
 def _parts(rows: pa.RecordBatch) -> list[TopicPartition]:
-    distinct = pa.table(rows.select(PLACE[:3])).group_by(PLACE[:3], use_threads=False).aggregate([])
+    distinct = pa.table(rows.select(PARTITION_COLUMNS)).group_by(PARTITION_COLUMNS, use_threads=False).aggregate([])
     return [TopicPartition(*row.values()) for row in distinct.to_pylist()]
 
 
 def count(store: Store, file: BucketFile | StagedFile, places: Places) -> int:
     """Count the rows of a file at these places. Raises OSError."""
     with table_file.open_parquet(store, file.path) as source:
-        if not {*PLACE} <= {*source.names}:
+        if not {*OFFSET_COLUMNS} <= {*source.names}:
             return 0
-        return sum(int(at_places(batch, places).sum()) for batch in source.iter_batches(_ROWS_AT_ONCE, PLACE))
+        return sum(int(at_places(batch, places).sum()) for batch in source.iter_batches(_ROWS_AT_ONCE, OFFSET_COLUMNS))

@@ -13,7 +13,7 @@ from writer.core.files import BucketFile, StagedFile
 from writer.maintenance.rewrite import batches_of
 from writer.storage.base import Store
 from writer.storage.disk_space import scratch
-from writer.table.row_removal import PLACE
+from writer.table.row_removal import OFFSET_COLUMNS
 
 
 def same_rows(
@@ -36,7 +36,9 @@ def same_rows(
         for each in (left, right):
             each.mkdir()
         mine = (batch.filter(pa.array(at_places(batch, places))) for batch in before)
-        return _are_alike(sort_rows(mine, PLACE, left, budget // 2), sort_rows(after, PLACE, right, budget // 2))
+        return _are_alike(
+            sort_rows(mine, OFFSET_COLUMNS, left, budget // 2), sort_rows(after, OFFSET_COLUMNS, right, budget // 2)
+        )
 
 
 def _are_alike(left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch]) -> bool:

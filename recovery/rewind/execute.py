@@ -33,7 +33,7 @@ from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.log import Action
 from writer.table.log.operations import ReopenedBucket, Rewind, TargetRewind
 from writer.table.log.snapshot import PipelineSnapshot, TargetRecord, app_id
-from writer.table.row_removal import Offsets, count
+from writer.table.row_removal import Offsets, count_rows
 from writer.table.table import PipelineTable
 
 _REACHES = (64, 1_024, None)  # entries of the log in which a time is looked for
@@ -177,9 +177,9 @@ class RewindExecution:
         places += [place for target in look.targets for place in target.places] + list(look.raw)
         earlier, offsets = self._main.at(look.plan.to), look.offsets
         try:
-            with self._main.without(look.base, offsets, prefix="rewind") as left:
+            with self._main.stage_without_offsets(look.base, offsets, prefix="rewind") as left:
                 wanted = Rewind(
-                    uuid4().hex, look.plan.to, look.plan.ranges, left.removed, left.rest,
+                    uuid4().hex, look.plan.to, look.plan.ranges, left.removed, left.rewritten,
                     withdrawn={place: offsets for place, rows in places if rows},
                     reopened=[ReopenedBucket(one.key, one.taken, one.left) for one in look.buckets],
                     seen={r.part: earlier.seen(r.part) for r in look.plan.ranges},
@@ -319,7 +319,7 @@ class RewindExecution:
                     "`headrace compact` writes it anew"
                 )
             rows[file.bucket] = rows.get(file.bucket, 0) + file.rows
-            if going := count(table.store, file, offsets):
+            if going := count_rows(table.store, file, offsets):
                 taken[file.bucket] = taken.get(file.bucket, 0) + going
                 files += 1
         return taken, rows, files
@@ -329,7 +329,7 @@ class RewindExecution:
         table = self._tables.side(place)
         if not offsets or not table.exists():
             return 0
-        return sum(count(table.store, file, offsets) for file in table.bucket_files(table.snapshot()))
+        return sum(count_rows(table.store, file, offsets) for file in table.bucket_files(table.snapshot()))
 
 
 def _marks_of(earlier: PipelineSnapshot, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, LogMark]:

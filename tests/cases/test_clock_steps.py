@@ -36,7 +36,7 @@ from writer.status.model import Sample
 from writer.status.progress import Progress
 from writer.status.rate_limit import LimitState, Throttle
 from writer.storage.local import LocalStore
-from writer.table.gap_claims import LEASE, BackfillLocked, BackfillLocks
+from writer.table.backfill_locks import LEASE, BackfillLocked, BackfillLocks
 
 SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
 SIZES = (SECOND, 2 * MINUTE, HOUR, DAY)
@@ -224,11 +224,11 @@ def one_state(policy: Seal, bucket: Unsealed, now: datetime) -> object:
 @pytest.mark.parametrize("step", STEPS, ids=str)
 def test_the_lock_of_a_process_that_is_gone_keeps_nobody_away_for_a_step(tmp_path: Path, step: timedelta) -> None:
     locks = BackfillLocks(LocalStore(str(tmp_path)))
-    locks.take("gap", "ann", NOON)
+    locks.acquire("gap", "ann", NOON)
     waited = timedelta(0)
     while waited <= 2 * LEASE:
         try:
-            locks.take("gap", "bob", NOON + step + waited)
+            locks.acquire("gap", "bob", NOON + step + waited)
             break
         except BackfillLocked:
             waited += SECOND

@@ -56,7 +56,7 @@ def create():
     columns = pa.schema([("id", pa.int64()), ("hour", pa.string())])
     main_table("clicks", settings).create(columns, ["hour"], layout(pipeline.bucket))
 
-for step in (lambda: locations.check("clicks", settings), lambda: probe_places("clicks", settings), create):
+for step in (lambda: locations.check_locations("clicks", settings), lambda: probe_places("clicks", settings), create):
     try:
         step()
         said = None

@@ -165,13 +165,13 @@ def test_a_table_without_rows_is_adopted(tmp_path: Path) -> None:
 
 def test_a_table_that_is_written_meanwhile_is_not_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     foreign(tmp_path)
-    honest = adoption.taken
+    honest = adoption.takeover_actions
 
     def meanwhile(*given: Any) -> Any:
         theirs(tmp_path).append(old_rows().slice(0, 1))
         return honest(*given)
 
-    monkeypatch.setattr(adoption, "taken", meanwhile)
+    monkeypatch.setattr(adoption, "takeover_actions", meanwhile)
     with pytest.raises(CommitFailed, match="was written to meanwhile"):
         adopted(tmp_path)
     assert "headrace.version" not in theirs(tmp_path).properties

@@ -23,7 +23,7 @@ from tests.support.sample_records import EVENT, NOW, event
 from writer.audit.audit import audit
 from writer.core.errors import ConfigError
 from writer.storage.locations import store_at
-from writer.table.gap_claims import BackfillLocked, BackfillLocks
+from writer.table.backfill_locks import BackfillLocked, BackfillLocks
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations import Fill, Loss
 
@@ -187,16 +187,16 @@ def test_two_backfills_at_once_and_the_live_writer_settle_each_offset_once(drive
 
 def test_a_claim_keeps_others_away_until_its_time_is_over(driver):
     claims, gap = BackfillLocks(driver.table.store), only(driver).id
-    mine = claims.take(gap, "ann", NOW)
+    mine = claims.acquire(gap, "ann", NOW)
     with pytest.raises(BackfillLocked, match="is being filled by ann"):
-        claims.take(gap, "bob", NOW + timedelta(minutes=1))
+        claims.acquire(gap, "bob", NOW + timedelta(minutes=1))
     mine = claims.renew(gap, mine, NOW + timedelta(minutes=1))
     with pytest.raises(BackfillLocked):
-        claims.take(gap, "bob", NOW + timedelta(minutes=2, seconds=30))
-    assert claims.take(gap, "bob", NOW + timedelta(minutes=4)).by == "bob"
+        claims.acquire(gap, "bob", NOW + timedelta(minutes=2, seconds=30))
+    assert claims.acquire(gap, "bob", NOW + timedelta(minutes=4)).owner == "bob"
     with pytest.raises(BackfillLocked, match="was taken over by bob"):
         claims.renew(gap, mine, NOW + timedelta(minutes=4))
-    assert claims.take(gap, "eve", NOW + timedelta(minutes=4), lambda by: by == "bob").by == "eve"
+    assert claims.acquire(gap, "eve", NOW + timedelta(minutes=4), lambda by: by == "bob").owner == "eve"
     claims.release(gap)
     assert claims.newest(gap) is None
 

@@ -31,7 +31,7 @@ from writer.storage.base import NotExclusive, OutcomeUnknown, S3Settings, Store,
 from writer.storage.local import LocalStore
 from writer.storage.locations import store_at
 from writer.storage.probe import ProbeFailed, StoreSilent, probe
-from writer.table.row_removal import left_of
+from writer.table.row_removal import write_remaining_rows
 
 pytestmark = pytest.mark.slow  # each test has an S3 of its own
 
@@ -273,4 +273,4 @@ def test_the_rest_of_a_file_is_not_staged_when_its_upload_does_not_end(
     monkeypatch.setattr(Destination, "open", lambda *_: ("rest.parquet", sink))
     to = Destination(LocalStore(str(tmp_path)), (), "test", 2**30)
     with pytest.raises(OSError, match="INTERNAL_FAILURE"):
-        left_of(to, BucketFile("whole.parquet", (), 3, 1), 1, lambda rows: np.arange(rows.num_rows) == 0)
+        write_remaining_rows(to, BucketFile("whole.parquet", (), 3, 1), 1, lambda rows: np.arange(rows.num_rows) == 0)

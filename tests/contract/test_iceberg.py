@@ -35,7 +35,7 @@ from writer.table.iceberg.expiry import SNAPSHOTS_KEPT
 from writer.table.iceberg.metadata.schema import MAPPING
 from writer.table.log.foreign_writes import FilesGone, ForeignChange, LiveDeleteFiles
 from writer.table.log.operations import Rewrite
-from writer.table.row_removal import count
+from writer.table.row_removal import count_rows
 from writer.table.table import PipelineTable
 
 HOUR = "2026-11-20T05"
@@ -357,7 +357,7 @@ def test_files_that_another_client_wrote_anew_are_compacted_deleted_from_and_aud
     left = [offset for offset in range(60) if offset != 33]
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
-    assert count(driver.table.store, foreign, {P0: [(30, 36)]}) == 5
+    assert count_rows(driver.table.store, foreign, {P0: [(30, 36)]}) == 5
     assert compacted(driver)
     assert oracle.offsets(Path(driver.lake)) == {("clicks", 0): left}
     found = audit(driver.config, "clicks", since=None, deep=True)

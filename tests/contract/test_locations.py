@@ -62,7 +62,7 @@ def said(config: Config, name: str = "a") -> list[tuple[str, str]]:
     found = list(host_checks.nesting(name, config))
     refused = [finding.message for finding in found if finding.status == "failed"]
     with pytest.raises(ConfigError, match=re.escape(refused[0])) if refused else nullcontext():
-        locations.check(name, config)
+        locations.check_locations(name, config)
     return [(finding.status, finding.message) for finding in found]
 
 

@@ -108,8 +108,8 @@ def test_what_is_left_of_another_clients_file_has_the_event_times_of_its_rows(pa
     DeltaTable(driver.lake).delete("id = 10")  # it does not say the times of what it writes
     raw = driver.side(driver.settings.raw_place or "")
     snapshot = raw.snapshot()
-    with raw.without(snapshot, {TopicPartition("clicks", 1, 0): [(14, 15)]}) as left:
-        raw.rewrite(snapshot, Rewrite("r", left.removed, left.rest, Takeover("delete", left.rows)))
+    with raw.stage_without_offsets(snapshot, {TopicPartition("clicks", 1, 0): [(14, 15)]}) as left:
+        raw.rewrite(snapshot, Rewrite("r", left.removed, left.rewritten, Takeover("delete", left.rows)))
     assert sum(one.absent for one in reprocessed(driver).buckets) == 1
     files = [file for file in driver.table.bucket_files(driver.table.snapshot()) if file.event_time_max]
     assert files

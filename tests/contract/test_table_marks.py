@@ -13,7 +13,7 @@ from writer.core.errors import Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import LogMark, OffsetRange, TopicPartition
 from writer.offsets.log_continuity import EarlierEnd, history_of
-from writer.table.gap_records import history
+from writer.table.gap_records import read_history
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.operations import Adoption, Gap, LogCut, Rewind
 from writer.table.table import PipelineTable
@@ -95,7 +95,7 @@ def test_no_part_begins_in_the_ledger_where_an_adoption_took_its_mark(
 ) -> None:
     filled(table, stage)
     table.adopt(table.snapshot(), Adoption({"clicks": ["uuid-2"], "other": ["x"]}, {}))
-    _, segments = history(table, "events", table.rows_at)
+    _, segments = read_history(table, "events", table.rows_at)
     begins = [segment.begins for segment in segments if segment.begins]
     assert begins == [{P0: 0, P1: 0}]
 
@@ -119,7 +119,7 @@ def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_a
     assert (snapshot.mark(NEXT), snapshot.seen(NEXT)) == (None, None)
     assert (snapshot.mark(other), snapshot.seen(other)) == (FIRST, 7)
     assert snapshot.orphans() == [OffsetRange(P0, 120, 150)]
-    _, segments = history(table, "events", table.rows_at)
+    _, segments = read_history(table, "events", table.rows_at)
     found = [one for segment in segments for one in segment.cuts]
     assert [(one.part, one.start, one.end, one.successor, one.is_proven) for one in found] == [(P0, 120, 150, 2, True)]
 
@@ -130,7 +130,7 @@ def test_of_two_starts_that_meet_a_cut_one_enters_it(table: PipelineTable) -> No
     ids = {"clicks": ["uuid-1", "uuid-1"]}
     epochs = [table.begin({NEXT: 5}, ids, cuts=[cut]) for _ in range(2)]
     assert epochs[0] + 1 == epochs[1] == table.snapshot().epoch
-    _, segments = history(table, "events", table.rows_at)
+    _, segments = read_history(table, "events", table.rows_at)
     assert [one.start for segment in segments for one in segment.cuts] == [5]
 
 

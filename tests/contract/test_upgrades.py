@@ -202,7 +202,7 @@ def inside(driver: Driver) -> None:
         {"location": str(Path(driver.lake).parent), "dead_letters": driver.dead_letters},
     ):
         with pytest.raises(ConfigError, match="is inside the "):
-            locations.check("clicks", changed(driver, table=table))
+            locations.check_locations("clicks", changed(driver, table=table))
 
 
 def topic_added(driver: Driver) -> None:

@@ -29,7 +29,7 @@ from writer.privacy.path_policies import RecordPolicies, overlaid
 from writer.privacy.policy import Action, Policies
 from writer.privacy.protected_schema import Privacy
 from writer.specs.spec import Spec
-from writer.table.schema_evolution import grown
+from writer.table.schema_evolution import merge_columns
 
 KEY, SECOND = b"k" * 32, b"e" * 32
 TAGS = {"PII": Action("hash"), "CARD": Action("mask", 2), "NOTE": Action("encrypt"), "GONE": Action("drop")}
@@ -237,7 +237,7 @@ class Table:
 
     def grow(self) -> None:
         columns = pa.schema([*self.plan.columns, pa.field(COLUMN, pa.string())])
-        self.schema_text, _ = grown(self.schema_text, list(with_members(columns, self.plan.union_members)))
+        self.schema_text, _ = merge_columns(self.schema_text, list(with_members(columns, self.plan.union_members)))
         assert self.plan.privacy is not None
         self.recorded = overlaid(self.recorded, self.plan.privacy.news)
         self.plan = self.plan.after_recording(self.recorded)

@@ -24,7 +24,7 @@ from writer.schemas.schema_id_check import IdMeanings, meant
 from writer.schemas.subjects import full_name
 from writer.schemas.tracker import Admission, Schemas
 from writer.table.iceberg.metadata.schema import columns_of, mapping_of, schema_of
-from writer.table.schema_evolution import grown
+from writer.table.schema_evolution import merge_columns
 
 GOOD = 1
 WIDER = 2
@@ -103,7 +103,7 @@ def as_value(texts: Sequence[str]) -> Outcome:
     """Fill a Delta or a Parquet table, whose log has Delta's schema."""
     schemas = start(Source(around(texts) | numbered(texts, LATER)))
     before = DeltaSchema.from_arrow(pa.schema([pa.field("good", pa.int64())])).to_json()
-    after, _ = grown(before, list(schemas.columns()))
+    after, _ = merge_columns(before, list(schemas.columns()))
     assert len(DeltaSchema.from_json(after).fields) == len(schemas.columns())
     for schema_id, text in numbered(texts).items():
         if isinstance(schemas.plan.schemas[schema_id], WriterSchema):

@@ -27,7 +27,7 @@ from writer.kafka_reader.requests.epoch_ends import EpochEnd
 from writer.offsets import skip_to_latest, start_offsets
 from writer.offsets.log_check import LogCheck, LogWatch
 from writer.offsets.start_decision import LogRange, Refuse
-from writer.table.gap_records import history
+from writer.table.gap_records import read_history
 from writer.table.log.operations import Adoption, Batch, LogCut
 from writer.table.table import PipelineTable
 
@@ -185,7 +185,7 @@ def test_a_partition_that_is_cut_again_below_its_incarnation_takes_rows_of_the_o
     assert position.cuts == [LogCut(N0, 3, 600, 1_300, is_proven=False), LogCut(P0, 3, 600, 1_500, is_proven=False)]
     table.begin(position.fresh, position.incarnations, cuts=position.cuts)
     assert table.snapshot().orphans() == [OffsetRange(P0, 600, 1_500), OffsetRange(N0, 600, 1_300)]
-    _, segments = history(table, "events", table.rows_at)
+    _, segments = read_history(table, "events", table.rows_at)
     cuts = [(cut.part, cut.start, cut.end) for segment in segments for cut in segment.cuts]
     assert sorted(cuts) == [(P0, 600, 1_500), (P0, 1_200, 1_500), (N0, 600, 1_300)]
 

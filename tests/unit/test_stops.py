@@ -84,7 +84,7 @@ def too_many_failed_records(_: Any) -> HeadraceError:
 
 
 def id_with_another_schema(_: Any) -> HeadraceError:
-    return schema_ids.other(["clicks/ids/registry:8081/confluent/7"])
+    return schema_ids.schema_changed_error(["clicks/ids/registry:8081/confluent/7"])
 
 
 def rows_that_were_updated(_: Any) -> HeadraceError:

@@ -354,7 +354,9 @@ def test_two_processes_that_bring_the_same_file_leave_it_whole(tmp_path: Path) -
         tables._read_on(tables.main.snapshot(), ())
     (entry,) = second._waiting[place]
     first.apply_side_files()
-    held_files.bring(second.main.store, second.side(place), entry)  # it had looked before the other one was done
+    held_files.copy_to_table(
+        second.main.store, second.side(place), entry
+    )  # it had looked before the other one was done
     second.apply_side_files()
     assert (files(place), second.behind) == (1, {})
     assert not list(Path(place).rglob("*.tmp"))
@@ -401,9 +403,9 @@ def test_other_buckets_are_refused_also_while_the_table_is_away(tmp_path: Path) 
 
 def test_columns_that_two_processes_keep_are_all_kept(tmp_path: Path) -> None:
     log = Started(tmp_path, {"targets": {"a": str(tmp_path / "a")}}).tables.main.store
-    held_files.keep_columns(log, 1, pa.schema([("a", pa.int64()), ("b", pa.int64())]))
-    held_files.keep_columns(log, 1, pa.schema([("a", pa.string()), ("c", pa.int64())]))
-    found = held_files.kept_columns(log, 1)
+    held_files.save_columns(log, 1, pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+    held_files.save_columns(log, 1, pa.schema([("a", pa.string()), ("c", pa.int64())]))
+    found = held_files.saved_columns(log, 1)
     assert found is not None
     types = {field.name: str(field.type) for field in found}
     assert (types["a"], types["b"], types["c"]) == ("string", "int64", "int64")

@@ -14,7 +14,7 @@ from writer.batch.staging import table_file
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import Store
-from writer.table.row_removal import inside
+from writer.table.row_removal import mask_spans
 
 OFFSETS_AT_ONCE = 256 * 2**20  # bytes, one for each offset
 _ROWS_AT_ONCE = 500_000
@@ -149,7 +149,7 @@ def _pieces(file_set: FileSet, file: BucketFile) -> Iterator[tuple[TopicPartitio
                     continue
                 offsets = listed.column("_offset_list")[i].values.to_numpy(zero_copy_only=False)
                 if part in file_set.without:
-                    offsets = offsets[~inside(offsets, file_set.without[part])]
+                    offsets = offsets[~mask_spans(offsets, file_set.without[part])]
                 yield part, listed.column("outcome")[i].as_py() if file_set.dead_letters else None, offsets
 
 

@@ -9,11 +9,11 @@ from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition
 from writer.table import held_files
 from writer.table.factory import all_tables
-from writer.table.gap_records import history
+from writer.table.gap_records import read_history
 from writer.table.ledger.segment import LedgerSegment, Removal, since_adoption
 from writer.table.log.entries import CommittedEntry, parse_commit_info, parse_committed
 from writer.table.log.snapshot import TargetRecord
-from writer.table.row_removal import count
+from writer.table.row_removal import count_rows
 from writer.table.table import PipelineTable
 
 
@@ -75,7 +75,7 @@ def read(config: Config, pipeline: str) -> PipelineTables:
     dead_letters = _beside(tables.side(settings.dead_letters))
     targets = [_beside(tables.side(one.location)) for one in known if _is_there(tables.side(one.location), one)]
     raw = [_beside(tables.side(place)) for place in main.snapshot().raw_places]
-    snapshot, segments = history(main, pipeline, main.rows_at)
+    snapshot, segments = read_history(main, pipeline, main.rows_at)
     rows = TableHistory(main, settings.table.location, since_adoption(segments), main.bucket_files(snapshot))
     return PipelineTables(
         rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts(), targets, snapshot.target_places,
@@ -97,7 +97,7 @@ def _is_there(table: PipelineTable, target: TargetRecord) -> bool:
 def _beside(table: PipelineTable) -> TableHistory:
     if not table.exists():
         return TableHistory(table, table.location)
-    snapshot, segments = history(table, table.pipeline, table.rows_at)
+    snapshot, segments = read_history(table, table.pipeline, table.rows_at)
     return TableHistory(table, table.location, since_adoption(segments), table.bucket_files(snapshot), snapshot.applied)
 
 
@@ -148,11 +148,15 @@ def _pending(table: TableHistory, commits: Sequence[CommittedEntry], target: Tar
     files, held = list[BucketFile](), list[BucketFile]()
     for entry in [one.side(table.place, target) for one in commits]:
         for file in entry.files:
-            at = held_files.names(entry.held, file, hidden=table.table.hidden)[0] if entry.held else file.path
+            at = (
+                held_files.source_and_target(entry.held, file, hidden=table.table.hidden)[0]
+                if entry.held
+                else file.path
+            )
             (held if entry.held else files).append(BucketFile(at, file.bucket, file.rows, file.bytes))
     going = _spans([one for one in commits if one.facts["kind"] == "rewind"], table.place)
     replayed = _spans([one for one in commits if one.facts["kind"] != "rewind"], table.place)
-    rewound = sum(count(table.table.store, file, going) for file in table.files) if going else 0
+    rewound = sum(count_rows(table.table.store, file, going) for file in table.files) if going else 0
     withdrawn = rewound + sum(end - start for spans in replayed.values() for start, end in spans)
     without = {part: [*replayed.get(part, ()), *going.get(part, ())] for part in {**replayed, **going}}
     concerned = sum(table.place in one.side_files or table.place in one.withdrawn for one in commits)

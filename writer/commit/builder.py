@@ -233,7 +233,7 @@ def spec_facts(report: Report, version: int) -> dict[str, Any]:
 
 def _facts_of(report: Report) -> dict[str, Any]:
     late = {"late": report.late.to_json()} if report.late.buckets else {}
-    held = {"held": held_files.folder(report.number)} if report.is_held else {}
+    held = {"held": held_files.held_folder(report.number)} if report.is_held else {}
     return {"number": report.number, **sums(report.files), "time_unit": report.time_unit, **late, **held}
 
 

@@ -106,7 +106,7 @@ def open_target(
         known, unit = table.snapshot().columns(), _unit(settings, table)
     except (CommitFailed, OSError) as error:
         with reading(main.location):
-            kept = held_files.kept_columns(main.store, record.number)
+            kept = held_files.saved_columns(main.store, record.number)
         if kept is None and may_wait and not record.id:
             kept = columns
         if kept is None:

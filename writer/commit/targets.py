@@ -29,7 +29,7 @@ from writer.schemas.tracker import ASK_AGAIN, Schemas
 from writer.storage.nesting import Parts
 from writer.table import held_files
 from writer.table.factory import Tables, TargetState
-from writer.table.locations import forms
+from writer.table.locations import location_forms
 from writer.table.log.foreign_writes import CommitFailed, reading
 from writer.table.log.snapshot import TargetRecord
 from writer.table.schema_evolution import ColumnTypeMismatch
@@ -128,7 +128,7 @@ class Targets:
                 hidden=target.table.hidden, folder=target.table.folder,
                 closed_until=closed.get(target.number) if closes(target.settings, target.bucketer) else None,
                 number=target.number, may_refuse=name not in held, seen=of_pipeline.seen,
-                held=log.path(held_files.folder(target.number)) if name in held else "",
+                held=log.path(held_files.held_folder(target.number)) if name in held else "",
             )
             for name, target in self._targets.items()
         }  # fmt: skip
@@ -162,7 +162,7 @@ class Targets:
             columns = target.columns(self._record_columns(target))
             with reading(log.location):
                 if target.kept is None or not columns.equals(target.kept, check_metadata=True):
-                    held_files.keep_columns(log.store, target.number, columns)
+                    held_files.save_columns(log.store, target.number, columns)
                     target.kept = columns
             try:
                 is_grown = target.grown is not None and columns.equals(target.grown, check_metadata=True)
@@ -461,4 +461,4 @@ def _meeting(place: str, taken: Iterable[Parts]) -> str:
 
 def _forms(location: str) -> frozenset[Parts]:
     """Return a location as engines tell tables apart: with links resolved, too, and by small letters."""
-    return frozenset(tuple(part.casefold() for part in form) for form in forms(location))
+    return frozenset(tuple(part.casefold() for part in form) for form in location_forms(location))

@@ -183,7 +183,7 @@ def _begin(
     """
     config = config_of()
     name = r.progress.pipeline
-    locations.check(name, config)
+    locations.check_locations(name, config)
     queue.join(name, config.pipelines[name].scheduling)
     receivers.follow(config, r.progress)
     cluster = Cluster(config.kafka.address, config.kafka.request_timeout)

@@ -31,7 +31,7 @@ from writer.storage.locations import store_at
 from writer.storage.probe import probe
 from writer.table.factory import Tables
 from writer.table.gap_records import open_gap
-from writer.table.locations import known_targets
+from writer.table.locations import target_locations
 from writer.table.log.entries import entry_facts
 from writer.table.log.operations import Gap
 from writer.table.log.snapshot import PipelineSnapshot
@@ -44,7 +44,7 @@ def probe_places(name: str, config: Config) -> None:
 
     Tables of a route that were made before may be away: their rows wait at the log.
     """
-    known = known_targets(name, config)
+    known = target_locations(name, config)
     for place in [place for place in config.pipelines[name].locations if place not in known]:
         for at, has_log in written(place, config.catalog_place(name, place)):
             probe(store_at(at, config.s3.settings), exclusive=has_log)

@@ -18,7 +18,7 @@ from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition
 from writer.storage.base import Store
-from writer.table.row_removal import Offsets, among, at_offsets, spans_of
+from writer.table.row_removal import Offsets, mask_offsets, mask_partition_offsets, spans_of
 
 _ROWS_AT_ONCE = 1_000
 _PLACE = ("_topic", "_incarnation", "_partition")
@@ -55,7 +55,7 @@ class Selection:
             at = dead_letters.column("_offset")
             kept.append(pc.and_(pc.greater_equal(at, self.offsets[0]), pc.less(at, self.offsets[1])))
         if self.within is not None:
-            kept.append(pa.array(at_offsets(dead_letters, self.within)))
+            kept.append(pa.array(mask_offsets(dead_letters, self.within)))
         if self.without_late:
             kept.append(pc.invert(pc.fill_null(pc.starts_with(dead_letters.column("error"), LATE), False)))
         times = dead_letters.column("_kafka_time")
@@ -83,7 +83,7 @@ def read(
             for batch in source.iter_batches(_ROWS_AT_ONCE, there):
                 found = selection.of(_shaped(batch, columns or DEAD_LETTERS.names))
                 for part, spans in (without or {}).items():
-                    found = found.filter(pa.array(~among(found, part, spans)))
+                    found = found.filter(pa.array(~mask_partition_offsets(found, part, spans)))
                 if found.num_rows:
                     yield found
 

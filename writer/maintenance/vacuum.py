@@ -163,7 +163,7 @@ def _held(main: PipelineTable) -> set[str]:
         found |= {name for name in (file_lists.name(about),) if name is not None}
         for side in [one.side(place, targets.get(place)) for place in one.side_files] if one else ():
             for file in side.files if side.held else ():
-                found |= {held_files.names(side.held, file, hidden=hidden)[0] for hidden in (False, True)}
+                found |= {held_files.source_and_target(side.held, file, hidden=hidden)[0] for hidden in (False, True)}
     return found
 
 

@@ -299,7 +299,7 @@ def nesting(name: str, config: Config, *, offline: bool = False, no_catalog: str
         yield not_checked("locations", "--offline")
         return
     try:
-        inspection = locations.inspect(name, config)
+        inspection = locations.inspect_locations(name, config)
     except HeadraceError as error:
         yield failure("locations", error)
         return

@@ -41,7 +41,7 @@ class IdMeanings:
     def since(self, ids: Ids) -> dict[int, datetime]:
         """Return from when on ids have their meanings, where they had others before."""
         found, before = self.recorded(), self.prefix(ids)
-        names = {i: schema_ids.since_name(self.name(i, ids)) for i in schema_ids.recorded(found, before)}
+        names = {i: schema_ids.since_name(self.name(i, ids)) for i in schema_ids.recorded_meanings(found, before)}
         return {i: instant(found[name]) for i, name in names.items() if name in found}
 
     def name(self, schema_id: int, ids: Ids) -> str:
@@ -50,7 +50,7 @@ class IdMeanings:
 
     def prefix(self, ids: Ids) -> str:
         """Begin of the names of all ids of a kind."""
-        return schema_ids.prefix(self.pipeline, place(self.registry, ids), ids)
+        return schema_ids.id_prefix(self.pipeline, place(self.registry, ids), ids)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class _Checked:
         recorded, names = self.meanings.recorded(), {self.meanings.name(i, self.ids): i for i in texts}
         changed = [name for name, i in names.items() if name in recorded and recorded[name] != meant(texts[i])]
         if changed:
-            raise schema_ids.other(changed)
+            raise schema_ids.schema_changed_error(changed)
 
 
 def meant(text: str) -> int | None:

@@ -102,7 +102,7 @@ class Tables:
         """Remove files that waited at the log, once no process that starts now would copy them."""
         for table, entry in [one for one in self._brought if one[1].version <= settled]:
             with suppress(OSError):  # what stays is an orphan
-                held_files.remove(self.main.store, table, entry)
+                held_files.remove_held_files(self.main.store, table, entry)
         self._brought = [one for one in self._brought if one[1].version > settled]
 
     def _read_on(self, snapshot: PipelineSnapshot, despite: Collection[int]) -> None:
@@ -155,14 +155,14 @@ class Tables:
     def _apply_one(self, table: PipelineTable, entry: SideEntry) -> None:
         if not entry.held:
             if entry.of_target and (table.location in self.behind or table.location not in self._applied):
-                held_files.check_there(table, entry)  # the table may have been away when the files were written
+                held_files.check_files_exist(table, entry)  # the table may have been away when the files were written
             table.apply_side(entry)
             self._applied.add(table.location)
             return
         log = self.main.store
         with reading(table.location):
             if entry.version > table.snapshot().applied:
-                held_files.bring(log, table, entry)
+                held_files.copy_to_table(log, table, entry)
                 fault_points.point("after_bring")
         table.apply_side(entry)
         self._applied.add(table.location)

@@ -11,7 +11,8 @@ from writer.table.log.operations import Gap
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
-_ID_MIN = 4  # characters by which a gap record may be named
+# Characters by which a gap record may be named.
+_ID_MIN = 4
 
 
 class NoSuchGap(ConfigError):
@@ -20,16 +21,16 @@ class NoSuchGap(ConfigError):
 
 def gap_records(table: PipelineTable, pipeline: str) -> dict[str, GapRecord]:
     """Return the gap records of all gaps, oldest first. Raises CommitFailed, LedgerUnreadable, OSError."""
-    return standing(table, pipeline)[1]
+    return gap_records_in_snapshot(table, pipeline)[1]
 
 
-def standing(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
+def gap_records_in_snapshot(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
     """Return a snapshot, and the gap records as they are in it. Raises as `gap_records` does."""
-    snapshot, whole = history(table, pipeline)
-    return snapshot, together(one.gap_records for one in whole)
+    snapshot, ledger = read_history(table, pipeline)
+    return snapshot, together(segment.gap_records for segment in ledger)
 
 
-def history(
+def read_history(
     table: PipelineTable, pipeline: str, rows_at: Known = nothing_known
 ) -> tuple[PipelineSnapshot, list[LedgerSegment]]:
     """Return a snapshot, and the facts of ledger and log up to it, oldest first. Raises as `gap_records`.
@@ -37,48 +38,64 @@ def history(
     `rows_at`: is asked where an entry of another client does not say how many rows it took; it lists the table's files.
     """
     pages = LedgerStore(table.store, table.snapshot().state.metadata["id"], pipeline).pages()
-    snapshot = table.snapshot()  # at or after the newest page
-    after = pages[-1].last if pages else -1
-    entries = ((version, actions) for version, actions in table.entries(after) if version <= snapshot.version)
+    # It is at or after the newest page.
+    snapshot = table.snapshot()
+    last_version = pages[-1].last if pages else -1
+    entries = ((version, actions) for version, actions in table.entries(last_version) if version <= snapshot.version)
     return snapshot, [*pages, *segments(entries, pipeline, rows_at)]
 
 
-def named(found: dict[str, GapRecord], wanted: str) -> GapRecord:
+def find_gap_record(records: dict[str, GapRecord], id_prefix: str) -> GapRecord:
     """Return the gap record whose id begins with this text. Raises NoSuchGap."""
-    fit = [one for key, one in found.items() if key == wanted or (len(wanted) >= _ID_MIN and key.startswith(wanted))]
-    if len(fit) == 1:
-        return fit[0]
-    known = ", ".join(key[:8] for key in found) or "none"
-    what = "is the beginning of several gaps" if fit else "is no gap of this pipeline"
-    raise NoSuchGap(f"{wanted!r} {what}; there are: {known}. `headrace gaps list` shows them.")
+    is_long_enough = len(id_prefix) >= _ID_MIN
+    matches = [
+        record
+        for gap_id, record in records.items()
+        if gap_id == id_prefix or (is_long_enough and gap_id.startswith(id_prefix))
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    ids = ", ".join(gap_id[:8] for gap_id in records) or "none"
+    problem = "is the beginning of several gaps" if matches else "is no gap of this pipeline"
+    raise NoSuchGap(f"{id_prefix!r} {problem}; there are: {ids}. `headrace gaps list` shows them.")
 
 
 class OldestGap:
-    """Since when the oldest open gap of a table is open. Gap records are read only after one was opened, or ended."""
+    """When the oldest open gap of a table was opened. Gap records are read only after a gap was opened, or ended."""
 
     def __init__(self, table: PipelineTable, pipeline: str) -> None:
-        self._table, self._pipeline = table, pipeline
-        self._known: tuple[int, int] | None = None
-        self._opened: datetime | None = None
+        self._table = table
+        self._pipeline = pipeline
+        self._counts: tuple[int, int] | None = None
+        self._opened_at: datetime | None = None
 
-    def look(self, snapshot: PipelineSnapshot) -> datetime | None:
-        """Return when it was opened. Raises CommitFailed, LedgerUnreadable, OSError."""
+    def opened_at(self, snapshot: PipelineSnapshot) -> datetime | None:
+        """Return when it was opened; None where no gap is open. Raises CommitFailed, LedgerUnreadable, OSError."""
         sums = snapshot.gap_sums
-        found = sums["gaps"], sums["gaps_ended"]
-        if found != self._known:
-            some = found[0] > found[1]
-            self._opened = oldest(gap_records(self._table, self._pipeline).values()) if some else None
-            self._known = found
-        return self._opened
+        counts = (sums["gaps"], sums["gaps_ended"])
+        if counts != self._counts:
+            self._opened_at = None
+            if sums["gaps"] > sums["gaps_ended"]:
+                self._opened_at = oldest(gap_records(self._table, self._pipeline).values())
+            self._counts = counts
+        return self._opened_at
 
 
 def open_gap(table: PipelineTable, pipeline: str, snapshot: PipelineSnapshot, gap: Gap) -> int:
-    """Append the entry. Returns its version. Raises Fenced, CommitFailed."""
+    """Append the entry that records a gap. Returns its version. Raises Fenced, CommitFailed."""
     version = table.record_gap(snapshot, gap)
-    for r in gap.ranges:
+    for offset_range in gap.ranges:
         logging.warning(
-            "gap_recorded", pipeline=pipeline, version=version, id=gap.id, cause=gap.cause, topic=r.part.topic,
-            incarnation=r.part.incarnation, partition=r.part.partition, start=r.start, end=r.end,
-            offsets=r.end - r.start,
-        )  # fmt: skip
+            "gap_recorded",
+            pipeline=pipeline,
+            version=version,
+            id=gap.id,
+            cause=gap.cause,
+            topic=offset_range.part.topic,
+            incarnation=offset_range.part.incarnation,
+            partition=offset_range.part.partition,
+            start=offset_range.start,
+            end=offset_range.end,
+            offsets=offset_range.end - offset_range.start,
+        )
     return version

@@ -1,8 +1,9 @@
 """Checks the locations of a pipeline, or of its shadow, against other tables, before a start writes anything."""
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
@@ -36,93 +37,137 @@ MOVE = (
 
 
 @dataclass(frozen=True)
-class KnownTables:
-    """The tables around the locations of a pipeline."""
+class LocationInspection:
+    """Which locations of a pipeline lie inside tables around them, or around others.
+
+    `unseen`: folders above, that the storage does not let be listed.
+    """
 
     nestings: tuple[Nesting, ...]
-    unseen: tuple[str, ...]  # folders above, that the storage does not let be listed
+    unseen: tuple[str, ...]
 
 
-def inspect(name: str, config: Config) -> KnownTables:
+def inspect_locations(name: str, config: Config) -> LocationInspection:
     """Find which locations of a pipeline lie inside others, or around them. Raises CommitFailed."""
-    s3 = config.s3.settings
     with reading(config.pipelines[name].table.location):
-        known = known_targets(name, config)
-        own, others = list(_own(name, config, known)), list(_others(name, config))
-        named = {form for one in (*own, *others) if not one.disposable for form in one.forms}
-        apart = {form for place in known for form in forms(place)}  # they were looked at when they were made
-        # Runs lie below the folder of checkpoints.
-        mine = ((*form, name) if one.disposable else form for one in own for form in one.forms - apart)
-        above = {folder for form in mine for folder in around(form)} - named
-        tables, unseen = [], []
-        for folder in sorted(above):
-            location = location_of(folder)
-            try:
-                if is_table(store_at(location, s3)):
-                    tables.append(Location(f"the table that is there at {location}", frozenset({folder})))
-            except Unanswered:
-                raise
-            except StoreError:  # rights may begin below
-                unseen.append(location)
-    return KnownTables(tuple(nested([*own, *others, *tables])), tuple(unseen))
+        targets = target_locations(name, config)
+        own = list(_own_locations(name, config, targets))
+        others = list(_other_locations(name, config))
+        # Locations of targets were looked at when they were made.
+        target_forms = {form for location in targets for form in location_forms(location)}
+        folders = _folders_above(name, own, target_forms)
+        for location in (*own, *others):
+            if not location.disposable:
+                folders -= location.forms
+        tables, unseen = _find_tables(sorted(folders), config)
+    return LocationInspection(tuple(nested([*own, *others, *tables])), tuple(unseen))
 
 
-def check(name: str, config: Config) -> None:
+def _folders_above(name: str, own: Iterable[Location], target_forms: Collection[Parts]) -> set[Parts]:
+    """Return the folders that a pipeline's own locations would lie inside if they were tables."""
+    folders = set[Parts]()
+    for location in own:
+        for form in location.forms.difference(target_forms):
+            # Runs lie below the folder of checkpoints.
+            folders.update(around((*form, name) if location.disposable else form))
+    return folders
+
+
+def _find_tables(folders: Iterable[Parts], config: Config) -> tuple[list[Location], list[str]]:
+    """Return which folders are tables, and the locations that cannot be listed. Raises Unanswered."""
+    tables = []
+    unseen = []
+    for folder in folders:
+        location = location_of(folder)
+        try:
+            if is_table(store_at(location, config.s3.settings)):
+                tables.append(Location(f"the table that is there at {location}", frozenset({folder})))
+        except Unanswered:
+            raise
+        except StoreError:
+            # Rights may begin below.
+            unseen.append(location)
+    return tables, unseen
+
+
+def check_locations(name: str, config: Config) -> None:
     """Log what lies inside another and was there before. Raises ConfigError where it is new, CommitFailed."""
-    found = inspect(name, config)
-    if refused := next((one for one in found.nestings if one.refused), None):
-        raise ConfigError(f"{refused}. {FIX}")
-    for one in found.nestings:
-        logging.warning("location_inside_another", pipeline=name, location=one.inner.name, inside=one.outer.name)
+    inspection = inspect_locations(name, config)
+    for nesting in inspection.nestings:
+        if nesting.refused:
+            raise ConfigError(f"{nesting}. {FIX}")
+    for nesting in inspection.nestings:
+        logging.warning(
+            "location_inside_another", pipeline=name, location=nesting.inner.name, inside=nesting.outer.name
+        )
 
 
-def shadow_of(first: Config, other: Config, name: str, location: str) -> Config:
+def shadow_config(first: Config, other: Config, name: str, location: str) -> Config:
     """Return the configuration of a pipeline's shadow. `other`: what it is written by.
 
     Raises ConfigError where it would not be apart from what the first configuration has.
     """
     first.one_table(name)
     try:
-        place = checked(location)
+        shadow_location = checked(location)
     except ValueError as error:
         raise ConfigError(f"the location of the shadow: {error}") from error
-    if place == first.pipelines[name].table.location:
-        raise ConfigError(f"{place} is the table of pipeline {name!r} itself; give its shadow another location.")
+    if shadow_location == first.pipelines[name].table.location:
+        raise ConfigError(
+            f"{shadow_location} is the table of pipeline {name!r} itself; give its shadow another location."
+        )
     other.chosen([name])
-    in_catalog = None
+    catalog_name = None
     if other.pipelines[name].table.format == "iceberg":
-        if other.catalog and other.catalog.log_location:
-            raise ConfigError(
-                "catalog.log_location finds logs by the names of tables, which `headrace promote` changes: there is no "
-                "shadow of such a table yet."
-            )
-        if names := table_names(name, first):
-            in_catalog = names.full(names.find(place) or names.shadow)
-    made = other.at_shadow(name, place, in_catalog)
-    check_apart(first, made)
-    return made
+        catalog_name = _shadow_name(first, other, name, shadow_location)
+    shadow = other.at_shadow(name, shadow_location, catalog_name)
+    check_apart(first, shadow)
+    return shadow
+
+
+def _shadow_name(first: Config, other: Config, name: str, location: str) -> str | None:
+    """Return the name of a shadow in the catalog; None where the first table is in none. Raises ConfigError."""
+    if other.catalog and other.catalog.log_location:
+        raise ConfigError(
+            "catalog.log_location finds logs by the names of tables, which `headrace promote` changes: there is no "
+            "shadow of such a table yet."
+        )
+    names = table_names(name, first)
+    return names.full(names.find(location) or names.shadow) if names else None
 
 
 def check_apart(config: Config, shadow: Config) -> None:
-    """Raise ConfigError where a shadow would write at, in or around a place of any pipeline of the configuration."""
-    log = config.catalog.log_location if config.catalog else None
-    theirs = [("where logs of Iceberg tables lie", log)] if log else []
+    """Raise ConfigError where a shadow would write in or around a location of any pipeline of the configuration."""
+    occupied = list(_occupied_locations(config))
+    shadow_locations = [location for pipeline in shadow.pipelines.values() for location in pipeline.locations]
+    for location in (*shadow_locations, shadow.checkpoints):
+        for description, other in occupied:
+            if _overlap(location, other):
+                raise ConfigError(
+                    f"the shadow would write to {location}, and {other} is {description}: neither may be inside the "
+                    "other. Give the shadow another --location."
+                )
+
+
+def _occupied_locations(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield all locations of a configuration, each after what lies there."""
+    if config.catalog and config.catalog.log_location:
+        yield "where logs of Iceberg tables lie", config.catalog.log_location
     for name, settings in config.pipelines.items():
-        places = [
-            *_tables(settings),
+        locations = [
+            *_table_locations(settings),
             ("late table", settings.late_place),
             ("checkpoints", f"{config.checkpoints}/{name}"),
         ]
-        places += [("table of a target", place) for place in known_targets(name, config)]
-        theirs += [(f"the {what} of pipeline {name!r}", place) for what, place in places]
-    ours = [place for one in shadow.pipelines.values() for place in one.locations]
-    for place in (*ours, shadow.checkpoints):
-        for what, other in theirs:
-            if any(a[: len(b)] == b or b[: len(a)] == a for a in forms(place) for b in forms(other)):
-                raise ConfigError(
-                    f"the shadow would write to {place}, and {other} is {what}: neither may be inside the other. Give "
-                    "the shadow another --location."
-                )
+        locations += [("table of a target", location) for location in target_locations(name, config)]
+        for kind, location in locations:
+            yield f"the {kind} of pipeline {name!r}", location
+
+
+def _overlap(first: str, second: str) -> bool:
+    """Return whether one of two locations is the other one, or inside it."""
+    pairs = product(location_forms(first), location_forms(second))
+    return any(form[: len(other)] == other or other[: len(form)] == form for form, other in pairs)
 
 
 def is_table(store: Store) -> bool:
@@ -130,43 +175,51 @@ def is_table(store: Store) -> bool:
     return any(any(store.list(mark)) for mark in MARKS) or any(is_iceberg(name) for name in store.list(METADATA))
 
 
-def known_targets(name: str, config: Config) -> set[str]:
-    """Return the places of a route's tables that the pipeline's log knows: they may be away. Raises CommitFailed."""
+def target_locations(name: str, config: Config) -> set[str]:
+    """Return the locations of a route's tables that the pipeline's log knows: they may be away. Raises CommitFailed."""
     table = main_table(name, config)
     if config.pipelines[name].route is None or not table.exists():
         return set()
-    return {place for place, one in table.snapshot().target_places.items() if one.id}
+    return {location for location, record in table.snapshot().target_places.items() if record.id}
 
 
-def _own(name: str, config: Config, known: Collection[str]) -> Iterator[Location]:
-    for what, place in _tables(config.pipelines[name]):
-        new = place not in known and not side_table(name, config, place).exists()
-        yield _location(what, name, place, own=True, new=new)
+def _own_locations(name: str, config: Config, targets: Collection[str]) -> Iterator[Location]:
+    for kind, location in _table_locations(config.pipelines[name]):
+        is_new = location not in targets and not side_table(name, config, location).exists()
+        yield _describe_location(kind, name, location, own=True, new=is_new)
     runs = store_at(f"{config.checkpoints}/{name}", config.s3.settings).list()
-    new = all(found.startswith("_") for found in runs)  # those are a supervisor's, which comes before the driver
-    yield replace(_location("checkpoints", name, config.checkpoints, own=True, new=new), disposable=True)
+    # The others are a supervisor's, which comes before the driver.
+    is_new = all(run.startswith("_") for run in runs)
+    checkpoints = _describe_location("checkpoints", name, config.checkpoints, own=True, new=is_new)
+    yield replace(checkpoints, disposable=True)
 
 
-def _others(name: str, config: Config) -> Iterator[Location]:
+def _other_locations(name: str, config: Config) -> Iterator[Location]:
     for other, settings in config.pipelines.items():
-        yield from (_location(what, other, place) for what, place in _tables(settings) if other != name)
+        if other != name:
+            for kind, location in _table_locations(settings):
+                yield _describe_location(kind, other, location)
 
 
-def _tables(settings: Pipeline) -> Iterator[tuple[str, str]]:
+def _table_locations(settings: Pipeline) -> Iterator[tuple[str, str]]:
+    """Yield each table of a pipeline as its kind and its location."""
     yield "table", settings.table.location
     yield "dead-letter table", settings.dead_letters
     if settings.table.raw is not None:
         yield "raw table", settings.table.raw.location
     if settings.late_table is not None:
         yield "late table", settings.late_table
-    for name, location in (settings.route.fixed if settings.route else {}).items():
-        yield f"target {name!r}", location
+    if settings.route:
+        for name, location in settings.route.fixed.items():
+            yield f"target {name!r}", location
 
 
-def _location(what: str, pipeline: str, location: str, *, own: bool = False, new: bool = False) -> Location:
-    return Location(f"the {what} of pipeline {pipeline!r} at {location}", forms(location), own, new)
+def _describe_location(kind: str, pipeline: str, location: str, *, own: bool = False, new: bool = False) -> Location:
+    return Location(f"the {kind} of pipeline {pipeline!r} at {location}", location_forms(location), own, new)
 
 
-def forms(location: str) -> frozenset[Parts]:
+def location_forms(location: str) -> frozenset[Parts]:
     """Return a location in the forms by which it is compared: as it is written, and with links resolved."""
-    return frozenset({parts(location)} | (set() if on_s3(location) else {parts(os.path.realpath(location))}))
+    if on_s3(location):
+        return frozenset({parts(location)})
+    return frozenset({parts(location), parts(os.path.realpath(location))})

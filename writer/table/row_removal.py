@@ -20,180 +20,233 @@ from writer.table.log.entries import removed
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.log import Action
 
-_ROWS_AT_ONCE = 65_536
+_BATCH_ROWS = 65_536
 _PREFIX = "replay"
-PLACE = ["_topic", "_incarnation", "_partition", "_offset"]
+PARTITION_COLUMNS = ["_topic", "_incarnation", "_partition"]
+OFFSET_COLUMNS = [*PARTITION_COLUMNS, "_offset"]
 Offsets = Mapping[TopicPartition, Sequence[Span]]
+RowMask = Callable[[pa.RecordBatch], np.ndarray]
 
 
 @dataclass
 class RemovalResult:
-    """Files after a removal of rows: those to remove, those that replace them, the number of rows."""
+    """Files after a removal of rows: those to remove, those that replace them, the number of rows.
+
+    `columns`: of the table's buckets.
+    """
 
     removed: list[BucketFile] = field(default_factory=list)
-    rest: list[StagedFile] = field(default_factory=list)
+    rewritten: list[StagedFile] = field(default_factory=list)
     rows: int = 0
-    columns: Sequence[str] = ()  # of the table's buckets
+    columns: Sequence[str] = ()
 
     @property
-    def gone(self) -> list[Action]:
+    def remove_actions(self) -> list[Action]:
         """The actions that remove the files."""
         now = datetime.now(UTC)
         return [removed(file, self.columns, now) for file in self.removed]
 
 
 @contextmanager
-def without(
-    store: Store, files: Sequence[BucketFile], offsets: Offsets, *, columns: Sequence[str] = (),
-    hidden: bool = False, folder: str = "", prefix: str = _PREFIX,
-) -> Iterator[RemovalResult]:  # fmt: skip
-    """Stage what is left of the files that hold rows at these offsets. The rest is as `leaving` has it."""
-    counted, goes = partial(count, store, offsets=offsets), partial(at_offsets, offsets=offsets)
-    with leaving(
-        store, files, counted, goes, columns=columns, hidden=hidden, folder=folder, prefix=prefix
-    ) as found:  # fmt: skip
-        yield found
+def stage_without_offsets(
+    store: Store,
+    files: Sequence[BucketFile],
+    offsets: Offsets,
+    *,
+    columns: Sequence[str] = (),
+    hidden: bool = False,
+    folder: str = "",
+    prefix: str = _PREFIX,
+) -> Iterator[RemovalResult]:
+    """Stage what is left of the files that hold rows at these offsets. For the rest see `stage_without_rows`."""
+    with stage_without_rows(
+        store,
+        files,
+        partial(count_rows, store, offsets=offsets),
+        partial(mask_offsets, offsets=offsets),
+        columns=columns,
+        hidden=hidden,
+        folder=folder,
+        prefix=prefix,
+    ) as result:
+        yield result
 
 
 @contextmanager
-def leaving(
-    store: Store, files: Sequence[BucketFile], counted: Callable[[BucketFile], int],
-    goes: Callable[[pa.RecordBatch], np.ndarray], *, columns: Sequence[str] = (),
-    hidden: bool = False, folder: str = "", prefix: str = _PREFIX, rule: TimeRule | None = None,
-) -> Iterator[RemovalResult]:  # fmt: skip
-    """Stage what is left of files whose rows go: `counted` says how many of a file, `goes` which.
+def stage_without_rows(
+    store: Store,
+    files: Sequence[BucketFile],
+    count_removed: Callable[[BucketFile], int],
+    mask_removed: RowMask,
+    *,
+    columns: Sequence[str] = (),
+    hidden: bool = False,
+    folder: str = "",
+    prefix: str = _PREFIX,
+    rule: TimeRule | None = None,
+) -> Iterator[RemovalResult]:
+    """Stage what is left of files when rows are removed from them.
 
-    `rule`: of event times, where the log has none of a file. `columns`: of the table's buckets. If the block is left by
-    an exception, what was staged is removed, unless an entry may name it. `hidden`: stage where readers do not look.
+    `count_removed` returns how many rows of a file go, `mask_removed` which rows of a batch. `rule`: of event times,
+    where the log has none of a file. `columns`: of the table's buckets. `hidden`: stage where readers do not look.
     `folder`: of the table's files.
+
+    If the block raises, what was staged is removed, unless an entry may name it.
     """
-    found = RemovalResult(columns=columns)
-    to = Destination(store, tuple(columns), prefix, 0, hidden=hidden, below=folder)
+    result = RemovalResult(columns=columns)
+    destination = Destination(store, tuple(columns), prefix, 0, hidden=hidden, below=folder)
     try:
         for file in files:
-            if gone := counted(file):
-                found.removed.append(file)
-                found.rows += gone
-                if (left := left_of(to, file, gone, goes, rule)) is not None:
-                    found.rest.append(left)
-        yield found
+            removed_rows = count_removed(file)
+            if not removed_rows:
+                continue
+            result.removed.append(file)
+            result.rows += removed_rows
+            staged = write_remaining_rows(destination, file, removed_rows, mask_removed, rule)
+            if staged is not None:
+                result.rewritten.append(staged)
+        yield result
     except (OutcomeUnknown, CommitFailed):
-        raise  # an entry may name them by now, or may yet
-    except Exception:  # not where a person interrupts it: an entry may be there
-        to.remove()
+        # An entry may name the files by now, or may yet.
+        raise
+    except Exception:
+        # Not where a person interrupts it: an entry may be there.
+        destination.remove()
         raise
 
 
-def count(store: Store, file: BucketFile, offsets: Offsets) -> int:
+def count_rows(store: Store, file: BucketFile, offsets: Offsets) -> int:
     """Count the rows of a file at these offsets. Raises OSError."""
-    if not any(file.reaches(start, end) for spans in offsets.values() for start, end in spans):
+    if not any(file.reaches(*span) for spans in offsets.values() for span in spans):
         return 0
     with table_file.open_parquet(store, file.path) as source:
-        if not {*PLACE} <= {*source.names}:
-            return 0  # of a table that was taken over: its rows say no offset
-        return sum(int(at_offsets(batch, offsets).sum()) for batch in source.iter_batches(_ROWS_AT_ONCE, PLACE))
+        if not {*OFFSET_COLUMNS} <= {*source.names}:
+            # The file is of a table that was taken over: its rows have no offsets.
+            return 0
+        batches = source.iter_batches(_BATCH_ROWS, OFFSET_COLUMNS)
+        return sum(int(mask_offsets(batch, offsets).sum()) for batch in batches)
 
 
-def left_of(
-    to: Destination, file: BucketFile, gone: int, goes: Callable[[pa.RecordBatch], np.ndarray],
+def write_remaining_rows(
+    destination: Destination,
+    file: BucketFile,
+    removed_rows: int,
+    mask_removed: RowMask,
     rule: TimeRule | None = None,
-) -> StagedFile | None:  # fmt: skip
-    """Write the rows of a file that stay, in the order that they have; None when none does.
+) -> StagedFile | None:
+    """Write the rows of a file that stay, in the order that they have. Returns None when none does.
 
-    `goes` tells of each row whether it goes, `gone` how many do. Event times are those that the log has of the file,
-    else those of the rows by `rule`, without it the present.
+    `mask_removed` returns for each row whether it goes, `removed_rows` is how many do. Event times are those that the
+    log has of the file, else those of the rows by `rule`, without it the present.
     """
-    times, counted = _Times(rule, file), 0
-    with table_file.open_parquet(to.store, file.path) as source:
-        if gone == source.metadata.num_rows:
+    event_times = _EventTimes(rule, file)
+    masked_rows = 0
+    with table_file.open_parquet(destination.store, file.path) as source:
+        if removed_rows == source.metadata.num_rows:
             return None
-        written: OpenFile | None = None
-        alike = replace(to, unmeasured=unmeasured_columns(source.metadata))
+        output: OpenFile | None = None
+        file_destination = replace(destination, unmeasured=unmeasured_columns(source.metadata))
         try:
-            for batch in source.iter_batches(_ROWS_AT_ONCE):
-                out = goes(batch)
-                counted += int(out.sum())
-                left = pa.Table.from_batches([batch.filter(pa.array(~out))])
-                written = written or OpenFile(alike, file.bucket, left)
-                written.write(left)
-                times.take(left)
-            assert written is not None, "a file with rows has a batch"
-            written.close()
+            for batch in source.iter_batches(_BATCH_ROWS):
+                mask = mask_removed(batch)
+                masked_rows += int(mask.sum())
+                rows = pa.Table.from_batches([batch.filter(pa.array(~mask))])
+                output = output or OpenFile(file_destination, file.bucket, rows)
+                output.write(rows)
+                event_times.add(rows)
+            assert output is not None, "a file with rows has a batch"
+            output.close()
         except BaseException:
-            if written is not None:
-                written.discard()
+            if output is not None:
+                output.discard()
             raise
-    assert counted == gone, f"{file.path}: {counted} rows went, {gone} were counted"
-    return written.staged_file(*times.bounds())
+    assert masked_rows == removed_rows, f"{file.path}: {masked_rows} rows went, {removed_rows} were counted"
+    return output.staged_file(*event_times.bounds())
 
 
-class _Times:
+class _EventTimes:
     """First and last event time of a file: from the log, or from the rows if the log has none."""
 
     def __init__(self, rule: TimeRule | None, file: BucketFile) -> None:
         self._rule = rule
-        known = (file.event_time_min, file.event_time_max)
-        self._known = None if None in known else known
-        self._found: list[datetime] = []
+        self._logged: tuple[datetime, datetime] | None = None
+        if file.event_time_min is not None and file.event_time_max is not None:
+            self._logged = (file.event_time_min, file.event_time_max)
+        self._times: list[datetime] = []
 
-    def take(self, rows: pa.Table) -> None:
-        rule = self._rule if self._known is None and rows.num_rows else None
-        if rule is not None and rule.field.partition(".")[0] in rows.column_names:
-            topics = rows.column("_topic") if "_topic" in rows.column_names else pa.nulls(rows.num_rows, pa.string())
-            times, _ = times_of(rows, rule, topics)
-            self._found += [t for t in pc.min_max(times).as_py().values() if t is not None]
+    def add(self, rows: pa.Table) -> None:
+        rule = self._rule
+        if rule is None or self._logged is not None or not rows.num_rows:
+            return
+        if rule.field.partition(".")[0] not in rows.column_names:
+            return
+        topics = pa.nulls(rows.num_rows, pa.string())
+        if "_topic" in rows.column_names:
+            topics = rows.column("_topic")
+        times, _ = times_of(rows, rule, topics)
+        self._times += [time for time in pc.min_max(times).as_py().values() if time is not None]
 
     def bounds(self) -> tuple[datetime, datetime]:
-        if self._known is not None and self._known[0] is not None and self._known[1] is not None:
-            return self._known[0], self._known[1]
-        unknown = datetime.now(UTC) if self._rule is None else datetime.fromtimestamp(0, UTC)
-        return min(self._found, default=unknown), max(self._found, default=unknown)
+        if self._logged is not None:
+            return self._logged
+        default = datetime.now(UTC) if self._rule is None else datetime.fromtimestamp(0, UTC)
+        return min(self._times, default=default), max(self._times, default=default)
 
 
-def at_offsets(batch: pa.RecordBatch, offsets: Offsets) -> np.ndarray:
+def mask_offsets(batch: pa.RecordBatch, offsets: Offsets) -> np.ndarray:
     """Return for each row whether it is at one of these offsets."""
-    found = [among(batch, part, spans) for part, spans in offsets.items()]
-    return np.asarray(np.logical_or.reduce(found)) if found else np.zeros(batch.num_rows, bool)
+    masks = [mask_partition_offsets(batch, part, spans) for part, spans in offsets.items()]
+    if not masks:
+        return np.zeros(batch.num_rows, bool)
+    return np.asarray(np.logical_or.reduce(masks))
 
 
 def spans_of(offsets: np.ndarray) -> list[Span]:
-    """Cut offsets, in any order, where the next is not the one after."""
+    """Return the spans of offsets, in any order: a span ends where the next offset is missing.
+
+    Example: [7, 3, 4, 4, 8] → [(3, 5), (7, 9)].
+    """
     ordered = np.unique(offsets)
+    if not len(ordered):
+        return []
     cuts = np.flatnonzero(np.diff(ordered) != 1)
-    starts, ends = [0, *(cuts + 1)], [*(cuts + 1), len(ordered)]
-    return [(int(ordered[a]), int(ordered[b - 1]) + 1) for a, b in zip(starts, ends, strict=True) if a < b]
+    starts = ordered[np.concatenate(([0], cuts + 1))]
+    ends = ordered[np.concatenate((cuts, [len(ordered) - 1]))] + 1
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def places(rows: pa.Table) -> dict[TopicPartition, list[Span]]:
-    """Return the offsets of rows by partition. Rows that say none are left out: they came from another writer."""
-    known = pc.and_(*(pc.is_valid(rows.column(name)) for name in (PLACE[0], PLACE[3])))
-    grouped = rows.filter(known).group_by(PLACE[:3], use_threads=False).aggregate([("_offset", "list")])
-    found = {}
-    for i in range(grouped.num_rows):  # one turn a part
-        part = TopicPartition(*(grouped.column(name)[i].as_py() for name in PLACE[:3]))
-        found[part] = spans_of(grouped.column("_offset_list")[i].values.to_numpy(zero_copy_only=False))
-    return found
+def offsets_by_partition(rows: pa.Table) -> dict[TopicPartition, list[Span]]:
+    """Return the offsets of rows by partition. Rows that have none are left out: they came from another writer."""
+    has_offset = pc.and_(pc.is_valid(rows.column("_topic")), pc.is_valid(rows.column("_offset")))
+    by_partition = rows.filter(has_offset).group_by(PARTITION_COLUMNS, use_threads=False)
+    grouped = by_partition.aggregate([("_offset", "list")])
+    spans = {}
+    # One turn for each partition.
+    for i in range(grouped.num_rows):
+        part = TopicPartition(*(grouped.column(name)[i].as_py() for name in PARTITION_COLUMNS))
+        spans[part] = spans_of(grouped.column("_offset_list")[i].values.to_numpy(zero_copy_only=False))
+    return spans
 
 
-def together(each: Iterable[Offsets]) -> dict[TopicPartition, list[Span]]:
-    """Put offsets by partition together."""
-    found: dict[TopicPartition, list[Span]] = {}
-    for offsets in each:
+def merge_offsets(many: Iterable[Offsets]) -> dict[TopicPartition, list[Span]]:
+    """Join offsets by partition."""
+    merged: dict[TopicPartition, list[Span]] = {}
+    for offsets in many:
         for part, spans in offsets.items():
-            found[part] = joined([*found.get(part, ()), *spans])
-    return found
+            merged[part] = joined([*merged.get(part, ()), *spans])
+    return merged
 
 
-def inside(offsets: np.ndarray, among: Sequence[Span]) -> np.ndarray:
+def mask_spans(offsets: np.ndarray, spans: Sequence[Span]) -> np.ndarray:
     """Return for each offset whether it lies in one of the spans."""
-    starts, ends = (np.array(bounds, np.int64) for bounds in zip(*joined(among), strict=True))
-    at = np.searchsorted(starts, offsets, side="right") - 1
-    return np.asarray((at >= 0) & (offsets < ends[at]))
+    starts, ends = (np.array(bounds, np.int64) for bounds in zip(*joined(spans), strict=True))
+    indices = np.searchsorted(starts, offsets, side="right") - 1
+    return np.asarray((indices >= 0) & (offsets < ends[indices]))
 
 
-def among(dead_letters: pa.RecordBatch, part: TopicPartition, spans: Sequence[Span]) -> np.ndarray:
-    """Return, for each dead letter, whether its offset is one of these."""
-    place = zip(PLACE[:3], (part.topic, part.incarnation, part.partition), strict=True)
-    here = [pc.equal(dead_letters.column(name), value).to_numpy(zero_copy_only=False) for name, value in place]
-    inner = inside(dead_letters.column("_offset").to_numpy(zero_copy_only=False), spans)
-    return np.asarray(np.logical_and.reduce([*here, inner]))
+def mask_partition_offsets(batch: pa.RecordBatch, part: TopicPartition, spans: Sequence[Span]) -> np.ndarray:
+    """Return for each row whether it is of this partition, at one of these offsets."""
+    values = zip(PARTITION_COLUMNS, (part.topic, part.incarnation, part.partition), strict=True)
+    masks = [pc.equal(batch.column(name), value).to_numpy(zero_copy_only=False) for name, value in values]
+    masks.append(mask_spans(batch.column("_offset").to_numpy(zero_copy_only=False), spans))
+    return np.asarray(np.logical_and.reduce(masks))

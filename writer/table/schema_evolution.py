@@ -16,7 +16,8 @@ from writer.avro.union_members import KEY, UnionMemberConflict, join_members, re
 
 _WIDER = {("integer", "long"), ("integer", "double"), ("float", "double")}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
-Type = Any  # of a Delta schema: str | dict
+# Of a Delta schema: str | dict.
+Type = Any
 
 
 class ColumnTypeMismatch(Exception):
@@ -26,77 +27,90 @@ class ColumnTypeMismatch(Exception):
     """
 
 
-def grown(schema_string: str, columns: Sequence[pa.Field]) -> tuple[str, dict[str, str]]:
-    """Return the table's schema with these columns in it, and what changed: place → how. Raises ColumnTypeMismatch.
+def merge_columns(schema_string: str, columns: Sequence[pa.Field]) -> tuple[str, dict[str, str]]:
+    """Return the table's schema with these columns in it, and what changed: path → how. Raises ColumnTypeMismatch.
 
-    What is there keeps its name, order, comments and constraints; names are compared without case, as Delta does. What
-    columns say of the members of unions is joined.
+    A column of the table keeps its name, order, comments and constraints. Names are compared without case, as Delta
+    does. What columns say of the members of unions is joined.
     """
-    have = json.loads(schema_string)
-    want = json.loads(Schema.from_arrow(pa.schema([column.with_nullable(True) for column in columns])).to_json())
+    schema = json.loads(schema_string)
+    nullable = pa.schema([column.with_nullable(True) for column in columns])
+    wanted = json.loads(Schema.from_arrow(nullable).to_json())
     changes: dict[str, str] = {}
-    merged = _struct(have, want, "", changes)
+    merged = _merge_structs(schema, wanted, "", changes)
     return json.dumps(merged, separators=(",", ":"), ensure_ascii=False), changes
 
 
-def _merged(have: Type, want: Type, at: str, changes: dict[str, str]) -> Type:
-    if have == want:
-        return have
-    if isinstance(have, dict) and isinstance(want, dict) and have["type"] == want["type"]:
-        match have["type"]:
+def _merge_types(current: Type, wanted: Type, path: str, changes: dict[str, str]) -> Type:
+    if current == wanted:
+        return current
+    if isinstance(current, dict) and isinstance(wanted, dict) and current["type"] == wanted["type"]:
+        match current["type"]:
             case "struct":
-                return _struct(have, want, at, changes)
+                return _merge_structs(current, wanted, path, changes)
             case "array":
-                item = _merged(have["elementType"], want["elementType"], f"{at}.element", changes)
-                return {**have, "elementType": item}
-            case "map" if have["keyType"] == want["keyType"]:
-                return {**have, "valueType": _merged(have["valueType"], want["valueType"], f"{at}.value", changes)}
-    if isinstance(have, str) and isinstance(want, str) and _widens(have, want):
-        changes[at] = f"{have} → {want}"
-        return want
-    raise ColumnTypeMismatch(f"column {at} is {_named(have)} by now, and not {_named(want)}")
+                element = _merge_types(current["elementType"], wanted["elementType"], f"{path}.element", changes)
+                return {**current, "elementType": element}
+            case "map" if current["keyType"] == wanted["keyType"]:
+                value = _merge_types(current["valueType"], wanted["valueType"], f"{path}.value", changes)
+                return {**current, "valueType": value}
+    if isinstance(current, str) and isinstance(wanted, str) and _is_wider(wanted, current):
+        changes[path] = f"{current} → {wanted}"
+        return wanted
+    raise ColumnTypeMismatch(f"column {path} is {_type_name(current)} by now, and not {_type_name(wanted)}")
 
 
-def _struct(have: Type, want: Type, at: str, changes: dict[str, str]) -> Type:
-    wanted: Mapping[str, Any] = {part["name"].lower(): part for part in want["fields"]}
-    parts = []
-    for part in have["fields"]:
-        other = wanted.get(part["name"].lower())
-        place = f"{at}.{part['name']}".lstrip(".")
-        if other is None:
-            parts.append(part)
+def _merge_structs(current: Type, wanted: Type, path: str, changes: dict[str, str]) -> Type:
+    wanted_fields: Mapping[str, Any] = {field["name"].lower(): field for field in wanted["fields"]}
+    fields = []
+    for field in current["fields"]:
+        wanted_field = wanted_fields.get(field["name"].lower())
+        if wanted_field is None:
+            fields.append(field)
             continue
-        kind = _merged(part["type"], other["type"], place, changes)
-        parts.append({**_with_members(part, other, place, changes), "type": kind})
-    known = {part["name"].lower() for part in have["fields"]}
-    for name, part in wanted.items():
-        if name not in known:
-            parts.append(part)
-            changes[f"{at}.{part['name']}".lstrip(".")] = f"new, {_named(part['type'])}"
-    return {**have, "fields": parts}
+        field_path = _join(path, field["name"])
+        merged_type = _merge_types(field["type"], wanted_field["type"], field_path, changes)
+        merged_field = _merge_union_members(field, wanted_field, field_path, changes)
+        fields.append({**merged_field, "type": merged_type})
+    names = {field["name"].lower() for field in current["fields"]}
+    for name, field in wanted_fields.items():
+        if name not in names:
+            fields.append(field)
+            changes[_join(path, field["name"])] = f"new, {_type_name(field['type'])}"
+    return {**current, "fields": fields}
 
 
-def _with_members(part: dict[str, Any], other: dict[str, Any], place: str, changes: dict[str, str]) -> dict[str, Any]:
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}".lstrip(".")
+
+
+def _merge_union_members(
+    field: dict[str, Any], wanted: dict[str, Any], path: str, changes: dict[str, str]
+) -> dict[str, Any]:
     """Return a column with what another says of the members of unions."""
-    metadata = part.get("metadata") or {}
-    have = metadata.get(KEY, "")
+    metadata = field.get("metadata") or {}
+    current_text = metadata.get(KEY, "")
     try:
-        members = join_members(read_members(have), read_members(other["metadata"].get(KEY, "")))
+        members = join_members(read_members(current_text), read_members(wanted["metadata"].get(KEY, "")))
     except UnionMemberConflict as error:
         raise ColumnTypeMismatch(str(error)) from error
-    if (text := write_members(members)) == have:
-        return part
-    changes[place] = "members of unions"
-    return {**part, "metadata": {**metadata, KEY: text}}
+    text = write_members(members)
+    if text == current_text:
+        return field
+    changes[path] = "members of unions"
+    return {**field, "metadata": {**metadata, KEY: text}}
 
 
-def _widens(have: str, want: str) -> bool:
-    old, new = _DECIMAL.fullmatch(have), _DECIMAL.fullmatch(want)
-    if old and new:
-        more, finer = int(new[1]) - int(old[1]), int(new[2]) - int(old[2])
-        return more >= finer >= 0
-    return (have, want) in _WIDER
+def _is_wider(wanted: str, current: str) -> bool:
+    """Return whether every value of the current type is one of the wanted type, and engines read it so."""
+    current_decimal = _DECIMAL.fullmatch(current)
+    wanted_decimal = _DECIMAL.fullmatch(wanted)
+    if current_decimal is None or wanted_decimal is None:
+        return (current, wanted) in _WIDER
+    more_digits = int(wanted_decimal[1]) - int(current_decimal[1])
+    more_scale = int(wanted_decimal[2]) - int(current_decimal[2])
+    return more_digits >= more_scale >= 0
 
 
-def _named(kind: Type) -> str:
-    return kind if isinstance(kind, str) else str(kind["type"])
+def _type_name(type_: Type) -> str:
+    return type_ if isinstance(type_, str) else str(type_["type"])

@@ -1,6 +1,6 @@
 """What schema ids mean, stored in the table's log: a fingerprint for each id that decoded rows.
 
-It stands as a `txn`, so it survives the log's checkpoints and clean-up and costs an entry only where an id is new:
+It is a `txn`, so it survives the log's checkpoints and clean-up and costs an entry only where an id is new:
 `<pipeline>/schema/<registry>/<kind of id>/<id>` → the schema's fingerprint, and `…/<id>/since` → the instant from which
 on the id means it, in microseconds since 1970, where another meaning was accepted. A headrace that does not know
 them passes over both.
@@ -17,58 +17,66 @@ from writer.table.log.appender import Appender
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.snapshot import PipelineSnapshot
 
-Transactions = Mapping[str, int]  # name of a `txn` → its value
-_NAMED_MAX = 10  # ids in a message
+# Name of a `txn` → its value.
+Transactions = Mapping[str, int]
+# Ids in a message.
+_NAMED_MAX = 10
 
 
-def prefix(pipeline: str, registry: str, ids: Ids) -> str:
-    """Begin of the names of all ids of one kind at one registry."""
+def id_prefix(pipeline: str, registry: str, ids: Ids) -> str:
+    """Return how the names of all ids of one kind at one registry begin."""
     return f"{pipeline}/schema/{quote(registry, safe='')}/{ids}/"
 
 
 def since_name(name: str) -> str:
-    """Name of the `txn` that holds the time from which an id has its meaning."""
+    """Return the name of the `txn` that holds the time from which an id has its meaning."""
     return f"{name}/since"
 
 
-def recorded(transactions: Transactions, before: str) -> dict[int, int]:
+def recorded_meanings(transactions: Transactions, prefix: str) -> dict[int, int]:
     """Return the meanings of all ids with this prefix: id → fingerprint."""
-    mine = ((name.removeprefix(before), value) for name, value in transactions.items() if name.startswith(before))
-    return {_id(rest): value for rest, value in mine if "/" not in rest}
+    meanings = {}
+    for name, fingerprint in transactions.items():
+        id_text = name.removeprefix(prefix)
+        if name.startswith(prefix) and "/" not in id_text:
+            meanings[_parse_id(id_text)] = fingerprint
+    return meanings
 
 
-def unrecorded(transactions: Transactions, meanings: Mapping[str, int]) -> dict[str, int]:
+def new_meanings(transactions: Transactions, meanings: Mapping[str, int]) -> dict[str, int]:
     """Return the meanings that the log does not have yet, for an entry.
 
     Raises SchemaChanged where it has others: the rows were read by other schemas than their ids mean.
     """
-    changed = [name for name, found in meanings.items() if transactions.get(name, found) != found]
+    changed = [name for name, meaning in meanings.items() if transactions.get(name, meaning) != meaning]
     if changed:
-        raise other(changed)
-    return {name: found for name, found in meanings.items() if name not in transactions}
+        raise schema_changed_error(changed)
+    return {name: meaning for name, meaning in meanings.items() if name not in transactions}
 
 
-def accept(end: Appender, snapshot: PipelineSnapshot, values: Mapping[str, int], facts: Mapping[str, Any]) -> int:
+def accept_schema_ids(
+    appender: Appender, snapshot: PipelineSnapshot, values: Mapping[str, int], facts: Mapping[str, Any]
+) -> int:
     """Let schema ids mean others than they did, by the values of their `txn`. It needs no epoch.
 
-    Raises CommitFailed when the pipeline was started since the snapshot.
+    Returns the version of the entry. Raises CommitFailed when the pipeline was started since the snapshot.
     """
 
     def check(newest: PipelineSnapshot) -> None:
         if newest.epoch != snapshot.epoch:
             raise CommitFailed(
-                f"pipeline {end.pipeline!r} was started meanwhile; nothing was accepted. Stop it, then look again."
+                f"pipeline {appender.pipeline!r} was started meanwhile; nothing was accepted. Stop it, then look again."
             )
 
-    about = {"kind": "schema", "id": uuid4().hex, **facts}
-    return end.append(snapshot, [], values, about, check)
+    entry_facts = {"kind": "schema", "id": uuid4().hex, **facts}
+    return appender.append(snapshot, [], values, entry_facts, check)
 
 
-def other(names: Iterable[str]) -> SchemaChanged:
-    """Say that these ids, by the names of their `txn`, mean other schemas than the log has of them."""
-    listed = sorted(names)
-    pipeline, _, registry, _, _ = listed[0].split("/")
-    ids = [show_id(_id(name.rpartition("/")[2])) for name in listed]
+def schema_changed_error(names: Iterable[str]) -> SchemaChanged:
+    """Return the error that ids, by the names of their `txn`, mean other schemas than the log has of them."""
+    sorted_names = sorted(names)
+    pipeline, _, registry, _, _ = sorted_names[0].split("/")
+    ids = [show_id(_parse_id(name.rpartition("/")[2])) for name in sorted_names]
     more = f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else ""
     return SchemaChanged(
         f"schema id {', '.join(ids[:_NAMED_MAX])}{more} at {unquote(registry)} is another schema than the one by which "
@@ -78,5 +86,5 @@ def other(names: Iterable[str]) -> SchemaChanged:
     )
 
 
-def _id(text: str) -> int:
+def _parse_id(text: str) -> int:
     return UUID(text).int if "-" in text else int(text)

@@ -28,8 +28,8 @@ from writer.table.log.entries import Entry, SideEntry, parse_entry, redescribed
 from writer.table.log.foreign_writes import CommitFailed, one_line, reading
 from writer.table.log.snapshot import PipelineSnapshot, closed_values
 from writer.table.log.table_format import Format
-from writer.table.row_removal import Offsets, RemovalResult, without
-from writer.table.schema_evolution import ColumnTypeMismatch, grown
+from writer.table.row_removal import Offsets, RemovalResult, stage_without_offsets
+from writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
 
 if TYPE_CHECKING:
     from pyarrow import dataset  # imports pandas, half a second
@@ -164,7 +164,7 @@ class PipelineTable(Appender):
     set_privacy, set_hash_key = settings_commits.set_privacy, settings_commits.set_hash_key
     protect_paths, release_paths = settings_commits.protect_paths, settings_commits.release_paths
     supersede, revive = control_commits.supersede, control_commits.revive
-    accept, accept_schema_ids = control_commits.accept, schema_ids.accept
+    accept, accept_schema_ids = control_commits.accept, schema_ids.accept_schema_ids
 
     def grow(self, columns: Sequence[pa.Field], epoch: int | None = None) -> None:
         """Add the columns that the table lacks, and widen those that are narrower. Nothing else changes.
@@ -179,7 +179,7 @@ class PipelineTable(Appender):
                 self.check_owner(snapshot, epoch)
             known = snapshot.state.metadata
             try:
-                schema, changes = grown(known["schemaString"], columns)
+                schema, changes = merge_columns(known["schemaString"], columns)
             except ColumnTypeMismatch as error:
                 raise CommitFailed(
                     f"the table at {self.location}: {error}. Start again: the next start looks."
@@ -202,20 +202,24 @@ class PipelineTable(Appender):
                 )
             if snapshot.applied < entry.version:
                 about: dict[str, Any] = {"kind": "side", "main_version": entry.version, **entry.facts}
-                with self.without(snapshot, entry.withdrawn) as left:
+                with self.stage_without_offsets(snapshot, entry.withdrawn) as left:
                     if entry.why and left.rows:
                         about["taken"] = {"why": entry.why, "rows": left.rows}
                     values = {f"{self.pipeline}/main": entry.version}
                     if entry.moves_closes:
                         values |= closed_values(snapshot, entry.closed_until)
-                    self.write(snapshot, [*entry.files, *left.rest], values, about, None, Swap(left.gone))
+                    self.write(
+                        snapshot, [*entry.files, *left.rewritten], values, about, None, Swap(left.remove_actions)
+                    )
                 at += 1
             self._format.publish((table, at))
 
         self.retried(apply)
 
     @contextmanager
-    def without(self, snapshot: PipelineSnapshot, offsets: Offsets, prefix: str = "replay") -> Iterator[RemovalResult]:
+    def stage_without_offsets(
+        self, snapshot: PipelineSnapshot, offsets: Offsets, prefix: str = "replay"
+    ) -> Iterator[RemovalResult]:
         """Stage what is left of the files that hold rows at these offsets. Raises LostRace, OSError."""
         if not offsets:
             yield RemovalResult()
@@ -223,7 +227,7 @@ class PipelineTable(Appender):
         self._format.publish(snapshot.state.place)  # what is left of a file is read in its place
         try:
             columns = snapshot.state.metadata["partitionColumns"]
-            with without(
+            with stage_without_offsets(
                 self.store,
                 self.bucket_files(snapshot),
                 offsets,

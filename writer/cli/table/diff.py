@@ -17,7 +17,7 @@ from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipe
 from writer.output.tables import Column, TextTable, cell, console, emit_whole, numbers, plain, sentence
 from writer.privacy.record_sealing import RecordScreen
 from writer.table.factory import existing_table
-from writer.table.locations import shadow_of
+from writer.table.locations import shadow_config
 from writer.table.log.foreign_writes import reading
 
 _VALUE = 40  # columns of a terminal for a value
@@ -123,7 +123,7 @@ def diff(
     others = settings if other is None else load_pipeline(other, other_pipeline or name)[0]
     second = others.one(other_pipeline or name)
     if shadow is not None:
-        others = shadow_of(settings, others, second, shadow)
+        others = shadow_config(settings, others, second, shadow)
     if others is settings and second == name:
         raise ConfigError("both are the same table; name another one, by --with, --other-pipeline or --shadow")
     places = [settings.one_table(name).table.location, others.one_table(second).table.location]

@@ -22,7 +22,7 @@ from writer.core.text import plural
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
 from writer.output.tables import Column, TextTable, console, emit_whole, numbers, sentence
 from writer.table.factory import existing_table, main_table
-from writer.table.locations import shadow_of
+from writer.table.locations import shadow_config
 
 StartOffsets = Mapping[str, Mapping[int, int]]  # by topic and partition
 OtherFile = Annotated[
@@ -62,7 +62,7 @@ def shadow_writer(first: Config, other: Config, name: str, location: str, offset
 
     What the first table's log has as protected, it protects from its first record on. Raises ConfigError, CommitFailed.
     """
-    made = shadow_of(first, other, name, location).beginning(name, offsets)
+    made = shadow_config(first, other, name, location).beginning(name, offsets)
     return made.after_protecting(name, existing_table(name, first).snapshot().protected_paths)
 
 

@@ -56,7 +56,11 @@ def run_accept(
     meanings = IdMeanings(name, config.registry, lambda: transactions)
     kinds = _kinds(config.pipelines[name], recent)
     where = ", ".join(dict.fromkeys(place(config.registry, ids) for ids in kinds))
-    known = {(ids, i): at for ids in kinds for i, at in schema_ids.recorded(transactions, meanings.prefix(ids)).items()}
+    known = {
+        (ids, i): at
+        for ids in kinds
+        for i, at in schema_ids.recorded_meanings(transactions, meanings.prefix(ids)).items()
+    }
     looks = {at: look(source, *at, known[at]) for at in _chosen(wanted, list(known), where)}
     # Accepted before; now from another instant on.
     moved = {(ids, i) for ids in kinds for i in meanings.since(ids)} if wanted and since else set()

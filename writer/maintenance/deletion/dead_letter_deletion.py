@@ -21,7 +21,7 @@ from writer.maintenance.local_pipeline import LocalPipeline
 from writer.table.factory import Tables
 from writer.table.log.foreign_writes import FilesGone, Overtaken
 from writer.table.log.operations import Replay, Rewrite, Takeover
-from writer.table.row_removal import Offsets, without
+from writer.table.row_removal import Offsets, stage_without_offsets
 from writer.table.table import PipelineTable
 
 _TRIES = 5
@@ -73,9 +73,9 @@ def delete(
         first(found.places)
         try:
             files, places = side.bucket_files(snapshot), found.places
-            with without(side.store, files, places, hidden=side.hidden, folder=side.folder) as left:
+            with stage_without_offsets(side.store, files, places, hidden=side.hidden, folder=side.folder) as left:
                 facts = {"at": now.isoformat(), "request": request, "fields": keys.fields, "keys": keys.count}
-                swap = Rewrite(uuid4().hex, left.removed, left.rest, Takeover(WHY, found.meant), facts)
+                swap = Rewrite(uuid4().hex, left.removed, left.rewritten, Takeover(WHY, found.meant), facts)
                 found.version = side.rewrite(snapshot, swap)
         except (FilesGone, FileNotFoundError):  # a replay rewrote dead letters meanwhile
             if tries == _TRIES - 1:

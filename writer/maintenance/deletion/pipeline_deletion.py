@@ -21,7 +21,7 @@ from writer.privacy.policy import Action, PrivacyError
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import CommitFailed, one_line
-from writer.table.row_removal import together
+from writer.table.row_removal import merge_offsets
 from writer.table.table import PipelineTable
 
 
@@ -143,7 +143,7 @@ def _count_raw_records(
     offsets = [deletion.places(report.scan) for deletion, report in zip(deletions, reports, strict=True)]
     if dead_letters:
         offsets.append(dead_letters.places)
-    return raw.look(together(offsets))
+    return raw.look(merge_offsets(offsets))
 
 
 def _protect_keys(config: Config, request: DeletionRequest, main: PipelineTable, source: SchemaSource) -> Keys:

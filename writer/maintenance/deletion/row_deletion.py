@@ -25,7 +25,14 @@ from writer.table.log.appender import LostRace
 from writer.table.log.foreign_writes import CommitFailed, FilesGone
 from writer.table.log.operations import Rewrite, Takeover
 from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import PLACE, Offsets, count, left_of, places, together
+from writer.table.row_removal import (
+    OFFSET_COLUMNS,
+    Offsets,
+    count_rows,
+    merge_offsets,
+    offsets_by_partition,
+    write_remaining_rows,
+)
 from writer.table.table import PipelineTable
 
 WHY = "delete"
@@ -71,7 +78,7 @@ class RawDeletion:
     def look(self, offsets: Offsets) -> int:
         """Count the raw records at these offsets. Raises CommitFailed, OSError."""
         files = ((table.store, file) for table in self._raw for file in table.bucket_files(table.snapshot()))
-        return sum(count(store, file, offsets) for store, file in files)
+        return sum(count_rows(store, file, offsets) for store, file in files)
 
     def remove(self, offsets: Offsets) -> None:
         """Remove them. The rows at these offsets are still there: if it is interrupted, they are found again."""
@@ -84,10 +91,10 @@ class RawDeletion:
         for tries in range(_TRIES):
             snapshot = table.snapshot()
             try:
-                with table.without(snapshot, offsets, _PREFIX) as left:
+                with table.stage_without_offsets(snapshot, offsets, _PREFIX) as left:
                     if left.rows:
                         taken = Takeover(WHY, left.rows)
-                        swap = Rewrite(uuid4().hex, left.removed, left.rest, taken, self._facts)
+                        swap = Rewrite(uuid4().hex, left.removed, left.rewritten, taken, self._facts)
                         self.versions.append(table.rewrite(snapshot, swap))
                         self.records += left.rows
             except (FilesGone, FileNotFoundError, LostRace):  # another process rewrote files meanwhile
@@ -159,13 +166,13 @@ class RowDeletion:
 
     def places(self, looked: DeletionScan) -> Offsets:
         """Return the offsets of the rows that were found. Raises OSError."""
-        return together(places(rows) for hit in looked.hits for rows in self._rows(hit.file))
+        return merge_offsets(offsets_by_partition(rows) for hit in looked.hits for rows in self._rows(hit.file))
 
     def _rows(self, file: BucketFile) -> Iterator[pa.Table]:
         """Yield the rows of a file that are meant, if they say their offsets."""
         with table_file.open_parquet(self._table.store, file.path) as source:
-            if {*PLACE} <= {*source.names}:
-                names = [name for name in source.names if name in (*PLACE, *self._keys.columns)]
+            if {*OFFSET_COLUMNS} <= {*source.names}:
+                names = [name for name in source.names if name in (*OFFSET_COLUMNS, *self._keys.columns)]
                 for batch in source.iter_batches(_ROWS_AT_ONCE, names, self._finder.groups(source.metadata)):
                     yield pa.Table.from_batches([batch.filter(pa.array(self._finder.among(batch)))])
 
@@ -214,4 +221,4 @@ class RowDeletion:
 
     def _rest(self, to: Destination, hit: MatchingFile) -> StagedFile | None:
         """Write the rows of a file that stay; None when none does."""
-        return left_of(to, hit.file, hit.rows, self._finder.among, self._rule)
+        return write_remaining_rows(to, hit.file, hit.rows, self._finder.among, self._rule)

@@ -17,7 +17,7 @@ from writer.engines.registration import promotion_statements
 from writer.engines.table_description import describe_table
 from writer.privacy.path_policies import RecordPolicies, difference, overlaid
 from writer.table.factory import existing_table, main_table, table_names
-from writer.table.locations import shadow_of
+from writer.table.locations import shadow_config
 from writer.table.log.foreign_writes import reading
 from writer.table.log.snapshot import PipelineSnapshot
 
@@ -45,7 +45,7 @@ class Promotion:
         """Find both tables, by whatever names a catalog knows them. Raises ConfigError, HeadraceError."""
         self.pipeline = request.pipeline
         self.first = request.first
-        self.shadow = shadow_of(request.first, request.other, request.pipeline, request.location)
+        self.shadow = shadow_config(request.first, request.other, request.pipeline, request.location)
         self.first_location = self._table_settings(self.first).location
         self.shadow_location = self._table_settings(self.shadow).location
         is_iceberg = self._table_settings(self.shadow).format == "iceberg"

@@ -24,7 +24,7 @@ from writer.table.factory import foreign_table, main_table
 from writer.table.log.foreign_writes import reading
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
-from writer.table.takeover import obstacles, outside
+from writer.table.takeover import find_outside_path, obstacles
 
 if TYPE_CHECKING:
     # pyiceberg takes a second to import.
@@ -123,7 +123,7 @@ class TableAdoption:
         return self._table.take(plan.snapshot, list(PROVENANCE), layout(self.settings.bucket), {**facts, **counts})
 
     def _list_file_problems(self, files: Sequence[BucketFile]) -> Iterator[str]:
-        path = outside([file.path for file in files])
+        path = find_outside_path([file.path for file in files])
         if path:
             yield f"Its file {path} lies elsewhere, as those of a shallow clone do. Clone it whole."
         if not bucketers.goes_by_time(self._bucketer):

@@ -29,7 +29,7 @@ from writer.table.log.entries import created, named
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.log import Action, State
 from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.takeover import taken
+from writer.table.takeover import takeover_actions
 
 if TYPE_CHECKING:
     from pyarrow import dataset  # imports pandas, half a second
@@ -80,7 +80,7 @@ class ForeignTable:
 
         Raises CommitFailed when something was written meanwhile, or nobody knows.
         """
-        info, *rest = taken(self._pipeline, snapshot.state.metadata, 0, columns, layout, facts)
+        info, *rest = takeover_actions(self._pipeline, snapshot.state.metadata, 0, columns, layout, facts)
         try:
             is_taken = self._form.take(self._table, [info, {"protocol": snapshot.state.protocol}, *rest, *self._adds()])
         except OSError as error:

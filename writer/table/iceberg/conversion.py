@@ -22,9 +22,9 @@ from writer.table.log import file_listing
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed, reading, unwritable
 from writer.table.log.log import Action, Log, State
-from writer.table.schema_evolution import ColumnTypeMismatch, grown
+from writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
 from writer.table.table import PipelineTable
-from writer.table.takeover import outside
+from writer.table.takeover import find_outside_path
 
 _AT_ONCE = 16  # footers
 # Other clients of Delta read the old log on, and neither write to it nor vacuum the files that it does not name.
@@ -132,7 +132,7 @@ def _of_state(state: State) -> list[str]:
     if reserved := sorted(ICEBERG_RESERVED & {name.lower() for name in columns.names}):
         found.append(f"Its column {reserved[0]} has a name that Iceberg keeps for itself. Keep the format.")
     try:
-        _, changes = grown(state.metadata["schemaString"], list(columns_of(schema_of(columns))))
+        _, changes = merge_columns(state.metadata["schemaString"], list(columns_of(schema_of(columns))))
         odd = ", ".join(f"{name} ({how})" for name, how in changes.items())
     except (ColumnTypeMismatch, TypeError, ValueError) as error:
         odd = str(error)
@@ -143,7 +143,7 @@ def _of_state(state: State) -> list[str]:
 
 def _of_files(store: Store, adds: Sequence[Action], state: State) -> Iterator[str]:
     """Yield what of a table's files Iceberg does not read. Opens them only where a column may have been widened."""
-    if path := outside([add["path"] for add in adds]):
+    if path := find_outside_path([add["path"] for add in adds]):
         yield f"Its file {path} lies elsewhere, as those of a shallow clone do. Clone it whole."
         return
     if not any(name in state.metadata["schemaString"] for name in _MAYBE_WIDENED):

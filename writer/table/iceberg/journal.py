@@ -40,7 +40,7 @@ from writer.table.log import file_listing
 from writer.table.log.entries import answers, parse_commit_info, redescribed
 from writer.table.log.foreign_writes import FilesGone, ForeignChange, one_line
 from writer.table.log.log import Action, Log, State, entry_lines, entry_name
-from writer.table.schema_evolution import ColumnTypeMismatch, grown
+from writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
 
 _DRAFTS = "drafts"
 _CONVERTED = f"{_DRAFTS}/converted"  # stands for a draft where the entry lay here before the catalog knew the table
@@ -330,7 +330,7 @@ class Journal(Log):
         """Return the entry that says how another client changed the columns; None: not at all. Raises ForeignChange."""
         theirs = list(columns_of(table.schema()))
         try:
-            schema, changes = grown(state.metadata["schemaString"], theirs)
+            schema, changes = merge_columns(state.metadata["schemaString"], theirs)
             missing = sorted(paths(state.columns()) - paths(pa.schema(theirs)))
         except ColumnTypeMismatch as error:
             raise self._changed(str(error)) from error

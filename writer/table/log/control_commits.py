@@ -31,7 +31,7 @@ from writer.table.log.snapshot import (
     mark_names,
     seen_name,
 )
-from writer.table.schema_ids import unrecorded
+from writer.table.schema_ids import new_meanings
 
 Ids = Mapping[str, Sequence[str]]  # topic → ids of its incarnations
 
@@ -312,7 +312,7 @@ def _changing(
             changes_name(pipeline, change.gap): change.generation + 1,
             f"{pipeline}/gaps_ended": sums["gaps_ended"] + int(ended),
             f"{pipeline}/gap_offsets_ended": sums["gap_offsets_ended"] + offsets,
-            **(unrecorded(newest.state.transactions, change.meanings) if isinstance(change, Fill) else {}),
+            **(new_meanings(newest.state.transactions, change.meanings) if isinstance(change, Fill) else {}),
         }
 
     return values, check

@@ -22,7 +22,7 @@ from writer.table.log.snapshot import (
     frontier_values,
     seen_name,
 )
-from writer.table.schema_ids import unrecorded
+from writer.table.schema_ids import new_meanings
 
 
 def commit(end: Appender, snapshot: PipelineSnapshot, batch: Batch) -> int:
@@ -46,7 +46,7 @@ def commit(end: Appender, snapshot: PipelineSnapshot, batch: Batch) -> int:
             **frontier_values(newest, {r.part: r.end for r in batch.ranges}, batch.marks),
             f"{end.pipeline}/epoch": batch.epoch, f"{end.pipeline}/settled": batch.settled,
             **{seen_name(end.pipeline, part): at for part, at in batch.seen.items()},
-            **unrecorded(newest.state.transactions, batch.meanings),
+            **new_meanings(newest.state.transactions, batch.meanings),
         }  # fmt: skip
 
     return end.append(snapshot, batch.files, values, entry_facts(batch), on_time)
@@ -70,7 +70,7 @@ def replay(end: Appender, snapshot: PipelineSnapshot, replay: Replay) -> int:
     def values(newest: PipelineSnapshot) -> dict[str, int]:
         return {
             f"{end.pipeline}/replay": replay.generation + 1,
-            **unrecorded(newest.state.transactions, replay.meanings),
+            **new_meanings(newest.state.transactions, replay.meanings),
         }
 
     return end.append(snapshot, replay.files, values, entry_facts(replay), check)
@@ -108,7 +108,7 @@ def reprocess(end: Appender, snapshot: PipelineSnapshot, wanted: Reprocess) -> i
         there(newest)
 
     def values(newest: PipelineSnapshot) -> dict[str, int]:
-        return unrecorded(newest.state.transactions, wanted.meanings)
+        return new_meanings(newest.state.transactions, wanted.meanings)
 
     return end.append(
         snapshot, [*wanted.files, *wanted.rest], values, entry_facts(wanted), check,
