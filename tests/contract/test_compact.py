@@ -27,7 +27,7 @@ from tests.support.sample_records import EVENT, NOW, value
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.write import compact
-from writer.cli.write.seal import SealRequest, seal_table
+from writer.driver.sealing.seal_request import SealRequest, seal_buckets
 from writer.maintenance.compaction import CompactionResult, Compactor, here
 from writer.maintenance.rewrite import Job
 from writer.sealing.sealer import Sealer
@@ -162,7 +162,7 @@ def test_rows_are_put_in_order_when_the_bucket_is_closed(tmp_path: Path, form: s
 
 def test_a_bucket_is_rewritten_before_it_is_sealed(tmp_path: Path, form: str) -> None:
     driver = filled(tmp_path, form, compact={"at_seal": True, "dedupe": {"key": ["id"]}})
-    seal_table(
+    seal_buckets(
         "clicks", driver.config, SealRequest(None, HOUR + timedelta(hours=1), with_gap=False, dry_run=False), NOW
     )
     manifest = Sealer("clicks", driver.config).manifests.newest(BUCKET)
@@ -185,7 +185,7 @@ def test_files_of_a_sealed_bucket_are_near_the_target_size(tmp_path: Path, form:
         driver.carry([log(noise)], {0: 20 * n + 20})
     before = [file.bytes for file in driver.table.bucket_files(driver.table.snapshot(), BUCKET)]
     assert all(size < 0.7 * target for size in before), before
-    seal_table(
+    seal_buckets(
         "clicks", driver.config, SealRequest(None, HOUR + timedelta(hours=1), with_gap=False, dry_run=False), NOW
     )
     manifest = Sealer("clicks", driver.config).manifests.newest(BUCKET)

@@ -28,9 +28,9 @@ from tests.support.local_driver import Died as DriverDied, Driver, configured, l
 from tests.support.sample_records import NOW, WIDER, event, value
 from writer.audit.audit import audit
 from writer.cli.table.convert import run_convert
-from writer.cli.write.seal import SealRequest, seal_table
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
+from writer.driver.sealing.seal_request import SealRequest, seal_buckets
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.replay import Replaying
@@ -55,7 +55,7 @@ def before(root: Path, form: str) -> Driver:
     for at in range(0, 40, 10):
         driver.carry([log(mixed(at, at + 10))], {0: at + 10})
     assert compacted(driver)
-    seal_table("clicks", driver.config, SealRequest(None, NOW.replace(minute=0) - HOUR, False, False), NOW)
+    seal_buckets("clicks", driver.config, SealRequest(None, NOW.replace(minute=0) - HOUR, False, False), NOW)
     driver.carry([log({at: event(at, at=NOW - 3 * HOUR) for at in range(40, 45)})], {0: 45})
     skipped(driver, 60)
     driver.start()

@@ -5,40 +5,42 @@ from typing import Any
 import pytest
 
 from tests.support.bucket_lake import HOUR, NOON, Lake, label
-from writer.cli.write.seal import SealRequest, SealResult, seal_table
 from writer.core.errors import ConfigError, HeadraceError
+from writer.driver.sealing.seal_request import SealRequest, SealResult, seal_buckets
+from writer.output.bucket_names import bucket_of
 from writer.sealing.unsealed import INDEX
 
 
-def by_hand(lake: Lake, **given: Any) -> SealResult:
-    wanted = {"bucket": None, "until": None, "with_gap": False, "dry_run": False, **given}
-    return seal_table("events", lake.config, SealRequest(**wanted), NOON + 9 * HOUR)
+def seal(lake: Lake, bucket: str | None = None, **request: Any) -> SealResult:
+    key = None if bucket is None else bucket_of(bucket, lake.sealer().bucketer)
+    return seal_buckets("events", lake.config, SealRequest(key, **request), NOON + 9 * HOUR)
 
 
 def test_a_person_closes_and_seals_until_a_time_and_a_dry_run_writes_nothing(lake: Lake) -> None:
     lake.write(NOON, NOON + HOUR, NOON + 2 * HOUR)
     version = lake.table.snapshot().version
-    thought = by_hand(lake, until=NOON + 2 * HOUR, dry_run=True)
+    preview = seal(lake, until=NOON + 2 * HOUR, dry_run=True)
     assert (lake.table.snapshot().version, lake.table.store.read(INDEX)) == (version, None)
-    sealed = by_hand(lake, until=NOON + 2 * HOUR)
-    assert [m["bucket"] for m in thought.sealed] == [m["bucket"] for m in sealed.sealed]
-    assert [m["rows"] for m in sealed.sealed] == [10, 10]
-    assert {m["reason"] for m in sealed.sealed} == {"command"}
+    assert preview.closes_buckets
+    result = seal(lake, until=NOON + 2 * HOUR)
+    assert [manifest.bucket for manifest in preview.manifests] == [manifest.bucket for manifest in result.manifests]
+    assert [manifest.rows for manifest in result.manifests] == [10, 10]
+    assert {manifest.reason for manifest in result.manifests} == {"command"}
     assert set(lake.sealer().follow().unsealed.buckets) == {label(NOON + 2 * HOUR)}
     with pytest.raises(ConfigError, match="has not come yet"):
-        by_hand(lake, until=NOON + 10 * HOUR)
+        seal(lake, until=NOON + 10 * HOUR)
 
 
-def test_a_person_seals_one_bucket_and_again_without_the_rest(lake: Lake) -> None:
+def test_a_person_seals_one_bucket_and_again_after_late_rows(lake: Lake) -> None:
     lake.write(NOON, NOON + HOUR)
-    (one,) = by_hand(lake, bucket="2026-11-20T13").sealed
-    assert (one["bucket"], lake.table.snapshot().closed_until) == (["2026-11-20T13"], NOON + 2 * HOUR)
-    again = by_hand(lake, bucket="hour=2026-11-20T13")
-    assert (again.sealed, "manifest 1" in again.notes[0]) == ((), True)
+    (manifest,) = seal(lake, "2026-11-20T13").manifests
+    assert (manifest.bucket, lake.table.snapshot().closed_until) == (("2026-11-20T13",), NOON + 2 * HOUR)
+    again = seal(lake, "hour=2026-11-20T13")
+    assert (again.manifests, "manifest 1" in again.notes[0]) == ((), True)
     lake.write(NOON + HOUR, late=10)
-    (two,) = by_hand(lake, bucket="2026-11-20T13").sealed
-    assert (two["version"], two["rows"], two["late"]) == (2, 20, 10)
+    (manifest,) = seal(lake, "2026-11-20 13:00").manifests
+    assert (manifest.version, manifest.rows, manifest.late) == (2, 20, 10)
     with pytest.raises(HeadraceError, match="no rows in hour=2026-11-20T19"):
-        by_hand(lake, bucket="2026-11-20T19")
-    with pytest.raises(ConfigError, match="write it as hour=…"):
-        by_hand(lake, bucket="a/b")
+        seal(lake, "2026-11-20T19")
+    with pytest.raises(ConfigError, match="this table's are named hour=2026-11-20T05"):
+        seal(lake, "a/b")
