@@ -1,0 +1,64 @@
+"""Compaction at a person's request: rewrites buckets of a table in this process, beside the driver or without one."""
+
+from collections.abc import Iterator, Sequence
+
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+from writer.core.files import BucketFile, BucketKey
+from writer.maintenance.compaction import CompactionResult, Compactor, here
+from writer.maintenance.dedupe.late_rows import compactor_of
+from writer.sealing.manifest import bucket_path
+from writer.sealing.sealer import Sealer
+from writer.table.factory import existing_table
+
+# Each entry of the log since the last list of files is looked at by the next, so a list is good for some buckets.
+_BUCKETS_PER_LIST = 50
+
+
+class CompactionRun:
+    """The buckets of a table that are to be looked at, and the steps that rewrite them."""
+
+    def __init__(self, pipeline: str, config: Config, buckets: Sequence[BucketKey] | None) -> None:
+        """Take buckets, or all. Raises ConfigError where one has no files, HeadraceError where there is no table."""
+        self._table = existing_table(pipeline, config)
+        self._snapshot = self._table.snapshot()
+        self.columns: Sequence[str] = tuple(self._snapshot.state.metadata["partitionColumns"])
+        settings = config.pipelines[pipeline]
+        self._compares_buckets = settings.compact.dedupe is not None and settings.compact.dedupe.window is not None
+        if self._compares_buckets:
+            self._compactor, _ = compactor_of(Sealer(pipeline, config), config)
+        else:
+            self._compactor = Compactor(pipeline, settings, self._table, config.s3.settings)
+        if buckets is None:
+            self._buckets = self._compactor.buckets(self._snapshot)
+        else:
+            self._buckets = list(buckets)
+            self._check_files()
+
+    def list_files(self) -> dict[BucketKey, list[BucketFile]]:
+        """Return the files that are worth a rewrite, by bucket."""
+        pieces_by_bucket = self._compactor.planned(self._snapshot, self._buckets, open_too=True)
+        files: dict[BucketKey, list[BucketFile]] = {}
+        for bucket, pieces in pieces_by_bucket.items():
+            for piece in pieces:
+                files.setdefault(bucket, []).extend(piece.files)
+        return files
+
+    def carry_out(self) -> Iterator[CompactionResult]:
+        """Rewrite what is worth it, and yield each result once it is in the log. Raises as `Compactor.carry_out`."""
+        # What a crash broke off is ended, also where nothing is left to rewrite.
+        self._table.publish(self._snapshot.state.place)
+        # Where rows of several buckets are compared, a bucket changes what is to be done to the next.
+        step = 1 if self._compares_buckets else _BUCKETS_PER_LIST
+        for start in range(0, len(self._buckets), step):
+            snapshot = self._table.snapshot()
+            pieces_by_bucket = self._compactor.planned(snapshot, self._buckets[start : start + step], open_too=True)
+            for pieces in pieces_by_bucket.values():
+                yield from self._compactor.carry_out(snapshot, pieces, here)
+            yield from self._compactor.answers(here)
+
+    def _check_files(self) -> None:
+        missing = [bucket for bucket in self._buckets if not self._table.bucket_files(self._snapshot, bucket)]
+        if missing:
+            names = ", ".join(bucket_path(self.columns, bucket) for bucket in missing)
+            raise ConfigError(f"the table at {self._table.location} has no files of bucket {names}")
