@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests wait for servers more than they compute. Each worker has a broker and a registry of its own.
 THREE := -n 3 --dist worksteal
 SLOW := "slow and not long and not engines"
-STORES := $(addprefix tests/contract/test_,store.py table.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3.py
+STORES := $(addprefix tests/contract/test_,storage_adapters.py table_formats.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3_run.py
 
 .PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-chart test-rollout test-page test-stores images guard setup reference docs lock clean
 
@@ -60,14 +60,14 @@ test-rollout: $(READY)
 	else echo "NOT RUN: test-rollout, releases that run, which need Go, and root for mounts: sudo make test-rollout"; fi
 
 test-page: $(READY)
-	@if command -v chromium >/dev/null || [ -n "$$HEADRACE_CHROMIUM" ]; then $(BIN)/pytest -q tests/engines/test_page.py tests/engines/test_fleet_page.py; \
+	@if command -v chromium >/dev/null || [ -n "$$HEADRACE_CHROMIUM" ]; then $(BIN)/pytest -q tests/engines/test_driver_page.py tests/engines/test_fleet_page.py; \
 	else echo "NOT RUN: test-page, the driver's page, for want of Chromium (apt-get install chromium)"; fi
 
 # The suites of stores and tables on MinIO, which Go builds, and a store from npm that must be refused.
 test-stores: $(READY)
 	@if command -v go >/dev/null && command -v npm >/dev/null; then bash tests/engines/fetch.sh && \
 		HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 $(STORES) && \
-		HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_objects.py; \
+		HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_object_stores.py; \
 	else echo "NOT RUN: test-stores, on MinIO and s3rver, for want of Go or npm; moto played S3"; fi
 
 # Both images, with docker or buildah, and what they promise (docker/prove.sh).
@@ -140,7 +140,7 @@ demo-picture: $(READY)
 
 # docs/images/page*.png from a real driver in headless Chromium (apt-get install chromium).
 page-picture: $(READY)
-	HEADRACE_PICTURES=$(CURDIR)/docs/images $(BIN)/pytest -q tests/engines/test_page.py -k glance
+	HEADRACE_PICTURES=$(CURDIR)/docs/images $(BIN)/pytest -q tests/engines/test_driver_page.py -k glance
 
 # docs/images/scaling.png from a run on a cluster: some minutes.
 scaling-picture: $(READY)

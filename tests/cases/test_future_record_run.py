@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from tests.contract.test_surface_kafka import headrace, write
+from tests.contract.test_read_commands_kafka import headrace, write
 from tests.support import oracle
 from tests.support.writer_process import Site, Writer
 from writer.demo.devstack.events import SCHEMAS, encoder, generate

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 from bucketers.timestamps import kafka_times
 from recovery.backfill.archive_source import _instants
 from recovery.backfill.kafka_fetch import _batch as fetched
-from tests.contract.test_surface_kafka import headrace, write
+from tests.contract.test_read_commands_kafka import headrace, write
 from tests.property.test_kafka_batches import read as read_natively
 from tests.support import oracle
 from tests.support.audits import audited, said

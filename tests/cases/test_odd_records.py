@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.cases.test_kafka_timestamps import expected
-from tests.contract.test_surface_kafka import headrace
+from tests.contract.test_read_commands_kafka import headrace
 from tests.servers.produce import produce
 from tests.support import oracle
 from tests.support.kafka_batches import Header, Raw, Rec

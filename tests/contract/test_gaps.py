@@ -10,7 +10,7 @@ from tests.support.backfill_gaps import archived, check, filled, only, skipped, 
 from tests.support.gap_table import driver, headrace
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
-from tests.unit.test_standing import Cluster
+from tests.unit.test_start_offsets import Cluster
 from writer.audit.audit import audit
 from writer.core.errors import Fenced, LogChanged
 from writer.core.offsets import TopicPartition

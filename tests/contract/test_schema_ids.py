@@ -14,7 +14,7 @@ from tests.support import oracle
 from tests.support.backfill_gaps import archived, filled, only, skipped
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, records, value
-from tests.unit.test_standing import Cluster
+from tests.unit.test_start_offsets import Cluster
 from writer.audit.audit import audit
 from writer.avro.fingerprint import schema_fingerprint
 from writer.batch.task_report import Report

@@ -11,8 +11,8 @@ from tests.fault.test_walk_back import forget
 from tests.support.local_driver import Died, Driver, log
 from tests.support.sample_records import event
 from tests.support.tables import iceberg_table_of
-from tests.unit.test_checkpoint import Run
-from tests.unit.test_standing import Cluster
+from tests.unit.test_spark_checkpoint import Run
+from tests.unit.test_start_offsets import Cluster
 from writer.core.offsets import Source, TopicPartition
 from writer.table.kafka_timestamps import read_kafka_timestamps
 

@@ -13,7 +13,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
 from tests.contract.test_compact import carry, filled, offsets
-from tests.contract.test_log_location import folders, live
+from tests.contract.test_iceberg_log_location import folders, live
 from tests.contract.test_vacuum import later
 from tests.servers import catalogs
 from tests.servers.catalogs import CatalogServer

@@ -7,7 +7,7 @@ import pyarrow as pa
 from fastavro import parse_schema, schemaless_writer
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.property.test_decode_any import Kind, kinds, named_apart
+from tests.property.test_avro_decoding import Kind, kinds, named_apart
 from tests.support.avro_records import record
 from tests.support.example_counts import share
 from writer.avro.decoding.record_decoder import SingleDecoder

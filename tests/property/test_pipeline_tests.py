@@ -12,7 +12,7 @@ import pyarrow as pa
 from fastavro import json_writer, parse_schema, schemaless_writer
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
-from tests.property.test_decode_any import kinds, named_apart
+from tests.property.test_avro_decoding import kinds, named_apart
 from tests.support.avro_records import record
 from tests.support.example_counts import share
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, records, value

@@ -15,8 +15,8 @@ import pytest
 from fastavro import parse_schema
 from hypothesis import HealthCheck, Phase, assume, given, settings, strategies as st
 
-from tests.property.test_decode import DAMAGES, VARINTS
-from tests.property.test_decode_any import Kind, accepted, records
+from tests.property.test_avro_decoding import Kind, accepted, records
+from tests.property.test_damaged_avro_blocks import DAMAGES, VARINTS
 from tests.support.avro_java import AvroJudge
 from tests.support.avro_records import HEAD, HEADER_BYTES, encoded, same
 from tests.support.avro_specification import Part, forbidden, number, parts_of

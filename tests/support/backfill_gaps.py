@@ -14,7 +14,7 @@ from recovery.backfill.source import Source
 from tests.support import oracle
 from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW, event
-from tests.unit.test_standing import Cluster
+from tests.unit.test_start_offsets import Cluster
 from writer.audit.audit import audit
 from writer.offsets import skip_to_latest
 from writer.table.gap_records import gap_records

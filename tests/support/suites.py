@@ -17,18 +17,18 @@ HISTORIES = tuple(
     f"tests/{module}.py"
     for module in (
         "contract/test_adopt_iceberg", "contract/test_audit", "contract/test_audit_clients", "contract/test_backfill",
-        "contract/test_buckets", "contract/test_compact", "contract/test_confirmation", "contract/test_convert",
+        "contract/test_bucket_commands", "contract/test_compact", "contract/test_confirmation", "contract/test_convert",
         "contract/test_convert_routes", "contract/test_dedupe_window", "contract/test_dedupe_window_routes",
         "contract/test_delete", "contract/test_diff", "contract/test_field_decryption",
         "contract/test_field_decryption_start",
         "contract/test_foreign_change", "contract/test_gaps", "contract/test_iceberg", "contract/test_iceberg_faults",
         "contract/test_iceberg_kill", "contract/test_iceberg_routes", "contract/test_late_tiers",
-        "contract/test_lease", "contract/test_privacy_everywhere", "contract/test_promote", "contract/test_raw",
-        "contract/test_raw_backfill",
+        "contract/test_lease", "contract/test_privacy_everywhere", "contract/test_promote", "contract/test_raw_table",
+        "contract/test_raw_table_backfill",
         "contract/test_replay", "contract/test_replay_wire", "contract/test_reprocess",
         "contract/test_reprocess_race", "contract/test_retention", "contract/test_rewind", "contract/test_shadow",
         "contract/test_target_kills", "property/test_dedupe_window", "property/test_reprocess",
-        "contract/test_existing_lake", "unit/test_late",
+        "contract/test_existing_lake", "unit/test_lateness",
     )
 )  # fmt: skip
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from tests.unit.test_checkpoint import Run
+from tests.unit.test_spark_checkpoint import Run
 from writer.cli.main import app
 from writer.clients import kafka
 from writer.core.errors import ConfigError

@@ -114,7 +114,7 @@ def test_what_a_writer_that_died_did_not_apply_is_applied_once(tmp_path: Path, f
 KILLED = """
 import sys
 from pathlib import Path
-from tests.contract.test_raw import VALUES, carried, made
+from tests.contract.test_raw_table import VALUES, carried, made
 carried(made(Path(sys.argv[1]), sys.argv[2]), VALUES)
 """
 

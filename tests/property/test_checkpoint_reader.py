@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from recovery.checkpoints.checks import CheckFacts, leads_to, preflight
 from recovery.checkpoints.reader import read
-from tests.unit.test_checkpoint import Run
+from tests.unit.test_spark_checkpoint import Run
 from writer.core.errors import CheckpointUnusable
 from writer.offsets.spark_checkpoint import Checkpoints, Resume, decide
 from writer.offsets.start_decision import Refuse

@@ -10,7 +10,7 @@ from recovery.backfill import source_factory
 from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.loop import BackfillRequest, Outcome, fill
 from recovery.backfill.source import SourceFailed
-from tests.contract.test_raw import DAY, HEADERS, KEYS, VALUES, carried, kept, made
+from tests.contract.test_raw_table import DAY, HEADERS, KEYS, VALUES, carried, kept, made
 from tests.support.audits import audited, said
 from tests.support.backfill_gaps import Silent, skipped
 from tests.support.local_driver import Driver, log

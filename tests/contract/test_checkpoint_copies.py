@@ -8,7 +8,7 @@ import pytest
 from recovery.checkpoints.reader import read
 from recovery.checkpoints.repair import RepairResult, repair
 from tests.servers.objects import ObjectServer
-from tests.unit.test_checkpoint import Run
+from tests.unit.test_spark_checkpoint import Run
 from writer.offsets import checkpoint_backups, run_record
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.storage.locations import store_at

@@ -13,7 +13,7 @@ from recovery.checkpoints.checks import CheckFacts, TopicIds, leads_to, prefligh
 from recovery.checkpoints.reader import read
 from recovery.checkpoints.repair import NoRepair, RemoveFiles, RepairResult, plan, repair
 from recovery.escalation.levels import RecoveryLevel
-from tests.unit.test_checkpoint import METADATA, Run, offsets
+from tests.unit.test_spark_checkpoint import METADATA, Run, offsets
 from writer.offsets import checkpoint_backups, run_record
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange

@@ -7,7 +7,7 @@ import pytest
 from recovery.checkpoints.checks import TopicIds
 from recovery.checkpoints.reader import read
 from recovery.checkpoints.walk_back import Candidate, NotRebuilt, RebuiltOffsets, candidates, choose
-from tests.unit.test_checkpoint import Run
+from tests.unit.test_spark_checkpoint import Run
 from writer.core.offsets import TopicPartition
 from writer.offsets import checkpoint_backups
 from writer.offsets.spark_checkpoint import Checkpoints
