@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 import bucketers
 from writer.avro.schema_plan import PROVENANCE
-from writer.batch.bucketing import BucketAssignment, TimeRule, assign
+from writer.batch.bucketing import BucketAssignment, TimeRule, assign_buckets
 from writer.batch.plan import TaskPlan
 from writer.batch.staging.parquet_files import open_file
 from writer.batch.staging.spill_buffer import Stage
@@ -60,7 +60,7 @@ class Unplaced:
         known = self._settings.topics.among(self._snapshot.incarnations())
         topics = pa.repeat(known[0], piece.num_rows)
         try:
-            return assign(piece, self._rule, self._bucketer, self._to.now, topics)
+            return assign_buckets(piece, self._rule, self._bucketer, self._to.now, topics)
         except ValueError as error:
             raise ConfigError(f"the archive's rows have no event time that can be read: {error}") from error
 

@@ -23,7 +23,7 @@ from tests.support.kafka_batches import Raw, Rec
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
 from tests.support.writer_process import Site
-from writer.batch.lateness import Lateness, follow
+from writer.batch.lateness import Lateness, follow_event_times
 from writer.batch.staging.parquet_files import delta_statistics
 from writer.batch.task import _with_kafka_times
 from writer.clients import kafka_sample
@@ -122,7 +122,7 @@ def test_a_timestamp_that_is_not_believed_does_not_bound_how_far_a_partition_has
         "_topic": ["clicks"], "_partition": pa.array([0], pa.int32()),
         "_kafka_time": kafka_times(pa.array([number], pa.int64())),
     })  # fmt: skip
-    seen = follow(rows, pa.array([at], pa.timestamp("us", "UTC")), window, NOW, Lateness())
+    seen = follow_event_times(rows, pa.array([at], pa.timestamp("us", "UTC")), window, NOW, Lateness())
     kafka = expected(number)
     believed = kafka is not None and window[0] <= kafka <= window[1]
     reached = min(at, kafka) if believed and kafka is not None else at

@@ -14,7 +14,7 @@ from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, value
 from tests.unit.test_wire_formats import EVERY, record, table
 from writer.avro.wire_format import CONFLUENT, refusal_reasons
-from writer.batch.bucketing import TimeRule, assign
+from writer.batch.bucketing import TimeRule, assign_buckets
 from writer.config.table_sections import EventTime
 from writer.schemas.format_detection import DetectedFormat, UnclearWire, detected_unit, judge, unit_of, wire_of
 
@@ -90,7 +90,7 @@ def test_a_reason_names_what_made_the_unit() -> None:
         from bucketers import build
 
         bucketer = build({"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"})
-        return assign(rows, rule, bucketer, NOW, pa.array(["t"] * len(values))).quarantined[0]
+        return assign_buckets(rows, rule, bucketer, NOW, pa.array(["t"] * len(values))).quarantined[0]
 
     auto, fixed = EventTime(field="at"), EventTime(field="at", unit="s")
     milliseconds = NOW_S * 1_000

@@ -71,7 +71,7 @@ def test_a_key_is_the_field_of_a_record_or_its_record_is_named(drawn, keep) -> N
     expected = SingleDecoder(parse(known.text))(pa.array(sound.values(), pa.binary())).rows.column("_key").to_pylist()
     wanted = RecordColumns(("_key", "avro"), keep_undecodable=keep, keys=KeyPlan(plan))
     records = pa.table({"key": pa.array(raw, pa.binary()), "timestamp": pa.nulls(len(raw), pa.timestamp("us", "UTC"))})
-    ((column,), reasons) = wanted.of(records, KeyReader(wanted.keys, scratch()).read)
+    ((column,), reasons) = wanted.build_arrays(records, KeyReader(wanted.keys, scratch()).read)
     assert column.type == wanted.schema.field("_key").type
     placed = dict(zip(sound, expected, strict=True))
     assert repr(column.to_pylist()) == repr([placed.get(at) for at in range(len(raw))])

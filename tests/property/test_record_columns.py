@@ -33,7 +33,7 @@ def table(records: list[tuple[bytes | None, list[tuple[str, bytes | None]] | Non
 
 
 def columns(wanted: RecordColumns, records: pa.Table) -> tuple[dict[str, list[object]], dict[int, str]]:
-    arrays, reasons = wanted.of(records)
+    arrays, reasons = wanted.build_arrays(records)
     found = pa.table(arrays, schema=wanted.schema) if arrays else pa.table({})
     return {name: found.column(name).to_pylist() for name in found.column_names}, reasons
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import bucketers
 from tests.support.table_formats import parquet_table
-from writer.batch.lateness import LateTier, late
+from writer.batch.lateness import LateTier, find_late_rows
 from writer.batch.staging.parquet_files import Destination
 from writer.config.pipeline_sections import Seal
 from writer.core.files import StagedFile
@@ -227,9 +227,9 @@ def test_of_events_up_to_now_exactly_so_many_are_late_as_asked_for(minute):
         pa.table({"event_time": times}), times
     )
     closed_until = now - Seal().out_of_orderness  # no watermark is later
-    closed = late(buckets, closed_until, None, [LateTier(None, "reopen")])
-    assert closed.rows("reopen").to_pylist() == [what == "late" for what, _ in found]
-    assert closed.rows("reopen").true_count == 100
+    closed = find_late_rows(buckets, closed_until, None, [LateTier(None, "reopen")])
+    assert closed.mask("reopen").to_pylist() == [what == "late" for what, _ in found]
+    assert closed.mask("reopen").true_count == 100
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import bucketers
 from bucketers.event_time import instants
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, config, event
-from writer.batch.bucketing import Clock, ClockFieldMissing, TimeRule, assign, corrected
+from writer.batch.bucketing import Clock, ClockFieldMissing, TimeRule, assign_buckets, correct_times
 from writer.config.table_sections import EventTime
 
 HOUR = timedelta(hours=1)
@@ -25,7 +25,7 @@ def at(*times: str | None) -> pa.TimestampArray:
 
 def by(clocks: list[Clock], times: pa.TimestampArray, topics: list[str], **columns: list) -> list:
     rows = pa.table({"at": times, **columns})
-    return corrected(times, rows, pa.chunked_array([topics], pa.string()), clocks).to_pylist()
+    return correct_times(times, rows, pa.chunked_array([topics], pa.string()), clocks).to_pylist()
 
 
 @given(
@@ -77,7 +77,7 @@ def test_bucket_and_believed_window_follow_the_corrected_time_and_the_column_sta
     rows = pa.table({"at": at("2026-11-20T12:30:00", "2026-11-20T10:30:00")})
     rule = TimeRule("at", "auto", HOUR, HOUR, (Clock(shift=-HOUR),))
     hours = bucketers.build({"type": "event_time", "width": HOUR, "zone": "UTC"})
-    found = assign(rows, rule, hours, NOW, pa.chunked_array([["a", "a"]]))
+    found = assign_buckets(rows, rule, hours, NOW, pa.chunked_array([["a", "a"]]))
     assert found.buckets.values == (("2026-11-20T11",),)
     assert found.rows.column("at").to_pylist() == [datetime(2026, 11, 20, 12, 30, tzinfo=UTC)]
     assert found.event_time.to_pylist() == [datetime(2026, 11, 20, 11, 30, tzinfo=UTC)]

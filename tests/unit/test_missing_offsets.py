@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.batch.skip import _spans
+from writer.batch.skip import _offset_spans
 from writer.batch.task_report import SPANS_MAX, Counts, Report
 from writer.commit import missing_offsets
 from writer.commit.missing_offsets import ASKED_MAX, NONE_HELD, TOO_MANY, MissingOffsets, RecordsMissed
@@ -22,7 +22,7 @@ def without_records(start: int, end: int, counts: Counts) -> MissingOffsets | No
 def counted(offsets: list[int]) -> Counts:
     counts = Counts(read=len(offsets))
     if offsets:
-        counts.add_read(_spans(pa.chunked_array([offsets], pa.int64())))
+        counts.add_spans(_offset_spans(pa.chunked_array([offsets], pa.int64())))
     return counts
 
 

@@ -255,7 +255,7 @@ def test_a_slice_of_one_topic_is_split_as_any_other(topics: list[str]) -> None:
         mine = records if share.mask is None else records.filter(share.mask)
         for at, offset in enumerate(mine.column("offset").to_pylist()):
             found[offset] = (share.target, share.name(at))
-        assert share.distinct() == {name for target, name in found.values() if target == share.target}
+        assert share.distinct_names() == {name for target, name in found.values() if target == share.target}
     wanted = {"a": "A", "b": "B"}
     assert found == {at: (wanted.get(name, NoTarget.UNROUTED), name) for at, name in enumerate(topics)}
 

@@ -196,7 +196,7 @@ def test_names_without_number_cost_one_line_and_no_memory(tmp_path: Path, caplog
     assert len(said) == 1
     assert "names=19998" in said[0]
     assert one.targets.route().is_full
-    assert len(one.targets.route().made) == 2
+    assert len(one.targets.route().own_targets) == 2
 
 
 def test_a_stop_names_the_name_and_the_reason(tmp_path: Path) -> None:

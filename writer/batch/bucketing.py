@@ -11,7 +11,7 @@ from bucketers import Bucketer, Buckets
 from bucketers.arrow import column, contiguous, has_text
 from bucketers.event_time import instants
 from bucketers.timestamps import event_time, within_years
-from writer.core.units import shifted
+from writer.core.units import microseconds, shifted
 
 
 class ClockFieldMissing(ValueError):
@@ -20,10 +20,14 @@ class ClockFieldMissing(ValueError):
 
 @dataclass(frozen=True)
 class Clock:
-    """Whose clock it is, and how it goes: `shift` is added to its times, or they are wall clocks of `zone`."""
+    """Whose clock it is, and how it goes.
 
-    topic: str | None = None  # None: of any
-    field: str | None = None  # with `values`: rows in which it is one of them, as text; None: any
+    `topic`: None for any. `field`: with `values`, it owns rows in which the field is one of them, as text; None for
+    any. `shift` is added to its times, or they are wall clocks of `zone`.
+    """
+
+    topic: str | None = None
+    field: str | None = None
     values: tuple[str, ...] = ()
     shift: timedelta | None = None
     zone: str | None = None
@@ -32,7 +36,7 @@ class Clock:
         if (self.shift is None) == (self.zone is None):
             raise ValueError(f"a clock has a shift or a zone, got {self}")
 
-    def right(self, times: pa.TimestampArray) -> pa.TimestampArray:
+    def correct_times(self, times: pa.TimestampArray) -> pa.TimestampArray:
         """Return the instants of times that this clock showed."""
         if self.zone is not None:
             return instants(times, self.zone)
@@ -40,46 +44,51 @@ class Clock:
 
     def owns(self, rows: pa.Table, topics: pa.ChunkedArray | pa.Array) -> pa.BooleanArray | None:
         """Return for each row whether it was made by this clock; None: every row. Raises ClockFieldMissing."""
-        of_topic = None if self.topic is None else contiguous(pc.equal(topics, self.topic))
+        is_of_topic = None if self.topic is None else contiguous(pc.equal(topics, self.topic))
         if self.field is None:
-            return of_topic
+            return is_of_topic
         try:
-            text = column(rows, self.field, has_text).cast(pa.string())
+            texts = column(rows, self.field, has_text).cast(pa.string())
         except (ValueError, pa.ArrowException) as error:
             raise ClockFieldMissing(f"clocks: {error}. Name a field that has a text, a number or a date.") from error
-        of_value = pc.is_in(text, value_set=pa.array(self.values, pa.string()))
-        return of_value if of_topic is None else pc.and_(of_topic, of_value)
+        has_value = pc.is_in(texts, value_set=pa.array(self.values, pa.string()))
+        return has_value if is_of_topic is None else pc.and_(is_of_topic, has_value)
 
 
-def corrected(
+def correct_times(
     times: pa.TimestampArray, rows: pa.Table, topics: pa.ChunkedArray | pa.Array, clocks: Sequence[Clock]
 ) -> pa.TimestampArray:
     """Return the event times by true clocks. Of the clocks that own a row, the first counts; without one it stays.
 
     `topics`: of each row. Raises ClockFieldMissing.
     """
-    found = times
-    for clock in reversed(clocks):  # the first is applied last, and so has the last word
-        mine = clock.owns(rows, topics)
-        if mine is None:
-            found = clock.right(times)
-        elif pc.any(mine).as_py():
-            found = pc.if_else(mine, clock.right(times), found)
-    return found
+    corrected = times
+    # The first clock is applied last, and so decides.
+    for clock in reversed(clocks):
+        mask = clock.owns(rows, topics)
+        if mask is None:
+            corrected = clock.correct_times(times)
+        elif pc.any(mask).as_py():
+            corrected = pc.if_else(mask, clock.correct_times(times), corrected)
+    return corrected
 
 
 @dataclass(frozen=True)
 class TimeRule:
-    """The event time's column and the accepted window: `[now - age_max, now + ahead_max]`."""
+    """The event time's column and the accepted window: `[now - age_max, now + ahead_max]`.
+
+    `clocks`: of sources whose clocks are not UTC. `unit_origin`: the setting, or the detection, that made the unit, for
+    a person.
+    """
 
     field: str
     unit: str
     age_max: timedelta
     ahead_max: timedelta
-    clocks: tuple[Clock, ...] = ()  # of sources whose clocks are not UTC
-    unit_origin: str = ""  # the setting, or the detection, that made the unit; for a person
+    clocks: tuple[Clock, ...] = ()
+    unit_origin: str = ""
 
-    def unit_words(self, unit: str) -> str:
+    def describe_unit(self, unit: str) -> str:
         """Say by which unit numbers were read, and what made it; nothing of times that need none."""
         if unit == "auto":
             return " (event_time.unit is auto, and no value of its batch shows a unit)"
@@ -95,12 +104,15 @@ class TimeRule:
 
 @dataclass(frozen=True)
 class BucketAssignment:
-    """Rows with their event times and buckets, and the positions of the rows left out with the reason."""
+    """Rows with their event times and buckets, and the positions of the rows left out with the reason.
+
+    `mask`: which of the rows before are among them; None: every row.
+    """
 
     rows: pa.Table
     event_time: pa.Array
     buckets: Buckets
-    kept: pa.BooleanArray | None  # None: every row
+    mask: pa.BooleanArray | None
     quarantined: dict[int, str]
     unit: str
 
@@ -114,43 +126,56 @@ def times_of(
     with it, only a time that is believed shows a unit. Raises ValueError when the field is no time, or a clock names a
     field that is not there.
     """
-    window_us = None if now is None else _microseconds(rule.window(now))
-    found, unit = event_time(rows, rule.field, rule.unit, window_us)
-    times = contiguous(found)
-    return (within_years(corrected(times, rows, topics, rule.clocks)) if rule.clocks else times), unit
+    window_us = None
+    if now is not None:
+        first, last = rule.window(now)
+        window_us = (microseconds(first), microseconds(last))
+    values, unit = event_time(rows, rule.field, rule.unit, window_us)
+    times = contiguous(values)
+    if rule.clocks:
+        times = within_years(correct_times(times, rows, topics, rule.clocks))
+    return times, unit
 
 
-def _microseconds(window: tuple[datetime, datetime]) -> tuple[int, int]:
-    first, last = (pa.scalar(bound, pa.timestamp("us", "UTC")).value for bound in window)
-    return first, last
-
-
-def believable(times: pa.TimestampArray, rule: TimeRule, now: datetime) -> pa.BooleanArray:
+def is_believable(times: pa.TimestampArray, rule: TimeRule, now: datetime) -> pa.BooleanArray:
     """Return which times lie in the accepted window."""
     first, last = (pa.scalar(bound, times.type) for bound in rule.window(now))
     return pc.fill_null(pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last)), False)
 
 
-def assign(
-    rows: pa.Table, rule: TimeRule, bucketer: Bucketer, now: datetime, topics: pa.ChunkedArray | pa.Array,
-    known: tuple[pa.TimestampArray, str] | None = None,
-) -> BucketAssignment:  # fmt: skip
+def assign_buckets(
+    rows: pa.Table,
+    rule: TimeRule,
+    bucketer: Bucketer,
+    now: datetime,
+    topics: pa.ChunkedArray | pa.Array,
+    times_and_unit: tuple[pa.TimestampArray, str] | None = None,
+) -> BucketAssignment:
     """Split off unbelievable times and map the rest to buckets. Raises ValueError as `times_of` does.
 
-    `known`: times and unit, where the rows may not have the field any more.
+    `times_and_unit`: of the rows, where they may not have the field any more.
     """
-    times, unit = known or times_of(rows, rule, topics, now)
-    first, last = (pa.scalar(bound, times.type) for bound in rule.window(now))
-    good = believable(times, rule, now)
-    if pc.all(good).as_py() in (True, None):
+    times, unit = times_and_unit or times_of(rows, rule, topics, now)
+    mask = is_believable(times, rule, now)
+    if pc.all(mask).as_py() in (True, None):
         return BucketAssignment(rows, times, bucketer.assign(rows, times), None, {}, unit)
-    at = pc.indices_nonzero(pc.invert(good))
-    from_, until = (f"{bound.as_py().replace(tzinfo=None).isoformat(timespec='seconds')}Z" for bound in (first, last))
-    texts = pc.fill_null(pc.cast(times.take(at), pa.string()), "no time in the years 1 to 9999")
-    by = rule.unit_words(unit) + (" by event_time.clocks" if rule.clocks else "")
-    quarantined = {
-        int(i): f"{rule.field} is {text}{by}, outside [{from_}, {until}]"
-        for i, text in zip(at.to_pylist(), texts.to_pylist(), strict=True)  # cold: only the unbelievable ones
+    quarantined = _quarantine_reasons(times, pc.indices_nonzero(pc.invert(mask)), rule, now, unit)
+    rows = rows.filter(mask)
+    times = times.filter(mask)
+    return BucketAssignment(rows, times, bucketer.assign(rows, times), mask, quarantined, unit)
+
+
+def _quarantine_reasons(
+    times: pa.TimestampArray, positions: pa.Array, rule: TimeRule, now: datetime, unit: str
+) -> dict[int, str]:
+    """Return for the rows at some positions why their times are not believed (cold: few are not)."""
+    bounds = (pa.scalar(bound, times.type).as_py() for bound in rule.window(now))
+    first, last = (f"{bound.replace(tzinfo=None).isoformat(timespec='seconds')}Z" for bound in bounds)
+    texts = pc.fill_null(pc.cast(times.take(positions), pa.string()), "no time in the years 1 to 9999")
+    origin = rule.describe_unit(unit)
+    if rule.clocks:
+        origin += " by event_time.clocks"
+    return {
+        int(position): f"{rule.field} is {text}{origin}, outside [{first}, {last}]"
+        for position, text in zip(positions.to_pylist(), texts.to_pylist(), strict=True)
     }
-    rows, times = rows.filter(good), times.filter(good)
-    return BucketAssignment(rows, times, bucketer.assign(rows, times), good, quarantined, unit)

@@ -17,11 +17,11 @@ from bucketers.zone_data import install
 from writer.avro.schema import TIMESTAMP
 from writer.avro.schema_plan import RejectedSchema, ShapedRecord, WriterSchema, conform
 from writer.avro.wire_format import refusal_reasons, split_by_schema_id
-from writer.batch.bucketing import BucketAssignment, assign, believable, times_of
-from writer.batch.lateness import reached
+from writer.batch.bucketing import BucketAssignment, assign_buckets, is_believable, times_of
+from writer.batch.lateness import newest_event_times
 from writer.batch.plan import TaskPlan
 from writer.batch.schema_reader import DecodedKeys, Decoders, KeyReader, SchemaReader
-from writer.batch.skip import skip, with_values
+from writer.batch.skip import drop_tombstones, skip
 from writer.batch.task_report import Counts, Report
 from writer.core import fault_points
 from writer.core.offsets import Source
@@ -104,7 +104,7 @@ class RecordSteps:
         """
         with self.clock("skip"):
             new = skip(self._with_topic(batch), self._plan.frontier, self.counts)
-            records = with_values(new)
+            records = drop_tombstones(new)
             self._weigh(pc.sum(pc.binary_length(records.column("value"))).as_py() or 0, records.num_rows)
         if self._keep is not None:
             self._keep(new)
@@ -140,13 +140,13 @@ class RecordSteps:
         records, plan = group.records, self._plan
         with self.clock("assign"):
             topics = records.column("topic")
-            assigned = assign(group.rows, plan.time_rule, self.bucketer, plan.now, topics, group.times)
+            assigned = assign_buckets(group.rows, plan.time_rule, self.bucketer, plan.now, topics, group.times)
             if assigned.unit != "auto":
                 self.report.time_unit = assigned.unit
-        if assigned.kept is not None:
+        if assigned.mask is not None:
             reasons = assigned.quarantined
             self._refuse(_at(group.records, reasons), group.schema_id, _reasons(reasons), outcome="quarantined")
-            records = records.filter(assigned.kept)
+            records = records.filter(assigned.mask)
         return replace(group, records=records, rows=assigned.rows, assigned=assigned)
 
     @contextmanager
@@ -191,9 +191,9 @@ class RecordSteps:
             records.group_by(["topic", "partition"], use_threads=False).aggregate([([], "count_all")]).to_pylist()
         ):
             self.counts[row["topic"], row["partition"]].filtered += row["count_all"]  # one turn a partition
-        good = believable(times := times.filter(out), plan.time_rule, plan.now)
+        good = is_believable(times := times.filter(out), plan.time_rule, plan.now)
         latest = pc.max(times.filter(good)).cast(pa.int64()).as_py()
-        for source, newest in reached(
+        for source, newest in newest_event_times(
             records.filter(good), times.filter(good), plan.time_rule.window(plan.now), plan.now
         ).items():
             counts = self.counts[source]
@@ -240,7 +240,7 @@ class RecordSteps:
         ):  # the rows of a copy have them
             return group
         with self.clock("conform"):
-            arrays, reasons = wanted.of(group.records, self._read_keys)
+            arrays, reasons = wanted.build_arrays(group.records, self._read_keys)
             rows = pa.table([*group.rows.columns, *arrays], schema=pa.schema([*group.rows.schema, *wanted.schema]))
             if not reasons:
                 return replace(group, rows=rows)

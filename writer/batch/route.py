@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bucketers.arrow import column, contiguous
-from writer.batch.record_columns import header_text, text_of
+from writer.batch.record_columns import decode_texts, header_texts
 
 By = Literal["record", "topic", "header", "field"]
-NO_NAME = ""  # of a record without the header, or with a null in the field
+# Stands for a record without the header, or with a null in the field.
+NO_NAME = ""
 
 
 class NoTarget(Enum):
@@ -25,10 +26,13 @@ class NoTarget(Enum):
 
 @dataclass(frozen=True)
 class RouteRule:
-    """Names that match a pattern with `*`, `?` and `[…]` go to one target, or each to a target of its own."""
+    """Names that match a pattern with `*`, `?` and `[…]` go to one target, or each to a target of its own.
+
+    `target`: None where each name has its own, which the driver makes.
+    """
 
     pattern: str
-    target: str | None = None  # None: each name has its own, which the driver makes
+    target: str | None = None
 
     def matches(self, name: str) -> bool:
         """Return whether a name goes by this rule."""
@@ -37,45 +41,55 @@ class RouteRule:
 
 @dataclass(frozen=True)
 class Route:
-    """Where records go. The first rule that a name matches decides."""
+    """Where records go. The first rule that a name matches decides.
+
+    `key`: name of the header, or of the field, nested with dots. `own_targets`: of names that have one; None for a name
+    that gets none. `is_full`: no further target is made. `stops`: a name without a target ends the batch. `otherwise`:
+    target of names without a rule; None for dead letters. `records`: full name of the record of a schema id. `shut`:
+    targets that take no records for now.
+    """
 
     by: By
-    key: str = ""  # name of the header, or of the field, nested with dots
+    key: str = ""
     rules: Sequence[RouteRule] = ()
-    made: Mapping[str, str | None] = field(default_factory=dict)  # name → target of its own; None: it gets none
-    is_full: bool = False  # no further target is made
-    stops: bool = False  # a name without a target ends the batch
-    otherwise: str | None = None  # target of names without a rule; None: dead letters
-    records: Mapping[int, str] = field(default_factory=dict)  # schema id → full name of its record
-    shut: frozenset[str] = frozenset()  # targets that take no records for now
+    own_targets: Mapping[str, str | None] = field(default_factory=dict)
+    is_full: bool = False
+    stops: bool = False
+    otherwise: str | None = None
+    records: Mapping[int, str] = field(default_factory=dict)
+    shut: frozenset[str] = frozenset()
 
     def target(self, name: str) -> str | NoTarget:
         """Return the target of a name."""
-        return NoTarget.UNROUTED if self._is_shut(name) else self._open_or_shut(name)
+        return NoTarget.UNROUTED if self._is_shut(name) else self._open_or_shut_target(name)
 
     def _is_shut(self, name: str) -> bool:
-        return bool(self.shut) and self._open_or_shut(name) in self.shut
+        return bool(self.shut) and self._open_or_shut_target(name) in self.shut
 
-    def _open_or_shut(self, name: str) -> str | NoTarget:
+    def _open_or_shut_target(self, name: str) -> str | NoTarget:
         rule = self._rule(name)
         if rule is None:
-            return self._rest
+            return self._default_target
         if rule.target is not None:
             return rule.target
-        if name in self.made:
-            return self.made[name] or self._rest
-        return self._rest if self.is_full else NoTarget.UNKNOWN
+        if name in self.own_targets:
+            return self.own_targets[name] or self._default_target
+        return self._default_target if self.is_full else NoTarget.UNKNOWN
 
     def _rule(self, name: str) -> RouteRule | None:
-        return next((rule for rule in self.rules if rule.matches(name)), None) if name != NO_NAME else None
+        if name == NO_NAME:
+            return None
+        return next((rule for rule in self.rules if rule.matches(name)), None)
 
     def is_beyond(self, name: str) -> bool:
         """Return whether a name has no table of its own only because no further one is made."""
-        rule = self._rule(name) if self.is_full and name not in self.made else None
+        if not self.is_full or name in self.own_targets:
+            return False
+        rule = self._rule(name)
         return rule is not None and rule.target is None
 
     @property
-    def _rest(self) -> str | NoTarget:
+    def _default_target(self) -> str | NoTarget:
         if self.otherwise is not None:
             return self.otherwise
         return NoTarget.UNKNOWN if self.stops else NoTarget.UNROUTED
@@ -83,13 +97,13 @@ class Route:
     def reason(self, name: str) -> str:
         """Say why records of a name have no table."""
         if self._is_shut(name):
-            return f"the table of {self._open_or_shut(name)!r} refuses, and too much waits for it (route.held)"
-        what = {"record": "record", "topic": "topic", "header": f"header {self.key!r}", "field": f"field {self.key!r}"}
+            return f"the table of {self._open_or_shut_target(name)!r} refuses, and too much waits for it (route.held)"
+        subject = self.by if self.by in ("record", "topic") else f"{self.by} {self.key!r}"
         if name == NO_NAME:
-            return f"the route goes by the {what[self.by]}, and there is none"
-        is_ruled = self._rule(name) is not None
-        why = "it may not have a table of its own" if is_ruled else "no target of the route matches it"
-        return f"the route goes by the {what[self.by]}, which is {name!r}: {why}"
+            return f"the route goes by the {subject}, and there is none"
+        has_rule = self._rule(name) is not None
+        why = "it may not have a table of its own" if has_rule else "no target of the route matches it"
+        return f"the route goes by the {subject}, which is {name!r}: {why}"
 
     def is_on_purpose(self, name: str) -> bool:
         """Whether records of a name are dead letters for no fault of theirs: it has no rule, or its table is shut.
@@ -104,33 +118,38 @@ class Route:
             name = self.records.get(-1 if schema_id is None else schema_id, NO_NAME)
             yield Share(self.target(name), [name], None, None)
             return
-        values = contiguous(self._values(records, rows))
-        if (only := _only(values)) is not None:
-            yield Share(self.target(only), [only], None, None)
+        values = contiguous(self._routing_values(records, rows))
+        if (name_of_all := _common_value(values)) is not None:
+            yield Share(self.target(name_of_all), [name_of_all], None, None)
             return
         encoded = values.dictionary_encode()
         names = [*encoded.dictionary.to_pylist(), NO_NAME]
         codes = encoded.indices.fill_null(len(names) - 1)
-        found: dict[str | NoTarget, list[int]] = {}
+        codes_by_target: dict[str | NoTarget, list[int]] = {}
         for code in pc.unique(codes).to_pylist():
-            found.setdefault(self.target(names[code]), []).append(code)
-        for target, some in found.items():
-            mask = None if len(found) == 1 else pc.is_in(codes, value_set=pa.array(some, codes.type))
-            yield Share(target, names, codes if mask is None else codes.filter(mask), mask)
+            codes_by_target.setdefault(self.target(names[code]), []).append(code)
+        if len(codes_by_target) == 1:
+            (target,) = codes_by_target
+            yield Share(target, names, codes, None)
+            return
+        for target, target_codes in codes_by_target.items():
+            mask = pc.is_in(codes, value_set=pa.array(target_codes, codes.type))
+            yield Share(target, names, codes.filter(mask), mask)
 
-    def _values(self, records: pa.Table, rows: pa.Table) -> pa.Array | pa.ChunkedArray:
+    def _routing_values(self, records: pa.Table, rows: pa.Table) -> pa.Array | pa.ChunkedArray:
         if self.by == "topic":
             return records.column("topic")
         if self.by == "header":
-            return header_text(records, self.key)
+            return header_texts(records, self.key)
         try:
             values = column(rows, self.key)
-            return text_of(values) if pa.types.is_binary(values.type) else values.cast(pa.string())
-        except (ValueError, pa.ArrowNotImplementedError):  # the schema has no such field, or it is no text
+            return decode_texts(values) if pa.types.is_binary(values.type) else values.cast(pa.string())
+        except (ValueError, pa.ArrowNotImplementedError):
+            # The schema has no such field, or it has no text.
             return pa.nulls(rows.num_rows, pa.string())
 
 
-def _only(values: pa.Array) -> str | None:
+def _common_value(values: pa.Array) -> str | None:
     """Return the text that all of these are, as in most slices by topic; None: they differ, or one is null."""
     if not len(values) or values.null_count or values[0] != values[-1]:
         return None
@@ -139,24 +158,31 @@ def _only(values: pa.Array) -> str | None:
 
 @dataclass(frozen=True)
 class Share:
-    """Records that go to one target, or to none."""
+    """Records that go to one target, or to none.
+
+    `names`: that codes stand for. `codes`: of the names of the records; None where all have the first. `mask`: of the
+    records; None where it is all of them.
+    """
 
     target: str | NoTarget
-    names: Sequence[str]  # that codes stand for
-    codes: pa.Array | None  # of the names of the records; None: all have the first
-    mask: pa.BooleanArray | None  # of the records; None: all of them
+    names: Sequence[str]
+    codes: pa.Array | None
+    mask: pa.BooleanArray | None
 
-    def distinct(self) -> set[str]:
+    def distinct_names(self) -> set[str]:
         """Return the names of the records."""
-        return {self.names[0]} if self.codes is None else {self.names[at] for at in pc.unique(self.codes).to_pylist()}
-
-    def count(self, of: Callable[[str], bool], records: int) -> int:
-        """Count those of the `records` whose name is one `of` these."""
         if self.codes is None:
-            return records if of(self.names[0]) else 0
-        found = pc.value_counts(self.codes).to_pylist()  # one turn a name
-        return sum(one["counts"] for one in found if of(self.names[one["values"]]))
+            return {self.names[0]}
+        return {self.names[code] for code in pc.unique(self.codes).to_pylist()}
 
-    def name(self, at: int) -> str:
+    def count(self, is_counted: Callable[[str], bool], records: int) -> int:
+        """Count the records whose name is counted. `records`: how many the share has."""
+        if self.codes is None:
+            return records if is_counted(self.names[0]) else 0
+        # One turn a name.
+        counts = pc.value_counts(self.codes).to_pylist()
+        return sum(each["counts"] for each in counts if is_counted(self.names[each["values"]]))
+
+    def name(self, row: int) -> str:
         """Return the name of one record."""
-        return self.names[0 if self.codes is None else self.codes[at].as_py()]
+        return self.names[0 if self.codes is None else self.codes[row].as_py()]

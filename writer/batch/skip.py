@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,52 +17,64 @@ def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[
 
     Records without a column of values have none that is null.
     """
-    kept: list[pa.Table] = []
-    for source, rows in _runs(records):
-        count, known = counts[source], frontier.get(source, 0)
+    new_records: list[pa.Table] = []
+    for source, rows in _cut_by_source(records):
+        source_counts = counts[source]
+        source_frontier = frontier.get(source, 0)
         new = rows
-        lowest = pc.min(rows.column("offset")).as_py()  # not the first: Spark may hand a partition over in two pieces
-        if lowest < known:
-            new = rows.filter(pc.greater_equal(rows.column("offset"), known))
-            count.skipped += rows.num_rows - new.num_rows
-        if new.num_rows == 0:
-            continue
-        first, last = pc.min_max(new.column("offset")).as_py().values()
-        count.offset_min = first if count.offset_min is None else min(count.offset_min, first)
-        count.offset_max = last if count.offset_max is None else max(count.offset_max, last)
-        count.read += new.num_rows
-        if count.spans_whole:
-            count.add_read([(first, last + 1)] if last - first + 1 == new.num_rows else _spans(new.column("offset")))
-        count.tombstones += _tombstones(new)
-        kept.append(new)
-    return pa.concat_tables(kept) if kept else records.slice(0, 0)
+        # The lowest offset is not always the first: Spark may hand a partition over in two pieces.
+        lowest = pc.min(rows.column("offset")).as_py()
+        if lowest < source_frontier:
+            new = rows.filter(pc.greater_equal(rows.column("offset"), source_frontier))
+            source_counts.skipped += rows.num_rows - new.num_rows
+        if new.num_rows > 0:
+            _count_read(new, source_counts)
+            new_records.append(new)
+    return pa.concat_tables(new_records) if new_records else records.slice(0, 0)
 
 
-def with_values(records: pa.Table) -> pa.Table:
-    """Drop tombstones."""
-    return records.filter(pc.is_valid(records.column("value"))) if _tombstones(records) else records
+def _count_read(records: pa.Table, counts: Counts) -> None:
+    """Count records of one partition as read, with their offsets and tombstones."""
+    first, last = pc.min_max(records.column("offset")).as_py().values()
+    counts.offset_min = first if counts.offset_min is None else min(counts.offset_min, first)
+    counts.offset_max = last if counts.offset_max is None else max(counts.offset_max, last)
+    counts.read += records.num_rows
+    counts.tombstones += _count_tombstones(records)
+    if counts.spans_whole:
+        has_gaps = last - first + 1 != records.num_rows
+        counts.add_spans(_offset_spans(records.column("offset")) if has_gaps else [(first, last + 1)])
 
 
-def _tombstones(records: pa.Table) -> int:
+def drop_tombstones(records: pa.Table) -> pa.Table:
+    """Return the records with a value."""
+    return records.filter(pc.is_valid(records.column("value"))) if _count_tombstones(records) else records
+
+
+def _count_tombstones(records: pa.Table) -> int:
     return int(records.column("value").null_count) if "value" in records.column_names else 0
 
 
-def _spans(offsets: pa.ChunkedArray) -> list[Span]:
-    """Cut offsets, in any order, into runs without a missing offset (cold: few are missing); the first pieces."""
+def _offset_spans(offsets: pa.ChunkedArray) -> list[Span]:
+    """Cut offsets, in any order, into runs without a missing offset (cold: few are missing); the first pieces.
+
+    Of the offsets `[7, 4, 5, 9]` these are `[(4, 6), (7, 8), (9, 10)]`.
+    """
     ordered = contiguous(offsets).sort()
     steps = pc.subtract(ordered.slice(1), ordered.slice(0, len(ordered) - 1))
-    after = pc.indices_nonzero(pc.not_equal(steps, 1)).slice(0, SPANS_MAX + 1).to_pylist()
-    starts, ends = [0, *(at + 1 for at in after)], [*(at + 1 for at in after), len(ordered)]
-    return [(ordered[a].as_py(), ordered[b - 1].as_py() + 1) for a, b in zip(starts, ends, strict=True)]
+    gaps = pc.indices_nonzero(pc.not_equal(steps, 1)).slice(0, SPANS_MAX + 1).to_pylist()
+    bounds = [0, *(position + 1 for position in gaps), len(ordered)]
+    return [(ordered[first].as_py(), ordered[end - 1].as_py() + 1) for first, end in pairwise(bounds)]
 
 
-def _runs(records: pa.Table) -> Iterator[tuple[Source, pa.Table]]:
-    """Cut a batch where the topic or the partition changes. Spark reads one partition after the other."""
+def _cut_by_source(records: pa.Table) -> Iterator[tuple[Source, pa.Table]]:
+    """Cut a batch where the topic or the partition changes. Spark reads one partition after the other.
+
+    Of the topics `[a, a, a, b]` and the partitions `[0, 0, 1, 1]` the pieces are `(a, 0)` with two rows, `(a, 1)` with
+    one, and `(b, 1)` with one.
+    """
     topics = pc.run_end_encode(contiguous(records.column("topic")).dictionary_encode().indices)
     partitions = pc.run_end_encode(contiguous(records.column("partition")))
-    ends = sorted({*topics.run_ends.to_pylist(), *partitions.run_ends.to_pylist()})  # few
-    start = 0
-    for end in ends:
+    run_ends = sorted({*topics.run_ends.to_pylist(), *partitions.run_ends.to_pylist()})
+    for start, end in pairwise([0, *run_ends]):
         piece = records.slice(start, end - start)
         yield (piece.column("topic")[0].as_py(), piece.column("partition")[0].as_py()), piece
-        start = end

@@ -23,7 +23,7 @@ from bucketers.timestamps import kafka_times
 from writer.avro import schema
 from writer.batch.bucketing import BucketAssignment
 from writer.batch.dead_letters import DeadLetterFile, incarnation_column
-from writer.batch.lateness import Late, follow, late, late_reasons
+from writer.batch.lateness import LateRows, find_late_rows, follow_event_times, late_reasons
 from writer.batch.plan import TaskPlan
 from writer.batch.record_steps import Group, LeaveOut, RecordSteps
 from writer.batch.route import NoTarget, Route, Share
@@ -186,9 +186,9 @@ class Task:
             return
         for share in route.shares(group.schema_id, group.records, group.rows):
             if route.is_full and (room := NAMES_MAX - len(self._report.beyond_names)) > 0:
-                self._report.beyond_names |= set(islice(filter(route.is_beyond, share.distinct()), room))
+                self._report.beyond_names |= set(islice(filter(route.is_beyond, share.distinct_names()), room))
             if share.target is NoTarget.UNKNOWN:
-                self._report.unknown_names |= share.distinct()
+                self._report.unknown_names |= share.distinct_names()
             elif share.target is NoTarget.UNROUTED:
                 whole = group.part(share.mask).records
                 self._report.unrouted += share.count(route.is_on_purpose, whole.num_rows)
@@ -281,34 +281,34 @@ class TableRows:
             for source, newest in self._follow(rows, assigned).items():
                 counts = self.steps.counts[source]
                 counts.seen = newest if counts.seen is None else max(counts.seen, newest)
-            if (found := late(assigned.buckets, plan.closed_until, plan.watermark, plan.late)) is not None:
+            if (found := find_late_rows(assigned.buckets, plan.closed_until, plan.watermark, plan.late)) is not None:
                 rows, assigned = self._set_aside(found, rows, assigned, group)
             self._stage.add(rows, assigned.event_time, assigned.buckets)
 
     def _follow(self, rows: pa.Table, assigned: BucketAssignment) -> dict[Source, int]:
         now = self._plan.now
         window = self._plan.time_rule.window(now)
-        return follow(rows, assigned.event_time, window, now, self.steps.report.late)
+        return follow_event_times(rows, assigned.event_time, window, now, self.steps.report.late)
 
     def _set_aside(
-        self, found: Late, rows: pa.Table, assigned: BucketAssignment, group: Group
+        self, found: LateRows, rows: pa.Table, assigned: BucketAssignment, group: Group
     ) -> tuple[pa.Table, BucketAssignment]:
         """Count late rows and move them as their tier demands (cold: late rows are few). Returns the other rows."""
-        plan, there = self._plan, {one.to for one in found.buckets}
+        plan, there = self._plan, {bucket.policy for bucket in found.buckets}
         assert plan.closed_until is not None
-        self.steps.report.late.add(found, plan.closed_until)
+        self.steps.report.late.count_late_rows(found, plan.closed_until)
         if there == {"reopen"}:
             return rows, assigned
         codes, times = assigned.buckets.codes, assigned.event_time
         if "dead_letter" in there:
-            dead = found.rows("dead_letter")
+            dead = found.mask("dead_letter")
             why = late_reasons(times.filter(dead), plan.time_rule.field, plan.closed_until)
             self._dead.add(group.records.filter(dead), group.schema_id, why.__getitem__)
         if "late_table" in there:
-            beside = found.rows("late_table")
+            beside = found.mask("late_table")
             mine = replace(assigned.buckets, codes=codes.filter(beside))
             self._lates().add(rows.filter(beside), times.filter(beside), mine)
-        stay = pc.invert(found.rows("dead_letter", "late_table"))
+        stay = pc.invert(found.mask("dead_letter", "late_table"))
         rows, kept = rows.filter(stay), replace(assigned.buckets, codes=codes.filter(stay))
         return rows, replace(assigned, rows=rows, event_time=times.filter(stay), buckets=kept)
 

@@ -53,9 +53,9 @@ class Counts:
             spans=joined([*self.spans, *other.spans]), spans_whole=self.spans_whole and other.spans_whole,
         )  # fmt: skip
 
-    def add_read(self, found: Iterable[Span]) -> None:
+    def add_spans(self, spans: Iterable[Span]) -> None:
         """Add the offsets of records that were read, in order."""
-        for start, end in found:
+        for start, end in spans:
             if self.spans and self.spans[-1][1] == start:
                 self.spans[-1] = (self.spans[-1][0], end)
             elif len(self.spans) < SPANS_MAX:

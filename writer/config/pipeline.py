@@ -297,8 +297,10 @@ class Pipeline(Strict):
     @property
     def late_table(self) -> str | None:
         """Location of the table of late rows; None where late rows go elsewhere."""
-        has_one = self.route is None and self.seal.enabled and any(tier.to == "late_table" for tier in self.seal.tiers)
-        return self.late_place if has_one else None
+        if self.route is not None or not self.seal.enabled:
+            return None
+        has_late_table = any(tier.policy == "late_table" for tier in self.seal.tiers)
+        return self.late_place if has_late_table else None
 
     @property
     def late_place(self) -> str:
