@@ -115,7 +115,7 @@ def estimated(
 ) -> bool:
     """Show what a backfill would take: rows, time, and what it costs. Returns whether there is anything to bring."""
     _, gap_records = filling.look()
-    each = bytes_per_row(filling.table.recent(10)) or _BYTES_PER_ROW
+    each = bytes_per_row(filling.table.recent_commits(10)) or _BYTES_PER_ROW
     speed = min(wish.rate or ROWS_A_SECOND, ROWS_A_SECOND)
     found: list[dict[str, Any]] = []
     for gap_record in chosen(gap_records, wish):

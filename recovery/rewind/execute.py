@@ -144,7 +144,7 @@ class RewindExecution:
                 f"--to {version}: the table is at version {snapshot.version}; choose an earlier one, from 0"
             )
         entries = self._entries(version, snapshot.version)
-        earlier = self._main.at(version)
+        earlier = self._main.snapshot_at(version)
         then = EarlierVersion(version, earlier.epoch, earlier.parts(), self._written(version))
         frontiers = {app_id(self.name, part): part for part in snapshot.parts()}
         after = since(entries, frontiers)
@@ -175,7 +175,7 @@ class RewindExecution:
         look = self.look(look.plan.to) if look.pending else look
         places = [(self._settings.dead_letters, look.dead_letters), (self._settings.late_place, look.late)]
         places += [place for target in look.targets for place in target.places] + list(look.raw)
-        earlier, offsets = self._main.at(look.plan.to), look.offsets
+        earlier, offsets = self._main.snapshot_at(look.plan.to), look.offsets
         try:
             with self._main.stage_without_offsets(look.base, offsets, prefix="rewind") as left:
                 wanted = Rewind(
@@ -281,7 +281,7 @@ class RewindExecution:
 
     def _targets(self, snapshot: PipelineSnapshot, to: int, offsets: Offsets) -> tuple[TargetPreview, ...]:
         """Count what would go out of the tables of a route."""
-        closed, found = self._main.at(to).closed_targets, []
+        closed, found = self._main.snapshot_at(to).closed_targets, []
         for number, record in snapshot.targets().items():
             table = self._tables.side(record.location)
             if not record.id and not table.exists():

@@ -54,7 +54,7 @@ def undone(
 
     Raises ConfigError where they made it another table, CommitFailed.
     """
-    before = table.at(changes[0].version - 1)
+    before = table.snapshot_at(changes[0].version - 1)
     if any(before.state.metadata[key] != now.state.metadata[key] for key in ("id", "partitionColumns")):
         raise ConfigError(
             f"{changes[0]} on the table at {table.location}, and made it another one, with other partitions. Start a "

@@ -78,9 +78,9 @@ def test_right_rows_behind_placeholders_are_rows(tmp_path: Path, placeholder: in
     driver = Driver(tmp_path, schemas=Schemas({1: PLAIN}, [1]), limits={"failed_ratio_max": 1})
     driver.start()
     driver.carry([log(values_of([placeholder] * 10))], {0: 10})
-    assert [facts["time_unit"] for facts in driver.table.recent(10)] == [""]
+    assert [facts["time_unit"] for facts in driver.table.recent_commits(10)] == [""]
     driver.carry([log(values_of([NOW_S * 1_000 - n for n in range(30)], 10))], {0: 40})
-    newest, first = driver.table.recent(10)
+    newest, first = driver.table.recent_commits(10)
     assert (newest["time_unit"], newest["rows"], first["rows"]) == ("ms", 30, 0)
 
 

@@ -163,7 +163,7 @@ def test_a_delta_log_that_was_cleaned_up_goes_on_from_its_checkpoint(tmp_path: P
     found = facts(Driver(tmp_path, "iceberg", seal=SEAL, interval=4))
     assert found["account"]["read"] == known["account"]["read"] + 60
     assert [offset for offset in found["rows"]["clicks", 0] if offset < 100] == known["rows"]["clicks", 0]
-    assert new.table.at(checkpointed).version == checkpointed
+    assert new.table.snapshot_at(checkpointed).version == checkpointed
     assert compacted(new)
     assert facts(new)["rows"] == found["rows"]
 

@@ -256,7 +256,7 @@ def test_a_record_type_that_comes_later_without_the_event_time_is_quarantined_al
 
 def test_status_adds_up_what_was_filtered(tmp_path: Path) -> None:
     driver, sums = carried(tmp_path), Totals()
-    for facts in driver.table.recent(10):
+    for facts in driver.table.recent_commits(10):
         sums.add(facts)
     assert sums.records["filtered"] == sums.filtered["Event"].total()
     assert event_time_newest(facts) == NOW, "the newest event is filtered"

@@ -26,7 +26,7 @@ from writer.core.files import StagedFile
 from writer.table.factory import table_at
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.iceberg.catalog.catalog_client import client_settings
-from writer.table.iceberg.renaming import TableNames
+from writer.table.iceberg.table_names import TableNames
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.log.operations import Rewrite
 from writer.table.table import PipelineTable

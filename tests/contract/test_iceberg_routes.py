@@ -66,7 +66,7 @@ def theirs(one: Started, name: str = "a") -> Table:
 
 def applied(one: Started) -> dict[str, str]:
     """Apply what waits, tables that refused a moment ago included. Returns those that refuse, and why."""
-    one.tables._rests.clear()
+    one.tables._retries.clear()
     one.tables.apply_side_files()
     return {Path(place).name: why for place, why in one.tables.behind.items()}
 
@@ -92,7 +92,7 @@ def test_of_two_processes_that_apply_an_entry_one_does(tmp_path: Path) -> None:
     one.commit(*places(tmp_path))
     others = [all_tables("p", one.config) for _ in range(2)]
     for tables in others:
-        tables._read_on(tables.main.snapshot(), ())
+        tables._read_entries(tables.main.snapshot(), ())
     for tables in (*others, one.tables):
         tables.apply_side_files()
         assert tables.behind == {}

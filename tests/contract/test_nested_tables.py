@@ -129,7 +129,7 @@ def test_what_is_new_and_inside_the_table_of_another_writer_is_refused(root: str
 def test_a_delta_table_is_not_made_where_an_iceberg_table_lies(root: str) -> None:
     store_at(f"{root}/theirs").put(LOGS["iceberg"], b"{}")
     with pytest.raises(ConfigError, match=r"/theirs holds an Iceberg table\. Choose a new location"):
-        OPENED["delta"](f"{root}/theirs", "a").check_place()
+        OPENED["delta"](f"{root}/theirs", "a").check_location()
 
 
 def test_links_are_followed(tmp_path: Path) -> None:

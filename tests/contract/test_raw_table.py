@@ -84,7 +84,7 @@ def test_every_record_is_kept_as_it_came_and_the_audit_adds_up(driver: Driver) -
     assert seen.adds_up, said(seen)
     assert (seen.reconciliation.raw, seen.raw_taken) == (len(VALUES), {})
     sums = Totals()
-    sums.add(driver.table.recent(1)[0])
+    sums.add(driver.table.recent_commits(1)[0])
     raw = driver.side(driver.settings.raw_place).bucket_files(driver.side(driver.settings.raw_place).snapshot())
     assert (sums.raw_records, sums.raw_files) == (len(VALUES), len(raw))
     assert sums.raw_bytes == sum(file.bytes for file in raw) > 0
@@ -326,7 +326,7 @@ def test_without_a_raw_table_nothing_is_other_than_it_was(tmp_path: Path) -> Non
     driver = Driver(tmp_path, "delta")
     driver.start()
     carried(driver, VALUES)
-    (facts,) = driver.table.recent(1)
+    (facts,) = driver.table.recent_commits(1)
     assert not [key for key in ("raw", *facts["ranges"][0]) if key == "raw" and key in facts]
     assert oracle.rows(Path(driver.lake), "count(*)") == [(4,)]
 

@@ -154,7 +154,7 @@ def test_a_replay_and_a_start_do_not_mind_each_other(driver):
 def test_what_batches_found_is_not_hidden_by_starts_and_replays(driver):
     for _ in range(12):
         driver.start(2)
-    assert [facts["time_unit"] for facts in driver.table.recent(10)] == ["logical"]
+    assert [facts["time_unit"] for facts in driver.table.recent_commits(10)] == ["logical"]
 
 
 def test_of_two_replays_of_the_same_dead_letters_one_is_overtaken(driver):

@@ -193,7 +193,7 @@ def test_a_time_means_the_newest_version_that_was_written_by_then(driver: Wrong)
 
 
 def test_back_to_the_start_takes_everything(driver: Wrong) -> None:
-    first = next(n for n, _ in driver.table.entries(-1) if driver.table.at(n).epoch)
+    first = next(n for n, _ in driver.table.entries(-1) if driver.table.snapshot_at(n).epoch)
     assert back(driver, first) == 0
     assert (ids(driver), dead_letters(driver), driver.table.snapshot().frontier(P0)) == ([], [], 0)
     driver.start()

@@ -235,7 +235,7 @@ def test_history_and_buckets_say_what_was_committed(
     assert [(entry.version, entry.kind) for entry in table.history()] == [
         (version, "batch"), (version - 1, "start"), (version - 2, "create")
     ]  # fmt: skip
-    assert [facts["rows"] for facts in table.recent(5)] == [7]
+    assert [facts["rows"] for facts in table.recent_commits(5)] == [7]
 
 
 def test_side_files_are_applied_once(location: str, form: str, stage: Callable[[int], StagedFile]) -> None:

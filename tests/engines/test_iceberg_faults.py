@@ -125,7 +125,7 @@ def test_a_catalog_that_is_down_holds_a_commit_until_it_is_back(
     brief = opened(proxy.url, tmp_path, retry_timeout="1 s", tried=timedelta(seconds=1))
     proxy.go_down(60)
     with pytest.raises(CommitFailed, match=r"catalog 'headrace' did not answer for table lake\."):
-        brief.commit(table.at(2), batch(epoch, 10, 20, stage(10)))
+        brief.commit(table.snapshot_at(2), batch(epoch, 10, 20, stage(10)))
     proxy.go_down(0)
     assert (rows(upstream, tmp_path), table.snapshot().frontier(P0)) == (10, 10)
 

@@ -31,7 +31,7 @@ from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile
 from writer.output.tables import console
 from writer.table.factory import main_table, table_at
-from writer.table.iceberg.renaming import TableNames
+from writer.table.iceberg.table_names import TableNames
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.table import PipelineTable
 

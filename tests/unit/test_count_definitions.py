@@ -51,7 +51,7 @@ def test_late_rows_and_dead_letters_are_the_same_everywhere(driver: Driver, poli
     expected = {"read": 40, **WHERE[policy], "quarantined": 4, "tombstones": 4, "filtered": 0}
     progress = Progress("clicks", now=lambda: NOON, seconds=lambda: 0.0)
     progress.started(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
-    for number, facts in enumerate(reversed(driver.table.recent(9))):
+    for number, facts in enumerate(reversed(driver.table.recent_commits(9))):
         progress.began(number, "look")
         progress.committed(number, facts, {}, [])
 

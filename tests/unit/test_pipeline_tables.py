@@ -8,11 +8,11 @@ import pytest
 
 from writer.core.files import StagedFile
 from writer.core.offsets import TopicPartition
-from writer.table import factory
-from writer.table.factory import Tables
+from writer.table import pipeline_tables
 from writer.table.log.entries import CommittedEntry, SideEntry
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.snapshot import TargetRecord
+from writer.table.pipeline_tables import Tables
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -78,7 +78,7 @@ def test_redo_applies_what_newer_commits_list_each_to_its_table():
 
 def test_a_target_that_refuses_falls_behind_alone_and_catches_up_in_order(monkeypatch):
     now_s = [100.0]
-    monkeypatch.setattr(factory.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(pipeline_tables.time, "monotonic", lambda: now_s[0])
     applied: list[tuple[str, int]] = []
     refusing = {"/late"}
 
@@ -103,12 +103,14 @@ def test_a_target_that_refuses_falls_behind_alone_and_catches_up_in_order(monkey
     assert applied == [("/dead", 5), ("/dead", 10), ("/dead", 11)]
     refusing.clear()
     tables.apply_side_files()
-    assert (tables.settled, tables.behind, tables.is_due) == (9, {"/late": "/late takes nothing"}, False), "it rests"
+    assert (tables.settled, tables.behind, tables.is_retry_due) == (9, {"/late": "/late takes nothing"}, False), (
+        "it rests"
+    )
     assert applied[3:] == [], "each entry is read and applied once, however long a table refuses"
     now_s[0] += 2
-    assert tables.is_due
+    assert tables.is_retry_due
     tables.apply_side_files()
-    assert (tables.settled, tables.behind, tables.is_due) == (11, {}, False)
+    assert (tables.settled, tables.behind, tables.is_retry_due) == (11, {}, False)
     assert applied[3:] == [("/late", 10)]
 
 

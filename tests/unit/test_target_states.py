@@ -72,8 +72,8 @@ def test_without_a_driver_a_table_is_as_far_behind_as_its_driver_said(tmp_path: 
     one.tables.apply_side_files()
     newest = one.tables.main.snapshot().version
     told, found = one.targets.states(), described(one)
-    assert told["a"].waiting == (version - 1, 2, 0, first)
-    assert told["b"].waiting == (newest, 0, 0, None)
+    assert told["a"].pending == (version - 1, 2, 0, first)
+    assert told["b"].pending == (newest, 0, 0, None)
     assert list(found) == ["a", "b"], "the one that is behind first"
     keys = ("applied_version", "waiting_entries", "held_bytes", "behind_seconds")
     assert [found["a"][key] for key in keys] == [version - 1, 2, 0, 1_800.0]
@@ -92,7 +92,7 @@ def test_the_clock_of_a_table_behind_does_not_begin_anew_with_a_process(tmp_path
     for started in (one, Started(tmp_path, {"targets": {"a": a}})):
         started.tables.apply_side_files()
         state = started.targets.states()["a"]
-        assert state.waiting.since == first
+        assert state.pending.since == first
         assert state.why
         progress = Progress("p", now=lambda: LATER)
         progress.applied({"a": state}, {}, None)
@@ -125,7 +125,7 @@ def test_bytes_that_wait_at_the_log_are_those_that_the_limit_counts(tmp_path: Pa
     found = described(one)["a"]
     assert found["held_bytes"] > 0
     one.tables.apply_side_files()
-    assert one.targets.states()["a"].waiting.held_bytes == found["held_bytes"]
+    assert one.targets.states()["a"].pending.held_bytes == found["held_bytes"]
     with pytest.raises(LimitReached, match=r"refuses, and .* wait for it, the first for"):
         one.targets.route()
 
@@ -151,8 +151,8 @@ def test_an_entry_without_a_time_of_its_own_waits_since_it_was_logged(tmp_path: 
         one.tables.main.snapshot(), Batch("x", one.epoch, [OffsetRange(PART, 0, 1)], side_files=side)
     )
     tables = all_tables("p", one.config)
-    tables.look()
-    since = tables.waiting(a).since
+    tables.collect_pending()
+    since = tables.pending_entries(a).since
     assert since is not None
     assert before <= since <= datetime.now(UTC)
 

@@ -33,9 +33,10 @@ from writer.privacy.policy import Policies
 from writer.privacy.protected_schema import Privacy
 from writer.storage.local import LocalStore
 from writer.table import held_files
-from writer.table.factory import Tables, all_tables, table_at
+from writer.table.factory import all_tables, table_at
 from writer.table.log.operations import Batch
 from writer.table.log.snapshot import FORMAT, TargetRecord
+from writer.table.pipeline_tables import Tables
 
 # A vacuum removes what tasks spilled.
 pytestmark = pytest.mark.usefixtures("scratch")
@@ -351,7 +352,7 @@ def test_two_processes_that_bring_the_same_file_leave_it_whole(tmp_path: Path) -
     hold(one, place, 1)
     first, second = all_tables("p", one.config), all_tables("p", one.config)
     for tables in (first, second):
-        tables._read_on(tables.main.snapshot(), ())
+        tables._read_entries(tables.main.snapshot(), ())
     (entry,) = second._waiting[place]
     first.apply_side_files()
     held_files.copy_to_table(
@@ -385,7 +386,7 @@ def test_a_new_name_whose_storage_is_away_waits_and_is_made_later(tmp_path: Path
     (tmp_path / "mount").unlink()
     two.targets._asked_s.clear()
     two.targets.states()
-    two.tables._rests.clear()
+    two.tables._retries.clear()
     two.tables.apply_side_files()
     assert (two.tables.behind, files(place)) == ({}, 1)
     two.targets._asked_s.clear()

@@ -283,7 +283,7 @@ def _seen(table: PipelineTable, named: Sequence[BucketFile]) -> list[BucketFile]
 
     Raises HeadraceError where one of them says nothing of where its rows come from.
     """
-    foreign = table.foreign() if table.exists() else []
+    foreign = table.foreign_paths() if table.exists() else []
     if not foreign:
         return list(named)
     for path in foreign:

@@ -18,9 +18,9 @@ from writer.core.errors import ConfigError
 from writer.privacy.protected_schema import Privacy
 from writer.schemas.format_detection import unit_of
 from writer.table import held_files
-from writer.table.factory import Tables
 from writer.table.log.foreign_writes import CommitFailed, reading
 from writer.table.log.snapshot import TargetRecord
+from writer.table.pipeline_tables import Tables
 from writer.table.table import PipelineTable
 
 _LOOKED_AT = 50  # entries of a table's log, for the unit of its event times

@@ -28,10 +28,10 @@ from writer.schemas.subjects import full_name
 from writer.schemas.tracker import ASK_AGAIN, Schemas
 from writer.storage.nesting import Parts
 from writer.table import held_files
-from writer.table.factory import Tables, TargetState
 from writer.table.locations import location_forms
 from writer.table.log.foreign_writes import CommitFailed, reading
 from writer.table.log.snapshot import TargetRecord
+from writer.table.pipeline_tables import Tables, TargetState
 from writer.table.schema_evolution import ColumnTypeMismatch
 
 _ASK_S = 30.0  # between two looks whether a table is back
@@ -366,7 +366,7 @@ class Targets:
             _, why = open_target(self._known[target.number], target.settings, self._tables)
             if not why:
                 self._enter_ids([name])
-                if not self._tables.waiting(target.table.location).entries:
+                if not self._tables.pending_entries(target.table.location).entries:
                     del self._held[name]
 
     def _refusing(self) -> dict[str, str]:
@@ -381,7 +381,7 @@ class Targets:
         limits, found = self.section.held, set[str]()
         for name, why in self._refusing().items():
             target = self._targets[name]
-            waiting = self._tables.waiting(target.table.location, target.settings.late_place)
+            waiting = self._tables.pending_entries(target.table.location, target.settings.late_place)
             size, age = waiting.held_bytes, datetime.now(UTC) - waiting.since if waiting.since else timedelta(0)
             if size < limits.max_bytes and age < limits.max_age:
                 continue

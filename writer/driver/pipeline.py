@@ -149,7 +149,7 @@ class PipelineRun:
         now = self._standing = start_offsets.find(
             self.config, self.cluster, topics, snapshot, self._draining.wait, self._log_check
         )
-        recent = self._table.recent(10)
+        recent = self._table.recent_commits(10)
         self._find_wire(recent)
         decision = self._checkpoints.choose(
             now.offsets, why_anew(self._standing, snapshot, asked=new_run), snapshot.closed
@@ -374,7 +374,7 @@ class PipelineRun:
 
     def catch_up(self) -> None:
         """Try again a target that refused, on a thread of its own, where no batch does. Returns at once."""
-        if self._targets is not None and self._tables.is_due and self._busy.acquire(blocking=False):
+        if self._targets is not None and self._tables.is_retry_due and self._busy.acquire(blocking=False):
             threading.Thread(target=self._catch_up, name=f"targets of {self.name}", daemon=True).start()
 
     def _catch_up(self) -> None:

@@ -29,13 +29,13 @@ from writer.schemas.tracker import Schemas
 from writer.specs.spec import fingerprint, to_json
 from writer.storage.locations import store_at
 from writer.storage.probe import probe
-from writer.table.factory import Tables
 from writer.table.gap_records import open_gap
 from writer.table.locations import target_locations
 from writer.table.log.entries import entry_facts
 from writer.table.log.operations import Gap
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.log.zone_records import find_zone_changes
+from writer.table.pipeline_tables import Tables
 from writer.table.table import PipelineTable
 
 

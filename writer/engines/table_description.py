@@ -55,7 +55,9 @@ def describe_table(name: str, config: Config, table: PipelineTable) -> TableDesc
     metadata = snapshot.state.metadata
     unit = settings.event_time.unit
     if unit == "auto":
-        unit = next((facts["time_unit"] for facts in table.recent(_LOOKED_AT) if facts.get("time_unit")), "auto")
+        unit = next(
+            (facts["time_unit"] for facts in table.recent_commits(_LOOKED_AT) if facts.get("time_unit")), "auto"
+        )
     catalog_table = config.catalog_place(name, settings.table.location)
     return TableDescription(
         name,

@@ -74,7 +74,7 @@ class ChangeAcceptance:
         with reading(self._table.location):
             effects = [self._effect_of(change) for change in changes]
         if changes:
-            _check_offsets(self._table.at(changes[0].version - 1), snapshot, changes[0])
+            _check_offsets(self._table.snapshot_at(changes[0].version - 1), snapshot, changes[0])
         return AcceptancePlan(snapshot, effects)
 
     def carry_out(self, plan: AcceptancePlan, facts: Mapping[str, Any]) -> int:
@@ -98,7 +98,7 @@ class ChangeAcceptance:
         )
 
     def _files_at(self, version: int) -> dict[str, BucketFile]:
-        return {file.path: file for file in self._table.bucket_files(self._table.at(version))}
+        return {file.path: file for file in self._table.bucket_files(self._table.snapshot_at(version))}
 
 
 def _check_offsets(before: PipelineSnapshot, now: PipelineSnapshot, change: Change) -> None:

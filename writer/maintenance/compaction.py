@@ -109,7 +109,7 @@ class Compactor:
         if not pieces:
             return
         began, configured = time.monotonic(), self._settings.event_time.unit
-        unit = unit_of(configured, self._table.recent(10) if configured == "auto" else ())
+        unit = unit_of(configured, self._table.recent_commits(10) if configured == "auto" else ())
         self._table.publish(snapshot.state.place)  # files are read in their place
         compared = [self._compared(piece, snapshot) for piece in pieces]
         jobs = [self._job(*each, snapshot, unit) for each in zip(pieces, compared, strict=True)]

@@ -37,9 +37,10 @@ from writer.schemas.format_detection import judge, unit_of, wire_of
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.tracker import Admission, Schemas
-from writer.table.factory import Tables, main_table
+from writer.table.factory import main_table
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.log.zone_records import find_zone_changes
+from writer.table.pipeline_tables import Tables
 from writer.table.table import PipelineTable
 
 ANY_AGE = timedelta(days=36_500)  # of an event whose broker timestamp is unknown
@@ -300,7 +301,7 @@ def opened(
     meanings = IdMeanings(name, config.registry, table.transactions if with_table and checked else dict[str, int])
     if with_table and table.exists():
         table.check_identity(buckets, "" if is_routed else layout(pipeline.bucket))
-        snapshot, recent = table.snapshot(), table.recent(10)
+        snapshot, recent = table.snapshot(), table.recent_commits(10)
         columns, seen = snapshot.columns(), snapshot.incarnations()
         unit, wire = unit_of(unit, recent), wire or wire_of(recent)
         key_wire = key_wire or wire_of(recent, "key")

@@ -98,7 +98,7 @@ def remove(places: Iterable[VacuumLocation]) -> None:
 def _forget(table: PipelineTable, before: datetime) -> Collection[str]:
     """Forget versions from before this time. Returns the files of those that stay: a client may have tagged one."""
     table.expire(before)
-    return table.referenced(datetime.fromtimestamp(0, UTC))
+    return table.referenced_paths(datetime.fromtimestamp(0, UTC))
 
 
 def everything(store: Store) -> Iterator[Stored]:
@@ -149,7 +149,7 @@ def _side_tables(main: PipelineTable, dead_letters: str) -> Sequence[str]:
     """
     snapshot = main.snapshot()
     targets = dict.fromkeys([*snapshot.target_places, *snapshot.raw_places])
-    listed = {place: None for about in main.recent(1000) for place in about.get("side_files", {})}
+    listed = {place: None for about in main.recent_commits(1000) for place in about.get("side_files", {})}
     return list({dead_letters: None, **targets, **listed})
 
 
@@ -193,7 +193,7 @@ def _needed(table: PipelineTable, awaited: set[str], since: datetime) -> NeededF
 
     `awaited`: taken before the table is looked at.
     """
-    files = awaited | {file.path for file in table.bucket_files(table.snapshot())} | table.referenced(since)
+    files = awaited | {file.path for file in table.bucket_files(table.snapshot())} | table.referenced_paths(since)
     removed = {}
     for _, actions in table.entries(-1):
         for action in actions:

@@ -333,7 +333,7 @@ def _table(
             check_identity()
             probed.probe_location(check, table.log_location, exclusive=True)
         else:
-            table.check_place()
+            table.check_location()
     except ReportedAlready as error:
         return not_checked(check, str(error))
     except HeadraceError as error:

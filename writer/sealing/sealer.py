@@ -29,12 +29,13 @@ from writer.sealing.unsealed import (
     missing_ranges_of,
 )
 from writer.sealing.watermark import PartitionEventTime, Watermark
-from writer.table.factory import Tables, all_tables, main_table
+from writer.table.factory import all_tables, main_table
 from writer.table.gap_records import gap_records
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.log import Action
 from writer.table.log.operations import Closing, Sealing
 from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.pipeline_tables import Tables
 
 _ENTRIES_UNMARKED_MAX = 50  # that the next process reads again
 _BUCKETS_AT_ONCE = 100  # that one entry seals

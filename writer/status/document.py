@@ -180,7 +180,7 @@ def _targets(view: View, now: datetime) -> list[dict[str, Any]]:
     """Describe the tables of a route: those that are behind first, then by their rows since the start."""
     found = []
     for name, state in view.targets.items():
-        sums, waiting = view.totals.targets.get(name, Counter[str]()), state.waiting
+        sums, waiting = view.totals.targets.get(name, Counter[str]()), state.pending
         found.append(
             {
                 "name": name, "location": state.location, **{what: sums[what] for what in ("rows", "bytes", "files")},

@@ -24,10 +24,11 @@ from writer.status.model import Commit, Logs, ShownState, Totals, View, event_ti
 from writer.status.pause import standing
 from writer.status.progress import COMMITS_KEPT
 from writer.status.rate_limit import EffectiveLimit, LimitState, configured, standing as limit_standing
-from writer.table.factory import Tables, TargetState, all_tables, main_table
+from writer.table.factory import all_tables, main_table
 from writer.table.log.entries import Entry
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.snapshot import PipelineSnapshot, TooNew
+from writer.table.pipeline_tables import Tables, TargetState
 
 _TABLES_AT_ONCE = 8
 _ENTRIES_LOOKED_AT = 500  # of the table's log, for the totals since the last start
@@ -80,7 +81,7 @@ def _targets(settings: Pipeline, tables: Tables, snapshot: PipelineSnapshot) -> 
         return {}
     rules = known if settings.route is not None else ()
     current = {number for number in rules if settings.rule_of(known[number].name, known[number].location) is not None}
-    tables.look()
+    tables.collect_pending()
     return tables.target_states(known.values(), current)
 
 

@@ -17,7 +17,7 @@ from writer.sealing.bucket_states import BucketCounts, BucketState
 from writer.status.lag_sample import AppendedRecords
 from writer.status.pause import Pause
 from writer.status.rate_limit import LimitState
-from writer.table.factory import TargetState
+from writer.table.pipeline_tables import TargetState
 
 OUTCOMES = ("read", "rows", "late_table", "dead_letters", "quarantined", "tombstones", "filtered")
 _STORED = {"late_table": "late"}  # what the log calls an outcome, where it is not the same

@@ -30,7 +30,7 @@ from writer.status.model import (
 )
 from writer.status.pause import Pause
 from writer.status.rate_limit import LimitState
-from writer.table.factory import TargetState
+from writer.table.pipeline_tables import TargetState
 
 COMMITS_KEPT = 20  # for rates and a look back; the lake has them all
 

@@ -80,11 +80,11 @@ class Delta:
     def expire(self, before: datetime) -> None:
         """Do nothing: the log alone knows versions."""
 
-    def referenced(self, since: datetime) -> set[str]:  # noqa: ARG002 - of the protocol
+    def referenced_paths(self, since: datetime) -> set[str]:  # noqa: ARG002 - of the protocol
         """None: what a reader needs is named by entries."""
         return set()
 
-    def foreign(self) -> list[str]:
+    def foreign_paths(self) -> list[str]:
         """None: readers see what the log names."""
         return []
 

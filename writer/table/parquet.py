@@ -103,11 +103,11 @@ class Parquet:
     def expire(self, before: datetime) -> None:
         """Do nothing: the log alone knows versions."""
 
-    def referenced(self, since: datetime) -> set[str]:  # noqa: ARG002 - of the protocol
+    def referenced_paths(self, since: datetime) -> set[str]:  # noqa: ARG002 - of the protocol
         """None: what a reader needs is named by entries."""
         return set()
 
-    def foreign(self) -> list[str]:
+    def foreign_paths(self) -> list[str]:
         """Files in the folders that no entry ever named: another client's. Reads the folders, then every entry."""
         seen, folders = [], [""]
         while folders:

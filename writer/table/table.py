@@ -32,32 +32,43 @@ from writer.table.row_removal import Offsets, RemovalResult, stage_without_offse
 from writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
 
 if TYPE_CHECKING:
-    from pyarrow import dataset  # imports pandas, half a second
+    # It imports pandas, half a second.
+    from pyarrow import dataset
 
-CHECKPOINT_INTERVAL = 50  # versions
-# Of an entry that was begun. Writing one takes milliseconds, and the wall clock may step by a day meanwhile.
+# In versions.
+CHECKPOINT_INTERVAL = 50
+# Of a draft of an entry. Writing one takes milliseconds, and the wall clock may step by a day meanwhile.
 _DRAFT_AGE_MAX = timedelta(days=7)
 
 
 class PipelineTable(Appender):
     """A table that belongs to one pipeline, in one of the formats.
 
-    Each read and each kind of entry is a method (an entry is a function of the log's end, bound below); what needs
+    Each read and each kind of entry is a method. An entry is a function of the appender, bound below. What needs
     several of them is a function that takes the table.
     """
 
     def __init__(
-        self, form: Format, pipeline: str, *, retry_timeout: timedelta = RETRY_TIMEOUT,
+        self,
+        form: Format,
+        pipeline: str,
+        *,
+        retry_timeout: timedelta = RETRY_TIMEOUT,
         checkpoint_interval: int = CHECKPOINT_INTERVAL,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Make the handle; `retry_timeout` is how long a commit is tried before CommitFailed."""
         super().__init__(form, pipeline, retry_timeout)
-        self.store, self.log_location = form.store, form.log.location
-        self.hidden = form.hidden  # files are to be staged where readers do not look
-        self.folder = form.folder  # of the files, below the location
-        self._interval = checkpoint_interval
-        self._listing = threading.Lock()  # one at a time reads the list of files, which a format may keep
-        self._tidied = -1  # version at which it was last tried
+        self.store = form.store
+        self.log_location = form.log.location
+        # Files are to be staged where readers do not look.
+        self.hidden = form.hidden
+        # The folder of the files, below the location.
+        self.folder = form.folder
+        self._checkpoint_interval = checkpoint_interval
+        # One thread at a time reads the list of files, which a format may keep.
+        self._listing = threading.Lock()
+        # The version at which `tidy` was last tried.
+        self._tidied_version = -1
 
     # --- what a start looks at ------------------------------------------------------------------------------------
 
@@ -73,20 +84,20 @@ class PipelineTable(Appender):
         try:
             self._format.create(OWNER + self.pipeline, layout, columns, bucket_columns)
         except OSError as error:
-            raise self._unopened(error) from error
+            raise self._open_error(error) from error
         self.check_identity(bucket_columns, layout)
 
     def check(self, bucket_columns: Sequence[str], layout: str = "") -> bool:
         """Return whether there is a table, and create none. Raises ConfigError as `create` does."""
         try:
-            there = self._log.exists()
-            if not there:
-                self.check_place()
+            exists = self._log.exists()
+            if not exists:
+                self.check_location()
         except OSError as error:
-            raise self._unopened(error) from error
-        if there:
+            raise self._open_error(error) from error
+        if exists:
             self.check_identity(bucket_columns, layout)
-        return there
+        return exists
 
     def exists(self) -> bool:
         """Return whether there is a table. Raises CommitFailed."""
@@ -105,43 +116,52 @@ class PipelineTable(Appender):
         self.check_exists()
         self.check_goes_on(self.snapshot())
 
-    def check_place(self) -> None:
+    def check_location(self) -> None:
         """Raise ConfigError when what lies at the location keeps a table from being made there; OSError."""
-        found = self._format.obstacle()
-        if found and not self._log.exists():
-            raise ConfigError(f"{self.location} holds {found}. Choose a new location, or correct table.format.")
+        obstacle = self._format.obstacle()
+        if obstacle and not self._log.exists():
+            raise ConfigError(f"{self.location} holds {obstacle}. Choose a new location, or correct table.format.")
 
     def check_identity(self, bucket_columns: Sequence[str], layout: str = "") -> None:
         """Raise ConfigError when the table is another pipeline's, or is bucketed in another way."""
         try:
             state = self.state()
         except OSError as error:
-            raise self._unopened(error) from error
-        metadata = state.metadata
-        owner, known = metadata.get("name") or "", metadata.get("description") or ""
-        if owner != OWNER + self.pipeline:
-            made = owner.startswith(OWNER)
-            whose = f"belongs to pipeline {owner.removeprefix(OWNER)!r}" if made else "was not made by headrace"
-            adopt = "" if made else "; `headrace table adopt` says whether it can be adopted"
-            raise ConfigError(
-                f"the table at {self.location} {whose}; pipeline {self.pipeline!r} needs a location of its own{adopt}"
-            )
+            raise self._open_error(error) from error
+        self._check_table_owner(state.metadata.get("name") or "")
         self.check_goes_on(PipelineSnapshot(state, self.pipeline))
+        self._check_buckets(state.metadata, bucket_columns, layout)
+
+    def _check_table_owner(self, owner: str) -> None:
+        if owner == OWNER + self.pipeline:
+            return
+        if owner.startswith(OWNER):
+            problem = f"belongs to pipeline {owner.removeprefix(OWNER)!r}"
+            hint = ""
+        else:
+            problem = "was not made by headrace"
+            hint = "; `headrace table adopt` says whether it can be adopted"
+        raise ConfigError(
+            f"the table at {self.location} {problem}; pipeline {self.pipeline!r} needs a location of its own{hint}"
+        )
+
+    def _check_buckets(self, metadata: Mapping[str, Any], bucket_columns: Sequence[str], layout: str) -> None:
         columns = list(metadata["partitionColumns"])
+        table_layout = metadata.get("description") or ""
         if bool(columns) != bool(bucket_columns):
-            is_log, is_now = "is the log of a route, without rows", "holds rows"
-            what, wanted = (is_now, "a log of a route") if columns else (is_log, "a table with rows")
+            use = "holds rows" if columns else "is the log of a route, without rows"
+            wanted = "a log of a route" if columns else "a table with rows"
             raise ConfigError(
-                f"the table at {self.location} {what}; the configuration wants {wanted} there. Choose a new location "
+                f"the table at {self.location} {use}; the configuration wants {wanted} there. Choose a new location "
                 "(docs/ROUTING.md, From one table to many)"
             )
-        if columns != list(bucket_columns) or known != layout:
+        if columns != list(bucket_columns) or table_layout != layout:
             raise ConfigError(
-                f"the table at {self.location} is bucketed by {known or ', '.join(columns)}, the configuration says "
-                f"{layout or ', '.join(bucket_columns)}; keep 'bucket' as it was, or choose a new location"
+                f"the table at {self.location} is bucketed by {table_layout or ', '.join(columns)}, the configuration "
+                f"says {layout or ', '.join(bucket_columns)}; keep 'bucket' as it was, or choose a new location"
             )
 
-    def _unopened(self, error: OSError) -> HeadraceError:
+    def _open_error(self, error: OSError) -> HeadraceError:
         text = f"cannot open or create a table at {self.location}: {one_line(error)}"
         # A catalog says itself whether it may answer later.
         passes = isinstance(error, Unanswered) or getattr(error, "may_pass", False) or may_pass(error)
@@ -152,19 +172,34 @@ class PipelineTable(Appender):
     # survive, CommitFailed where the storage refused, or gave no answer, for as long as was tried. Those that need no
     # epoch raise none: the writer of the table goes on.
 
-    begin, adopt, take = control_commits.begin, control_commits.adopt, takeover.take_over
-    commit, replay = data_commits.commit, data_commits.replay
-    rewrite, reprocess, rewind = data_commits.rewrite, data_commits.reprocess, data_commits.rewind
-    record_gap, fill, give_up = control_commits.record_gap, control_commits.fill, control_commits.give_up
-    close, seal = control_commits.close, control_commits.seal
-    add_targets, enter_raw, convert = settings_commits.add_targets, settings_commits.enter_raw, control_commits.convert
+    begin = control_commits.begin
+    adopt = control_commits.adopt
+    take = takeover.take_over
+    commit = data_commits.commit
+    replay = data_commits.replay
+    rewrite = data_commits.rewrite
+    reprocess = data_commits.reprocess
+    rewind = data_commits.rewind
+    record_gap = control_commits.record_gap
+    fill = control_commits.fill
+    give_up = control_commits.give_up
+    close = control_commits.close
+    seal = control_commits.seal
+    convert = control_commits.convert
+    supersede = control_commits.supersede
+    revive = control_commits.revive
+    accept = control_commits.accept
+    accept_schema_ids = schema_ids.accept_schema_ids
+    add_targets = settings_commits.add_targets
+    convert_targets = settings_commits.convert_targets
+    enter_raw = settings_commits.enter_raw
     note_incarnations = settings_commits.note_incarnations
-    set_specs, convert_targets = settings_commits.set_specs, settings_commits.convert_targets
+    set_specs = settings_commits.set_specs
     set_zone_data = settings_commits.set_zone_data
-    set_privacy, set_hash_key = settings_commits.set_privacy, settings_commits.set_hash_key
-    protect_paths, release_paths = settings_commits.protect_paths, settings_commits.release_paths
-    supersede, revive = control_commits.supersede, control_commits.revive
-    accept, accept_schema_ids = control_commits.accept, schema_ids.accept_schema_ids
+    set_privacy = settings_commits.set_privacy
+    set_hash_key = settings_commits.set_hash_key
+    protect_paths = settings_commits.protect_paths
+    release_paths = settings_commits.release_paths
 
     def grow(self, columns: Sequence[pa.Field], epoch: int | None = None) -> None:
         """Add the columns that the table lacks, and widen those that are narrower. Nothing else changes.
@@ -174,47 +209,49 @@ class PipelineTable(Appender):
         Raises Fenced, CommitFailed when another client gave a column a type that ours does not fit.
         """
 
-        def grow(snapshot: PipelineSnapshot) -> None:
+        def put_columns(snapshot: PipelineSnapshot) -> None:
             if epoch is not None:
                 self.check_owner(snapshot, epoch)
-            known = snapshot.state.metadata
+            metadata = snapshot.state.metadata
             try:
-                schema, changes = merge_columns(known["schemaString"], columns)
+                schema, changes = merge_columns(metadata["schemaString"], columns)
             except ColumnTypeMismatch as error:
                 raise CommitFailed(
                     f"the table at {self.location}: {error}. Start again: the next start looks."
                 ) from error
             if changes:
-                about = {"kind": "columns", "epoch": epoch, "changes": changes}
-                self.put(snapshot, redescribed("CHANGE COLUMN", about, known, {}, schemaString=schema))
+                facts = {"kind": "columns", "epoch": epoch, "changes": changes}
+                self.put(snapshot, redescribed("CHANGE COLUMN", facts, metadata, {}, schemaString=schema))
 
-        self.retried(grow)
+        self.retried(put_columns)
 
     def apply_side(self, entry: SideEntry) -> None:
         """Do what an entry of the pipeline's log means for this table, once; a second time does nothing."""
 
         def apply(snapshot: PipelineSnapshot) -> None:
-            table, at = snapshot.state.place
-            if entry.table_id not in ("", table):
+            table_id, version = snapshot.state.place
+            if entry.table_id not in ("", table_id):
                 raise CommitFailed(
                     f"the table at {self.location} was removed and made again: it lacks what was committed for it "
                     "before. Restore it, or give the target another location"
                 )
             if snapshot.applied < entry.version:
-                about: dict[str, Any] = {"kind": "side", "main_version": entry.version, **entry.facts}
-                with self.stage_without_offsets(snapshot, entry.withdrawn) as left:
-                    if entry.why and left.rows:
-                        about["taken"] = {"why": entry.why, "rows": left.rows}
-                    values = {f"{self.pipeline}/main": entry.version}
-                    if entry.moves_closes:
-                        values |= closed_values(snapshot, entry.closed_until)
-                    self.write(
-                        snapshot, [*entry.files, *left.rewritten], values, about, None, Swap(left.remove_actions)
-                    )
-                at += 1
-            self._format.publish((table, at))
+                self._write_side(snapshot, entry)
+                version += 1
+            self._format.publish((table_id, version))
 
         self.retried(apply)
+
+    def _write_side(self, snapshot: PipelineSnapshot, entry: SideEntry) -> None:
+        facts: dict[str, Any] = {"kind": "side", "main_version": entry.version, **entry.facts}
+        values = {f"{self.pipeline}/main": entry.version}
+        if entry.moves_closes:
+            values |= closed_values(snapshot, entry.closed_until)
+        with self.stage_without_offsets(snapshot, entry.withdrawn) as removal:
+            if entry.why and removal.rows:
+                facts["taken"] = {"why": entry.why, "rows": removal.rows}
+            files = [*entry.files, *removal.rewritten]
+            self.write(snapshot, files, values, facts, None, Swap(removal.remove_actions))
 
     @contextmanager
     def stage_without_offsets(
@@ -224,19 +261,19 @@ class PipelineTable(Appender):
         if not offsets:
             yield RemovalResult()
             return
-        self._format.publish(snapshot.state.place)  # what is left of a file is read in its place
+        # What is left of a file is read where readers see the file.
+        self._format.publish(snapshot.state.place)
         try:
-            columns = snapshot.state.metadata["partitionColumns"]
             with stage_without_offsets(
                 self.store,
                 self.bucket_files(snapshot),
                 offsets,
-                columns=columns,
+                columns=snapshot.state.metadata["partitionColumns"],
                 hidden=self.hidden,
                 folder=self.folder,
                 prefix=prefix,
-            ) as found:
-                yield found
+            ) as removal:
+                yield removal
         except FileNotFoundError as error:
             if self.snapshot().version == snapshot.version:
                 raise
@@ -250,60 +287,71 @@ class PipelineTable(Appender):
     def tidy(self, *, keeps_entries: bool = False) -> None:
         """Write the log's checkpoint and remove what has outlived its retention, once in so many entries.
 
-        `keeps_entries`: remove no entry of the log.
-        Before anything is removed, the ledger has its account.
+        `keeps_entries`: remove no entry of the log. The ledger reads the entries before any is removed.
         """
         try:
-            state, noted = self.state(), self._log.checkpointed()
-            version = state.version
-            if version - max(noted if noted <= version else -1, self._tidied) < self._interval:
+            state = self.state()
+            if not self._needs_checkpoint(state.version):
                 return
-            self._tidied = version
-            book = LedgerStore(self.store, state.metadata["id"], self.pipeline)
-            book.write(((n, actions) for n, actions in self.entries(book.last()) if n <= version), self.rows_at)
+            self._tidied_version = state.version
+            ledger = LedgerStore(self.store, state.metadata["id"], self.pipeline)
+            entries = self.entries(ledger.last())
+            ledger.write(((version, actions) for version, actions in entries if version <= state.version), self.rows_at)
             self._format.tidy(state, keeps_entries=keeps_entries)
             self._log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())
         except (OSError, LedgerUnreadable) as error:
             raise CommitFailed(f"cannot tidy the table at {self.location}: {one_line(error)}") from error
 
+    def _needs_checkpoint(self, version: int) -> bool:
+        checkpoint = self._log.checkpointed()
+        if checkpoint > version:
+            # The note is of a table that was at this location before.
+            checkpoint = -1
+        return version - max(checkpoint, self._tidied_version) >= self._checkpoint_interval
+
     # --- what the log and the files say ---------------------------------------------------------------------------
 
     def transactions(self) -> Mapping[str, int]:
-        """Values of all `txn` in the newest version, by their names; none where there is no table."""
+        """Return the values of all `txn` in the newest version, by their names; none where there is no table."""
         return self.snapshot().state.transactions if self.exists() else {}
 
-    def at(self, version: int) -> PipelineSnapshot:
+    def snapshot_at(self, version: int) -> PipelineSnapshot:
         """Read an earlier version, its files left aside. Raises CommitFailed when the log does not reach back to it."""
         try:
             return PipelineSnapshot(self._log.at(version), self.pipeline)
         except OSError as error:
             raise CommitFailed(f"cannot read version {version} of the table: {one_line(error)}") from error
 
-    def recent(self, count: int) -> list[Mapping[str, Any]]:
-        """Facts of this pipeline's commits among the table's last `count`, newest first; of older ones if none is."""
-        for reach in (count, 20 * count, None):  # starts and replays may have followed the last of them
-            found = [entry.facts for entry in self.history(reach) if entry.kind == "batch"]
-            if found:
-                return found[:count]
+    def recent_commits(self, count: int) -> list[Mapping[str, Any]]:
+        """Return facts of this pipeline's commits among the table's last `count` entries, newest first.
+
+        Facts of older ones if none is among them.
+        """
+        # Starts and replays may have followed the last commit.
+        for entries in (count, 20 * count, None):
+            commits = [entry.facts for entry in self.history(entries) if entry.kind == "batch"]
+            if commits:
+                return commits[:count]
         return []
 
     def history(self, count: int | None = None) -> list[Entry]:
         """Return the table's last `count` entries, newest first. None: all that the log still has."""
         newest = self.snapshot().version
-        return [parse_entry(*entry) for entry in self.entries(-1 if count is None else newest - count)][::-1]
+        since = -1 if count is None else newest - count
+        return [parse_entry(version, actions) for version, actions in reversed(self.entries(since))]
 
     def buckets(self) -> list[BucketKey]:
-        """Buckets that have files. Looks at every file of the table."""
+        """Return the buckets that have files. Looks at every file of the table."""
         with reading(self.location):
             return self._format.buckets(self.state())
 
     def bucket_files(self, snapshot: PipelineSnapshot, bucket: BucketKey | None = None) -> list[BucketFile]:
-        """Files that this version names, of one bucket or of all, in the order of their paths."""
+        """Return the files that this version names, of one bucket or of all, in the order of their paths."""
         with reading(self.location), self._listing:
             return sorted(self._format.bucket_files(snapshot.state, bucket), key=lambda file: file.path)
 
     def rows_at(self, version: int) -> dict[str, int | None]:
-        """Rows of each file that a version names, by path; nothing where the log does not reach back so far."""
+        """Return the rows of each file that a version names, by path; nothing where the log does not reach back."""
         with suppress(OSError), self._listing:
             state = replace(self.state(), version=version)
             return {file.path: file.rows for file in self._format.bucket_files(state, None)}
@@ -314,15 +362,15 @@ class PipelineTable(Appender):
         with reading(self.location):
             self._format.expire(before)
 
-    def referenced(self, since: datetime) -> set[str]:
-        """Paths below the location that versions since this time need, and that no entry may name."""
+    def referenced_paths(self, since: datetime) -> set[str]:
+        """Return the paths below the location that versions since this time need, and that no entry may name."""
         with reading(self.location):
-            return self._format.referenced(since)
+            return self._format.referenced_paths(since)
 
-    def foreign(self) -> list[str]:
-        """Paths of files that readers of the table see and that no entry ever named. Reads every entry."""
+    def foreign_paths(self) -> list[str]:
+        """Return the paths of files that readers see and that no entry ever named. Reads every entry."""
         with reading(self.location):
-            return self._format.foreign()
+            return self._format.foreign_paths()
 
     def metadata_file(self) -> str:
         """Return the location of an Iceberg table's newest metadata file; empty for other formats."""

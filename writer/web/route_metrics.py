@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from writer.table.factory import TargetState
+from writer.table.pipeline_tables import TargetState
 from writer.web.metric_types import Metric, Reading, Value, by_name, plain
 
 _TARGET = ("pipeline", "target")
@@ -18,7 +18,7 @@ def _rows(reading: Reading) -> dict[str, float]:
 
 
 def _behind(reading: Reading) -> dict[str, float]:
-    since = {name: state.waiting.since or reading.now for name, state in reading.view.targets.items()}
+    since = {name: state.pending.since or reading.now for name, state in reading.view.targets.items()}
     return {name: max(0.0, (reading.now - start).total_seconds()) for name, start in since.items()}
 
 
@@ -34,19 +34,19 @@ ROUTES: tuple[Metric, ...] = (
     Metric(
         "headrace_target_applied_version",
         "Version of the pipeline's log up to which a table of a route has all that is its own.",
-        _of_targets(lambda state: state.waiting.applied),
+        _of_targets(lambda state: state.pending.applied),
         _TARGET,
     ),
     Metric(
         "headrace_target_waiting_entries",
         "Entries of the pipeline's log that a table of a route does not have yet.",
-        _of_targets(lambda state: state.waiting.entries),
+        _of_targets(lambda state: state.pending.entries),
         _TARGET,
     ),
     Metric(
         "headrace_target_held_bytes",
         "Bytes of files that wait at the pipeline's log for a table of a route.",
-        _of_targets(lambda state: state.waiting.held_bytes),
+        _of_targets(lambda state: state.pending.held_bytes),
         _TARGET,
     ),
     Metric(

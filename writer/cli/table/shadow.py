@@ -46,7 +46,7 @@ def offsets_of(config: Config, name: str, begin: str) -> dict[str, dict[int, int
         case "now":
             parts = snapshot.parts()
         case _ if begin.isdigit():
-            parts = table.at(int(begin)).parts()
+            parts = table.snapshot_at(int(begin)).parts()
         case _:
             raise ConfigError(f"--from {begin!r} is neither start, now nor a version of the table; write --from 120")
     found: dict[str, dict[int, int]] = {}

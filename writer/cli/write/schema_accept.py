@@ -51,7 +51,7 @@ def run_accept(
     table = main_table(name, config)
     if not table.exists():
         raise ConfigError(f"pipeline {name!r} has no table at {table.location}; its schema ids mean nothing yet.")
-    snapshot, recent = table.snapshot(), table.recent(1)
+    snapshot, recent = table.snapshot(), table.recent_commits(1)
     transactions = snapshot.state.transactions
     meanings = IdMeanings(name, config.registry, lambda: transactions)
     kinds = _kinds(config.pipelines[name], recent)

@@ -18,9 +18,9 @@ from writer.maintenance.dead_letters import Selection, as_read, read
 from writer.maintenance.deletion.row_deletion import WHY
 from writer.maintenance.deletion.row_keys import Finder, Keys
 from writer.maintenance.local_pipeline import LocalPipeline
-from writer.table.factory import Tables
 from writer.table.log.foreign_writes import FilesGone, Overtaken
 from writer.table.log.operations import Replay, Rewrite, Takeover
+from writer.table.pipeline_tables import Tables
 from writer.table.row_removal import Offsets, stage_without_offsets
 from writer.table.table import PipelineTable
 

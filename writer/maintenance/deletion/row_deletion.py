@@ -20,11 +20,11 @@ from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.maintenance.deletion.row_keys import Finder, Keys
 from writer.storage.base import OutcomeUnknown
 from writer.storage.locations import on_s3
-from writer.table.factory import Tables
 from writer.table.log.appender import LostRace
 from writer.table.log.foreign_writes import CommitFailed, FilesGone
 from writer.table.log.operations import Rewrite, Takeover
 from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.pipeline_tables import Tables
 from writer.table.row_removal import (
     OFFSET_COLUMNS,
     Offsets,

@@ -12,9 +12,10 @@ from writer.config.table_sections import Table, layout
 from writer.core import fault_points
 from writer.core.errors import ConfigError
 from writer.maintenance.retention import rows_of
-from writer.table.factory import Tables, all_tables, conversion, main_table
+from writer.table.factory import all_tables, conversion, main_table
 from writer.table.log.foreign_writes import CommitFailed, reading
 from writer.table.log.snapshot import PipelineSnapshot, TargetRecord, recorded
+from writer.table.pipeline_tables import Tables
 from writer.table.table import PipelineTable
 
 if TYPE_CHECKING:

@@ -71,7 +71,7 @@ class Conversion:
                 return [_GONE]
             if self.is_begun:
                 return []
-            if strange := self.old.foreign():
+            if strange := self.old.foreign_paths():
                 return [f"Its file {strange[0]} was never committed: readers of the catalog would not see it. Move it."]
             return _of_state(state) or list(_of_files(self.old.store, self._adds(state), state))
 

@@ -110,11 +110,11 @@ class Iceberg:
         """Expire snapshots from before this time that no branch or tag names."""
         expire(self._client, self._journal.table(), 0, before)
 
-    def referenced(self, since: datetime) -> set[str]:
+    def referenced_paths(self, since: datetime) -> set[str]:
         """Paths of the table's metadata files, and of the data files of snapshots since this time."""
         return referenced(self._journal.table(), self.location, since)
 
-    def foreign(self) -> list[str]:
+    def foreign_paths(self) -> list[str]:
         """None: readers see what the catalog's snapshot names."""
         return []
 

@@ -53,13 +53,13 @@ class Format(Protocol):
     def check_deletes(self, files: Sequence[BucketFile]) -> None:
         """Raise LiveDeleteFiles where other clients deleted rows that these files still have."""
 
-    def foreign(self) -> list[str]:
+    def foreign_paths(self) -> list[str]:
         """Paths of files that readers of the table see and that no entry of its log ever named."""
 
     def expire(self, before: datetime) -> None:
         """Forget versions of the table from before this time, but the newest, where readers may still ask for them."""
 
-    def referenced(self, since: datetime) -> set[str]:
+    def referenced_paths(self, since: datetime) -> set[str]:
         """Paths below the location that versions since this time need, and the newest: what no entry may name."""
 
     def tidy(self, state: State, *, keeps_entries: bool = False) -> None:
