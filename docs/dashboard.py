@@ -47,7 +47,7 @@ def _rate(metric: str, labels: str = "pipeline", call: str = "rate") -> str:
 
 
 _LEVELS: Mapping[int | None, tuple[str, str]] = {
-    0: ("healthy", "green"), 1: ("1 restart", "yellow"), 2: ("2 repair", "yellow"), 3: ("3 new run", "orange"),
+    0: ("healthy", "green"), 1: ("1 restart", "yellow"), 3: ("3 new run", "orange"),
     4: ("4 rebuild offsets", "red"), 5: ("5 skip to latest", "red"),
 }  # fmt: skip
 
@@ -131,7 +131,7 @@ _CARE = (
         "recommended", "desired", "requested", "registered", "draining")),
           "What would be right, what was decided, what Spark was asked for, and what there is.", 8),
     Panel("Recovery level", "short", (Query(_by("max", "headrace_recovery_level")),),
-          "0: healthy. 1 restart, 2 repair, 3 new run, 4 rebuild committed offsets, 5 skip to latest.", 8,
+          "0: healthy. 1 restart, 3 new run, 4 rebuild committed offsets, 5 skip to latest.", 8,
           words=_LEVELS),
     Panel("What recovery did", "short", (Query(
         _by("sum", "headrace_recovery_total", "level, result"), "{{level}} {{result}}"),),

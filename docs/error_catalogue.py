@@ -19,13 +19,12 @@ damage there is a level from which no record is lost or written twice.
 | --- | --- |
 | L0 | wait: storage, broker or registry is down; checkpoint and table are intact |
 | L1 | start again with the same checkpoint |
-| L2 | repair the checkpoint: back it up, then remove a corrupt file or a directory in its place; once a run |
 | L3 | start a new run at the table's committed offsets, without a checkpoint |
 | L4 | rebuild committed offsets that the log lost, from the files of the table and an older checkpoint that agrees |
 | L5 | skip to the end of Kafka's log, and record the skipped offsets as a gap |
 
 ```sh
-headrace doctor pipelines.yaml                  # what is wrong with the checkpoint, and which level repairs it
+headrace doctor pipelines.yaml                  # what is wrong with the checkpoint, and which level helps
 headrace doctor --checkpoint /path/of/a/query   # the same for any Structured Streaming checkpoint that reads Kafka
 headrace supervisor explain pipelines.yaml      # the last failure, its class, and the next action
 ```
@@ -39,7 +38,7 @@ Kafka may lose records too, and other records may take their offsets. What a sta
 
 Each damage was applied to checkpoints that Spark wrote. [The report](../tests/fault/REPORT.md#damaged-checkpoints)
 has, for each one, what plain Spark does, what the doctor finds, what headrace does, and the seconds that each level
-takes.
+takes. No level has the number 2 ([ADR 55](adr/0055-no-repair-in-place.md)).
 """
 _FAULT_POINTS = """## Where the process may die
 

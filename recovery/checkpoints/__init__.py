@@ -1,1 +1,1 @@
-"""Reads, checks and repairs Spark's checkpoints; rebuilds committed offsets from older ones."""
+"""Reads and checks Spark's checkpoints; rebuilds committed offsets from older ones."""

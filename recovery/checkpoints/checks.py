@@ -4,7 +4,7 @@ Pure: facts in, checks out. `recovery/checkpoints/facts.py` gathers the facts, f
 headrace did not write; what cannot be known of such a checkpoint is not checked.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from recovery.checkpoints.reader import Reading
@@ -81,7 +81,7 @@ def _of_the_checkpoint(facts: CheckFacts, reading: Reading) -> Iterator[Check]:
     yield _spark(reading)
     yield _metadata(facts, reading)
     yield _files(facts, reading)
-    yield _checksums(reading)
+    yield _checksums(facts, reading)
     yield _run_record(facts, reading)
     yield _commits(facts, reading)
     yield _partitions(facts, reading)
@@ -120,11 +120,11 @@ def _metadata(facts: CheckFacts, reading: Reading) -> Check:
 
 def _files(facts: CheckFacts, reading: Reading) -> Check:
     found = [
-        (corrupt.name, corrupt.why, _corrupt(facts, reading, corrupt.name))
+        (corrupt.name, corrupt.why, _level_of_corrupt_file(reading, corrupt.name))
         for corrupt in reading.corrupt
         if corrupt.name != "metadata"
     ]
-    found += [(name, f"it {NO_FILE}", RecoveryLevel.REPAIR) for name in reading.directories]
+    found += [(name, f"it {NO_FILE}", RecoveryLevel.NEW_RUN) for name in reading.directories]
     last = reading.last
     if last and last - 1 not in reading.planned:
         found.append((f"offsets/{last - 1}", "it is missing", RecoveryLevel.NEW_RUN))
@@ -135,33 +135,49 @@ def _files(facts: CheckFacts, reading: Reading) -> Check:
         return Check("files", ok=True, message=f"{count} files of offsets and commits can be read")
     level = max(level for _, _, level in found)
     message = _listed(f"{name}: {why}" for name, why, _ in sorted(found, key=lambda one: -one[2]))
-    if facts.foreign and level is RecoveryLevel.REPAIR and reading.corrupt:
-        message += f". It may be removed only where your sink has nothing of batch {last}"
+    if facts.foreign:
+        message += _hint_by_hand(reading, [name for name, _, _ in found])
     return Check("files", ok=False, message=message, level=level)
 
 
-def _corrupt(facts: CheckFacts, reading: Reading, name: str) -> RecoveryLevel:
-    """What a corrupt file leads to. Spark reads the newest two of offsets/ and the newest of commits/."""
+def _level_of_corrupt_file(reading: Reading, name: str) -> RecoveryLevel:
+    """Return what a corrupt file leads to: a new run if Spark reads it.
+
+    Spark reads the newest two files of offsets/, the newest of commits/, and sources/0/0 in its first batch.
+    """
     folder, _, number = name.rpartition("/")
     last = reading.last
     if not folder:
         return RecoveryLevel.NEW_RUN
     if folder == "commits":
-        return RecoveryLevel.REPAIR if reading.committed[-1] == int(number) else RecoveryLevel.RESTART
-    if folder != "offsets":
-        return RecoveryLevel.NEW_RUN if last == 0 and not reading.finished else RecoveryLevel.RESTART
-    if int(number) == last and not reading.finished:
-        start = reading.start()
-        proven = facts.foreign or (start is not None and start == facts.frontier)
-        return RecoveryLevel.REPAIR if proven else RecoveryLevel.NEW_RUN
-    return RecoveryLevel.NEW_RUN if last is not None and int(number) >= last - 1 else RecoveryLevel.RESTART
+        is_read = int(number) == reading.committed[-1]
+    elif folder == "offsets":
+        is_read = last is not None and int(number) >= last - 1
+    else:
+        is_read = last == 0 and not reading.finished
+    return RecoveryLevel.NEW_RUN if is_read else RecoveryLevel.RESTART
 
 
-def _checksums(reading: Reading) -> Check:
+def _hint_by_hand(reading: Reading, names: Collection[str]) -> str:
+    """Say when files of a query without a table may be removed by hand; empty if that does not help.
+
+    Without its commit, or without its plan if there is no commit, Spark runs the newest batch again.
+    """
+    of_newest_batch = f"commits/{reading.last}" if reading.finished else f"offsets/{reading.last}"
+    if not set(names) - set(reading.directories):
+        return ". It may be removed by hand"
+    if not set(names) - {of_newest_batch, *reading.directories}:
+        return f". It may be removed by hand only where your sink has nothing of batch {reading.last}"
+    return ""
+
+
+def _checksums(facts: CheckFacts, reading: Reading) -> Check:
     if reading.orphans:
         what = _listed(reading.orphans)
         message = f"{what} of files that are not there: Spark would take them for another query at work"
-        return Check("checksums", ok=False, message=message, level=RecoveryLevel.REPAIR)
+        if facts.foreign:
+            message += ". They may be removed by hand"
+        return Check("checksums", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
     return Check("checksums", ok=True, message="none is in the way of a file that is to be written")
 
 

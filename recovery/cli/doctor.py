@@ -27,15 +27,11 @@ from writer.storage.locations import checked
 _WORDS = {
     RecoveryLevel.WAIT: "wait until it answers",
     RecoveryLevel.RESTART: "start again",
-    RecoveryLevel.REPAIR: "repair the checkpoint",
     RecoveryLevel.NEW_RUN: "a new run from the table's frontier",
     RecoveryLevel.WALK_BACK: "an older checkpoint",
     RecoveryLevel.LATEST: "skip what is gone, and write it down",
 }
-_OF_A_STRANGER = {
-    RecoveryLevel.NEW_RUN: "a new checkpoint from where your sink ends",
-    RecoveryLevel.REPAIR: "repair the checkpoint by hand",
-}
+_OF_A_STRANGER = {RecoveryLevel.NEW_RUN: "a new checkpoint from where your sink ends"}
 _FOUND = 1  # exit code
 
 

@@ -42,7 +42,6 @@ class Budget:
 # Restarts are cheap and often enough; a new run costs a second; last resorts are for a day.
 BUDGETS: Mapping[RecoveryLevel, Budget] = {
     RecoveryLevel.RESTART: Budget(3, timedelta(minutes=15)),
-    RecoveryLevel.REPAIR: Budget(3, timedelta(hours=1)),
     RecoveryLevel.NEW_RUN: Budget(3, timedelta(hours=1)),
     RecoveryLevel.WALK_BACK: Budget(10, timedelta(hours=24)),
     RecoveryLevel.LATEST: Budget(1, timedelta(hours=24)),
@@ -205,7 +204,8 @@ def _refused(policy: Policy, state: State, event: Failed, now: datetime, jitter:
     if state.level == RecoveryLevel.LATEST:
         less = replace(policy, actions=policy.actions - {RecoveryLevel.LATEST})
         return _escalate(less, state, event, RecoveryLevel.NEW_RUN, now, jitter)
-    return _escalate(policy, state, event, RecoveryLevel(state.level + 1), now, jitter)
+    next_level = min(level for level in RecoveryLevel if level > state.level)
+    return _escalate(policy, state, event, next_level, now, jitter)
 
 
 def _escalate(
@@ -252,11 +252,6 @@ def _useless(policy: Policy, state: State, event: Failed, level: RecoveryLevel, 
     frontier, new_run = event.frontier, policy.budgets[RecoveryLevel.NEW_RUN]
     if level not in policy.actions:
         return "it cannot be done here"
-    if level == RecoveryLevel.REPAIR:
-        if event.verdict.level != RecoveryLevel.REPAIR:
-            return "nothing is known to be repaired"
-        repaired = any(a.level == RecoveryLevel.REPAIR and a.run == event.run for a in state.attempts)
-        return "this run was repaired before" if repaired else ""
     if level == RecoveryLevel.NEW_RUN and frontier == Frontier.UNKNOWN:
         return "the table does not tell its frontier"
     if level == RecoveryLevel.WALK_BACK and frontier != Frontier.UNKNOWN:

@@ -33,7 +33,7 @@ def judged(code: int, text: str, ask: Callable[[str], Verdict] = classify) -> Ve
             message = "The pipeline ended without being asked to."
             return Verdict("ended", RecoveryLevel.RESTART, halt=False, message=message)
         case ExitCode.CHECKPOINT:
-            if found.level is not None and found.level >= RecoveryLevel.REPAIR:
+            if found.level is not None and found.level >= RecoveryLevel.NEW_RUN:
                 return found
             return Verdict(
                 "checkpoint", RecoveryLevel.NEW_RUN, halt=False, message="The checkpoint cannot be continued."

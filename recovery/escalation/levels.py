@@ -8,11 +8,13 @@ from pydantic import BeforeValidator, PlainSerializer
 
 
 class RecoveryLevel(IntEnum):
-    """A higher level gives up more of what was kept; only the last one gives up records, and writes down which."""
+    """A higher level gives up more of what was kept; only the last one gives up records, and writes down which.
+
+    No level has the number 2: repairing a checkpoint in place gains nothing over a new run (ADR 55).
+    """
 
     WAIT = 0  # storage, broker or registry is down: the same start again, with pauses, for ever; never climb for it
     RESTART = 1  # the same checkpoint again
-    REPAIR = 2  # repair the checkpoint in place, when the table proves the batch in question uncommitted
     NEW_RUN = 3  # a new run from the table's frontier: exact, needs no checkpoint
     WALK_BACK = 4  # the table's frontier is not known: from the newest checkpoint that agrees with the files
     LATEST = 5  # skip to the end of Kafka's log: one commit moves the frontier and carries the gap

@@ -26,7 +26,7 @@ def level_reached(pipeline: str, level: RecoveryLevel, why: str, *, at: datetime
         case RecoveryLevel.LATEST:
             text = f"{level.label}: skipped to the end of Kafka's log; what lies between is a gap. {why}"
             return Event("skipped_to_latest", "critical", pipeline, text, at, about)
-        case RecoveryLevel.WAIT | RecoveryLevel.RESTART | RecoveryLevel.REPAIR | RecoveryLevel.NEW_RUN:
+        case RecoveryLevel.WAIT | RecoveryLevel.RESTART | RecoveryLevel.NEW_RUN:
             return None
 
 

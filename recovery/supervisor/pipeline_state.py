@@ -14,7 +14,6 @@ FIRST = "start"  # in the place of a verdict, for what no failure led to
 _LEVELS = {
     RecoveryLevel.WAIT: "start it again as it is",
     RecoveryLevel.RESTART: "restart it on the same checkpoint",
-    RecoveryLevel.REPAIR: "repair the checkpoint",
     RecoveryLevel.NEW_RUN: "begin a new run from the table's frontier",
     RecoveryLevel.WALK_BACK: "walk back over older checkpoints",
     RecoveryLevel.LATEST: "skip to the end of Kafka's log and record a gap",

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from recovery.checkpoints.checks import leads_to, preflight
-from recovery.checkpoints.facts import newest_frontier, of_pipeline
-from recovery.checkpoints.repair import NoRepair, repair
+from recovery.checkpoints.facts import of_pipeline
 from recovery.checkpoints.walk_back import NotRebuilt, walk_back
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
@@ -14,8 +13,6 @@ from writer.clients.kafka import Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.offsets import skip_to_latest
-from writer.offsets.spark_checkpoint import Checkpoints
-from writer.table.factory import main_table
 
 
 class Refusal(Exception):
@@ -33,7 +30,6 @@ def cluster(config: Config) -> Cluster:
 def actions(config: Config, kafka: Callable[[Config], Cluster] = cluster) -> Mapping[RecoveryLevel, Action]:
     """Return the available recovery actions. The pipeline must not be running when one is called."""
     return {
-        RecoveryLevel.REPAIR: lambda name: _fix(config, name),
         RecoveryLevel.WALK_BACK: lambda name: _walk(config, name, kafka(config)),
         RecoveryLevel.LATEST: lambda name: _skip(config, name, kafka(config)),
     }
@@ -59,22 +55,6 @@ def _refusing() -> Iterator[None]:
         yield
     except (OSError, HeadraceError) as error:
         raise Refusal(str(error)) from error
-
-
-@_refusing()
-def _fix(config: Config, name: str) -> str:
-    checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
-    run, table = checkpoints.newest(), main_table(name, config)
-    if run is None:
-        raise Refusal("there is no checkpoint to be repaired")
-    frontier = None
-    if table.exists():
-        snapshot = table.snapshot()
-        frontier = newest_frontier(snapshot, config.pipelines[name].topics.among(snapshot.incarnations()))
-    done = repair(checkpoints, run, frontier, datetime.now(UTC), config.s3.settings)
-    if isinstance(done, NoRepair):
-        raise Refusal(done.reason)
-    return f"took {', '.join(done.removed)} out of run {done.run}; a copy is {done.copy}"
 
 
 @_refusing()

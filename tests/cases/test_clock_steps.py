@@ -297,19 +297,19 @@ def test_a_budget_that_is_used_up_while_a_supervisor_runs_is_free_again_at_its_t
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=str)
-def test_what_is_noted_after_a_step_within_a_repair_is_not_moved_by_it(tmp_path: Path, step: timedelta) -> None:
+def test_what_is_noted_after_a_step_within_an_action_is_not_moved_by_it(tmp_path: Path, step: timedelta) -> None:
     clocks = Clocks()
 
-    def repair(_: str) -> str:
+    def refuse(_: str) -> str:
         clocks.step(step)
-        raise Refusal("there is nothing to repair")
+        raise Refusal("it cannot be done")
 
-    known = failure(Verdict("a row", RecoveryLevel.REPAIR, halt=False, message="it fails"), 1, "", 1, "held", NOON)
-    memory = RecoveryMemory(state=State(level=RecoveryLevel.REPAIR), failure=known)
-    supervised = SupervisedPipeline("clicks", memory, leased=True, level=RecoveryLevel.REPAIR)
+    known = failure(Verdict("a row", RecoveryLevel.RESTART, halt=False, message="it fails"), 1, "", 1, "held", NOON)
+    memory = RecoveryMemory(state=State(level=RecoveryLevel.RESTART), failure=known)
+    supervised = SupervisedPipeline("clicks", memory, leased=True, level=RecoveryLevel.RESTART)
     supervisor = Supervisor(
         config(tmp_path), {"clicks": supervised}, list, folder=ChannelFolder(tmp_path), held=LeaseHolder({}, "me/1"),
-        notifier=SentEvents(), actions={RecoveryLevel.REPAIR: repair}, stop=threading.Event(),  # type: ignore[arg-type]
+        notifier=SentEvents(), actions={RecoveryLevel.RESTART: refuse}, stop=threading.Event(),  # type: ignore[arg-type]
         jitter=lambda: 0.0, clocks=clocks.comparison(),
     )  # fmt: skip
     supervisor._step()

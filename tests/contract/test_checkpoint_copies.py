@@ -1,12 +1,11 @@
-"""Copies of checkpoints, on a disk and on S3: taken, listed, read, mended from, and let go."""
+"""Copies of checkpoints, on a disk and on S3: taken, listed, read, and let go."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from recovery.checkpoints.reader import read
-from recovery.checkpoints.repair import RepairResult, repair
 from tests.servers.objects import ObjectServer
 from tests.unit.test_spark_checkpoint import Run
 from writer.offsets import checkpoint_backups, run_record
@@ -43,16 +42,6 @@ def test_a_copy_is_taken_read_and_let_go(checkpoints: Checkpoints) -> None:
     checkpoint_backups.remove(store, copy)
     checkpoint_backups.remove(store, copy)
     assert checkpoint_backups.backups(store) == []
-
-
-def test_a_corrupt_run_is_repaired_once(checkpoints: Checkpoints) -> None:
-    frontier = {("clicks", 0): 6, ("clicks", 1): 4}
-    done = repair(checkpoints, 1, frontier, AT)
-    assert isinstance(done, RepairResult)
-    assert read(store_at(done.copy)).corruption_of("offsets/2") is not None
-    repaired = read(store_at(checkpoints.path(1)))
-    assert (repaired.corrupt, repaired.start()) == ([], frontier)
-    assert not isinstance(repair(checkpoints, 1, frontier, AT + timedelta(minutes=1)), RepairResult)
 
 
 def test_a_run_record_is_kept(checkpoints: Checkpoints) -> None:

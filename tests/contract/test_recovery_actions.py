@@ -11,7 +11,7 @@ from tests.support import oracle
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import event
 from tests.unit.test_start_offsets import Cluster
-from writer.clients.kafka import Topic
+from writer.clients.kafka import BrokerUnreachable, Topic
 from writer.core.errors import Fenced
 from writer.core.offsets import TopicPartition
 from writer.table.gap_records import gap_records
@@ -57,15 +57,20 @@ def test_the_last_level_refuses_what_a_new_run_would_read(driver: Driver) -> Non
     assert driver.table.snapshot().version == before
 
 
-def test_a_table_with_a_frontier_is_not_walked_back_and_a_missing_checkpoint_is_not_repaired(driver: Driver) -> None:
+def test_a_table_with_a_frontier_is_not_walked_back(driver: Driver) -> None:
     able = actions(driver.config, lambda _: Held((0, 120), (0, 60)))  # type: ignore[arg-type,return-value]
     with pytest.raises(Refusal, match="the table tells the frontier"):
         able[RecoveryLevel.WALK_BACK]("clicks")
-    with pytest.raises(Refusal, match="no checkpoint to be repaired"):
-        able[RecoveryLevel.REPAIR]("clicks")
 
 
-def test_a_storage_or_broker_that_does_not_answer_is_a_refusal(driver: Driver) -> None:
-    elsewhere = driver.config.model_copy(update={"checkpoints": "/proc/no/such/place"})
-    with pytest.raises(Refusal):
-        actions(elsewhere)[RecoveryLevel.REPAIR]("clicks")
+class SilentCluster(Held):
+    """A cluster of which no broker answers."""
+
+    def topics(self, names: Sequence[str] = ()) -> dict[str, Topic]:
+        raise BrokerUnreachable(f"no broker answers for {names}")
+
+
+def test_a_broker_that_does_not_answer_is_a_refusal(driver: Driver) -> None:
+    skip = actions(driver.config, lambda _: SilentCluster((0, 20), (0, 20)))[RecoveryLevel.LATEST]  # type: ignore[arg-type,return-value]
+    with pytest.raises(Refusal, match="no broker answers"):
+        skip("clicks")

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.servers.objects import ObjectServer
-from writer.storage.base import Store, below
+from writer.storage.base import Store
 from writer.storage.locations import store_at
 
 ODD = "dt=2026-11-20/h x+%3A:é&;=@,'()!~\u2028ü.json"
@@ -87,15 +87,6 @@ def test_a_name_that_was_deleted_is_free(store: Store) -> None:
     store.delete("a")
     assert store.read("a") is None
     assert store.put_if_absent("a", b"2")
-
-
-def test_a_folder_is_listed_deep_and_deleted_when_it_is_empty(store: Store) -> None:
-    for name in ("a/b", "a/c/d/e", "f"):
-        store.put(name, b"one")
-    assert sorted(below(store, "a")) == ["a/b", "a/c/", "a/c/d/", "a/c/d/e"]
-    for name in [*below(store, "a"), "a/", "none/"]:
-        store.delete(name)
-    assert list(store.list()) == ["f"]
 
 
 def test_an_object_is_put_only_where_none_is(store: Store) -> None:

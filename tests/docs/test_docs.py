@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from recovery.escalation.error_catalogue import catalogue
+from recovery.escalation.levels import RecoveryLevel
 from tests.fault import outcomes
 from tests.support import checkpoint_damages
 from writer.config.pipelines import Config
@@ -86,7 +87,7 @@ def test_the_report_holds_each_damage_and_each_row_of_the_catalogue() -> None:
 
 def test_the_report_holds_each_level_of_recovery_and_five_runs_of_chaos() -> None:
     found = outcomes.read()
-    assert {tried[:2] for tried in found["levels"]} == {f"L{level}" for level in range(6)}, (
+    assert {tried[:2] for tried in found["levels"]} >= {level.label for level in RecoveryLevel}, (
         "stale: run `make test-long`"
     )
     assert len(found["chaos"]) >= 5

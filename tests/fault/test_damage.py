@@ -1,6 +1,6 @@
 """Every damage of the catalogue that files can have, done to a checkpoint that real Spark wrote.
 
-Each time: what plain Spark makes of it, what the doctor finds, how headrace ends or goes on, which rung of the ladder
+Each time: what plain Spark makes of it, what the doctor finds, how headrace ends or goes on, which recovery level
 makes it right, and whether each record is there once.
 """
 
@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from typer.testing import CliRunner
 
 from recovery.checkpoints.checks import Check, leads_to, preflight
 from recovery.checkpoints.facts import of_pipeline
-from recovery.checkpoints.repair import RepairResult, repair
+from recovery.escalation.diagnosis import judged
 from recovery.escalation.error_catalogue import Damage, catalogue, classify
 from recovery.escalation.levels import RecoveryLevel
 from tests.support import oracle
@@ -41,7 +40,7 @@ from tests.support.damaged_checkpoint import (
     session,
 )
 from writer.cli.main import app
-from writer.offsets.spark_checkpoint import Checkpoints
+from writer.offsets.spark_checkpoint import offsets_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
@@ -93,15 +92,17 @@ def test_a_damaged_checkpoint_costs_nothing(workspace: Ground, tmp_path: Path, t
     before = time.monotonic()
     level, ended = "", "goes on by itself"
     if case.asked:
-        ended, level, code = "not started", _respond(workspace, place, leads_to(checks)), 0
+        assert leads_to(checks) is RecoveryLevel.NEW_RUN
+        ended, level, code = "not started", _begin_new_run(workspace, place), 0
     else:
         code, text = place.carry(workspace.spark)
         assert code == case.ended, text
     if code:
         ended = f"exit {code}"
-        verdict = classify(text)
+        verdict = judged(code, text)
         assert _alike(verdict.row, row), f"{verdict.row}: {text}"
-        level = _respond(workspace, place, verdict.level, halt=verdict.halt)
+        assert verdict.halt or verdict.level is RecoveryLevel.NEW_RUN, verdict
+        level = _begin_new_run(workspace, place, halt=verdict.halt)
     seconds = time.monotonic() - before
     assert level == case.level
     oracle.check_rows(place.lake, PIPELINE)
@@ -109,6 +110,77 @@ def test_a_damaged_checkpoint_costs_nothing(workspace: Ground, tmp_path: Path, t
     assert preflight_is_clean(place)
     moment = "a batch is planned" if case.half else "all batches are done"
     tried(case.row, f"{row.damage} ({case.what})", moment, spark, ended, bad, level, seconds)
+
+
+def test_a_checkpoint_that_is_torn_again_in_each_run_costs_nothing(
+    workspace: Ground, tmp_path: Path, tried: Tried
+) -> None:
+    """Each new run dies in a batch whose plan is torn then, or after the batch is committed."""
+    place = workspace.planned.copy(tmp_path / "headrace")
+    before = time.monotonic()
+    for seed in range(20, 23):
+        rewrite(place.newest(), b"")
+        code, text = place.carry(workspace.spark)
+        assert (code, judged(code, text).level) == (3, RecoveryLevel.NEW_RUN), text
+        _begin_new_run(workspace, place)
+        if seed % 2:
+            place.site.fill(place.topic, 20, seed=seed)
+        else:
+            die_in_a_batch(workspace.spark, place)
+        oracle.check_rows(place.lake, PIPELINE)
+    seconds = (time.monotonic() - before) / 3
+    rewrite(place.newest(), b"")
+    seen, bad = _both(workspace, place, tmp_path)
+    _begin_new_run(workspace, place)
+    oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
+    spark = f"`{_first_words(seen.text)}`"
+    tried("1", "offsets/N is empty (in each run)", "a batch is planned", spark, "exit 3", bad, "L3", seconds)
+
+
+def test_a_torn_plan_of_a_batch_that_the_table_has_costs_nothing(
+    workspace: Ground, tmp_path: Path, tried: Tried
+) -> None:
+    """Without its commit file the batch looks as after a driver that died behind the table's commit."""
+    place = workspace.done.copy(tmp_path / "headrace")
+    commit = place.newest("commits")
+    rewrite(commit, b"")
+    commit.unlink()
+    rewrite(place.newest(), b"")
+    seen, bad = _both(workspace, place, tmp_path)
+    before = time.monotonic()
+    code, text = place.carry(workspace.spark)
+    assert (code, judged(code, text).level) == (3, RecoveryLevel.NEW_RUN), text
+    _begin_new_run(workspace, place)
+    seconds = time.monotonic() - before
+    oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
+    spark = f"`{_first_words(seen.text)}`"
+    tried(
+        "1", "offsets/N is empty (its batch is in the table)", "a batch is planned", spark, "exit 3", bad, "L3", seconds
+    )
+
+
+@pytest.mark.parametrize("gone", [0, 5])
+def test_a_torn_plan_with_a_partition_that_the_table_does_not_have_costs_nothing(
+    workspace: Ground, tmp_path: Path, place: Place, tried: Tried, gone: int
+) -> None:
+    """Only the torn plan had the new partition. With `gone`, Kafka loses its first records before the new run."""
+    _add_partition(place)
+    die_in_a_batch(workspace.spark, place)
+    assert (place.topic, 2) in offsets_of(place.newest().read_text().splitlines()[2])
+    rewrite(place.newest(), b"")
+    seen, bad = _both(workspace, place, tmp_path)
+    assert leads_to(bad) is RecoveryLevel.NEW_RUN
+    if gone:
+        place.site.forget(place.topic, {2: gone})
+    before = time.monotonic()
+    _begin_new_run(workspace, place)
+    seconds = time.monotonic() - before
+    oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
+    lost = oracle.gaps(place.lake).get((place.topic, 2), [])
+    assert list(lost) == list(range(gone))
+    what = f"offsets/N is empty (with a new partition{', of which Kafka lost the first records' if gone else ''})"
+    spark = f"`{_first_words(seen.text)}`"
+    tried("1", what, "a batch is planned", spark, "not started", bad, "L3", seconds)
 
 
 def test_the_verb_says_of_a_pipeline_what_the_checks_found(workspace: Ground, tmp_path: Path) -> None:
@@ -119,7 +191,7 @@ def test_the_verb_says_of_a_pipeline_what_the_checks_found(workspace: Ground, tm
     told = CliRunner().invoke(app, ["doctor", str(place.site.config), "--json"], catch_exceptions=False)
     (document,) = json.loads(told.output)
     assert told.exit_code == 1
-    assert (document["pipeline"], document["run"], document["leads_to"]) == (PIPELINE, 1, "L2")
+    assert (document["pipeline"], document["run"], document["leads_to"]) == (PIPELINE, 1, "L3")
     assert [check["name"] for check in document["checks"] if check["ok"] is None] == ["lease"]
 
 
@@ -187,7 +259,7 @@ def _check_found(case: Case, row: Damage, bad: list[Check]) -> None:
     assert row.finding in {check.name for check in bad}, bad
     if row.halt:
         assert any(check.halt for check in bad)
-    elif case.half or row.level is not RecoveryLevel.REPAIR:
+    else:
         wanted = RecoveryLevel.NEW_RUN if case.level == "L3" else row.level
         assert leads_to(bad) == wanted, bad
 
@@ -197,23 +269,11 @@ def _alike(found: str, row: Damage) -> bool:
     return found == row.row or (ROWS[found].level, ROWS[found].halt) == (row.level, row.halt) or row.row in ("34", "1")
 
 
-def _respond(workspace: Ground, place: Place, level: RecoveryLevel | None, *, halt: bool = False) -> str:
-    """Do what the ladder does, as far up as it takes. Returns the rung that made it right."""
-    said = "a person, then " if halt else ""
-    if level is RecoveryLevel.REPAIR:
-        asked = of_pipeline(place.config, PIPELINE)
-        assert asked.run is not None
-        checkpoints = Checkpoints(place.config.checkpoints, PIPELINE)
-        done = repair(checkpoints, asked.run, asked.facts.frontier, datetime.now(UTC))
-        if isinstance(done, RepairResult):
-            assert all((Path(done.copy) / name).exists() for name in done.removed if ".crc" not in name)
-            code, text = place.carry(workspace.spark)
-            assert code == 0, text
-            return "L2"
-        assert "corrupt" in done.reason or "missing" in done.reason or "nothing in it" in done.reason
+def _begin_new_run(workspace: Ground, place: Place, *, halt: bool = False) -> str:
+    """Begin a new run, as the supervisor does, or a person if it halts. Returns the level."""
     code, text = place.carry(workspace.spark, new_run=True)
     assert code == 0, text
-    return f"{said}L3"
+    return "a person, then L3" if halt else "L3"
 
 
 # --- damages that Kafka does -------------------------------------------------------------------------------------
@@ -236,6 +296,16 @@ def _both(workspace: Ground, place: Place, tmp_path: Path) -> tuple[Seen, list[C
     seen = plain(workspace.spark, place.site.bootstrap, copy.checkpoint, topics=place.topic)
     checks = preflight(of_pipeline(place.config, PIPELINE).facts)
     return seen, [check for check in checks if check.ok is False]
+
+
+def _add_partition(place: Place) -> None:
+    """Add partition 2 to the topic, with 20 records."""
+    admin = AdminClient({"bootstrap.servers": place.site.bootstrap})
+    admin.create_partitions([NewPartitions(place.topic, 3)])[place.topic].result(30)
+    sender = Producer({"bootstrap.servers": place.site.bootstrap})
+    for key, value in place.site.values(place.topic, 20, seed=10):
+        sender.produce(place.topic, value, key, partition=2)
+    assert sender.flush(30) == 0
 
 
 def _goes_on(
@@ -329,12 +399,7 @@ def test_a_checkpoint_of_another_topic_is_left_aside(
 def test_partitions_that_were_added_are_read_from_what_there_is(
     workspace: Ground, tmp_path: Path, place: Place, tried: Tried, row: str, gone: int
 ) -> None:
-    admin = AdminClient({"bootstrap.servers": place.site.bootstrap})
-    admin.create_partitions([NewPartitions(place.topic, 3)])[place.topic].result(30)
-    sender = Producer({"bootstrap.servers": place.site.bootstrap})
-    for key, value in place.site.values(place.topic, 20, seed=10):
-        sender.produce(place.topic, value, key, partition=2)
-    assert sender.flush(30) == 0
+    _add_partition(place)
     if gone:
         place.site.forget(place.topic, {2: gone})
     seen, bad = _both(workspace, place, tmp_path)

@@ -143,23 +143,31 @@ def test_the_exit_code_of_one_pipeline_says_nothing_of_another_that_was_silent(t
 
 
 def test_what_is_found_before_a_start_is_treated_before_it(tmp_path: Path) -> None:
-    found = [Verdict("preflight files", RecoveryLevel.REPAIR, halt=False, message="Torn."), None]
+    verdicts = [Verdict("preflight log", RecoveryLevel.RESTART, halt=False, message="Cut."), None]
     done: list[str] = []
     play = Play(tmp_path, [{"clicks": "done"}])
-    assert play.run({RecoveryLevel.REPAIR: lambda name: done.append(name) or "mended"}, lambda *_: found.pop(0)) == 0
+    actions = {RecoveryLevel.RESTART: lambda name: done.append(name) or "done"}
+    assert play.run(actions, lambda *_: verdicts.pop(0)) == 0
     assert done == ["clicks"]
-    assert [one["clicks"] for one in play.orders] == [[True, False, 1]], "no driver failed at it"
+    assert [orders["clicks"] for orders in play.orders] == [[True, False, 1]], "no driver failed at it"
+
+
+def test_a_checkpoint_that_is_corrupt_before_a_start_is_left_for_a_new_run(tmp_path: Path) -> None:
+    verdicts = [Verdict("preflight files", RecoveryLevel.NEW_RUN, halt=False, message="Torn.")]
+    play = Play(tmp_path, [{"clicks": "done"}])
+    assert play.run(before=lambda *_: verdicts.pop(0)) == 0
+    assert [orders["clicks"] for orders in play.orders] == [[True, True, 1]], "no driver failed at it"
 
 
 def test_an_action_that_refuses_gives_way_to_the_next_level(tmp_path: Path) -> None:
     def refuse(_: str) -> str:
         raise Refusal("the batch may be committed")
 
-    found = [Verdict("preflight files", RecoveryLevel.REPAIR, halt=False, message="Torn.")]
+    verdicts = [Verdict("preflight log", RecoveryLevel.RESTART, halt=False, message="Cut.")]
     play = Play(tmp_path, [{"clicks": "done"}])
-    assert play.run({RecoveryLevel.REPAIR: refuse}, lambda *_: found.pop(0) if found else None) == 0
-    assert [one["clicks"] for one in play.orders] == [[True, True, 1]]
-    assert play.supervised_pipelines["clicks"].results["preflight files", "L2", "refused"] == 1
+    assert play.run({RecoveryLevel.RESTART: refuse}, lambda *_: verdicts.pop(0) if verdicts else None) == 0
+    assert [orders["clicks"] for orders in play.orders] == [[True, True, 1]]
+    assert play.supervised_pipelines["clicks"].results["preflight log", "L1", "refused"] == 1
     assert "the batch may be committed" in play.supervised_pipelines["clicks"].memory.action
 
 

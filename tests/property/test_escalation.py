@@ -39,7 +39,7 @@ def chosen(decision: Decision) -> L | type[Decision]:
 WAITING, UNKNOWN = verdict(L.WAIT), verdict(None)
 policies = st.builds(
     Policy,
-    actions=st.sets(st.sampled_from([L.REPAIR, L.WALK_BACK, L.LATEST])).map(
+    actions=st.sets(st.sampled_from([L.WALK_BACK, L.LATEST])).map(
         lambda some: frozenset({*some, L.WAIT, L.RESTART, L.NEW_RUN})
     ),
     latest_allowed=st.booleans(),
@@ -137,11 +137,8 @@ def test_the_end_of_the_log_is_taken_only_when_allowed_and_when_no_new_run_can_w
 
 
 @given(policies, steps)
-def test_a_level_below_the_verdict_is_not_taken_and_a_run_is_repaired_once(policy, history):
-    repaired: set[int | None] = set()
+def test_a_level_below_the_verdict_or_the_refused_level_is_not_taken(policy, history):
     for _, event, before, decision in played(policy, history):
-        if isinstance(event, Healthy) and before.level is not None and decision.state.level is None:
-            repaired.clear()
         if not isinstance(decision, Start):
             continue
         level = decision.level
@@ -150,10 +147,6 @@ def test_a_level_below_the_verdict_is_not_taken_and_a_run_is_repaired_once(polic
         if isinstance(event, Failed) and event.refused is not None and level != L.WAIT:
             assert before.level is not None
             assert level > before.level or before.level == L.LATEST
-        if level == L.REPAIR:
-            assert isinstance(event, Failed)
-            assert event.verdict.level == L.REPAIR
-            assert not any(a.level == L.REPAIR and a.run == event.run for a in before.attempts)
 
 
 @given(policies, steps)
@@ -194,16 +187,28 @@ def test_restarts_then_new_runs_then_new_runs_after_the_longest_pause():
     assert chosen(decide(policy, state, Failed(UNKNOWN), T0 + timedelta(minutes=15), 1.0)) == L.RESTART
 
 
-def test_a_damage_that_can_be_repaired_is_repaired_once_then_left_behind():
-    policy, corrupt = Policy(actions=ALL), verdict(L.REPAIR)
-    first = decide(policy, State(), Failed(corrupt, run=4), T0, 0.0)
-    assert chosen(first) == L.REPAIR
-    again = decide(policy, first.state, Failed(corrupt, run=4), T0, 0.0)
-    assert chosen(again) == L.NEW_RUN
-    assert "repaired before" in again.reason
-    refused = decide(policy, first.state, Failed(corrupt, run=4, refused="the batch may be committed"), T0, 0.0)
+def test_a_checkpoint_that_is_corrupt_again_and_again_is_replaced_each_time_and_pauses_stay_below_five_minutes():
+    policy = Policy(actions=ALL)
+    state, now = State(), T0
+    delays_s = []
+    for run in range(1, 13):
+        decision = decide(policy, state, Failed(verdict(L.NEW_RUN), run=run), now, 0.5)
+        assert chosen(decision) == L.NEW_RUN
+        delays_s.append(decision.delay.total_seconds())
+        now += decision.delay
+        healthy = decide(policy, decision.state, Healthy(), now, 0.5)
+        now += timedelta(minutes=10)
+        state = decide(policy, healthy.state, Healthy(), now, 0.5).state
+    assert delays_s[:3] == [0.75] * 3, "within the budget a new run begins at once"
+    assert 0.75 < max(delays_s) <= 300
+
+
+def test_a_level_that_is_refused_gives_way_to_the_next_one():
+    first = decide(Policy(actions=ALL), State(), Failed(UNKNOWN, run=4), T0, 0.0)
+    assert chosen(first) == L.RESTART
+    refused = decide(Policy(actions=ALL), first.state, Failed(UNKNOWN, run=4, refused="it cannot be done"), T0, 0.0)
     assert chosen(refused) == L.NEW_RUN
-    assert "the batch may be committed" in refused.reason
+    assert "it cannot be done" in refused.reason
 
 
 def test_what_only_a_person_can_mend_halts_until_it_is_well():

@@ -1,17 +1,15 @@
-"""What is looked at before a start, and what is taken out of a checkpoint. Directories are written by hand."""
+"""What is looked at before a start, and where it leads. Directories are written by hand."""
 
 import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from zlib import crc32
 
 import pytest
 
 from recovery.checkpoints.checks import CheckFacts, TopicIds, leads_to, preflight
 from recovery.checkpoints.reader import read
-from recovery.checkpoints.repair import NoRepair, RemoveFiles, RepairResult, plan, repair
 from recovery.escalation.levels import RecoveryLevel
 from tests.unit.test_spark_checkpoint import METADATA, Run, offsets
 from writer.offsets import checkpoint_backups, run_record
@@ -163,7 +161,7 @@ def test_of_a_stranger_no_table_is_asked(run):
     assert message["log"].level is RecoveryLevel.LATEST
 
 
-# --- mending ------------------------------------------------------------------------------------------------------
+# --- files that cannot be read ------------------------------------------------------------------------------------
 
 
 def corrupt(run, name, content=b""):
@@ -171,36 +169,52 @@ def corrupt(run, name, content=b""):
     return run
 
 
-@pytest.mark.parametrize(
-    ("name", "frontier", "wanted"),
-    [
-        ("offsets/2", {A: 6, B: 4}, RemoveFiles(["offsets/2", "offsets/.2.crc"])),
-        ("offsets/2", {A: 9, B: 9}, "does not prove"),
-        ("offsets/2", None, "does not show"),
-        ("offsets/1", {A: 6, B: 4}, "nothing stands for it"),
-        ("commits/1", {A: 6, B: 4}, "is not of the newest batch"),
-        ("metadata", {A: 6, B: 4}, "nothing stands for it"),
-    ],
-)
-def test_only_what_costs_nothing_is_taken_away(run, name, frontier, wanted):
-    found = plan(reading(corrupt(run, name)), frontier)
-    assert found == wanted or (isinstance(found, NoRepair) and str(wanted) in found.reason)
+FRONTIERS = [{A: 6, B: 4}, {A: 9, B: 9}, {A: 7, B: 4}, {A: 6, B: 4, ("clicks", 2): 0}, None]
 
 
-def test_a_corrupt_commit_of_the_newest_batch_goes_whatever_the_table_says(run):
-    run.committed(2)
-    assert plan(reading(corrupt(run, "commits/2")), None) == RemoveFiles(["commits/2", "commits/.2.crc"])
+@pytest.mark.parametrize("frontier", FRONTIERS, ids=["before", "after", "between", "more partitions", "unknown"])
+@pytest.mark.parametrize("content", [b"", b"v1", b"v1\n{", b"\0\xff"])
+@pytest.mark.parametrize("name", ["offsets/2", "offsets/1", "commits/1", "metadata"])
+def test_a_corrupt_file_that_spark_reads_leads_to_a_new_run_whatever_the_table_says(run, name, content, frontier):
+    assert leads_to(preflight(facts(corrupt(run, name, content), frontier=frontier))) is RecoveryLevel.NEW_RUN
 
 
-def test_what_is_whole_is_left_alone(run):
-    assert isinstance(plan(reading(run), {A: 6, B: 4}), NoRepair)
+@pytest.mark.parametrize("name", ["offsets/0", "commits/0", "sources/0/0"])
+def test_a_corrupt_file_that_spark_does_not_read_again_leads_to_no_new_run(run, name):
+    found = bad(facts(corrupt(run, name)))
+    assert {check: level for check, (level, _) in found.items()} == {"files": RecoveryLevel.RESTART}
 
 
-def test_a_checksum_in_the_way_goes_and_others_stay(run):
-    (run.path / "offsets/.3.crc").write_bytes(b"crc")
+def test_the_beginning_of_a_first_batch_that_is_corrupt_leads_to_a_new_run(tmp_path):
+    first = Run(tmp_path).started(0, 0).planned(0, 5, 4)
+    (first.path / "metadata").write_text(json.dumps({"id": ID}))
+    level, message = bad(facts(corrupt(first, "sources/0/0"), frontier={A: 0, B: 0}))["files"]
+    assert level is RecoveryLevel.NEW_RUN
+    assert "sources/0/0" in message
+
+
+def test_a_checksum_in_the_way_is_found_and_others_are_not(run):
     (run.path / "offsets/.0.crc").write_bytes(b"crc")
     (run.path / "offsets/0").unlink()
-    assert plan(reading(run), {A: 6, B: 4}) == RemoveFiles(["offsets/.3.crc"])
+    assert not bad(facts(run))
+    (run.path / "offsets/.3.crc").write_bytes(b"crc")
+    level, message = bad(facts(run))["checksums"]
+    assert level is RecoveryLevel.NEW_RUN
+    assert message.startswith("offsets/.3.crc of files")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("offsets/2", "It may be removed by hand only where your sink has nothing of batch 2"),
+        ("offsets/1", ""),
+        ("commits/1", ""),
+    ],
+)
+def test_of_a_stranger_only_files_of_the_newest_batch_may_be_removed_by_hand(run, name, hint):
+    found = facts(corrupt(run, name), foreign=True, frontier=None)
+    _, message = bad(found)["files"]
+    assert message.partition(". ")[2] == hint
 
 
 def directory(run, name):
@@ -214,10 +228,10 @@ def directory(run, name):
 @pytest.mark.parametrize(
     ("name", "check", "level"),
     [
-        ("offsets/3", "files", RecoveryLevel.REPAIR),
-        ("commits/2", "files", RecoveryLevel.REPAIR),
-        ("commits/99", "files", RecoveryLevel.REPAIR),
-        ("offsets/.3.crc", "checksums", RecoveryLevel.REPAIR),
+        ("offsets/3", "files", RecoveryLevel.NEW_RUN),
+        ("commits/2", "files", RecoveryLevel.NEW_RUN),
+        ("commits/99", "files", RecoveryLevel.NEW_RUN),
+        ("offsets/.3.crc", "checksums", RecoveryLevel.NEW_RUN),
         ("offsets/1", "files", RecoveryLevel.NEW_RUN),
         ("metadata", "metadata", RecoveryLevel.NEW_RUN),
         ("sources/0/0", "files", RecoveryLevel.RESTART),
@@ -234,34 +248,6 @@ def test_a_file_where_spark_has_a_directory_is_found(run, name):
     level, message = bad(facts(run))["files"]
     assert level is RecoveryLevel.NEW_RUN
     assert f"{name}: it is a file, where Spark has a directory" in message
-
-
-@pytest.mark.parametrize("name", ["offsets/3", "commits/2"])
-def test_a_directory_in_the_way_is_taken_away_and_a_copy_lies_aside(run, tmp_path, name):
-    checkpoints = Checkpoints(str(tmp_path), "clicks")
-    directory(run, name)
-    done = repair(checkpoints, 1, {A: 6, B: 4}, AT)
-    assert isinstance(done, RepairResult)
-    assert not (run.path / name).exists()
-    assert (Path(done.copy) / name / "below/kept").read_bytes() == b"kept"
-    assert not bad(facts(run))
-    assert checkpoints.planned(1) is not None
-
-
-def test_a_run_is_repaired_once_and_a_copy_lies_aside(run, tmp_path):
-    checkpoints = Checkpoints(str(tmp_path), "clicks")
-    corrupt(run, "offsets/2", b"v1")
-    done = repair(checkpoints, 1, {A: 6, B: 4}, AT)
-    assert isinstance(done, RepairResult)
-    assert not (run.path / "offsets/2").exists()
-    assert (Path(done.copy) / "offsets/2").read_bytes() == b"v1"
-    assert (Path(done.copy) / "offsets/0").exists(), "all of it is copied"
-    assert checkpoints.newest() == 1
-    corrupt(run, "offsets/2", b"v1")
-    again = repair(checkpoints, 1, {A: 6, B: 4}, AT + timedelta(minutes=1))
-    assert again == NoRepair("run 1 was repaired before, and broke again")
-    assert (run.path / "offsets/2").exists()
-    assert len(checkpoint_backups.backups(checkpoints.store)) == 1
 
 
 # --- copies -------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def test_an_exit_code_without_words(code: int, text: str, row: str, level: Recov
 
 def test_the_text_tells_more_than_the_code_but_a_checkpoint_that_is_refused_is_never_just_restarted() -> None:
     assert judged(1, "some text", lambda _: found(RecoveryLevel.WAIT)).level == RecoveryLevel.WAIT
-    assert judged(3, "some text", lambda _: found(RecoveryLevel.REPAIR)).level == RecoveryLevel.REPAIR
+    assert judged(3, "some text", lambda _: found(RecoveryLevel.WALK_BACK)).level == RecoveryLevel.WALK_BACK
     assert judged(3, "some text", lambda _: found(RecoveryLevel.RESTART)).level == RecoveryLevel.NEW_RUN
     assert judged(3, "some text", lambda _: found(None, halt=True)).halt
     assert judged(2, "some text", lambda _: found(RecoveryLevel.RESTART)).halt, "2 is a contract: do not restart"

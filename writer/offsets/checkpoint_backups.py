@@ -1,4 +1,4 @@
-"""Backs up checkpoints, for a table whose committed offsets are lost, and before a repair.
+"""Backs up checkpoints, for a table whose committed offsets are lost.
 
 `<checkpoints>/<pipeline>/copies/<time>-<run>-<batch>/`: what Spark would need to go on: metadata, where the sources
 began, and the newest two files of offsets and of commits.
@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from writer.storage.base import Store, below
+from writer.storage.base import Store
 
 _FOLDER = "copies"
 _NAME = re.compile(r"(\d{8}T\d{6}Z)-(\d{6})-(\d+)")
@@ -32,13 +32,10 @@ class Copy:
         return f"{_FOLDER}/{self.at:{_TIME}}-{self.run:06d}-{self.batch}"
 
 
-def back_up(store: Store, run: int, batch: int, now: datetime, *, whole: bool = False) -> Copy:
-    """Copy a run's checkpoint. `whole`: every file of it, also those that Spark does not read again.
-
-    Raises StoreError.
-    """
+def back_up(store: Store, run: int, batch: int, now: datetime) -> Copy:
+    """Copy what Spark would need of a run's checkpoint. Raises StoreError."""
     copy = Copy(run, batch, now.astimezone(UTC).replace(microsecond=0))
-    for name in _names(store, run, whole=whole):
+    for name in _names(store, run):
         store.copy(f"{run:06d}/{name}", f"{copy.folder}/{name}")
     return copy
 
@@ -63,15 +60,11 @@ def remove(store: Store, copy: Copy) -> None:
         system.delete_dir(f"{root}/{copy.folder}")
 
 
-def _names(store: Store, run: int, *, whole: bool) -> Iterator[str]:
+def _names(store: Store, run: int) -> Iterator[str]:
     base = f"{run:06d}"
     there = set(store.list(base))
     yield from ("metadata",) if "metadata" in there else ()
     for folder in ("offsets", "commits"):
-        if whole:
-            found = below(store, f"{base}/{folder}")
-            yield from (name.removeprefix(f"{base}/") for name in found if not name.endswith("/"))
-            continue
         numbers = sorted(int(name) for name in store.list(f"{base}/{folder}") if name.isdigit())
         yield from (f"{folder}/{number}" for number in numbers[-_NEWEST:])
     for source in store.list(f"{base}/sources"):

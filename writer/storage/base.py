@@ -109,7 +109,7 @@ class Store(Protocol):
         """
 
     def delete(self, name: str) -> None:
-        """Remove the object, if it is there; of a name that ends with a slash, the folder, if it is empty."""
+        """Remove the object, if it is there."""
 
     def sweep(self, folder: str, before: float) -> None:
         """Remove what writers that died have left half-written in a folder.
@@ -122,12 +122,3 @@ class Store(Protocol):
 
         `name`: of what is asked for, where a table's own folder lies in another store than its files.
         """
-
-
-def below(store: Store, folder: str) -> Iterator[str]:
-    """Yield all that lies below a folder, at any depth; what a folder holds comes before the folder."""
-    for found in list(store.list(folder)):
-        name = f"{folder.rstrip('/')}/{found}"
-        if found.endswith("/"):
-            yield from below(store, name)
-        yield name

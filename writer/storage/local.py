@@ -97,10 +97,10 @@ class LocalStore:
         return False
 
     def delete(self, name: str) -> None:
-        """Remove a file, or an empty directory, if it is there."""
+        """Remove a file, if it is there."""
         path = self.path(name)
         with _as_store_error("delete", path), suppress(FileNotFoundError):
-            os.rmdir(path) if path.endswith("/") else os.unlink(path)  # noqa: PTH106, PTH108
+            os.unlink(path)  # noqa: PTH108
 
     def sweep(self, folder: str, before: float) -> None:
         """Remove drafts that were not touched since."""
