@@ -3,6 +3,8 @@
 import hmac
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from shutil import copytree
@@ -216,37 +218,30 @@ def test_a_route_by_a_header_takes_what_comes(files: Files) -> None:
 
 
 FAILING = """\
-specs/clicks.test.yaml .FFF                                               [100%]
+============================= test session starts ==============================
+collected 4 items
+
+specs/clicks.test.yaml .FFF                                              [100%]
+
 =================================== FAILURES ===================================
-_______________________ specs/clicks.test.yaml::a wrong row ____________________
-E   bucket
-E     expected: hour=2026-11-20T12
-E     got:      hour=2026-11-20T11
-E   row.note
-E     expected: "none"
-E     got:      null
-E   row.nota
-E     expected: 1
-E     got:      no such column; did you mean 'note'?
+_________________________________ a wrong row __________________________________
+bucket: expected hour=2026-11-20T12, got hour=2026-11-20T11
+row.note: expected "none", got null
+row.nota: expected 1, got no such column; did you mean 'note'?
 
 specs/clicks.test.yaml: record clicks/0:1
-_________________________ specs/clicks.test.yaml::no row _______________________
-E   exit
-E     expected: row
-E     got:      dead_letter: no Confluent header (magic byte 0 and a 4-byte
-E               schema id)
+____________________________________ no row ____________________________________
+exit: expected row, got dead_letter: no Confluent header (magic byte 0 and a 4-byte schema id)
 
 specs/clicks.test.yaml: record clicks/0:2
-_____________________ specs/clicks.test.yaml::not expected _____________________
-E   exit
-E     expected: nothing: the test file does not say
-E     got:      tombstone
+_________________________________ not expected _________________________________
+exit: expected nothing: the test file does not say, got tombstone
 
 specs/clicks.test.yaml: record clicks/0:3
 =========================== short test summary info ============================
-FAILED specs/clicks.test.yaml::a wrong row - bucket: expected hour=2026-11-20T1…
-FAILED specs/clicks.test.yaml::no row - exit: expected row, got dead_letter: no…
-FAILED specs/clicks.test.yaml::not expected - exit: expected nothing: the test …
+FAILED specs/clicks.test.yaml::a wrong row - Failed: bucket: expected hour=20...
+FAILED specs/clicks.test.yaml::no row - Failed: exit: expected row, got dead_...
+FAILED specs/clicks.test.yaml::not expected - Failed: exit: expected nothing:...
 ========================= 3 failed, 1 passed in TIME ==========================
 """
 
@@ -262,21 +257,56 @@ def rules(text: str) -> str:
     return re.sub(r"([=_])\1+", r"\1", re.sub(r"in \d+\.\d\ds", "in TIME", text))
 
 
-def test_what_fails_is_shown_as_pytest_does(files: Files) -> None:
+def test_pytest_shows_what_fails(files: Files) -> None:
     failing(files)
     done = files.run()
     assert done.exit_code == 1
     assert rules(done.output) == rules(FAILING)
-    for columns in (80, 120):
-        lines = files.run(columns=columns).output.splitlines()
-        assert {len(line) for line in lines if re.match("=+ ", line)} == {columns}
-        assert max(map(len, lines)) == columns
-    assert (
-        "got:      dead_letter: no Confluent header (magic byte 0 and a 4-byte schema id)\n"
-        in files.run(columns=120).output
-    )
-    shown = files.run("-v").output.splitlines()
-    assert shown[:2] == ["specs/clicks.test.yaml::a row PASSED", "specs/clicks.test.yaml::a wrong row FAILED"]
+    shown = files.run("-v").output
+    assert "specs/clicks.test.yaml::a row PASSED" in shown
+    assert "specs/clicks.test.yaml::a wrong row FAILED" in shown
+
+
+def test_the_first_failure_may_end_a_run(files: Files) -> None:
+    failing(files)
+    assert "1 failed, 1 passed in" in files.run("-x").output
+
+
+@pytest.mark.slow
+def test_workers_of_xdist_run_the_files_and_send_what_they_found(files: Files) -> None:
+    failing(files)
+    files.case({"a": good(1)}, {"a": "row"}, "other")
+    one_process = json.loads(files.run("--json").output)
+    document = json.loads(files.run("--json", "-n", "2").output)
+    assert (document["passed"], document["failed"]) == (2, 3)
+
+    def by_path(files: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return sorted(files, key=lambda file: file["path"])
+
+    assert by_path(document["files"]) == by_path(one_process["files"])
+
+
+@pytest.mark.parametrize(
+    "workers", [pytest.param([], id="here"), pytest.param(["-n", "1"], id="in a worker", marks=pytest.mark.slow)]
+)
+def test_no_code_and_no_setting_of_the_directory_has_an_effect(files: Files, workers: list[str]) -> None:
+    files.case({"a": good(1)}, {"a": "row"})
+    for folder in (files.root, files.root / "specs"):
+        for name in ("conftest.py", "test_other.py", "json.py", "yaml.py", "sitecustomize.py"):
+            (folder / name).write_text("raise SystemExit('code of the directory ran')\n")
+        (folder / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    command = [sys.executable, "-P", "-c", "from writer.cli.main import main; main()", "test", *workers]
+    done = subprocess.run(command, cwd=files.root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed in" in done.stdout
+    files_of_test = {"pipelines.yaml", "specs"}
+    made = {path.name for path in files.root.iterdir()} - files_of_test
+    assert made <= {"conftest.py", "test_other.py", "json.py", "yaml.py", "sitecustomize.py", "pytest.ini"}
+
+
+def test_without_pytest_the_extra_is_named(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xdist", None)
+    assert files.mistake() == "headrace test needs pytest and pytest-xdist: pip install 'headrace[test]'"
 
 
 def test_json_and_junit_say_the_same(files: Files) -> None:
@@ -288,7 +318,8 @@ def test_json_and_junit_say_the_same(files: Files) -> None:
     assert [suite.get(name) for name in ("tests", "failures", "errors")] == ["5", "4", "0"]
     tests = [(file["path"], test) for file in document["files"] for test in file["tests"]]
     for case, (path, test) in zip(suite, tests, strict=True):
-        assert (case.get("classname"), (case.get("name") or "").replace("\ufffd", "\x07")) == (path, test["name"])
+        assert case.get("classname") == path.replace("/", ".")
+        assert case.get("name") == test["name"].replace("\x07", "#x07")
         failure = case.find("failure")
         assert (failure is None) == test["passed"]
         for difference in test["differences"] if failure is not None else ():
@@ -372,7 +403,9 @@ def test_an_update_adds_no_key_to_what_is_named(files: Files) -> None:
 def test_a_reference_that_stands_in_the_way_may_have_a_value(files: Files) -> None:
     files.pipeline(table={"location": "${env:LAKE}/clicks"})
     files.case({"a": good(1)}, {"a": "row"})
-    assert "${env:LAKE}: without a value" in files.mistake()
+    done = files.run(columns=200)
+    assert done.exit_code == 2
+    assert "${env:LAKE}: without a value" in done.output
     files.case({"a": good(1)}, {"a": "row"}, variables={"LAKE": "/lake"})
     files.passes()
 
@@ -389,12 +422,12 @@ def test_a_table_of_any_format_is_not_asked(files: Files, form: str) -> None:
 
 def test_tests_are_chosen_by_text_and_none_is_exit_5(files: Files) -> None:
     failing(files)
-    assert "1 passed in" in files.passes("-k", "A ROW")
+    assert "1 passed, 3 deselected in" in files.passes("-k", "ROW and not wrong and not no")
     assert files.run("-k", "nothing").exit_code == 5
     (files.root / "empty").mkdir()
     done = files.run("empty")
     assert (done.exit_code, "no tests ran" in done.output) == (5, True)
-    assert "leave -k out" in files.mistake("-k", "a", "--update")
+    assert "leave -k and -n out" in files.mistake("-k", "a", "--update")
 
 
 def test_what_a_start_refuses_is_an_error_of_the_file(files: Files) -> None:
@@ -404,6 +437,10 @@ def test_what_a_start_refuses_is_an_error_of_the_file(files: Files) -> None:
     assert done.exit_code == 1
     assert "where: no schema of its records has a column 'idd'; did you mean 'id'?" in done.output
     assert done.output.splitlines()[-1].strip("= ").startswith("1 error in")
+    assert "ERROR specs/clicks.test.yaml::a" in done.output
+    document = json.loads(files.run("--json").output)
+    assert (document["errors"], document["files"][0]["tests"]) == (1, [])
+    assert "has a column 'idd'" in document["files"][0]["error"]
     (suite,) = ET.parse(files.root / "out.xml").getroot()
     assert suite.get("errors") == "1"
 
@@ -436,4 +473,15 @@ def test_a_mistake_is_a_sentence_with_file_and_key(files: Files, change: Mapping
     path = files.case({"a": good(1)}, {"a": "row"})
     document = {**yaml.safe_load(path.read_text()), **change}
     path.write_text(yaml.safe_dump({key: value for key, value in document.items() if value is not None}))
-    assert message in files.mistake()
+    done = files.run(columns=500)
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+def test_json_has_why_a_file_cannot_be_used(files: Files) -> None:
+    files.case({"a": good(1)}, {"a": "row"}, expct={})
+    done = files.run("--json")
+    assert done.exit_code == 2
+    (file,) = json.loads(done.output)["files"]
+    assert file["path"] == "specs/clicks.test.yaml"
+    assert "unknown key 'expct'" in file["error"]

@@ -1,7 +1,7 @@
-"""Finds test files `*.test.yaml`, and reads each with the configuration, schemas and records that it names."""
+"""Reads a test file `*.test.yaml`, with the configuration, schemas and records that it names."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,6 @@ class Case:
             return list(self.names)
         return [*(name for name in self.names if name in self.expected), COUNTS]
 
-    def full_name(self, test: str) -> str:
-        """Return the whole name of a test in lower case, as -k looks for it."""
-        return f"{self.path}::{test}".casefold()
-
     @property
     def expected_path(self) -> Path:
         """The file that has what is expected."""
@@ -75,19 +71,6 @@ class Case:
         if not _is(new, {**yaml.safe_load(text), **section}):
             raise ConfigError(f"{self.path}: `expect` cannot be told from what follows it. Indent each line of it.")
         return new
-
-
-def test_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the test files that are named, and those below the folders, in order. Raises ConfigError."""
-    files = list[Path]()
-    for path in paths:
-        if not path.exists():
-            raise ConfigError(f"there is no {path}. {_FIX}")
-        if path.is_dir():
-            files += sorted(path.rglob(PATTERN))
-        else:
-            files.append(path)
-    return list(dict.fromkeys(files))
 
 
 def read(path: Path) -> Case:

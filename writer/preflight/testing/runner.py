@@ -1,78 +1,117 @@
-"""Runs test files, and rewrites what they expect."""
+"""Runs test files with pytest, and keeps what each test found."""
 
-import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from writer.core.errors import HeadraceError
-from writer.preflight.testing.case import Case
-from writer.preflight.testing.comparison import Result, expected_section, results
-from writer.preflight.testing.outcomes import outcomes
+import pytest
+
+from writer.preflight.testing import collector
+from writer.preflight.testing.collector import PipelineTest, PipelineTestFile
+
+# pytest collects test files *.test.yaml alone: it runs no Python of the directory, and reads no settings for others.
+_PYTEST_OPTIONS = (
+    *("-c", os.devnull),
+    "--noconftest",
+    "--disable-plugin-autoload",
+    "--no-header",
+    "--assert=plain",
+    *("-p", "no:python"),
+    *("-p", "no:unittest"),
+    *("-p", "no:doctest"),
+    *("-p", "no:cacheprovider"),
+    *("-p", "no:faulthandler"),
+    *("-p", collector.__name__),
+)
+# The records of a file go through the steps together, so one worker runs all its tests.
+_XDIST_OPTIONS = ("-p", "xdist", "--dist", "loadfile")
 
 
-@dataclass(frozen=True)
-class FileResult:
-    """The tests of one file, or the sentence that says why the pipeline refused its records."""
+@dataclass
+class TestRun:
+    """What a run of pytest found, as a plugin of it."""
 
-    case: Case
-    tests: tuple[Result, ...] = ()
-    error: str = ""
-    seconds: float = 0.0
-    # What `expect` would have to be, if a test failed.
-    wanted: dict[str, Any] | None = None
+    # By the path of the file and the name of the test: what the test found, as the collector attaches it.
+    results: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    # By the path of a file that cannot be used: why.
+    mistakes: dict[str, str] = field(default_factory=dict)
+    files: list[PipelineTestFile] = field(default_factory=list)
+    exit_code: int = 0
 
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.case.path
+    __test__ = False
 
-    @property
-    def failed(self) -> list[Result]:
-        """The tests that failed."""
-        return [test for test in self.tests if test.differences]
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Keep the files whose tests run in this process."""
+        files = [item.parent for item in session.items if isinstance(item, PipelineTest)]
+        self.files = list(dict.fromkeys(files))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Keep why a file cannot be used."""
+        if report.failed:
+            self.mistakes[report.nodeid] = str(report.longrepr)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep what a test found, also in a worker of xdist."""
+        result = getattr(report, collector.RESULT, None)
+        if result is not None:
+            self.results[result["path"], result["name"]] = result
+
+    def to_json(self, seconds: float) -> dict[str, Any]:
+        """Return the results as JSON values."""
+        paths = dict.fromkeys(path for path, _ in self.results)
+        files = [self._file_to_json(path) for path in paths]
+        files += [{"path": path, "error": message, "tests": []} for path, message in self.mistakes.items()]
+        tests = [test for file in files for test in file["tests"]]
+        return {
+            "passed": sum(test["passed"] for test in tests),
+            "failed": sum(not test["passed"] for test in tests),
+            "errors": sum(file["error"] is not None for file in files),
+            "seconds": round(seconds, 3),
+            "files": files,
+        }
+
+    def _file_to_json(self, path: str) -> dict[str, Any]:
+        results = [result for (file, _), result in self.results.items() if file == path]
+        error = next((result["error"] for result in results), None)
+        tests = [
+            {"name": result["name"], "passed": not result["differences"], "differences": result["differences"]}
+            for result in results
+            if error is None
+        ]
+        return {"path": path, "error": error, "tests": tests}
 
 
-def run(cases: Iterable[Case], text: str) -> Iterator[FileResult]:
-    """Run test files one after the other. `text`: only tests whose file or name has it, in any case; empty: all."""
-    for case in cases:
-        began_s = time.monotonic()
-        try:
-            actual = outcomes(case.config, case.pipeline, case.sample, case.file.now, case.file.closed_until)
-        except HeadraceError as error:
-            if text.casefold() in str(case.path).casefold():
-                yield FileResult(case, error=str(error), seconds=time.monotonic() - began_s)
-            continue
-        tests = tuple(test for test in results(case, actual) if text.casefold() in case.full_name(test.name))
-        wanted = None
-        if any(test.differences and test.position for test in tests):
-            wanted = expected_section(case, actual)
-        if tests or not text:
-            yield FileResult(case, tests, seconds=time.monotonic() - began_s, wanted=wanted)
+def run_pytest(paths: Sequence[str], options: Sequence[str], *, workers: str | None, quiet: bool) -> TestRun:
+    """Run test files with pytest, in this process. `options`: of pytest; `quiet`: print nothing.
+
+    `workers`: how many processes of pytest-xdist run the files, as its -n takes it; None: this process does.
+    """
+    test_run = TestRun()
+    arguments = [*_PYTEST_OPTIONS, f"--rootdir={Path.cwd()}", *options]
+    if workers is not None:
+        arguments += [*_XDIST_OPTIONS, "-n", workers]
+    with _safe_path():
+        if quiet:
+            with redirect_stdout(StringIO()):
+                test_run.exit_code = int(pytest.main([*arguments, *paths], plugins=[test_run]))
+        else:
+            test_run.exit_code = int(pytest.main([*arguments, *paths], plugins=[test_run]))
+    return test_run
 
 
-def to_json(results: Iterable[FileResult], seconds: float) -> dict[str, Any]:
-    """Return the results as JSON values."""
-    files = list(results)
-    return {
-        "passed": sum(len(file.tests) - len(file.failed) for file in files),
-        "failed": sum(len(file.failed) for file in files),
-        "errors": sum(bool(file.error) for file in files),
-        "seconds": round(seconds, 3),
-        "files": [
-            {
-                "path": str(file.path),
-                "error": file.error or None,
-                "tests": [
-                    {
-                        "name": test.name,
-                        "passed": not test.differences,
-                        "differences": list(map(vars, test.differences)),
-                    }
-                    for test in file.tests
-                ],
-            }
-            for file in files
-        ],
-    }
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Keep the working directory off the path of workers that begin within."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before

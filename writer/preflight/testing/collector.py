@@ -1,0 +1,133 @@
+"""A plugin of pytest that collects test files `*.test.yaml`: each record that one expects is a test.
+
+Workers of pytest-xdist load it by the name of this module. What a test found travels with its report, so that
+`headrace test` prints it as JSON in the process that asked.
+"""
+
+import os
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from writer.core.errors import ConfigError, HeadraceError
+from writer.preflight.testing import case
+from writer.preflight.testing.case import Case
+from writer.preflight.testing.comparison import Result, expected_section, results
+from writer.preflight.testing.outcomes import Outcome, outcomes
+from writer.preflight.testing.records import RecordPosition
+
+# The attribute of a report that has what a test found, as JSON values.
+RESULT = "headrace_result"
+
+
+class PipelineTestFile(pytest.File):
+    """A test file. Its records go through the steps together, once, when the first of its tests runs."""
+
+    case: Case
+
+    @property
+    def name_for_users(self) -> str:
+        """The path of the file from the working directory."""
+        return os.path.relpath(self.path)
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Yield a test for each record that is expected, and one for the counts. Raises CollectError."""
+        try:
+            self.case = case.read(Path(self.name_for_users))
+        except ConfigError as error:
+            raise self.CollectError(str(error)) from None
+        for name in self.case.tests:
+            yield PipelineTest.from_parent(self, name=name)
+
+    @cached_property
+    def outcomes(self) -> Mapping[RecordPosition, Outcome] | HeadraceError:
+        """What became of each record, or why the pipeline refuses all of them."""
+        read_case = self.case
+        try:
+            return outcomes(
+                read_case.config, read_case.pipeline, read_case.sample, read_case.file.now, read_case.file.closed_until
+            )
+        except HeadraceError as error:
+            return error
+
+    @cached_property
+    def results(self) -> Mapping[str, Result]:
+        """The result of each test of the file, by its name; none if the pipeline refuses the records."""
+        if isinstance(self.outcomes, HeadraceError):
+            return {}
+        return {result.name: result for result in results(self.case, self.outcomes)}
+
+    def wanted_section(self) -> dict[str, Any] | None:
+        """Return the section `expect` under which all records pass; None if they do already, or are refused."""
+        if isinstance(self.outcomes, HeadraceError):
+            return None
+        if not any(result.differences and result.position for result in self.results.values()):
+            return None
+        return expected_section(self.case, self.outcomes)
+
+
+class PipelineTest(pytest.Item):
+    """A test of one record of a file, or of the counts of all."""
+
+    parent: PipelineTestFile
+
+    @property
+    def result(self) -> Result | None:
+        """What the test found; None if the pipeline refuses the records of the file."""
+        return self.parent.results.get(self.name)
+
+    def setup(self) -> None:
+        """Run the records of the file, unless another test of the file did. Fails if the pipeline refuses them."""
+        if isinstance(self.parent.outcomes, HeadraceError):
+            pytest.fail(str(self.parent.outcomes), pytrace=False)
+
+    def runtest(self) -> None:
+        """Fail if the record did not become what is expected of it."""
+        assert self.result is not None, "the setup failed"
+        if self.result.differences:
+            pytest.fail(_describe(self.parent.name_for_users, self.result), pytrace=False)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return the file and the title under which pytest shows a failure."""
+        return self.path, None, self.name
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> PipelineTestFile | None:
+    """Collect a file *.test.yaml, and any other file that is named. Called by pytest."""
+    if file_path.match(case.PATTERN) or parent.session.isinitpath(file_path):
+        file: PipelineTestFile = PipelineTestFile.from_parent(parent, path=file_path)
+        return file
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attach to a report what the test found. Called by pytest."""
+    report = yield
+    if isinstance(item, PipelineTest):
+        refusal = item.parent.outcomes
+        differences = item.result.differences if item.result else ()
+        result = {
+            "path": item.parent.name_for_users,
+            "name": item.name,
+            "error": str(refusal) if isinstance(refusal, HeadraceError) else None,
+            "differences": [asdict(difference) for difference in differences],
+        }
+        setattr(report, RESULT, result)
+    return report
+
+
+def _describe(path: str, result: Result) -> str:
+    """Return a line for each difference, and where the record is, as `explain --offset` takes it.
+
+    pytest shows the first line in its summary.
+    """
+    lines = [f"{each.what}: expected {each.expected}, got {each.got}" for each in result.differences]
+    if result.position is None:
+        return "\n".join([*lines, "", f"{path}: all records"])
+    topic, partition, offset = result.position
+    return "\n".join([*lines, "", f"{path}: record {topic}/{partition}:{offset}"])
