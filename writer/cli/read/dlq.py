@@ -1,8 +1,6 @@
 """`headrace dlq`: lists, shows and replays dead letters."""
 
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -12,153 +10,49 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from writer.avro.wire_format import CONFLUENT
 from writer.commit.privacy import record_screen
 from writer.config.pipelines import Config
-from writer.core import text
 from writer.core.errors import SchemaChanged
-from writer.core.text import iso, plural
-from writer.maintenance import local_pipeline
-from writer.maintenance.dead_letters import Selection, as_read, read
-from writer.maintenance.local_pipeline import LocalPipeline, record_places
+from writer.core.offsets import Span
+from writer.core.text import instant, iso, plural
+from writer.maintenance.dead_letter_listing import (
+    DeadLetterGroup,
+    RecordPosition,
+    decode_dead_letters,
+    first_dead_letters,
+    group_dead_letters,
+)
+from writer.maintenance.dead_letters import Selection
 from writer.maintenance.replay import Replaying, ReplayResult
-from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline, options_of, time_of
 from writer.output.confirmation import DryRun, Yes, confirm
-from writer.output.tables import Column, TextTable, console, emit, emit_whole, hanging, legible, plain, visible
-from writer.schemas.registry import RegistryUnreachable, SchemaSource, source
-from writer.table.factory import side_table
+from writer.output.tables import (
+    Column,
+    TextTable,
+    console,
+    emit,
+    emit_whole,
+    hanging,
+    legible,
+    plain,
+    sentence,
+    visible,
+)
+from writer.schemas.registry import RegistryUnreachable, source
 
-_NUMBERS = re.compile(r"\d[\d.,:TZ-]*")
-_DUMP = 16  # bytes of a line
-_KINDS_MAX = 10_000  # of dead letters that are told apart
-_LIST = [
-    Column("records", right=True), Column("outcome"), Column("topic", width_max=24), Column("schema", right=True),
-    Column("offsets", width_max=24), Column("newest"), Column("oldest", right=True),
-]  # fmt: skip
-
-
-@dataclass
-class Kind:
-    """Dead letters that share outcome, topic, schema id and reason, numbers in it aside."""
-
-    outcome: str
-    topic: str
-    schema_id: int | None
-    reason: str  # of the first
-    records: int
-    offset_min: int
-    offset_max: int
-    time_min: datetime | None  # of those that have one
-    time_max: datetime | None
-
-    def add_time(self, at: datetime | None) -> None:
-        """Widen the times by that of another dead letter; None: it has none."""
-        times = [time for time in (self.time_min, self.time_max, at) if time is not None]
-        self.time_min = min(times, default=None)
-        self.time_max = max(times, default=None)
-
-
-def kinds(name: str, config: Config, selection: Selection) -> list[Kind]:
-    """Group the chosen dead letters, most first. Raises HeadraceError when there is no dead-letter table."""
-    found: dict[tuple[str, str, int | None, str], Kind] = {}
-    columns = ["_topic", "_partition", "_offset", "_kafka_time", "schema_id", "outcome", "error"]
-    screen = record_screen(name, config)
-    for batch in _dead_letters(name, config, selection, [*columns, *(["value"] if screen.hides else [])]):
-        reasons = screen.reasons(pa.Table.from_batches([batch]))
-        for row, reason in zip(batch.select(columns).to_pylist(), reasons, strict=True):  # cold: dead letters only
-            row["error"] = reason
-            offset, at = row["_offset"], row["_kafka_time"]
-            key = (row["outcome"], row["_topic"], row["schema_id"], _NUMBERS.sub("#", row["error"]))
-            if len(found) >= _KINDS_MAX and key not in found:
-                key = (row["outcome"], row["_topic"], None, "others")
-            kind = found.get(key)
-            if kind is None:
-                found[key] = Kind(*key[:3], row["error"], 1, offset, offset, at, at)
-                continue
-            kind.records += 1
-            kind.offset_min, kind.offset_max = min(kind.offset_min, offset), max(kind.offset_max, offset)
-            kind.add_time(at)
-    return sorted(found.values(), key=lambda kind: -kind.records)
-
-
-def _heads(found: list[Kind]) -> list[list[str]]:
-    return [
-        [
-            f"{k.records:,}", k.outcome, k.topic, "-" if k.schema_id is None else str(k.schema_id),
-            f"{k.offset_min} to {k.offset_max}", text.instant(k.time_max), text.instant(k.time_min),
-        ]
-        for k in found
-    ]  # fmt: skip
-
-
-def _to_dict(found: ReplayResult) -> dict[str, Any]:
-    return {
-        "chosen": found.chosen, "rows": found.rows, "filtered": found.filtered, "versions": found.versions,
-        "failed": [
-            {"outcome": outcome, "schema_id": schema_id, "reason": why, "records": count}
-            for (outcome, schema_id, why), count in found.failed.items()
-        ],
-    }  # fmt: skip
-
-
-def _dead_letters(
-    name: str, config: Config, selection: Selection, columns: list[str] | None = None
-) -> Iterator[pa.RecordBatch]:
-    table = side_table(name, config, config.pipelines[name].dead_letters)
-    table.check_exists()
-    return read(table.store, table.bucket_files(table.snapshot()), selection, columns=columns)
-
-
-def _first(name: str, config: Config, selection: Selection, limit: int, *, values: bool) -> pa.Table:
-    columns = ["_topic", "_partition", "_offset", "_kafka_time", "_incarnation", "key", "schema_id", "outcome", "error"]
-    held: list[pa.RecordBatch] = []
-    left = limit
-    for batch in _dead_letters(name, config, selection, [*columns, *(["value", "headers"] if values else [])]):
-        held.append(batch.slice(0, left))
-        left -= held[-1].num_rows
-        if left == 0:
-            break
-    return pa.Table.from_batches(held) if held else pa.table({})
-
-
-def _decoded(
-    name: str, config: Config, source: SchemaSource, rows: pa.Table, out: Console
-) -> Mapping[tuple[str, int, int], dict[str, Any]]:
-    """Decode what can be: quarantined records, and those whose schema is known by now."""
-    records = as_read(rows)
-    try:
-        walk: LocalPipeline = local_pipeline.opened(name, config, source)
-        walk.wire = walk.wire or CONFLUENT  # dead letters show what a format is not
-        found = [g for batch in records.combine_chunks().to_batches() for g in walk.decoded(batch).groups]
-    except (RegistryUnreachable, SchemaChanged) as error:
-        tables.sentence(out, f"not decoded: {error}", "yellow")
-        return {}
-    decoded = {}
-    for group in found:
-        # cold: the dead letters of one screen
-        for place, row in zip(record_places(group.records), group.rows.to_pylist(), strict=True):
-            decoded[place] = {column: value for column, value in row.items() if value is not None}
-    return decoded
-
-
-def _print(out: Console, row: Mapping[str, Any], decoded: Mapping[str, Any] | None, *, values: bool) -> None:
-    key = "no key" if row["key"] is None else f"key {legible(row['key'])}"
-    schema = "" if row["schema_id"] is None else f", schema id {row['schema_id']}"
-    where = f"{row['_topic']}/{row['_partition']} offset {row['_offset']}"
-    out.print(Text.assemble((where, "bold"), f"  {text.instant(row['_kafka_time'])}, {key}{schema}"), soft_wrap=True)
-    hanging(out, f"  {row['outcome']}: ", row["error"], "yellow")
-    value = row["value"] if values else None
-    if value is None:
-        return
-    for at in range(0, min(len(value), 8 * _DUMP), _DUMP):
-        piece = value[at : at + _DUMP]
-        out.print(Text(f"  {at:04x}  {piece.hex(' '):<{3 * _DUMP}} {visible(piece)}", "dim"), soft_wrap=True)
-    if len(value) > 8 * _DUMP:
-        out.print(Text(f"  … {len(value):,} bytes", "dim"), soft_wrap=True)
-    if decoded is not None:
-        hanging(out, "  decoded: ", str(plain(decoded)))
-
+_BYTES_PER_LINE = 16
+_BYTES_SHOWN = 8 * _BYTES_PER_LINE
+_REASONS_SHOWN = 10
+_OFFSET_MAX = 2**63 - 1
+_GROUP_TABLE = [
+    Column("records", right=True),
+    Column("outcome"),
+    Column("topic", width_max=24),
+    Column("schema", right=True),
+    Column("offsets", width_max=24),
+    Column("newest"),
+    Column("oldest", right=True),
+]
 
 dlq = typer.Typer(no_args_is_help=True, help="Dead letters: list them, look at them, carry them through once more.")
 
@@ -177,9 +71,15 @@ def selection(
 ) -> Selection:
     """Choose dead letters by the options that each command of the group has. Raises BadParameter."""
     return Selection(
-        outcome, reason, topic, partition, _span(offsets), schema_id,
-        time_of("--since", since), time_of("--until", until),
-    )  # fmt: skip
+        outcome,
+        reason,
+        topic,
+        partition,
+        _parse_range(offsets),
+        schema_id,
+        time_of("--since", since),
+        time_of("--until", until),
+    )
 
 
 @dlq.command("list")
@@ -190,29 +90,45 @@ def list_(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selection
     Exit codes: 0 shown, 1 the table is not there or cannot be read, 2 configuration.
     """
     settings, name = load_pipeline(config, pipeline)
-    found = kinds(name, settings, chosen)
+    groups = group_dead_letters(name, settings, chosen)
     if as_json:
-        emit_whole(
-            [
-                {**vars(k), "time_min": k.time_min and iso(k.time_min), "time_max": k.time_max and iso(k.time_max)}
-                for k in found
-            ]
-        )
-        return
-    _show_kinds(name, found)
+        emit_whole([_group_document(group) for group in groups])
+    else:
+        _show_groups(name, groups)
 
 
-def _show_kinds(name: str, found: list[Kind]) -> None:
-    out, total = console(), sum(kind.records for kind in found)
-    quarantined = sum(kind.records for kind in found if kind.outcome == "quarantined")
-    counts = f"{plural(total - quarantined, 'dead letter')} and {quarantined:,} quarantined"
-    tables.sentence(out, f"{name}: {counts}, of {plural(len(found), 'kind')}", "bold")
-    sheet = TextTable(out, _LIST)
-    heads = _heads(found)
-    sheet.settle(heads)
-    for head, kind in zip(heads, found, strict=True):
-        sheet.add([head])
-        hanging(out, "    ", kind.reason, "dim")
+def _group_document(group: DeadLetterGroup) -> Mapping[str, Any]:
+    return {
+        **vars(group),
+        "time_min": group.time_min and iso(group.time_min),
+        "time_max": group.time_max and iso(group.time_max),
+    }
+
+
+def _show_groups(name: str, groups: Sequence[DeadLetterGroup]) -> None:
+    out = console()
+    records = sum(group.records for group in groups)
+    quarantined = sum(group.records for group in groups if group.outcome == "quarantined")
+    counts = f"{plural(records - quarantined, 'dead letter')} and {quarantined:,} quarantined"
+    sentence(out, f"{name}: {counts}, of {plural(len(groups), 'kind')}", "bold")
+    table = TextTable(out, _GROUP_TABLE)
+    rows = [_group_row(group) for group in groups]
+    table.settle(rows)
+    for row, group in zip(rows, groups, strict=True):
+        table.add([row])
+        hanging(out, "    ", group.reason, "dim")
+
+
+def _group_row(group: DeadLetterGroup) -> list[str]:
+    return [
+        f"{group.records:,}",
+        group.outcome,
+        group.topic,
+        "-" if group.schema_id is None else str(group.schema_id),
+        f"{group.offset_min} to {group.offset_max}",
+        instant(group.time_max),
+        instant(group.time_min),
+    ]
 
 
 @dlq.command()
@@ -232,21 +148,63 @@ def show(
 
     Exit codes: 0 shown, 1 the table is not there or cannot be read, 2 configuration.
     """
-    (settings, name), out = load_pipeline(config, pipeline), console()
+    settings, name = load_pipeline(config, pipeline)
+    out = console()
     screen = record_screen(name, settings)
-    rows = _first(name, settings, chosen, dead_letters, values=values or screen.hides)
-    decoded = _decoded(name, settings, source(settings.registry), rows, out) if values and rows.num_rows else {}
-    rows = screen.table(rows) if rows.num_rows else rows
-    for row in rows.to_pylist():  # cold: at most --limit rows
-        place = (row["_topic"], row["_partition"], row["_offset"])
-        about = {name.lstrip("_"): value for name, value in row.items() if name not in ("value", "headers")}
+    # Whether a reason may quote a value, the value says.
+    records = first_dead_letters(name, settings, chosen, dead_letters, has_values=values or screen.hides)
+    decoded: Mapping[RecordPosition, dict[str, Any]] = {}
+    if records.num_rows:
+        decoded = _decode(name, settings, records, out) if values else {}
+        records = screen.table(records)
+    # cold: at most --limit records
+    for record in records.to_pylist():
+        row = decoded.get((record["_topic"], record["_partition"], record["_offset"]))
         if as_json:
-            extra = {"value": row["value"], "decoded": decoded.get(place)} if values else {}
-            emit(plain({**about, **extra}))
-            continue
-        _print(out, row, decoded.get(place), values=values)
-    if not (rows.num_rows or as_json):
-        tables.sentence(out, f"{name}: no such dead letters")
+            emit(plain(_record_document(record, row, values=values)))
+        else:
+            _show_record(out, record, row, values=values)
+    if not (records.num_rows or as_json):
+        sentence(out, f"{name}: no such dead letters")
+
+
+def _decode(name: str, config: Config, records: pa.Table, out: Console) -> Mapping[RecordPosition, dict[str, Any]]:
+    try:
+        return decode_dead_letters(name, config, source(config.registry), records)
+    except (RegistryUnreachable, SchemaChanged) as error:
+        sentence(out, f"not decoded: {error}", "yellow")
+        return {}
+
+
+def _record_document(record: Mapping[str, Any], row: Mapping[str, Any] | None, *, values: bool) -> Mapping[str, Any]:
+    document = {key.lstrip("_"): value for key, value in record.items() if key not in ("value", "headers")}
+    if values:
+        document |= {"value": record["value"], "decoded": row}
+    return document
+
+
+def _show_record(out: Console, record: Mapping[str, Any], row: Mapping[str, Any] | None, *, values: bool) -> None:
+    position = f"{record['_topic']}/{record['_partition']} offset {record['_offset']}"
+    properties = [instant(record["_kafka_time"])]
+    properties.append("no key" if record["key"] is None else f"key {legible(record['key'])}")
+    if record["schema_id"] is not None:
+        properties.append(f"schema id {record['schema_id']}")
+    out.print(Text.assemble((position, "bold"), f"  {', '.join(properties)}"), soft_wrap=True)
+    hanging(out, f"  {record['outcome']}: ", record["error"], "yellow")
+    if not values or record["value"] is None:
+        return
+    _show_bytes(out, record["value"])
+    if row is not None:
+        hanging(out, "  decoded: ", str(plain(row)))
+
+
+def _show_bytes(out: Console, value: bytes) -> None:
+    for start in range(0, min(len(value), _BYTES_SHOWN), _BYTES_PER_LINE):
+        piece = value[start : start + _BYTES_PER_LINE]
+        line = f"  {start:04x}  {piece.hex(' '):<{3 * _BYTES_PER_LINE}} {visible(piece)}"
+        out.print(Text(line, "dim"), soft_wrap=True)
+    if len(value) > _BYTES_SHOWN:
+        out.print(Text(f"  … {len(value):,} bytes", "dim"), soft_wrap=True)
 
 
 @dlq.command()
@@ -275,36 +233,50 @@ def replay(
 def _run_replay(name: str, config: Config, chosen: Selection, *, write: bool, as_json: bool) -> bool:
     """Show which dead letters are chosen, or replay them. Returns whether there are any. Raises HeadraceError."""
     if not write:
-        waiting = kinds(name, config, chosen)
+        groups = group_dead_letters(name, config, chosen)
         if as_json:
-            emit_whole(_to_dict(ReplayResult(sum(kind.records for kind in waiting))))
+            emit_whole(_replay_document(ReplayResult(sum(group.records for group in groups))))
         else:
-            _show_kinds(name, waiting)
-        return bool(waiting)
-    found = Replaying(name, config, source(config.registry)).run(chosen, datetime.now(UTC))
+            _show_groups(name, groups)
+        return bool(groups)
+    result = Replaying(name, config, source(config.registry)).run(chosen, datetime.now(UTC))
     if as_json:
-        emit_whole(_to_dict(found))
-        return True
-    out, failed = console(), sum(found.failed.values())
-    commits = f" in {plural(len(found.versions), 'commit')}" if found.versions else ""
-    tables.sentence(
-        out, f"{name}: of {plural(found.chosen, 'dead letter')} {found.rows:,} became rows{commits}", "bold"
-    )
-    if found.filtered:
-        tables.sentence(out, f"{plural(found.filtered, 'dead letter')} went, which event specs leave out.")
-    if failed:
-        tables.sentence(out, f"{plural(failed, 'dead letter')} failed again and stay:")
-    for (_, _, why), count in sorted(found.failed.items(), key=lambda item: -item[1])[:10]:
-        hanging(out, f"{count:>8,} ", why)
+        emit_whole(_replay_document(result))
+    else:
+        _show_replay(name, result, console())
     return True
 
 
-def _span(given: str | None) -> tuple[int, int] | None:
-    if given is None:
+def _replay_document(result: ReplayResult) -> Mapping[str, Any]:
+    return {
+        "chosen": result.chosen,
+        "rows": result.rows,
+        "filtered": result.filtered,
+        "versions": result.versions,
+        "failed": [
+            {"outcome": outcome, "schema_id": schema_id, "reason": reason, "records": count}
+            for (outcome, schema_id, reason), count in result.failed.items()
+        ],
+    }
+
+
+def _show_replay(name: str, result: ReplayResult, out: Console) -> None:
+    commits = f" in {plural(len(result.versions), 'commit')}" if result.versions else ""
+    sentence(out, f"{name}: of {plural(result.chosen, 'dead letter')} {result.rows:,} became rows{commits}", "bold")
+    if result.filtered:
+        sentence(out, f"{plural(result.filtered, 'dead letter')} went, which event specs leave out.")
+    if result.failed:
+        sentence(out, f"{plural(sum(result.failed.values()), 'dead letter')} failed again and stay:")
+    most_frequent = sorted(result.failed.items(), key=lambda item: -item[1])
+    for (_, _, reason), count in most_frequent[:_REASONS_SHOWN]:
+        hanging(out, f"{count:>8,} ", reason)
+
+
+def _parse_range(text: str | None) -> Span | None:
+    if text is None:
         return None
-    start, _, end = given.partition(":")
+    start, _, end = text.partition(":")
     try:
-        found = int(start or 0), int(end) if end else 2**63 - 1
+        return int(start or 0), int(end) if end else _OFFSET_MAX
     except ValueError as error:
-        raise typer.BadParameter(f"{given!r} is no range; write 100:200", param_hint="--offsets") from error
-    return found
+        raise typer.BadParameter(f"{text!r} is no range; write 100:200", param_hint="--offsets") from error
