@@ -1,5 +1,7 @@
 """Command-line options that many commands share: the file, pipelines, JSON, a time."""
 
+import getpass
+import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -44,6 +46,11 @@ def json_option(form: str = "one document") -> Any:
 
 AsJson = Annotated[bool, json_option()]
 By = Annotated[str | None, typer.Option("--by", help="Who. Default: this user at this machine.", show_default=False)]
+
+
+def default_author() -> str:
+    """Return this user at this machine, as an entry or a file names who asked for it."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def load_pipeline(path: Path, pipeline: str | None) -> tuple[Config, str]:

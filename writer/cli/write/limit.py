@@ -1,7 +1,6 @@
 """`headrace limit`: set the rate limit of pipelines while their driver runs."""
 
-import getpass
-import socket
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -11,29 +10,11 @@ import typer
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.units import size
-from writer.output import tables
-from writer.output.cli_options import AsJson, By, ConfigFile, Pipelines
-from writer.output.tables import console
+from writer.output.cli_options import AsJson, By, ConfigFile, Pipelines, default_author
+from writer.output.tables import console, emit_whole, sentence
 from writer.status import rate_limit
 from writer.status.rate_limit import EffectiveLimit, Override, to_json
 from writer.table.factory import main_table
-
-
-def _size(option: str, text: str | None) -> int | None:
-    try:
-        return None if text is None else size(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
-
-
-def _in_force(config: Config, name: str) -> EffectiveLimit:
-    configured = rate_limit.configured(config.pipelines[name].commit)
-    return rate_limit.standing(main_table(name, config).store, configured)
-
-
-def _document(found: EffectiveLimit) -> dict[str, Any]:
-    override = None if found.override is None else asdict(found.override)
-    return {**to_json(found.limit), "override": override, "error": found.error or None}
 
 
 def limit(
@@ -57,26 +38,52 @@ def limit(
 
     Exit codes: 0 shown or set, 1 the storage does not answer, 2 configuration.
     """
-    settings, now = load(config), datetime.now(UTC)
-    value_bytes = _size("--bytes-per-second", bytes_per_second)
-    wanted = records_per_second is not None or value_bytes is not None
-    if off and wanted:
+    settings = load(config)
+    value_bytes = _parse_size("--bytes-per-second", bytes_per_second)
+    has_rates = records_per_second is not None or value_bytes is not None
+    if off and has_rates:
         raise typer.BadParameter("it ends a limit; leave the rates out", param_hint="--off")
     names = settings.chosen(pipeline)
-    before = {name: _in_force(settings, name) for name in names}
-    for name in names if off or wanted else ():
-        store = main_table(name, settings).store
-        if off:
-            rate_limit.end(store)
-        else:
-            author = by or f"{getpass.getuser()}@{socket.gethostname()}"
-            at = now.isoformat(timespec="seconds")
-            rate_limit.put(store, Override(at, author, reason, records_per_second, value_bytes))
-    after = {name: _in_force(settings, name) for name in names}
+    before = _effective_limits(settings, names)
+    after = before
+    if off:
+        for name in names:
+            rate_limit.end(main_table(name, settings).store)
+        after = _effective_limits(settings, names)
+    elif has_rates:
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        override = Override(time, by or default_author(), reason, records_per_second, value_bytes)
+        for name in names:
+            rate_limit.put(main_table(name, settings).store, override)
+        after = _effective_limits(settings, names)
     if as_json:
-        documents = {name: _document(found) for name, found in after.items()}
-        tables.emit_whole({name: {**one, "before": _document(before[name])} for name, one in documents.items()})
+        emit_whole({name: {**_document(after[name]), "before": _document(before[name])} for name in names})
         return
-    for name, found in after.items():
-        was = f"; it was {before[name].words}" if off or wanted else ""
-        tables.sentence(console(), f"{name}: {found.words}{was}.")
+    for name in names:
+        change = f"; it was {before[name].words}" if off or has_rates else ""
+        sentence(console(), f"{name}: {after[name].words}{change}.")
+
+
+def _parse_size(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return size(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _effective_limits(config: Config, names: list[str]) -> Mapping[str, EffectiveLimit]:
+    limits = {}
+    for name in names:
+        configured = rate_limit.configured(config.pipelines[name].commit)
+        limits[name] = rate_limit.standing(main_table(name, config).store, configured)
+    return limits
+
+
+def _document(limit: EffectiveLimit) -> dict[str, Any]:
+    return {
+        **to_json(limit.limit),
+        "override": None if limit.override is None else asdict(limit.override),
+        "error": limit.error or None,
+    }

@@ -1,7 +1,5 @@
 """`headrace pause` and `headrace resume`: hold pipelines without stopping their driver."""
 
-import getpass
-import socket
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
@@ -9,9 +7,8 @@ from typing import Annotated
 import typer
 
 from writer.config.loader import load
-from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, Pipelines
-from writer.output.tables import console
+from writer.output.cli_options import AsJson, ConfigFile, Pipelines, default_author
+from writer.output.tables import console, emit_whole, sentence
 from writer.status import pause as pauses
 from writer.table.factory import main_table
 
@@ -32,16 +29,22 @@ def pause(
 
     Exit codes: 0 paused, by this or an earlier call, 1 the storage does not answer, 2 configuration.
     """
-    settings, now = load(config), datetime.now(UTC)
-    author = by or f"{getpass.getuser()}@{socket.gethostname()}"
+    settings = load(config)
+    now = datetime.now(UTC)
+    author = by or default_author()
     names = settings.chosen(pipeline)
     states = {name: pauses.pause(main_table(name, settings).store, author, reason, now) for name in names}
     if as_json:
-        tables.emit_whole({name: {"paused": asdict(one), "new": new} for name, (one, new) in states.items()})
+        emit_whole({name: {"paused": asdict(state), "new": is_new} for name, (state, is_new) in states.items()})
         return
-    for name, (one, new) in states.items():
-        after = "A driver finishes its batch first. `headrace resume` ends it." if new else "It stays so."
-        tables.sentence(console(), f"{name}: {'' if new else 'already '}{one.words}. {after}")
+    for name, (state, is_new) in states.items():
+        if is_new:
+            sentence(
+                console(),
+                f"{name}: {state.words}. A driver finishes its batch first. `headrace resume` ends it.",
+            )
+        else:
+            sentence(console(), f"{name}: already {state.words}. It stays so.")
 
 
 def resume(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = False) -> None:
@@ -52,8 +55,10 @@ def resume(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = Fal
     settings = load(config)
     states = {name: pauses.resume(main_table(name, settings).store) for name in settings.chosen(pipeline)}
     if as_json:
-        tables.emit_whole({name: {"was_paused": None if one is None else asdict(one)} for name, one in states.items()})
+        emit_whole({name: {"was_paused": state and asdict(state)} for name, state in states.items()})
         return
-    for name, one in states.items():
-        what = "it was not paused" if one is None else f"it was {one.words}; a driver goes on within seconds"
-        tables.sentence(console(), f"{name}: {what}.")
+    for name, state in states.items():
+        if state is None:
+            sentence(console(), f"{name}: it was not paused.")
+        else:
+            sentence(console(), f"{name}: it was {state.words}; a driver goes on within seconds.")

@@ -9,58 +9,18 @@ from rich.console import Console
 
 from writer.config.loader import load
 from writer.config.pipelines import Config
+from writer.core.files import BucketFile
 from writer.core.text import instant, plural
 from writer.core.units import show_duration, show_size
 from writer.maintenance.retention import DroppedBucket, ExpiredBucket, Retention, works
-from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OneTarget, Pipelines, at_table
 from writer.output.confirmation import DryRun, Yes, confirm
-from writer.output.tables import console
+from writer.output.tables import Column, TextTable, console, emit_whole, numbers, sentence
 from writer.sealing.manifest import bucket_path
 from writer.table.factory import existing_table
 
-_BUCKETS_SHOWN = 20  # for a person
-
-
-def _to_dict(one: ExpiredBucket) -> Mapping[str, Any]:
-    rows = [file.rows for file in one.files]
-    return {
-        "bucket": list(one.bucket), "start": one.interval[0].isoformat(), "end": one.interval[1].isoformat(),
-        "rows": None if None in rows else sum(row or 0 for row in rows), "files": len(one.files), "bytes": one.bytes,
-    }  # fmt: skip
-
-
-def _result_to_dict(done: Sequence[DroppedBucket]) -> Mapping[str, Any]:
-    return {
-        "versions": [one.version for one in done], "rows_dropped": sum(one.rows for one in done),
-        "files_dropped": sum(one.files for one in done), "bytes_dropped": sum(one.bytes for one in done),
-    }  # fmt: skip
-
-
-def _show(out: Console, name: str, buckets_by: Sequence[str], old: Sequence[ExpiredBucket], which: str) -> None:
-    if not old:
-        tables.sentence(out, f"{name}: no bucket {which}.")
-        return
-    tables.sentence(out, f"{name}: {plural(len(old), 'bucket')} {which}:")
-    columns = [tables.Column("bucket", width_min=20), *tables.numbers("rows", "files", "size")]
-    tables.TextTable(out, columns).add([
-        [
-            bucket_path(buckets_by, one.bucket),
-            "?" if any(file.rows is None for file in one.files) else f"{sum(f.rows or 0 for f in one.files):,}",
-            f"{len(one.files):,}", show_size(one.bytes),
-        ]
-        for one in old[:_BUCKETS_SHOWN]
-    ])  # fmt: skip
-    if len(old) > _BUCKETS_SHOWN:
-        tables.sentence(out, f"and {len(old) - _BUCKETS_SHOWN:,} more")
-
-
-def _verdict(out: Console, done: Sequence[DroppedBucket], *, delta: bool) -> None:
-    versions = ", ".join(str(one.version) for one in done)
-    after = "`headrace vacuum --yes` removes the files." if delta else "Their files are removed."
-    tables.sentence(
-        out, f"{plural(sum(one.rows for one in done), 'row')} were dropped (version {versions} of the table). {after}"
-    )
+# For a person; --json has all.
+_BUCKETS_SHOWN = 20
 
 
 def retention(
@@ -86,39 +46,103 @@ def retention(
     confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
-def _works(config: Config, name: str) -> dict[str, Retention]:
-    """Return what is to be looked at: the table, and by their names those beside it."""
-    found = dict(zip(("", "late table"), works(name, config), strict=False))
-    if config.pipelines[name].table.raw is not None:
-        found |= dict(zip(("raw table",), works(name, config.at_raw(name)), strict=False))
-    return found
-
-
 def run_retention(config: Config, names: Sequence[str], *, write: bool, now: datetime, as_json: bool) -> bool:
     """Show what is due, and drop it if asked. Returns whether anything is. Raises HeadraceError."""
-    out, documents, due = console(), dict[str, Any](), False
+    out = console()
+    documents: dict[str, Any] = {}
+    is_any_due = False
     for name in names:
-        settings = config.pipelines[name]
-        if settings.retention is None:
-            documents[name] = None
-            if not as_json:
-                tables.sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
-        else:
+        document: dict[str, Any] | None = None
+        kept_for = config.pipelines[name].retention
+        if kept_for is not None:
             existing_table(name, config).check_current()
-            documents[name] = {"before": (now - settings.retention).isoformat()}
-        for what, work in _works(config, name).items():
-            old = work.due(now)
-            if what and not old:
+            document = {"before": (now - kept_for).isoformat()}
+        elif not as_json:
+            sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
+        for table_name, table_retention in _retention_by_table(config, name).items():
+            expired = table_retention.due(now)
+            if table_name and not expired:
                 continue
-            done = list(work.run(now)) if write else []
-            due = due or bool(old)
-            found = {"due": [_to_dict(one) for one in old], **_result_to_dict(done)}
-            documents[name] = (documents[name] or {}) | ({what.replace(" ", "_"): found} if what else found)
+            dropped = list(table_retention.run(now)) if write else []
+            is_any_due = is_any_due or bool(expired)
+            table_document = _table_document(expired, dropped)
+            if table_name:
+                table_document = {table_name.replace(" ", "_"): table_document}
+            document = {**(document or {}), **table_document}
             if not as_json:
-                which = f"ended by {instant(now - work.kept_for)} (retention {show_duration(work.kept_for)})"
-                _show(out, f"{name}, {what}" if what else name, work.columns, old, which)
-                if done:
-                    _verdict(out, done, delta=settings.table.format == "delta")
+                title = f"{name}, {table_name}" if table_name else name
+                _show_expired(out, title, table_retention, expired, now)
+                _show_dropped(out, dropped, has_versions=config.pipelines[name].table.format == "delta")
+        documents[name] = document
     if as_json:
-        tables.emit_whole({"dry_run": not write, "pipelines": documents})
-    return due
+        emit_whole({"dry_run": not write, "pipelines": documents})
+    return is_any_due
+
+
+def _retention_by_table(config: Config, name: str) -> dict[str, Retention]:
+    """Return the retention of a pipeline's table, which has no name here, and by their names of those beside it."""
+    tables = dict(zip(("", "late table"), works(name, config), strict=False))
+    if config.pipelines[name].table.raw is not None:
+        tables |= dict(zip(("raw table",), works(name, config.at_raw(name)), strict=False))
+    return tables
+
+
+def _table_document(expired: Sequence[ExpiredBucket], dropped: Sequence[DroppedBucket]) -> dict[str, Any]:
+    return {
+        "due": [_bucket_document(bucket) for bucket in expired],
+        "versions": [entry.version for entry in dropped],
+        "rows_dropped": sum(entry.rows for entry in dropped),
+        "files_dropped": sum(entry.files for entry in dropped),
+        "bytes_dropped": sum(entry.bytes for entry in dropped),
+    }
+
+
+def _bucket_document(bucket: ExpiredBucket) -> Mapping[str, Any]:
+    start, end = bucket.interval
+    return {
+        "bucket": list(bucket.bucket),
+        "start": start.isoformat(),
+        "end": end.isoformat(),
+        "rows": _count_rows(bucket.files),
+        "files": len(bucket.files),
+        "bytes": bucket.bytes,
+    }
+
+
+def _count_rows(files: Sequence[BucketFile]) -> int | None:
+    """Return the rows of files; None where the log does not say them of each."""
+    counts = [file.rows for file in files if file.rows is not None]
+    return sum(counts) if len(counts) == len(files) else None
+
+
+def _show_expired(
+    out: Console, title: str, retention: Retention, expired: Sequence[ExpiredBucket], now: datetime
+) -> None:
+    condition = f"ended by {instant(now - retention.kept_for)} (retention {show_duration(retention.kept_for)})"
+    if not expired:
+        sentence(out, f"{title}: no bucket {condition}.")
+        return
+    sentence(out, f"{title}: {plural(len(expired), 'bucket')} {condition}:")
+    table = TextTable(out, [Column("bucket", width_min=20), *numbers("rows", "files", "size")])
+    table.add([_bucket_row(bucket, retention.columns) for bucket in expired[:_BUCKETS_SHOWN]])
+    if len(expired) > _BUCKETS_SHOWN:
+        sentence(out, f"and {len(expired) - _BUCKETS_SHOWN:,} more")
+
+
+def _bucket_row(bucket: ExpiredBucket, columns: Sequence[str]) -> list[str]:
+    rows = _count_rows(bucket.files)
+    return [
+        bucket_path(columns, bucket.bucket),
+        "?" if rows is None else f"{rows:,}",
+        f"{len(bucket.files):,}",
+        show_size(bucket.bytes),
+    ]
+
+
+def _show_dropped(out: Console, dropped: Sequence[DroppedBucket], *, has_versions: bool) -> None:
+    if not dropped:
+        return
+    rows = plural(sum(entry.rows for entry in dropped), "row")
+    versions = ", ".join(str(entry.version) for entry in dropped)
+    files = "`headrace vacuum --yes` removes the files." if has_versions else "Their files are removed."
+    sentence(out, f"{rows} were dropped (version {versions} of the table). {files}")

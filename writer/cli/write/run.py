@@ -23,6 +23,7 @@ from writer.output.confirmation import DryRun, Yes, confirm
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import reading
 
+# Of a table's offsets, for a person.
 _PARTITIONS_SHOWN = 20
 
 
@@ -74,7 +75,8 @@ def _run(path: Path, only: list[str] | None, *, once: bool, new_run: bool, watch
     """Run the writer to its end. Raises HeadraceError, Exit."""
     logging.set_up()
     reload = threading.Event()
-    on_hangup(reload)  # before a supervisor learns which process this is
+    # Before a supervisor learns which process this is: it sends SIGHUP.
+    on_hangup(reload)
     link = supervisor_channel.folder()
     if link is not None:
         link.begin()
@@ -93,20 +95,23 @@ def run_writer(
     file: ReloadableConfig, *, once: bool, new_run: bool = False, listening: Callable[[str], object] = lambda _: None
 ) -> int:
     """Run the writer to its end, and print why pipelines failed. Returns the exit code. Raises HeadraceError."""
-    ended = job.run(file, once=once, new_run=new_run, listening=listening)
-    for line in dict.fromkeys(f"headrace: {sentence(error)}" for error in ended.values() if error is not None):
+    errors = job.run(file, once=once, new_run=new_run, listening=listening)
+    for line in dict.fromkeys(f"headrace: {sentence(error)}" for error in errors.values() if error is not None):
         typer.echo(line, err=True)
-    return most_severe(map(exit_code, ended.values()))
+    return most_severe(map(exit_code, errors.values()))
 
 
 def _show_new_run(config: Config, names: Sequence[str]) -> None:
     """Show which checkpoint a new run leaves aside, and where it begins. Raises CommitFailed."""
     for name in names:
-        table, checkpoints = main_table(name, config), Checkpoints(config.checkpoints, name, config.s3.settings)
+        table = main_table(name, config)
+        checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
         with reading(table.location):
-            newest = checkpoints.newest()
-            parts = table.snapshot().parts() if table.exists() else {}
-        left = "there is no checkpoint" if newest is None else f"{checkpoints.path(newest)} is left aside"
-        frontier = [f"{part.topic}/{part.partition} at {at:,}" for part, at in sorted(parts.items())]
-        begins = listed(frontier, _PARTITIONS_SHOWN) or "`start` of the configuration: the table has no offsets"
-        tables.sentence(tables.console(), f"{name}: {left}; a new run begins from {begins}.")
+            newest_run = checkpoints.newest()
+            offsets = table.snapshot().parts() if table.exists() else {}
+        checkpoint = "there is no checkpoint"
+        if newest_run is not None:
+            checkpoint = f"{checkpoints.path(newest_run)} is left aside"
+        frontier = [f"{part.name} at {offset:,}" for part, offset in sorted(offsets.items())]
+        start = listed(frontier, _PARTITIONS_SHOWN) or "`start` of the configuration: the table has no offsets"
+        tables.sentence(tables.console(), f"{name}: {checkpoint}; a new run begins from {start}.")

@@ -1,11 +1,12 @@
 """`headrace vacuum`: removes objects that no version of the table needs."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -13,59 +14,78 @@ from writer.core.text import instant, iso, plural
 from writer.core.units import duration, show_duration, show_size
 from writer.maintenance.vacuum import VacuumLocation, find_unneeded, remove
 from writer.maintenance.vacuum_plan import WORDS
-from writer.output import tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
 from writer.output.confirmation import DryRun, Yes, confirm
-from writer.output.tables import Column, TextTable, console, emit_whole, numbers
+from writer.output.tables import Column, TextTable, console, emit_whole, numbers, sentence
 
-_APART = "a table of its own or a link: what lies there is not looked at"
-_WASTE = [Column("what"), *numbers("objects", "size"), Column("oldest"), Column("why")]
+_OTHER_TABLE = "a table of its own or a link: what lies there is not looked at"
+_OBJECT_COLUMNS = [Column("what"), *numbers("objects", "size"), Column("oldest"), Column("why")]
 
 
 def run_vacuum(name: str, config: Config, older_than: str | None, *, write: bool, as_json: bool, now: datetime) -> bool:
     """Show what is not needed, and remove it if asked. Returns whether there is any."""
-    out = console()
+    age_min = _parse_age(older_than)
+    locations = find_unneeded(config, name, age_min, now)
+    if write:
+        remove(locations)
+    if as_json:
+        emit_whole(_document(name, locations, deleted=write))
+    else:
+        age_min = age_min or config.pipelines[name].table.orphan_retention
+        _show(console(), name, locations, age_min, deleted=write)
+    return any(location.waste for location in locations)
+
+
+def _parse_age(text: str | None) -> timedelta | None:
+    if text is None:
+        return None
     try:
-        age = None if older_than is None else duration(older_than)
+        return duration(text)
     except ValueError as error:
         raise ConfigError(f"--older-than {error}") from error
-    found = find_unneeded(config, name, age, now)
-    if write:
-        remove(found)
-    objects = sum(len(place.waste) for place in found)
-    if as_json:
-        emit_whole(_to_dict(name, found, deleted=write))
-        return bool(objects)
-    size = show_size(sum(waste.bytes for place in found for waste in place.waste))
-    least = show_duration(age or config.pipelines[name].table.orphan_retention)
-    what = f"{plural(objects, 'object')} of {size} that nothing has needed for {least}"
-    if not objects:
-        what = f"nothing that has been unneeded for {least}"
-    for place in found:
-        tables.sentence(out, place.location, "bold")
-        sheet = TextTable(out, _WASTE)
-        for why in dict.fromkeys(waste.why for waste in place.waste):
-            these = [waste for waste in place.waste if waste.why == why]
-            oldest = instant(min(waste.touched for waste in these))
-            sheet.add([[why, f"{len(these):,}", show_size(sum(w.bytes for w in these)), oldest, WORDS[why]]])
-        for path in place.left_alone:
-            tables.sentence(out, f"left alone: {f'{place.location}/{path}'.rstrip('/')}, {_APART}")
-    tables.sentence(out, f"{name}: {'removed ' if write and objects else ''}{what}", "bold")
-    return bool(objects)
 
 
-def _to_dict(name: str, found: Sequence[VacuumLocation], *, deleted: bool) -> dict[str, Any]:
+def _document(name: str, locations: Sequence[VacuumLocation], *, deleted: bool) -> dict[str, Any]:
     return {
-        "pipeline": name, "deleted": deleted,
-        "bytes": sum(waste.bytes for place in found for waste in place.waste),
-        "locations": [
-            {
-                "location": place.location, "left_alone": list(place.left_alone),
-                "objects": [{**vars(waste), "touched": iso(waste.touched)} for waste in place.waste],
-            }
-            for place in found
-        ],
-    }  # fmt: skip
+        "pipeline": name,
+        "deleted": deleted,
+        "bytes": sum(unneeded.bytes for location in locations for unneeded in location.waste),
+        "locations": [_location_document(location) for location in locations],
+    }
+
+
+def _location_document(location: VacuumLocation) -> dict[str, Any]:
+    return {
+        "location": location.location,
+        "left_alone": list(location.left_alone),
+        "objects": [{**vars(unneeded), "touched": iso(unneeded.touched)} for unneeded in location.waste],
+    }
+
+
+def _show(out: Console, name: str, locations: Sequence[VacuumLocation], age_min: timedelta, *, deleted: bool) -> None:
+    for location in locations:
+        _show_location(out, location)
+    objects = sum(len(location.waste) for location in locations)
+    if not objects:
+        sentence(out, f"{name}: nothing that has been unneeded for {show_duration(age_min)}", "bold")
+        return
+    verb = "removed " if deleted else ""
+    size = show_size(sum(unneeded.bytes for location in locations for unneeded in location.waste))
+    summary = f"{plural(objects, 'object')} of {size} that nothing has needed for {show_duration(age_min)}"
+    sentence(out, f"{name}: {verb}{summary}", "bold")
+
+
+def _show_location(out: Console, location: VacuumLocation) -> None:
+    sentence(out, location.location, "bold")
+    table = TextTable(out, _OBJECT_COLUMNS)
+    for kind in dict.fromkeys(unneeded.why for unneeded in location.waste):
+        objects = [unneeded for unneeded in location.waste if unneeded.why == kind]
+        size = show_size(sum(unneeded.bytes for unneeded in objects))
+        oldest = instant(min(unneeded.touched for unneeded in objects))
+        table.add([[kind, f"{len(objects):,}", size, oldest, WORDS[kind]]])
+    for path in location.left_alone:
+        folder = f"{location.location}/{path}".rstrip("/")
+        sentence(out, f"left alone: {folder}, {_OTHER_TABLE}")
 
 
 def vacuum(
