@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from writer.avro import schema as avro
 from writer.avro.column_cast import CastRules, ColumnPath, Defaults, cast_values
-from writer.avro.decoding.value_reader import column_shape, union_shape
+from writer.avro.decoding.value_reader import branch_members, value_converter
 from writer.privacy.union_branches import is_protected_name
 
 _INT_RANGE, _LONG_RANGE = range(-(2**31), 2**31), range(-(2**63), 2**63)
@@ -44,7 +44,7 @@ def _read(record: avro.Record, schema: avro.Schema, given: Any) -> Any:
     if isinstance(schema, list):
         return _branch(record, schema, given)
     value = _read_one(record, schema, given)
-    shape = column_shape(schema)
+    shape = value_converter(schema)
     return value if shape is None else shape(value)
 
 
@@ -88,7 +88,7 @@ def _given(field: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
 
 def _branch(record: avro.Record, schema: list[Any], given: Any) -> Any:
     """Choose the first branch that can hold it, as Avro 1.12 defines; older versions allowed only the first branch."""
-    for member, branch in zip(union_shape(record, schema), schema, strict=True):
+    for member, branch in zip(branch_members(record, schema), schema, strict=True):
         try:
             value = _read(record, branch, given)
         except NoValue:

@@ -6,121 +6,141 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.avro import schema
+from writer.avro import schema as avro
 from writer.avro.decoding.block_decoder import BlockRefused, DecoderUnresponsive, NativeDecoder
 from writer.avro.decoding.corrupt_values import suspects
 from writer.avro.decoding.record_decoder import DecodedBlock, SingleDecoder
 from writer.avro.decoding.value_writer import write_samples
 from writer.avro.wire_format import header
 
-BLOCK_BYTES_MAX = 2**30  # Arrow's binary arrays end at 2 GiB; half of it leaves room for the nonces
-PROBE_BYTES_MAX = 2**20  # of the fixed types of a record; nobody sends so large ones, and a schema may name any size
+# Arrow's binary arrays end at 2 GiB; half of it leaves room for the nonces.
+BLOCK_BYTES_MAX = 2**30
+# Of the fixed types of a record; nobody sends so large ones, and a schema may name any size.
+PROBE_BYTES_MAX = 2**20
 _PROBES = 24
-SINGLY = 16  # this few records are decoded one by one: a native call costs as much
+# So few records are decoded one by one: a native call costs as much.
+SINGLY = 16
 
 
 class BlockDecoder(Protocol):
     """Decodes a block of framed values (binary array, header included) all at once, or raises BlockRefused."""
 
     def __call__(self, values: pa.Array) -> tuple[pa.Table, pa.StringArray | None]:
-        """Return n rows in table types, and why a row holds a value that the table cannot (null: it does not)."""
+        """Return n rows in table types, and why a row has a value that the table cannot hold (null: it has none)."""
 
 
-def decode(values: pa.Array, native: BlockDecoder | None, singly: SingleDecoder) -> DecodedBlock:
-    """Decode a block of values that carry the same header. Bad values fail alone; the rest keeps its order.
+def decode(values: pa.Array, native: BlockDecoder | None, single: SingleDecoder) -> DecodedBlock:
+    """Decode a block of values that carry the same header. Bad values fail alone; the others keep their order.
 
     `values`: binary array without nulls, every value with its header. `native` None: the schema is not native.
-    Of a block that is refused, the values that do not look like the schema are decoded one by one and the rest at once;
-    where that is refused too, it is halved until the culprits stand alone.
+    Of a block that is refused, the suspects are decoded one by one and the others at once; where that is refused too,
+    it is halved until the culprits stand alone.
     """
     if native is None:
-        return singly(values)
+        return single(values)
     if len(values) <= SINGLY or values.nbytes > BLOCK_BYTES_MAX:
-        return _by_halves(values, native, singly)
-    done = _natively(values, native, singly)
-    if done is not None:
-        return done
-    suspected = suspects(values, singly.record, singly.header_bytes)
-    if suspected is None or not suspected.any():
-        return _by_halves(values, native, singly, refused=True)
-    rest, some = (pa.array(np.flatnonzero(which)) for which in (~suspected, suspected))
-    parts = [(rest, _by_halves(values.take(rest), native, singly)), (some, singly(values.take(some)))]
-    return _woven(parts)
+        return _decode_by_halves(values, native, single)
+    decoded = _decode_natively(values, native, single)
+    if decoded is not None:
+        return decoded
+    is_suspect = suspects(values, single.record, single.header_bytes)
+    if is_suspect is None or not is_suspect.any():
+        return _decode_by_halves(values, native, single, is_refused=True)
+    sound_positions = pa.array(np.flatnonzero(~is_suspect))
+    suspect_positions = pa.array(np.flatnonzero(is_suspect))
+    sound = _decode_by_halves(values.take(sound_positions), native, single)
+    suspect = single(values.take(suspect_positions))
+    return _merge_blocks([(sound_positions, sound), (suspect_positions, suspect)])
 
 
-def _by_halves(values: pa.Array, native: BlockDecoder, singly: SingleDecoder, *, refused: bool = False) -> DecodedBlock:
-    """Decode the values in blocks as large as are accepted. `refused`: all of them at once are not."""
-    done: list[tuple[int, DecodedBlock]] = []
+def _decode_by_halves(
+    values: pa.Array, native: BlockDecoder, single: SingleDecoder, *, is_refused: bool = False
+) -> DecodedBlock:
+    """Decode the values in blocks as large as are accepted. `is_refused`: all of them at once are not."""
+    blocks: list[tuple[int, DecodedBlock]] = []
     middle = len(values) // 2
-    pending = [(middle, len(values)), (0, middle)] if refused else [(0, len(values))]
+    pending = [(middle, len(values)), (0, middle)] if is_refused else [(0, len(values))]
     while pending:
         start, stop = pending.pop()
-        block = values.slice(start, stop - start)
-        few = stop - start <= SINGLY
-        outcome = None
-        if block.nbytes <= BLOCK_BYTES_MAX and not (few and done):
-            outcome = _natively(block, native, singly)
-        if outcome is None and few:
-            outcome = singly(block)
-        if outcome is not None:
-            done.append((start, outcome))
+        part = values.slice(start, stop - start)
+        is_small = stop - start <= SINGLY
+        decoded = None
+        if part.nbytes <= BLOCK_BYTES_MAX and not (is_small and blocks):
+            decoded = _decode_natively(part, native, single)
+        if decoded is None and is_small:
+            decoded = single(part)
+        if decoded is not None:
+            blocks.append((start, decoded))
         else:
             middle = (start + stop) // 2
             pending += [(middle, stop), (start, middle)]
-    return _joined(done)
+    return _concat_blocks(blocks)
 
 
-def _natively(block: pa.Array, native: BlockDecoder, singly: SingleDecoder) -> DecodedBlock | None:
-    """Decode the block at once; None when it is refused."""
+def _decode_natively(values: pa.Array, native: BlockDecoder, single: SingleDecoder) -> DecodedBlock | None:
+    """Decode the values at once; None when they are refused."""
     try:
-        return _without_bad(*native(block))
+        rows, reasons = native(values)
     except DecoderUnresponsive:
-        return singly(block)
+        return single(values)
     except BlockRefused:
         return None
+    return _drop_bad_rows(rows, reasons)
 
 
-def is_native(record: schema.Record) -> bool:
+def is_native(record: avro.Record) -> bool:
     """Probe the native decoder with records through every branch of the schema; the single decoder is the judge."""
-    if schema.fixed_bytes(record, record.root) > PROBE_BYTES_MAX:
+    if avro.fixed_bytes(record, record.root) > PROBE_BYTES_MAX:
         return False
     values = pa.array([header(1) + sample for sample in write_samples(record, _PROBES)], pa.binary())
     expected = SingleDecoder(record)(values)
     if expected.failures:
         return False
     try:
-        rows, bad = NativeDecoder(record, deadline=lambda _: 5)(values)
+        rows, reasons = NativeDecoder(record, deadline=lambda _: 5)(values)
     except BlockRefused:
         return False
-    return bad is None and bool(rows.equals(expected.rows))
+    return reasons is None and bool(rows.equals(expected.rows))
 
 
-def _without_bad(rows: pa.Table, bad: pa.StringArray | None) -> DecodedBlock:
+def _drop_bad_rows(rows: pa.Table, reasons: pa.StringArray | None) -> DecodedBlock:
     positions = pa.arange(0, rows.num_rows)
-    if bad is None:
+    if reasons is None:
         return DecodedBlock(rows, positions, {})
-    good = bad.is_null()
-    at = positions.filter(bad.is_valid()).to_pylist()  # cold: only the bad ones
-    return DecodedBlock(
-        rows.filter(good), positions.filter(good), dict(zip(at, bad.drop_null().to_pylist(), strict=True))
-    )
+    is_good = reasons.is_null()
+    # Python sees the bad rows only.
+    bad_positions = positions.filter(reasons.is_valid()).to_pylist()
+    failures = dict(zip(bad_positions, reasons.drop_null().to_pylist(), strict=True))
+    return DecodedBlock(rows.filter(is_good), positions.filter(is_good), failures)
 
 
-def _joined(parts: list[tuple[int, DecodedBlock]]) -> DecodedBlock:
-    if len(parts) == 1:
-        return parts[0][1]
-    parts.sort(key=lambda part: part[0])
-    rows = pa.concat_tables([part.rows for _, part in parts])
-    taken = pa.concat_arrays([pc.add(part.positions, start) for start, part in parts])
-    return DecodedBlock(rows, taken, {start + at: why for start, part in parts for at, why in part.failures.items()})
+def _concat_blocks(blocks: list[tuple[int, DecodedBlock]]) -> DecodedBlock:
+    """Join what was decoded from values that begin at these positions."""
+    if len(blocks) == 1:
+        return blocks[0][1]
+    blocks.sort(key=lambda block: block[0])
+    rows = pa.concat_tables([block.rows for _, block in blocks])
+    positions = pa.concat_arrays([pc.add(block.positions, start) for start, block in blocks])
+    failures: dict[int, str] = {}
+    for start, block in blocks:
+        failures |= {start + position: reason for position, reason in block.failures.items()}
+    return DecodedBlock(rows, positions, failures)
 
 
-def _woven(parts: list[tuple[pa.Int64Array, DecodedBlock]]) -> DecodedBlock:
-    """Join rows that were decoded from values at these positions."""
-    rows = pa.concat_tables([part.rows for _, part in parts])
-    taken = pa.concat_arrays([at.take(part.positions) for at, part in parts])
-    if len(parts[-1][1].positions):  # a suspect that is sound goes back to its place
-        order = pc.sort_indices(taken)
-        rows, taken = rows.take(order), taken.take(order)
-    failures = {at[position].as_py(): why for at, part in parts for position, why in part.failures.items()}
-    return DecodedBlock(rows, taken, dict(sorted(failures.items())))
+def _merge_blocks(blocks: list[tuple[pa.Int64Array, DecodedBlock]]) -> DecodedBlock:
+    """Join what was decoded from values at these positions.
+
+    Rows of the positions 0, 2, 3 and of the position 1 become rows of 0, 1, 2, 3.
+    """
+    rows = pa.concat_tables([block.rows for _, block in blocks])
+    positions = pa.concat_arrays([of_values.take(block.positions) for of_values, block in blocks])
+    _, last_block = blocks[-1]
+    # A suspect that is sound goes back to its position.
+    if len(last_block.positions):
+        order = pc.sort_indices(positions)
+        rows = rows.take(order)
+        positions = positions.take(order)
+    failures: dict[int, str] = {}
+    for of_values, block in blocks:
+        failures |= {of_values[position].as_py(): reason for position, reason in block.failures.items()}
+    return DecodedBlock(rows, positions, dict(sorted(failures.items())))

@@ -15,7 +15,7 @@ from writer.avro.wire_format import CONFLUENT
 class DecodedBlock:
     """Outcome of one block: rows in table types, which of the block's values they are, and what failed.
 
-    `positions` holds the position of each row's value in the block; `failures` maps the other positions to a reason.
+    `positions` has the position of each row's value in the block; `failures` maps the other positions to a reason.
     """
 
     rows: pa.Table
@@ -28,29 +28,32 @@ class SingleDecoder:
 
     def __init__(self, record: avro.Record, *, header_bytes: int = CONFLUENT.header_bytes) -> None:
         """Decode values of this schema that begin after `header_bytes`."""
-        self.record, self.header_bytes = record, header_bytes
+        self.record = record
+        self.header_bytes = header_bytes
         self._types = pa.schema(list(avro.table_fields(record).items()))
         self._read_value = compile_reader(record, record.root)
 
     def __call__(self, values: pa.Array) -> DecodedBlock:
         """Decode each value (header included) on its own; never raises for what a value holds."""
-        read: dict[int, dict[str, Any]] = {}
+        decoded: dict[int, dict[str, Any]] = {}
         failures: dict[int, str] = {}
         for position, value in enumerate(values):
             try:
-                read[position] = self._read(value.as_py())
+                decoded[position] = self._read(value.as_py())
             except Exception as error:  # noqa: BLE001 - whatever a hostile value provokes is a fact about that value
                 failures[position] = _reason(error)
         try:
-            rows = pa.Table.from_pylist(list(read.values()), self._types)
-        except (pa.ArrowException, OverflowError, ValueError, TypeError):  # a value that its column cannot hold
-            rows = self._those_that_fit(read, failures)
-        taken = [position for position in read if position not in failures]
-        return DecodedBlock(rows, pa.array(taken, pa.int64()), dict(sorted(failures.items())))
+            rows = pa.Table.from_pylist(list(decoded.values()), self._types)
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            # A value is one that its column cannot hold.
+            rows = self._convert_each(decoded, failures)
+        positions = [position for position in decoded if position not in failures]
+        return DecodedBlock(rows, pa.array(positions, pa.int64()), dict(sorted(failures.items())))
 
-    def _those_that_fit(self, read: Mapping[int, dict[str, Any]], failures: dict[int, str]) -> pa.Table:
+    def _convert_each(self, decoded: Mapping[int, dict[str, Any]], failures: dict[int, str]) -> pa.Table:
+        """Return the rows whose values their columns can hold, and add the reasons of the others to `failures`."""
         rows: list[pa.Table] = []
-        for position, row in read.items():
+        for position, row in decoded.items():
             try:
                 rows.append(pa.Table.from_pylist([row], self._types))
             except Exception as error:  # noqa: BLE001
@@ -67,8 +70,8 @@ class SingleDecoder:
             raise DamagedValue(TRUNCATED)
         if surplus:
             raise DamagedValue(f"{surplus} surplus bytes after the record")
-        values: dict[str, Any] = fields
-        return values
+        row: dict[str, Any] = fields
+        return row
 
 
 def _reason(error: Exception) -> str:

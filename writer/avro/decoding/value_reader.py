@@ -28,11 +28,15 @@ from writer.avro.decoding.arrow_types import (
 TRUNCATED = "the value ends before the record does"
 INT_BITS = 32
 LONG_BITS = 64
-_GROUP_BITS = 7  # of a number, in each of its bytes
+# Of a number, in each of its bytes.
+_GROUP_BITS = 7
 _GROUP = 0x7F
-_MORE = 0x80  # set in each byte of a number but the last
+# Set in each byte of a number but the last.
+_MORE = 0x80
 _MICROSECONDS = {"ms": 1_000, "us": 1}
-Read = Callable[[bytes, int], tuple[Any, int]]  # bytes and a position in them → a value and the position behind it
+# Bytes and a position in them → a value and the position behind it.
+Read = Callable[[bytes, int], tuple[Any, int]]
+Convert = Callable[[Any], Any]
 
 
 class DamagedValue(ValueError):
@@ -57,17 +61,16 @@ def compile_reader(record: avro.Record, schema: avro.Schema) -> Read:
     """
     schema = record.resolve(schema)
     if isinstance(schema, list):
-        return _union_reader(record, schema)
+        return _compile_union_reader(record, schema)
     name = schema["type"] if isinstance(schema, dict) else schema
     match name:
         case "record":
-            # What takes no bytes and has no column is left out: items of an array may have thousands of such fields.
-            fields = [
+            readers = [
                 (str(field["name"]), compile_reader(record, field["type"]))
                 for field in schema["fields"]
-                if not (avro.table_type(record, field["type"]) is None and avro.takes_no_bytes(record, field["type"]))
+                if _has_bytes_or_column(record, field["type"])
             ]
-            return partial(_read_record, fields)
+            return partial(_read_record, readers)
         case "array":
             return partial(_read_array, compile_reader(record, schema["items"]))
         case "map":
@@ -75,162 +78,175 @@ def compile_reader(record: avro.Record, schema: avro.Schema) -> Read:
         case "enum":
             return partial(_read_enum, schema["symbols"])
         case "fixed":
-            read: Read = partial(_read_fixed, schema["size"])
+            read: Read = partial(_read_raw, schema["size"])
         case primitive:
             read = _PRIMITIVES[primitive]
-    shape = column_shape(schema)
-    return read if shape is None else partial(_read_shaped, read, shape)
+    convert = value_converter(schema)
+    return read if convert is None else partial(_read_converted_value, read, convert)
 
 
-def column_shape(schema: avro.Schema) -> Callable[[Any], Any] | None:
+def _has_bytes_or_column(record: avro.Record, schema: avro.Schema) -> bool:
+    """Return whether a field is to be read: items of an array may have thousands of fields that are nothing."""
+    return avro.table_type(record, schema) is not None or not avro.takes_no_bytes(record, schema)
+
+
+def value_converter(schema: avro.Schema) -> Convert | None:
     """Return what turns a number, bytes or fixed of a logical type into the value of its column; None: nothing does.
 
     It raises ValueError for a value that its column cannot hold.
     """
     digits = avro.decimal_digits(schema)
     if digits is not None:
-        return partial(_decimal, *digits)
+        return partial(_to_decimal, *digits)
     unit = avro.timestamp_unit(schema)
     if unit == "ns":
-        return _instant_of_nanoseconds
+        return _nanoseconds_to_microseconds
     if unit is not None:
-        return partial(_instant, _MICROSECONDS[unit])
+        return partial(_to_microseconds, _MICROSECONDS[unit])
     if isinstance(schema, dict) and schema.get("logicalType") == "date" and schema["type"] == "int":
-        return partial(_believable, limits=DATE_RANGE_DAYS)
-    return _uuid if avro.is_uuid(schema) else None
+        return partial(_check_time, limits=DATE_RANGE_DAYS)
+    return _to_uuid_text if avro.is_uuid(schema) else None
 
 
-def union_shape(record: avro.Record, branches: Sequence[avro.Schema]) -> list[str | None]:
-    """Return for each branch of a union the member of the column that it fills; None: the column itself."""
-    several = pa.types.is_struct(avro.table_type(record, list(branches)) or pa.null())
+def branch_members(record: avro.Record, branches: Sequence[avro.Schema]) -> list[str | None]:
+    """Return for each branch of a union the member of the column that it fills; None: the column itself.
+
+    null, string, record give None, member0, member1; null and string give None and None.
+    """
+    has_members = pa.types.is_struct(avro.table_type(record, list(branches)) or pa.null())
     values = [branch for branch in map(record.resolve, branches) if branch != "null"]
-    if not several or len(values) == 1:
+    if not has_members or len(values) == 1:
         return [None] * len(branches)
     members = list[str | None]()
     number = 0
     for branch in map(record.resolve, branches):
-        members.append(None if branch == "null" else f"member{number}")
-        number += branch != "null"
+        if branch == "null":
+            members.append(None)
+        else:
+            members.append(f"member{number}")
+            number += 1
     return members
 
 
-def _union_reader(record: avro.Record, branches: Sequence[avro.Schema]) -> Read:
+def _compile_union_reader(record: avro.Record, branches: Sequence[avro.Schema]) -> Read:
     readers = [compile_reader(record, branch) for branch in branches]
-    members = union_shape(record, branches)
+    members = branch_members(record, branches)
     return partial(_read_union, list(zip(members, readers, strict=True)))
 
 
-def _read_record(fields: list[tuple[str, Read]], data: bytes, at: int) -> tuple[dict[str, Any], int]:
+def _read_record(readers: list[tuple[str, Read]], data: bytes, position: int) -> tuple[dict[str, Any], int]:
     values: dict[str, Any] = {}
     name = ""
     try:
-        for name, read in fields:
-            values[name], at = read(data, at)
+        for name, read in readers:
+            values[name], position = read(data, position)
     except DamagedValue as error:
         error.path = (name, *error.path)
         raise
-    return values, at
+    return values, position
 
 
-def _read_array(read: Read, data: bytes, at: int) -> tuple[list[Any], int]:
+def _read_array(read: Read, data: bytes, position: int) -> tuple[list[Any], int]:
     items = list[Any]()
-    count, at, block_end = _read_block(data, at)
+    count, position, block_end = _read_block(data, position)
     while count:
         for _ in range(count):
-            item, at = read(data, at)
+            item, position = read(data, position)
             items.append(item)
-        _check_block(at, block_end)
-        count, at, block_end = _read_block(data, at)
-    return items, at
+        _check_block_end(position, block_end)
+        count, position, block_end = _read_block(data, position)
+    return items, position
 
 
-def _read_map(read: Read, data: bytes, at: int) -> tuple[dict[str, Any], int]:
+def _read_map(read: Read, data: bytes, position: int) -> tuple[dict[str, Any], int]:
     items: dict[str, Any] = {}
-    count, at, block_end = _read_block(data, at)
+    count, position, block_end = _read_block(data, position)
     while count:
         for _ in range(count):
-            key, at = _read_string(data, at)
-            items[key], at = read(data, at)
-        _check_block(at, block_end)
-        count, at, block_end = _read_block(data, at)
-    return items, at
+            key, position = _read_string(data, position)
+            items[key], position = read(data, position)
+        _check_block_end(position, block_end)
+        count, position, block_end = _read_block(data, position)
+    return items, position
 
 
-def _read_block(data: bytes, at: int) -> tuple[int, int, int | None]:
+def _read_block(data: bytes, position: int) -> tuple[int, int, int | None]:
     """Return the count of a block's items, where they begin, and where they end if it says so.
 
     Each item has a byte at least: `avro.parse` refuses arrays of nothing, and a map has keys.
     """
-    count, at = _read_long(data, at)
+    count, position = _read_long(data, position)
     block_end = None
     if count < 0:
         count = -count
-        size, at = _read_long(data, at)
+        size, position = _read_long(data, position)
         if size < 0:
             raise DamagedValue("a block of a negative size")
-        block_end = at + size
-    if count > len(data) - at:
+        block_end = position + size
+    if count > len(data) - position:
         raise DamagedValue("a block of more items than there are bytes")
-    return count, at, block_end
+    return count, position, block_end
 
 
-def _check_block(at: int, block_end: int | None) -> None:
-    if block_end is not None and at != block_end:
+def _check_block_end(position: int, block_end: int | None) -> None:
+    if block_end is not None and position != block_end:
         raise DamagedValue("a block whose size is not that of its items")
 
 
-def _read_union(branches: list[tuple[str | None, Read]], data: bytes, at: int) -> tuple[Any, int]:
-    index, at = _read_int(data, at)
+def _read_union(branches: list[tuple[str | None, Read]], data: bytes, position: int) -> tuple[Any, int]:
+    index, position = _read_int(data, position)
     if not 0 <= index < len(branches):
         raise DamagedValue("the index of a union has no branch")
     member, read = branches[index]
-    value, at = read(data, at)
-    return (value if member is None else {member: value}), at
+    value, position = read(data, position)
+    if member is None:
+        return value, position
+    return {member: value}, position
 
 
-def _read_enum(symbols: list[str], data: bytes, at: int) -> tuple[str, int]:
-    index, at = _read_int(data, at)
+def _read_enum(symbols: list[str], data: bytes, position: int) -> tuple[str, int]:
+    index, position = _read_int(data, position)
     if not 0 <= index < len(symbols):
         raise DamagedValue("the index of an enum has no symbol")
-    return symbols[index], at
+    return symbols[index], position
 
 
-def _read_shaped(read: Read, shape: Callable[[Any], Any], data: bytes, at: int) -> tuple[Any, int]:
-    value, at = read(data, at)
-    return shape(value), at
+def _read_converted_value(read: Read, convert: Convert, data: bytes, position: int) -> tuple[Any, int]:
+    value, position = read(data, position)
+    return convert(value), position
 
 
-def _read_null(_: bytes, at: int) -> tuple[None, int]:
-    return None, at
+def _read_null(_: bytes, position: int) -> tuple[None, int]:
+    return None, position
 
 
-def _read_boolean(data: bytes, at: int) -> tuple[bool, int]:
-    byte = data[at]
+def _read_boolean(data: bytes, position: int) -> tuple[bool, int]:
+    byte = data[position]
     if byte > 1:
         raise DamagedValue("a boolean that is neither 0 nor 1")
-    return byte == 1, at + 1
+    return byte == 1, position + 1
 
 
-def _read_int(data: bytes, at: int) -> tuple[int, int]:
-    byte = data[at]
+def _read_int(data: bytes, position: int) -> tuple[int, int]:
+    byte = data[position]
     if byte < _MORE:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    return _read_number(data, at, INT_BITS)
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    return _read_varint(data, position, INT_BITS)
 
 
-def _read_long(data: bytes, at: int) -> tuple[int, int]:
-    byte = data[at]
+def _read_long(data: bytes, position: int) -> tuple[int, int]:
+    byte = data[position]
     if byte < _MORE:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    return _read_number(data, at, LONG_BITS)
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    return _read_varint(data, position, LONG_BITS)
 
 
-def _read_number(data: bytes, at: int, bits: int) -> tuple[int, int]:
+def _read_varint(data: bytes, position: int, bits: int) -> tuple[int, int]:
     """Read a zig-zag number of variable length."""
     raw = 0
     for shift in range(0, bits, _GROUP_BITS):
-        byte = data[at]
-        at += 1
+        byte = data[position]
+        position += 1
         raw |= (byte & _GROUP) << shift
         if byte < _MORE:
             break
@@ -238,37 +254,38 @@ def _read_number(data: bytes, at: int, bits: int) -> tuple[int, int]:
         raise DamagedValue(f"a number of more than {-(-bits // _GROUP_BITS)} bytes")
     if raw >> bits:
         raise DamagedValue(f"a number of more than {bits} bits")
-    return (raw >> 1) ^ -(raw & 1), at
+    return (raw >> 1) ^ -(raw & 1), position
 
 
-def _read_float(data: bytes, at: int) -> tuple[float, int]:
-    raw, at = _read_fixed(4, data, at)
-    return struct.unpack("<f", raw)[0], at
+def _read_float(data: bytes, position: int) -> tuple[float, int]:
+    raw, position = _read_raw(4, data, position)
+    return struct.unpack("<f", raw)[0], position
 
 
-def _read_double(data: bytes, at: int) -> tuple[float, int]:
-    raw, at = _read_fixed(8, data, at)
-    return struct.unpack("<d", raw)[0], at
+def _read_double(data: bytes, position: int) -> tuple[float, int]:
+    raw, position = _read_raw(8, data, position)
+    return struct.unpack("<d", raw)[0], position
 
 
-def _read_fixed(size: int, data: bytes, at: int) -> tuple[bytes, int]:
-    end = at + size
-    if end > len(data):
+def _read_raw(size: int, data: bytes, position: int) -> tuple[bytes, int]:
+    """Read so many bytes as they are."""
+    stop = position + size
+    if stop > len(data):
         raise DamagedValue(TRUNCATED)
-    return data[at:end], end
+    return data[position:stop], stop
 
 
-def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    length, at = _read_long(data, at)
+def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
+    length, position = _read_long(data, position)
     if length < 0:
         raise DamagedValue("a negative length")
-    return _read_fixed(length, data, at)
+    return _read_raw(length, data, position)
 
 
-def _read_string(data: bytes, at: int) -> tuple[str, int]:
-    raw, at = _read_bytes(data, at)
+def _read_string(data: bytes, position: int) -> tuple[str, int]:
+    raw, position = _read_bytes(data, position)
     try:
-        return raw.decode(), at
+        return raw.decode(), position
     except UnicodeDecodeError:
         raise DamagedValue("text that is not UTF-8") from None
 
@@ -285,7 +302,7 @@ _PRIMITIVES: dict[str, Read] = {
 }
 
 
-def _decimal(precision: int, scale: int, raw: bytes) -> Decimal | str:
+def _to_decimal(precision: int, scale: int, raw: bytes) -> Decimal | str:
     """Return a decimal, or its text where no column holds its digits."""
     if not raw:
         raise ValueError(NO_DECIMAL)
@@ -297,21 +314,22 @@ def _decimal(precision: int, scale: int, raw: bytes) -> Decimal | str:
     return number if precision <= avro.DECIMAL_DIGITS_MAX else str(number)
 
 
-def _instant(microseconds: int, number: int) -> int:
+def _to_microseconds(microseconds: int, number: int) -> int:
     """Return an instant in microseconds. `microseconds`: in one of its unit."""
-    return _believable(number * microseconds, TIMESTAMP_RANGE_US)
+    return _check_time(number * microseconds, TIMESTAMP_RANGE_US)
 
 
-def _instant_of_nanoseconds(number: int) -> int:
-    return _believable(number // 1_000, TIMESTAMP_RANGE_US)
+def _nanoseconds_to_microseconds(number: int) -> int:
+    return _check_time(number // 1_000, TIMESTAMP_RANGE_US)
 
 
-def _believable(number: int, limits: tuple[int, int]) -> int:
+def _check_time(number: int, limits: tuple[int, int]) -> int:
+    """Return a date or an instant. Raises ValueError for one beyond the limits."""
     first, last = limits
     if not first <= number <= last:
         raise ValueError(NOT_A_TIME)
     return number
 
 
-def _uuid(raw: bytes) -> str:
+def _to_uuid_text(raw: bytes) -> str:
     return str(UUID(bytes=raw))

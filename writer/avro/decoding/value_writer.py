@@ -5,8 +5,11 @@ from collections.abc import Iterator
 
 from writer.avro import schema as avro
 
-_GROUP = 0x7F  # bits of a number, in each of its bytes
-_MORE = 0x80  # set in each byte of a number but the last
+# Bits of a number, in each of its bytes.
+_GROUP = 0x7F
+_GROUP_BITS = 7
+# Set in each byte of a number but the last.
+_MORE = 0x80
 
 
 def write_samples(record: avro.Record, count: int) -> Iterator[bytes]:
@@ -17,12 +20,12 @@ def write_samples(record: avro.Record, count: int) -> Iterator[bytes]:
 
 def write_long(value: int) -> bytes:
     """Return a number of at most 64 bits: zig-zag, of variable length."""
-    rest = (value << 1) ^ (value >> 63)
+    zigzag = (value << 1) ^ (value >> 63)
     encoded = bytearray()
-    while rest & ~_GROUP:
-        encoded.append((rest & _GROUP) | _MORE)
-        rest >>= 7
-    encoded.append(rest)
+    while zigzag & ~_GROUP:
+        encoded.append((zigzag & _GROUP) | _MORE)
+        zigzag >>= _GROUP_BITS
+    encoded.append(zigzag)
     return bytes(encoded)
 
 
@@ -36,12 +39,10 @@ def _write_sample(record: avro.Record, schema: avro.Schema, number: int) -> byte
         case "record":
             return b"".join(_write_sample(record, field["type"], number) for field in schema["fields"])
         case "array":
-            return _write_items([_write_sample(record, schema["items"], number + item) for item in range(number % 3)])
+            items = range(number % 3)
+            return _write_items([_write_sample(record, schema["items"], number + item) for item in items])
         case "map":
-            keys = (_write_bytes(f"k{item}".encode()) for item in range(number % 3))
-            return _write_items(
-                [key + _write_sample(record, schema["values"], number + item) for item, key in enumerate(keys)]
-            )
+            return _write_items([_write_entry(record, schema["values"], number, item) for item in range(number % 3)])
         case "enum":
             return write_long(number % len(schema["symbols"]))
         case "bytes" | "fixed" if avro.decimal_digits(schema) is not None:
@@ -50,6 +51,10 @@ def _write_sample(record: avro.Record, schema: avro.Schema, number: int) -> byte
             return bytes([number % 100]) * int(schema["size"])
         case primitive:
             return _write_primitive(primitive, number)
+
+
+def _write_entry(record: avro.Record, values: avro.Schema, number: int, item: int) -> bytes:
+    return _write_bytes(f"k{item}".encode()) + _write_sample(record, values, number + item)
 
 
 def _write_primitive(kind: str, number: int) -> bytes:
@@ -72,8 +77,8 @@ def _write_primitive(kind: str, number: int) -> bytes:
 def _write_decimal(schema: avro.Schema, number: int) -> bytes:
     """Return a decimal of one byte, or of the size of its fixed type, whose digits the precision allows."""
     precision, _ = avro.decimal_digits(schema) or (1, 0)
-    digits = 10 ** min(precision, 3)
-    unscaled = number % 2**7 % digits * (-1 if number % 2 else 1)
+    magnitude = number % 2**7 % 10 ** min(precision, 3)
+    unscaled = -magnitude if number % 2 else magnitude
     if schema["type"] == "fixed":
         size = int(schema["size"])
         return int.to_bytes(unscaled, size, "big", signed=True)
@@ -86,4 +91,6 @@ def _write_bytes(content: bytes) -> bytes:
 
 def _write_items(items: list[bytes]) -> bytes:
     """Return the items of an array or map, in one block."""
-    return write_long(len(items)) + b"".join(items) + b"\0" if items else b"\0"
+    if not items:
+        return b"\0"
+    return write_long(len(items)) + b"".join(items) + b"\0"
