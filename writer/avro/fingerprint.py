@@ -18,10 +18,9 @@ from writer.avro.schema_text import NAMED, PRIMITIVES, Schema, UnsupportedSchema
 
 def canonical_text(text: str) -> str:
     """Return the one spelling of a schema's JSON text. Raises UnsupportedSchema when it is none."""
-    document = read_json(text, parse_float=_number)
+    document = read_json(text, parse_float=_read_number)
     try:
-        normalised = _type(document, "")
-        return json.dumps(normalised, sort_keys=True, separators=(",", ":"))
+        return json.dumps(_canonical_type(document, ""), sort_keys=True, separators=(",", ":"))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UnsupportedSchema(f"not an Avro schema: {type(error).__name__}: {error}") from error
 
@@ -32,7 +31,8 @@ def schema_fingerprint(text: str) -> int:
 
     Raises UnsupportedSchema. Tables keep it for good: the spelling must never change.
     """
-    return int.from_bytes(hashlib.sha256(canonical_text(text).encode()).digest()[:8], "big") >> 1
+    digest = hashlib.sha256(canonical_text(text).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def crc_fingerprint(text: str) -> int:
@@ -41,8 +41,9 @@ def crc_fingerprint(text: str) -> int:
     Avro 1.12, "Schema Fingerprints": of the parsing canonical form.
     """
     form = parse_schema(text)
-    written = json.dumps(_parsing_form(form.root, set()), separators=(",", ":"), ensure_ascii=False)
-    return int.from_bytes(bytes.fromhex(fingerprint_of_form(written, "CRC-64-AVRO")), "little", signed=True)
+    parsing_form = json.dumps(_parsing_form(form.root, set()), separators=(",", ":"), ensure_ascii=False)
+    digits = fingerprint_of_form(parsing_form, "CRC-64-AVRO")
+    return int.from_bytes(bytes.fromhex(digits), "little", signed=True)
 
 
 def _parsing_form(schema: Schema, defined: set[str]) -> Schema:
@@ -63,55 +64,60 @@ def _parsing_form(schema: Schema, defined: set[str]) -> Schema:
             if name in defined:
                 return name
             defined.add(name)
-            own: dict[str, Any] = {"name": name, "type": schema["type"]}
+            form: dict[str, Any] = {"name": name, "type": schema["type"]}
             if schema["type"] == "record":
-                fields = ((field["name"], _parsing_form(field["type"], defined)) for field in schema["fields"])
-                own["fields"] = [{"name": field, "type": kind} for field, kind in fields]
-            return own | {key: schema[key] for key in ("symbols", "size") if key in schema}
+                form["fields"] = [
+                    {"name": field["name"], "type": _parsing_form(field["type"], defined)} for field in schema["fields"]
+                ]
+            return form | {key: schema[key] for key in ("symbols", "size") if key in schema}
     return schema["type"]
 
 
-def _type(schema: Schema, space: str) -> Schema:
-    """Write a type in canonical form. `space`: its enclosing namespace."""
+def _canonical_type(schema: Schema, space: str) -> Schema:
+    """Return a type in canonical form. `space`: its enclosing namespace."""
     if isinstance(schema, list):
-        return [_type(branch, space) for branch in schema]
+        return [_canonical_type(branch, space) for branch in schema]
     if isinstance(schema, str):
-        return schema if schema in PRIMITIVES else _full(schema, space)
+        return schema if schema in PRIMITIVES else _full_name(schema, space)
     kind = schema["type"]
     if isinstance(kind, dict | list):
-        return _type(kind, space)
-    normalised: dict[str, Any] = {"type": kind}
+        return _canonical_type(kind, space)
+    form: dict[str, Any] = {"type": kind}
     if kind in NAMED:
-        normalised["name"] = _full(schema["name"], schema.get("namespace", space))
-        space = normalised["name"].rpartition(".")[0]
-        normalised |= {"aliases": [_full(alias, space) for alias in schema["aliases"]]} if schema.get("aliases") else {}
+        form["name"] = _full_name(schema["name"], schema.get("namespace", space))
+        space = form["name"].rpartition(".")[0]
+        if schema.get("aliases"):
+            form["aliases"] = [_full_name(alias, space) for alias in schema["aliases"]]
     match kind:
         case "record" | "error":
-            normalised["fields"] = [_field(field, space) for field in schema["fields"]]
+            form["fields"] = [_canonical_field(field, space) for field in schema["fields"]]
         case "enum":
-            normalised |= {key: schema[key] for key in ("symbols", "default") if key in schema}
+            form |= {key: schema[key] for key in ("symbols", "default") if key in schema}
         case "fixed":
-            normalised["size"] = schema["size"]
-        case "array" | "map":
-            key = "items" if kind == "array" else "values"
-            normalised[key] = _type(schema[key], space)
+            form["size"] = schema["size"]
+        case "array":
+            form["items"] = _canonical_type(schema["items"], space)
+        case "map":
+            form["values"] = _canonical_type(schema["values"], space)
         case _:
-            normalised["type"] = _type(kind, space)
-    normalised |= {key: schema[key] for key in ("logicalType", "precision", "scale") if schema.get(key)}
-    return normalised["type"] if normalised.keys() == {"type"} else normalised
+            form["type"] = _canonical_type(kind, space)
+    form |= {key: schema[key] for key in ("logicalType", "precision", "scale") if schema.get(key)}
+    return form["type"] if form.keys() == {"type"} else form
 
 
-def _field(field: Any, space: str) -> dict[str, Any]:
-    kept = {key: field[key] for key in ("name", "default") if key in field}
-    aliases = {"aliases": field["aliases"]} if field.get("aliases") else {}
-    return {**kept, **aliases, "type": _type(field["type"], space)}
+def _canonical_field(field: Any, space: str) -> dict[str, Any]:
+    form = {key: field[key] for key in ("name", "default") if key in field}
+    if field.get("aliases"):
+        form["aliases"] = field["aliases"]
+    form["type"] = _canonical_type(field["type"], space)
+    return form
 
 
-def _full(name: str, space: str) -> str:
+def _full_name(name: str, space: str) -> str:
     return name if "." in name or not space else f"{space}.{name}"
 
 
-def _number(text: str) -> float:
+def _read_number(text: str) -> float:
     """Read a number as JSON means it: a default of 1.0 is one of 1."""
     number = float(text)
     return int(number) if number.is_integer() else number

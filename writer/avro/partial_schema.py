@@ -21,8 +21,10 @@ from writer.avro.schema_text import (
     qualify_name,
 )
 
-_LEVELS_MAX = 3  # of a type in itself
-_UNREAD = "string"  # in place of what cannot be read: what is said of the field around it counts all the same
+# Of a type in itself.
+_LEVELS_MAX = 3
+# In place of what cannot be read: what is said of the field around it counts all the same.
+_UNREADABLE = "string"
 _UNNAMED = "headrace.unnamed"
 
 
@@ -36,8 +38,9 @@ class PartialRecord:
 
 def read_records(schema: Any) -> Iterator[PartialRecord]:
     """Yield the records that a schema has at its root, also in a union. `schema`: its JSON."""
-    whole = _Reader(schema).read(schema, "", Counter(), 0)
-    for root in whole if isinstance(whole, list) else [whole]:
+    document = _Reader(schema).read(schema, "", Counter(), 0)
+    roots = document if isinstance(document, list) else [document]
+    for root in roots:
         if isinstance(root, dict) and root["type"] == "record":
             yield PartialRecord(root)
 
@@ -52,54 +55,53 @@ class _Reader:
         for definition, space in find_definitions(schema):
             self._definitions.setdefault(_type_name(definition, space), (definition, space))
 
-    def read(self, schema: Any, space: str, around: "Counter[str]", depth: int) -> Any:
-        """Return a type as a walk through fields takes it. `around`: how often each name stands around it."""
+    def read(self, schema: Any, space: str, levels: "Counter[str]", depth: int) -> Any:
+        """Return a type as a walk through fields takes it. `levels`: how often each name stands around it."""
         self._parts += 1
         if depth > DEPTH_MAX or self._parts > PARTS_MAX:
-            return _UNREAD
+            return _UNREADABLE
         if isinstance(schema, list):
-            return [self.read(branch, space, around, depth + 1) for branch in schema] or _UNREAD
+            return [self.read(branch, space, levels, depth + 1) for branch in schema] or _UNREADABLE
         if isinstance(schema, str):
-            return schema if schema in PRIMITIVES else self._read_name(schema, space, around, depth)
+            return schema if schema in PRIMITIVES else self._read_name(schema, space, levels, depth)
         if not isinstance(schema, dict):
-            return _UNREAD
+            return _UNREADABLE
         kind = schema.get("type")
         attributes = attributes_of(schema)
         match kind:
             case "record" | "error":
-                return self._read_record(schema, space, around, depth)
+                return self._read_record(schema, space, levels, depth)
             case "array":
-                return {**attributes, "type": kind, "items": self.read(schema.get("items"), space, around, depth + 1)}
+                return {**attributes, "type": kind, "items": self.read(schema.get("items"), space, levels, depth + 1)}
             case "map":
-                return {**attributes, "type": kind, "values": self.read(schema.get("values"), space, around, depth + 1)}
+                return {**attributes, "type": kind, "values": self.read(schema.get("values"), space, levels, depth + 1)}
             case "enum" | "fixed":
                 return {**attributes, "type": kind, **_names(schema, space)}
             case str() if kind in PRIMITIVES:
                 return {**attributes, "type": kind}
-        return {**attributes, "type": self.read(kind, space, around, depth + 1)}
+        return {**attributes, "type": self.read(kind, space, levels, depth + 1)}
 
-    def _read_name(self, name: str, space: str, around: "Counter[str]", depth: int) -> Any:
+    def _read_name(self, name: str, space: str, levels: "Counter[str]", depth: int) -> Any:
         definition = self._definitions.get(qualify_name(name, space)) or self._definitions.get(name)
         if definition is None:
-            return _UNREAD
-        return self.read(*definition, around, depth + 1)
+            return _UNREADABLE
+        return self.read(*definition, levels, depth + 1)
 
-    def _read_record(self, schema: Mapping[str, Any], space: str, around: "Counter[str]", depth: int) -> Any:
+    def _read_record(self, schema: Mapping[str, Any], space: str, levels: "Counter[str]", depth: int) -> Any:
         names = _names(schema, space)
         name = names["name"]
-        if around[name] >= _LEVELS_MAX:
-            return _UNREAD
-        inside = around + Counter([name])
-        listed = schema.get("fields")
-        fields = [
-            {
-                **part,
-                "aliases": [alias for alias in _aliases(part) if is_path_step(alias)],
-                "type": self.read(part.get("type"), name.rpartition(".")[0], inside, depth + 1),
-            }
-            for part in (listed if isinstance(listed, list) else [])
-            if isinstance(part, dict) and is_path_step(part.get("name"))
-        ]
+        if levels[name] >= _LEVELS_MAX:
+            return _UNREADABLE
+        inner_levels = levels + Counter([name])
+        inner_space = name.rpartition(".")[0]
+        fields: list[dict[str, Any]] = []
+        listed_fields = schema.get("fields")
+        for listed in listed_fields if isinstance(listed_fields, list) else []:
+            if not isinstance(listed, dict) or not is_path_step(listed.get("name")):
+                continue
+            aliases = [alias for alias in _aliases(listed) if is_path_step(alias)]
+            kind = self.read(listed.get("type"), inner_space, inner_levels, depth + 1)
+            fields.append({**listed, "aliases": aliases, "type": kind})
         return {**attributes_of(schema), **names, "type": "record", "fields": fields}
 
 
@@ -117,4 +119,6 @@ def _type_name(schema: Mapping[str, Any], space: str) -> str:
 
 def _aliases(part: Mapping[str, Any]) -> list[str]:
     aliases = part.get("aliases")
-    return [alias for alias in aliases if isinstance(alias, str)] if isinstance(aliases, list) else []
+    if not isinstance(aliases, list):
+        return []
+    return [alias for alias in aliases if isinstance(alias, str)]

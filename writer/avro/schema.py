@@ -23,7 +23,8 @@ from writer.avro.schema_text import DEPTH_MAX, PARTS_MAX, TEXT_MAX, Schema, Sche
 
 __all__ = ["Record", "Schema", "UnsupportedSchema", "parse"]
 TIMESTAMP = pa.timestamp("us", "UTC")
-DECIMAL_DIGITS_MAX = 38  # decimal128, and what every engine reads
+# What decimal128 holds, and what every engine reads.
+DECIMAL_DIGITS_MAX = 38
 _PRIMITIVES: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -34,6 +35,7 @@ _PRIMITIVES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
 }
 UUID_BYTES = 16
+_DECIMAL_KEYS = ("logicalType", "precision", "scale")
 _UNITS = {"millis": "ms", "micros": "us", "nanos": "ns"}
 
 
@@ -74,7 +76,7 @@ def parse(text: str) -> Record:
         raise UnsupportedSchema(f"the root is {root}, not a record; wrap it in a record with one field")
     record = Record(text, form)
     _refuse_recursion(record, form.root, (), count())
-    _refuse_nonsense(record, form.root)
+    _refuse_empty_types(record, form.root)
     if sum(_path_lengths(record, form.root, 0)) > TEXT_MAX:
         raise UnsupportedSchema(
             f"the paths of its fields have more than {TEXT_MAX:,} characters together; shorten names"
@@ -87,30 +89,31 @@ def parse(text: str) -> Record:
 def _root_kind(root: Schema) -> str:
     if isinstance(root, dict) and not isinstance(root["type"], str):
         return "a type with attributes around it"
-    return _name(root)
+    return _type_name(root)
 
 
 def table_fields(record: Record) -> dict[str, pa.DataType]:
-    """Columns that the record's fields become, in order. Fields without a value (null) are left out."""
+    """Return the columns that the record's fields become, in order. Fields without a value (null) are left out."""
     types = ((str(field["name"]), table_type(record, field["type"])) for field in record.fields)
     return {name: kind for name, kind in types if kind is not None}
 
 
 def table_type(record: Record, schema: Schema) -> pa.DataType | None:
-    """Type of the table for one Avro type, None where there is nothing to store."""
+    """Return the type of the table for one Avro type, None where there is nothing to store."""
     schema = record.resolve(schema)
     if isinstance(schema, list):
-        return _union_type([table_type(record, branch) for branch in schema if _name(record.resolve(branch)) != "null"])
+        branches = [branch for branch in schema if _type_name(record.resolve(branch)) != "null"]
+        return _union_type([table_type(record, branch) for branch in branches])
     logical = _logical_type(schema)
     if logical is not None:
         return logical
-    match _name(schema):
+    match _type_name(schema):
         case "null":
             return None
         case "record":
-            children = [(f["name"], table_type(record, f["type"])) for f in schema["fields"]]
-            kept = [(name, kind) for name, kind in children if kind is not None]
-            return pa.struct(kept) if kept else None
+            children = [(field["name"], table_type(record, field["type"])) for field in schema["fields"]]
+            members = [(name, kind) for name, kind in children if kind is not None]
+            return pa.struct(members) if members else None
         case "array":
             item = table_type(record, schema["items"])
             return None if item is None else pa.list_(pa.field("element", item))
@@ -126,11 +129,13 @@ def table_type(record: Record, schema: Schema) -> pa.DataType | None:
 
 
 def timestamp_unit(schema: Schema) -> str | None:
-    """Arrow's unit (`ms`, `us`, `ns`) of an Avro timestamp type, None for any other type."""
-    logical = str(schema.get("logicalType", "")) if isinstance(schema, dict) else ""
-    if _name(schema) == "long" and logical.startswith(("timestamp-", "local-timestamp-")):
-        return _UNITS.get(logical.rsplit("-", 1)[1])
-    return None
+    """Return Arrow's unit (`ms`, `us`, `ns`) of an Avro timestamp type, None for any other type."""
+    if not isinstance(schema, dict) or schema["type"] != "long":
+        return None
+    logical = str(schema.get("logicalType", ""))
+    if not logical.startswith(("timestamp-", "local-timestamp-")):
+        return None
+    return _UNITS.get(logical.rsplit("-", 1)[1])
 
 
 def is_uuid(schema: Schema) -> bool:
@@ -140,53 +145,57 @@ def is_uuid(schema: Schema) -> bool:
 
 
 def decimal_digits(schema: Schema) -> tuple[int, int] | None:
-    """Precision and scale of a decimal, None for any other type."""
+    """Return precision and scale of a decimal, None for any other type."""
     if not isinstance(schema, dict) or schema.get("logicalType") != "decimal":
         return None
-    if _name(schema) not in ("bytes", "fixed"):
+    if _type_name(schema) not in ("bytes", "fixed"):
         return None
-    precision, scale = int(schema.get("precision", 0)), int(schema.get("scale", 0))
+    precision = int(schema.get("precision", 0))
+    scale = int(schema.get("scale", 0))
     return (precision, scale) if precision >= 1 and 0 <= scale <= precision else None
 
 
 def frame_schema(
     record: Record, before: Mapping[str, Schema], after: Mapping[str, Schema]
 ) -> tuple[str, dict[str, str]]:
-    """Schema that reads other fields before and after each value, as one record. Returns it as JSON, and their names.
+    """Return, as JSON, a schema that reads other fields before and after each value as one record, and their names.
 
     Logical types are taken off, so the decoder hands over the plain numbers, text and bytes; but decimals of a fixed
-    size stay. The names given are lengthened until no field of the record has them.
+    size stay. The names are lengthened until no field of the record has them.
     """
-    taken = {field["name"] for field in record.fields}
-    names = {name: _free(name, taken) for name in (*before, *after)}
-    plain = _Plain(record)
+    field_names = {field["name"] for field in record.fields}
+    names = {name: _unused_name(name, field_names) for name in (*before, *after)}
+    plain = _PlainSchema(record)
     fields = [
         *({"name": names[name], "type": schema} for name, schema in before.items()),
         *({"name": field["name"], "type": plain.write(field["type"])} for field in record.fields),
         *({"name": names[name], "type": schema} for name, schema in after.items()),
     ]
-    framed_record = {"type": "record", "name": _flat_name(record.root["name"]), "fields": fields}
+    frame = {"type": "record", "name": _flat_name(record.root["name"]), "fields": fields}
     # The native decoder reads no escape in a name.
-    return json.dumps(framed_record, ensure_ascii=False), names
+    return json.dumps(frame, ensure_ascii=False), names
 
 
 def fixed_type(name: str, size: int) -> Schema:
-    """Return the type of so many bytes, for a field of `framed`."""
+    """Return the type of so many bytes, for a field of `frame_schema`."""
     return {"type": "fixed", "name": f"headrace_frame.{name}", "size": size}
 
 
 def fixed_bytes(record: Record, schema: Schema) -> int:
     """Return how many bytes the fixed types in a type take together, each counted wherever it stands."""
     schema = record.resolve(schema)
-    own = int(schema["size"]) if _name(schema) == "fixed" else 0
-    return own + sum(fixed_bytes(record, child) for child in _children(schema))
+    if _type_name(schema) == "fixed":
+        return int(schema["size"])
+    return sum(fixed_bytes(record, child) for child in _children(schema))
 
 
 def branch_names(schema: Schema) -> tuple[str, ...]:
     """Return the names by which a branch of a union is known: its full name and its aliases, or its type."""
     if not isinstance(schema, dict):
         return (str(schema),)
-    return (str(schema["name"]), *schema.get("aliases", ())) if "name" in schema else (str(schema["type"]),)
+    if "name" not in schema:
+        return (str(schema["type"]),)
+    return (str(schema["name"]), *schema.get("aliases", ()))
 
 
 def short_name(full: str) -> str:
@@ -194,14 +203,14 @@ def short_name(full: str) -> str:
     return full.rpartition(".")[2]
 
 
-def _name(schema: Schema) -> str:
+def _type_name(schema: Schema) -> str:
     if isinstance(schema, list):
         return "union"
     return str(schema["type"]) if isinstance(schema, dict) else str(schema)
 
 
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
+def _unused_name(name: str, names: set[str]) -> str:
+    while name in names:
         name += "_"
     return name
 
@@ -213,10 +222,13 @@ def _logical_type(schema: Schema) -> pa.DataType | None:
         return TIMESTAMP
     digits = decimal_digits(schema)
     if digits is not None:
-        return pa.decimal128(*digits) if digits[0] <= DECIMAL_DIGITS_MAX else pa.string()
+        precision, scale = digits
+        return pa.decimal128(precision, scale) if precision <= DECIMAL_DIGITS_MAX else pa.string()
     if is_uuid(schema):
         return pa.string()
-    return pa.date32() if schema["logicalType"] == "date" and schema["type"] == "int" else None
+    if schema["logicalType"] == "date" and schema["type"] == "int":
+        return pa.date32()
+    return None
 
 
 def _union_type(members: list[pa.DataType | None]) -> pa.DataType | None:
@@ -227,11 +239,11 @@ def _union_type(members: list[pa.DataType | None]) -> pa.DataType | None:
     for narrow, wide in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64())):
         if members in ([narrow, wide], [wide, narrow]):
             return wide
-    named = [(f"member{i}", kind) for i, kind in enumerate(members) if kind is not None]
-    return pa.struct(named) if named else None
+    fields = [(f"member{i}", kind) for i, kind in enumerate(members) if kind is not None]
+    return pa.struct(fields) if fields else None
 
 
-class _Plain:
+class _PlainSchema:
     """Writes types without logical types, but decimals of a fixed size, and without namespaces.
 
     The native decoder hands over decimals of `bytes` as bytes: a decimal does not show how many bytes it had.
@@ -253,11 +265,11 @@ class _Plain:
                 part = "items" if kind == "array" else "values"
                 return {"type": kind, part: self.write(schema[part])}
             case "record" | "enum" | "fixed":
-                return self._write_named(schema)
+                return self._write_named_type(schema)
             case primitive:
                 return primitive
 
-    def _write_named(self, schema: Mapping[str, Any]) -> Schema:
+    def _write_named_type(self, schema: Mapping[str, Any]) -> Schema:
         name = _flat_name(schema["name"])
         if name in self._defined:
             return name
@@ -265,25 +277,27 @@ class _Plain:
         form: dict[str, Any] = {"type": schema["type"], "name": name}
         match schema["type"]:
             case "record":
-                form["fields"] = [{"name": f["name"], "type": self.write(f["type"])} for f in schema["fields"]]
+                form["fields"] = [
+                    {"name": field["name"], "type": self.write(field["type"])} for field in schema["fields"]
+                ]
             case "enum":
                 form["symbols"] = schema["symbols"]
             case _:
                 form["size"] = schema["size"]
                 if decimal_digits(schema) is not None:
-                    form |= {key: schema[key] for key in ("logicalType", "precision", "scale") if key in schema}
+                    form |= {key: schema[key] for key in _DECIMAL_KEYS if key in schema}
         return form
 
 
 def _flat_name(full: str) -> str:
-    """One name without dots for each full name: a part of a name never starts with a digit."""
+    """Return a name without dots, another for each full name: a part of a name never starts with a digit."""
     return full.replace("_", "__").replace(".", "_0")
 
 
 def _refuse_recursion(record: Record, schema: Schema, path: tuple[str, ...], parts: Iterator[int]) -> None:
     """Refuse what has no end, or one too far away. `path`: records around this part, nothing for other types."""
     schema = record.resolve(schema)
-    name = schema["name"] if _name(schema) == "record" else ""
+    name = schema["name"] if _type_name(schema) == "record" else ""
     if name and name in path:
         raise UnsupportedSchema(f"record {name} contains itself; a table has no type for that")
     if next(parts) >= PARTS_MAX:
@@ -297,7 +311,7 @@ def _refuse_recursion(record: Record, schema: Schema, path: tuple[str, ...], par
 def _children(schema: Schema) -> list[Schema]:
     if isinstance(schema, list):
         return schema
-    match _name(schema):
+    match _type_name(schema):
         case "record":
             return [field["type"] for field in schema["fields"]]
         case "array":
@@ -307,40 +321,42 @@ def _children(schema: Schema) -> list[Schema]:
     return []
 
 
-def _refuse_nonsense(record: Record, schema: Schema) -> None:
+def _refuse_empty_types(record: Record, schema: Schema) -> None:
     """Refuse what no value can have, and arrays of nothing: ten bytes claim 2^62 items, and a reader counts them."""
     schema = record.resolve(schema)
-    match schema if isinstance(schema, list) else _name(schema):
+    match schema if isinstance(schema, list) else _type_name(schema):
         case []:
             raise UnsupportedSchema("it has a union without branches; name its types")
         case "array" if takes_no_bytes(record, schema["items"]):
             raise UnsupportedSchema("it has an array whose items take no bytes; give them a field with a value")
     for child in _children(schema):
-        _refuse_nonsense(record, child)
+        _refuse_empty_types(record, child)
 
 
-def _path_lengths(record: Record, schema: Schema, around: int) -> Iterator[int]:
+def _path_lengths(record: Record, schema: Schema, path_length: int) -> Iterator[int]:
     """Yield how many characters the paths to a type's parts have, by all their names: logs and footers repeat each.
 
-    `around`: characters of the path to the type.
+    `path_length`: characters of the path to the type.
     """
     schema = record.resolve(schema)
-    match schema if isinstance(schema, list) else _name(schema):
+    match schema if isinstance(schema, list) else _type_name(schema):
         case list(branches):
             for branch in map(record.resolve, branches):
-                yield sum(around + len(name) for name in branch_names(branch))
+                yield sum(path_length + len(name) for name in branch_names(branch))
         case "record":
             for field in schema["fields"]:
-                yield sum(around + len(name) for name in (field["name"], *field.get("aliases", ())))
-                yield from _path_lengths(record, field["type"], around + len(field["name"]))
+                yield sum(path_length + len(name) for name in (field["name"], *field.get("aliases", ())))
+                yield from _path_lengths(record, field["type"], path_length + len(field["name"]))
             return
     for child in _children(schema):
-        yield from _path_lengths(record, child, around)
+        yield from _path_lengths(record, child, path_length)
 
 
 def takes_no_bytes(record: Record, schema: Schema) -> bool:
     """Return whether values of a type are empty in binary."""
     schema = record.resolve(schema)
-    if _name(schema) == "record":
+    if _type_name(schema) == "record":
         return all(takes_no_bytes(record, field["type"]) for field in schema["fields"])
-    return _name(schema) == "null" or (_name(schema) == "fixed" and schema["size"] == 0)
+    if _type_name(schema) == "fixed":
+        return bool(schema["size"] == 0)
+    return _type_name(schema) == "null"

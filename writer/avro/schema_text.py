@@ -17,21 +17,29 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Schema = Any  # Avro schemas are JSON: str | list | dict
+# Avro schemas are JSON: str | list | dict.
+Schema = Any
 PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 NAMED = frozenset(("record", "error", "enum", "fixed"))
 KEYWORDS = PRIMITIVES | NAMED | {"array", "map"}
-PARTS_MAX = 20_000  # a table with more columns is none
+# A table with more columns is none.
+PARTS_MAX = 20_000
 DEPTH_MAX = 64
-TEXT_MAX = 2**24  # characters; registries take a megabyte by default
-INT_MAX = 2**31 - 1  # bytes of the largest record, and what Java counts digits by
-_NESTING_MAX = 500  # of brackets: Python's stack ends at twice as many
-_SHOWN = 80  # characters of a name in a message
-_PARTS = {"fields", "symbols", "size", "items", "values"}  # keys that belong to one kind of type each
-_NAME_PARTS = {"type", "name", "namespace", "aliases"}
+# In characters; registries take a megabyte by default.
+TEXT_MAX = 2**24
+# Bytes of the largest record, and what Java counts digits by.
+INT_MAX = 2**31 - 1
+# Of brackets: Python's stack ends at twice as many.
+_NESTING_MAX = 500
+# Characters of a name in a message.
+_QUOTE_MAX = 80
+# Keys that belong to one kind of type each.
+_PART_KEYS = {"fields", "symbols", "size", "items", "values"}
+_NAME_KEYS = {"type", "name", "namespace", "aliases"}
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|//[^\n]*|/\*.*?\*/|[\[\]{}]', re.DOTALL)
 _BYTE_ORDER_MARK = "\ufeff"
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and halves of a pair
+# Control characters, and halves of a pair.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -50,7 +58,9 @@ class SchemaForm:
         """Replace a name by its definition, and an object around a type by the type."""
         while isinstance(schema, dict) and isinstance(schema["type"], dict | list):
             schema = schema["type"]
-        return self.named[schema] if isinstance(schema, str) and schema in self.named else schema
+        if isinstance(schema, str):
+            return self.named.get(schema, schema)
+        return schema
 
 
 def read_json(text: str, parse_float: Callable[[str], float] = float) -> Any:
@@ -62,22 +72,24 @@ def read_json(text: str, parse_float: Callable[[str], float] = float) -> Any:
         raise _refusal(f"its text has {len(text):,} characters, and may have {TEXT_MAX:,}")
     text = text.removeprefix(_BYTE_ORDER_MARK)
     if "/" in text:
-        text = _TOKEN.sub(_blank, text)
+        text = _TOKEN.sub(_blank_comment, text)
     if text.count("[") + text.count("{") > _NESTING_MAX and _nesting(text) > _NESTING_MAX:
         raise _refusal(f"its text has more than {_NESTING_MAX} brackets inside one another")
     try:
         return json.loads(text, parse_float=parse_float)
     except json.JSONDecodeError as error:
         raise _refusal(f"its text is no JSON: {error}") from None
-    except ValueError:  # Python reads no number of more digits
+    except ValueError:
+        # Python reads no number of more digits.
         raise _refusal("its text has a number of thousands of digits") from None
 
 
 def parse_schema(text: str) -> SchemaForm:
     """Parse a schema's JSON text, of any type. Raises UnsupportedSchema."""
     document = read_json(text)
-    form = _Form(document)
-    return SchemaForm(form.write(document, _Place()), form.named)
+    writer = _FormWriter(document)
+    root = writer.write(document, _PartContext())
+    return SchemaForm(root, writer.named)
 
 
 def full_name(schema: Mapping[str, Any], space: str = "") -> str | None:
@@ -109,7 +121,7 @@ def is_path_step(name: Any) -> bool:
     return isinstance(name, str) and "." not in name and not name.startswith("<")
 
 
-def _blank(token: re.Match[str]) -> str:
+def _blank_comment(token: re.Match[str]) -> str:
     """Return a blank for a comment, and all else as it is."""
     return " " if token[0][0] == "/" else token[0]
 
@@ -125,84 +137,89 @@ def _nesting(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _PartContext:
     """Where a part of a schema stands: the fields that lead to it, the namespace around it, and its depth."""
 
     path: tuple[str, ...] = ()
     space: str = ""
     depth: int = 0
 
-    def inner(self, *, field: str | None = None, space: str | None = None) -> "_Place":
-        path = self.path if field is None else (*self.path, field)
-        return _Place(path, self.space if space is None else space, self.depth + 1)
+    def inner(self, space: str | None = None) -> "_PartContext":
+        """Return the context of a part one level deeper. `space`: the namespace around it, where that is another."""
+        return _PartContext(self.path, self.space if space is None else space, self.depth + 1)
+
+    def of_field(self, name: str) -> "_PartContext":
+        """Return the context of the type of a field."""
+        return _PartContext((*self.path, name), self.space, self.depth)
 
     def __str__(self) -> str:
-        return f"field {shown('.'.join(self.path))}" if self.path else "it"
+        return f"field {quote_name('.'.join(self.path))}" if self.path else "it"
 
 
-class _Form:
+class _FormWriter:
     """Writes the form of one schema."""
 
     def __init__(self, document: Any) -> None:
         self.named: dict[str, dict[str, Any]] = {}
-        self._definitions: dict[str, tuple[Mapping[str, Any], str]] = {}  # full name → as it stands, and the namespace
+        # Full name → the definition as it stands, and the namespace around it.
+        self._definitions: dict[str, tuple[Mapping[str, Any], str]] = {}
         self._parts = 0
         for schema, space in find_definitions(document):
             name = full_name(schema, space)
             if name is None:
                 continue
-            before, _ = self._definitions.setdefault(name, (schema, space))
-            if _unnamed(before) != _unnamed(schema):
-                raise _refusal(f"type {shown(name)} is defined twice, and not alike")
+            first, _ = self._definitions.setdefault(name, (schema, space))
+            if _without_names(first) != _without_names(schema):
+                raise _refusal(f"type {quote_name(name)} is defined twice, and not alike")
 
-    def write(self, schema: Any, place: _Place) -> Schema:
+    def write(self, schema: Any, context: _PartContext) -> Schema:
         """Return a type in its form. Raises UnsupportedSchema."""
         self._parts += 1
         if self._parts > PARTS_MAX:
             raise UnsupportedSchema(f"it has more than {PARTS_MAX:,} parts; split it")
-        if place.depth > DEPTH_MAX:
+        if context.depth > DEPTH_MAX:
             raise UnsupportedSchema(f"it is more than {DEPTH_MAX} levels deep; flatten it")
         if isinstance(schema, str):
-            return schema if schema in PRIMITIVES else self._write_name(schema, place)
+            return schema if schema in PRIMITIVES else self._write_name(schema, context)
         if isinstance(schema, list):
-            return self._write_union(schema, place)
+            return self._write_union(schema, context)
         if not isinstance(schema, dict):
-            raise _refusal(f"{place} is {_kind_of(schema)}, and no type")
+            raise _refusal(f"{context} is {_kind_of(schema)}, and no type")
         if "type" not in schema:
-            raise _refusal(f"{place} is an object without a 'type'")
+            raise _refusal(f"{context} is an object without a 'type'")
         kind = schema["type"]
         match kind:
             case "record" | "error" | "enum" | "fixed":
-                return self._write_definition(schema, place)
+                return self._write_definition(schema, context)
             case "array" | "map":
                 part = "items" if kind == "array" else "values"
                 if part not in schema:
-                    raise _refusal(f"{place} is of type {kind}, without {part!r}")
-                return {"type": kind, part: self.write(schema[part], place.inner()), **attributes_of(schema)}
+                    raise _refusal(f"{context} is of type {kind}, without {part!r}")
+                return {"type": kind, part: self.write(schema[part], context.inner()), **attributes_of(schema)}
             case str() if kind in PRIMITIVES:
                 attributes = attributes_of(schema)
                 return {"type": kind, **attributes} if attributes and kind != "null" else kind
-        return self._write_around(schema, place)
+        return self._write_around(schema, context)
 
-    def _write_union(self, schema: list[Any], place: _Place) -> Schema:
+    def _write_union(self, schema: list[Any], context: _PartContext) -> Schema:
         """Return a union. Its branches differ by their names, as Avro 1.12 says ("Unions"), and columns by these."""
-        branches = [self.write(branch, place.inner()) for branch in schema]
+        branches = [self.write(branch, context.inner()) for branch in schema]
         names: set[str] = set()
         for branch in branches:
-            plain = branch
-            while isinstance(plain, dict) and isinstance(plain["type"], dict | list):
-                plain = plain["type"]
-            if isinstance(plain, list):
-                raise _refusal(f"{place} has a union inside a union; put the branches of both into one")
-            name = plain if isinstance(plain, str) else plain.get("name", plain["type"])
+            kind = branch
+            while isinstance(kind, dict) and isinstance(kind["type"], dict | list):
+                kind = kind["type"]
+            if isinstance(kind, list):
+                raise _refusal(f"{context} has a union inside a union; put the branches of both into one")
+            name = kind if isinstance(kind, str) else kind.get("name", kind["type"])
             if name in names:
-                raise _refusal(f"{place} is a union with two branches {shown(name)}; take one out")
+                raise _refusal(f"{context} is a union with two branches {quote_name(name)}; take one out")
             names.add(name)
         return branches
 
-    def _write_around(self, schema: Mapping[str, Any], place: _Place) -> Schema:
+    def _write_around(self, schema: Mapping[str, Any], context: _PartContext) -> Schema:
         """Return a type with the attributes of the object around it."""
-        inner = self.write(schema["type"], place.inner())
+        inner = self.write(schema["type"], context.inner())
         attributes = {key: value for key, value in attributes_of(schema).items() if key != "logicalType"}
         if not attributes or inner == "null":
             return inner
@@ -210,39 +227,39 @@ class _Form:
             inner = self.named.get(inner, {"type": inner})
         return {"type": inner, **attributes}
 
-    def _write_name(self, name: str, place: _Place) -> Schema:
+    def _write_name(self, name: str, context: _PartContext) -> Schema:
         """Return the type of a name: its definition where it is the first."""
-        full = qualify_name(name, place.space)
+        full = qualify_name(name, context.space)
         if full not in self._definitions and "." not in name:
             full = name
         if full not in self._definitions:
             if name in KEYWORDS:
-                raise _refusal(f"{place} is a bare {name!r}, which stands in an object of its own")
-            raise _refusal(f"{place} is of type {shown(name)}, which is defined nowhere in the schema")
+                raise _refusal(f"{context} is a bare {name!r}, which stands in an object of its own")
+            raise _refusal(f"{context} is of type {quote_name(name)}, which is defined nowhere in the schema")
         if full in self.named:
             return full
         schema, space = self._definitions[full]
-        return self._write_definition(schema, _Place(place.path, space, place.depth))
+        return self._write_definition(schema, _PartContext(context.path, space, context.depth))
 
-    def _write_definition(self, schema: Mapping[str, Any], place: _Place) -> Schema:
+    def _write_definition(self, schema: Mapping[str, Any], context: _PartContext) -> Schema:
         kind = schema["type"]
-        name = full_name(schema, place.space)
+        name = full_name(schema, context.space)
         if name is None:
-            raise _refusal(f"{place} is of type {kind}, without a name")
+            raise _refusal(f"{context} is of type {kind}, without a name")
         if name in self.named:
             return name
-        _check_name(name, f"the {kind} of {place}")
+        _check_name(name, f"the {kind} of {context}")
         if not is_full_name(name):
-            raise _refusal(f"the {kind} of {place} has an empty name in its namespace")
+            raise _refusal(f"the {kind} of {context} has an empty name in its namespace")
         if name in PRIMITIVES:
-            raise _refusal(f"the {kind} of {place} is named {name!r}, like a type of Avro; rename it")
+            raise _refusal(f"the {kind} of {context} is named {name!r}, like a type of Avro; rename it")
         form: dict[str, Any] = {"type": "record" if kind == "error" else kind, "name": name, **attributes_of(schema)}
         self.named[name] = form
         space = name.rpartition(".")[0]
         if "aliases" in schema:
-            form["aliases"] = [qualify_name(alias, space) for alias in _aliases(schema, f"{kind} {shown(name)}")]
+            form["aliases"] = [qualify_name(alias, space) for alias in _aliases(schema, f"{kind} {quote_name(name)}")]
             if not all(map(is_full_name, form["aliases"])):
-                raise _refusal(f"an alias of {kind} {shown(name)} has an empty name in its namespace")
+                raise _refusal(f"an alias of {kind} {quote_name(name)} has an empty name in its namespace")
         match kind:
             case "enum":
                 form["symbols"] = _symbols(schema, name)
@@ -250,32 +267,32 @@ class _Form:
                 form["size"] = _size(schema, name)
                 _drop_bad_decimal(form)
             case _:
-                form["fields"] = self._write_fields(schema, name, place.inner(space=space))
+                form["fields"] = self._write_fields(schema, name, context.inner(space))
         return form
 
-    def _write_fields(self, schema: Mapping[str, Any], name: str, place: _Place) -> list[dict[str, Any]]:
+    def _write_fields(self, schema: Mapping[str, Any], name: str, context: _PartContext) -> list[dict[str, Any]]:
         fields = schema.get("fields")
         if not isinstance(fields, list):
-            raise _refusal(f"record {shown(name)} has no list of fields")
+            raise _refusal(f"record {quote_name(name)} has no list of fields")
         names: set[str] = set()
         forms: list[dict[str, Any]] = []
         for field in fields:
             if not isinstance(field, dict) or not isinstance(field.get("name"), str):
-                raise _refusal(f"record {shown(name)} has a field without a name")
-            _check_name(field["name"], f"a field of record {shown(name)}")
+                raise _refusal(f"record {quote_name(name)} has a field without a name")
+            _check_name(field["name"], f"a field of record {quote_name(name)}")
             if field["name"] in names:
-                raise _refusal(f"record {shown(name)} has two fields {shown(field['name'])}")
+                raise _refusal(f"record {quote_name(name)} has two fields {quote_name(field['name'])}")
             names.add(field["name"])
-            forms.append(self._write_field(field, place))
+            forms.append(self._write_field(field, context))
         return forms
 
-    def _write_field(self, field: Mapping[str, Any], place: _Place) -> dict[str, Any]:
-        inside = _Place((*place.path, field["name"]), place.space, place.depth)
+    def _write_field(self, field: Mapping[str, Any], context: _PartContext) -> dict[str, Any]:
+        field_context = context.of_field(field["name"])
         if "type" not in field:
-            raise _refusal(f"{inside} has no type")
-        form = {**field, "type": self.write(field["type"], inside)}
+            raise _refusal(f"{field_context} has no type")
+        form = {**field, "type": self.write(field["type"], field_context)}
         if "aliases" in field:
-            form["aliases"] = _aliases(field, str(inside))
+            form["aliases"] = _aliases(field, str(field_context))
         return form
 
 
@@ -284,8 +301,9 @@ def find_definitions(document: Any) -> Iterator[tuple[Mapping[str, Any], str]]:
     pending: list[tuple[Any, str, int]] = [(document, "", 0)]
     while pending:
         schema, space, depth = pending.pop()
+        # `_FormWriter.write` refuses what lies deeper.
         if depth > 2 * DEPTH_MAX:
-            continue  # `write` refuses it
+            continue
         if isinstance(schema, list):
             pending += [(branch, space, depth + 1) for branch in reversed(schema)]
         if not isinstance(schema, dict):
@@ -298,62 +316,75 @@ def find_definitions(document: Any) -> Iterator[tuple[Mapping[str, Any], str]]:
         if kind in NAMED:
             yield schema, space
             space = (full_name(schema, space) or "").rpartition(".")[0]
-        parts = [schema[key] for key, of in (("items", "array"), ("values", "map")) if kind == of and key in schema]
-        if kind in ("record", "error") and isinstance(schema.get("fields"), list):
-            parts = [field.get("type") for field in schema["fields"] if isinstance(field, dict)]
-        pending += [(part, space, depth + 1) for part in reversed(parts)]
+        pending += [(part, space, depth + 1) for part in reversed(_inner_types(schema, kind))]
 
 
-def _unnamed(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _inner_types(schema: Mapping[str, Any], kind: str) -> list[Any]:
+    """Return the types of a record's fields, of an array's items or of a map's values, as far as they are there."""
+    if kind in ("record", "error") and isinstance(schema.get("fields"), list):
+        return [field.get("type") for field in schema["fields"] if isinstance(field, dict)]
+    if kind == "array" and "items" in schema:
+        return [schema["items"]]
+    if kind == "map" and "values" in schema:
+        return [schema["values"]]
+    return []
+
+
+def _without_names(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a named type without its name, which may be short or full, and without its words for people."""
     return {key: value for key, value in schema.items() if key not in ("name", "namespace", "doc")}
 
 
 def attributes_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return what stands in a type besides what makes it, without a logical type that it does not have."""
-    kept = {key: value for key, value in schema.items() if key not in _PARTS and key not in _NAME_PARTS}
-    if not isinstance(kept.get("logicalType", ""), str):
-        del kept["logicalType"]
+    attributes = {key: value for key, value in schema.items() if key not in _PART_KEYS and key not in _NAME_KEYS}
+    if not isinstance(attributes.get("logicalType", ""), str):
+        del attributes["logicalType"]
     if schema.get("type") == "bytes":
-        _drop_bad_decimal(kept)
-    return kept
+        _drop_bad_decimal(attributes)
+    return attributes
 
 
 def _drop_bad_decimal(part: dict[str, Any]) -> None:
     """Take off the logical type of an invalid decimal, as Avro defines. `part`: of bytes, or of a fixed type."""
-    if part.get("logicalType") != "decimal":
-        return
+    if part.get("logicalType") == "decimal" and not _is_decimal(part):
+        del part["logicalType"]
+
+
+def _is_decimal(part: Mapping[str, Any]) -> bool:
+    """Return whether precision and scale are those of a decimal, and its fixed size, if any, can hold the digits."""
     precision = part.get("precision")
     scale = part.get("scale", 0)
-    is_decimal = type(precision) is int and type(scale) is int and 0 <= scale <= precision <= INT_MAX and precision >= 1
-    if is_decimal and "size" in part:
-        # Avro 1.12, "Decimal": at most floor(log10(2^(8n-1) - 1)) digits. No power of 2 is one of 10, so the 1 is
-        # nothing.
-        size = part["size"]
-        is_decimal = size > 0 and precision <= math.floor((8 * size - 1) * math.log10(2))
-    if not is_decimal:
-        del part["logicalType"]
+    if type(precision) is not int or type(scale) is not int:
+        return False
+    if not 1 <= precision <= INT_MAX or not 0 <= scale <= precision:
+        return False
+    if "size" not in part:
+        return True
+    # Avro 1.12, "Decimal": at most floor(log10(2^(8n-1) - 1)) digits. No power of 2 is one of 10, so the 1 is nothing.
+    size = part["size"]
+    return bool(size > 0 and precision <= math.floor((8 * size - 1) * math.log10(2)))
 
 
 def _symbols(schema: Mapping[str, Any], name: str) -> list[str]:
     symbols = schema.get("symbols")
     if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
-        raise _refusal(f"enum {shown(name)} has no list of symbols")
+        raise _refusal(f"enum {quote_name(name)} has no list of symbols")
     if not symbols:
-        raise _refusal(f"enum {shown(name)} has no symbols; give it one")
+        raise _refusal(f"enum {quote_name(name)} has no symbols; give it one")
     if any(map(_SURROGATE.search, symbols)):
-        raise _refusal(f"enum {shown(name)} has a symbol that is no text: half of a pair of characters")
+        raise _refusal(f"enum {quote_name(name)} has a symbol that is no text: half of a pair of characters")
     return symbols
 
 
 def _size(schema: Mapping[str, Any], name: str) -> int:
     size = schema.get("size")
     if type(size) is not int:
-        raise _refusal(f"fixed {shown(name)} has no size")
+        raise _refusal(f"fixed {quote_name(name)} has no size")
     if size < 0:
-        raise _refusal(f"fixed {shown(name)} has a negative size; make it positive")
+        raise _refusal(f"fixed {quote_name(name)} has a negative size; make it positive")
     if size > INT_MAX:
-        raise _refusal(f"fixed {shown(name)} is larger than any record")
+        raise _refusal(f"fixed {quote_name(name)} is larger than any record")
     return size
 
 
@@ -371,12 +402,14 @@ def _check_name(name: str, where: str) -> None:
     if not name:
         raise _refusal(f"{where} has an empty name")
     if _UNPRINTABLE.search(name):
-        raise _refusal(f"{where} is named {shown(name)}, with a control character or half of a pair of characters")
+        raise _refusal(f"{where} is named {quote_name(name)}, with a control character or half of a pair of characters")
 
 
-def shown(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return a name in quotes, as much of it as a person reads."""
-    return ascii(name[:_SHOWN]) + "…" if len(name) > _SHOWN else repr(name)
+    if len(name) > _QUOTE_MAX:
+        return ascii(name[:_QUOTE_MAX]) + "…"
+    return repr(name)
 
 
 def _kind_of(value: Any) -> str:

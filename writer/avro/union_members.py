@@ -15,9 +15,12 @@ from writer.avro.column_cast import ColumnPath
 
 COLUMN = "_topic"
 KEY = "headrace.union_members"
-TABLE = ""  # in place of the name of a record: unions in columns of the table itself
-Branches = Mapping[ColumnPath, str]  # (*place of a union, name of a branch) → its member
-UnionMembers = Mapping[str, Branches]  # of the table; and of records that a spec shapes, by name, before it does
+# In place of the name of a record: unions in columns of the table itself.
+TABLE = ""
+# (*path of a union, name of a branch) → its member.
+Branches = Mapping[ColumnPath, str]
+# Of the table; and of records that a spec shapes, by name, before it does.
+UnionMembers = Mapping[str, Branches]
 
 
 class UnionMemberConflict(ValueError):
@@ -33,48 +36,51 @@ def union_members(columns: pa.Schema) -> UnionMembers:
 
 def with_members(columns: pa.Schema, members: UnionMembers) -> pa.Schema:
     """Return columns that say this of their unions."""
-    if not (text := write_members(members)):
+    text = write_members(members)
+    if not text:
         return columns
-    at = columns.get_field_index(COLUMN)
-    return columns.set(at, columns.field(at).with_metadata({KEY: text}))
+    index = columns.get_field_index(COLUMN)
+    return columns.set(index, columns.field(index).with_metadata({KEY: text}))
 
 
 def read_members(text: str) -> UnionMembers:
     """Read what `write_members` wrote; nothing of an empty text."""
-    listed: Mapping[str, Any] = json.loads(text or "{}")
-    return {record: {(*place, name): member for place, name, member in branches} for record, branches in listed.items()}
+    document: Mapping[str, Any] = json.loads(text or "{}")
+    members: dict[str, Branches] = {}
+    for record, branches in document.items():
+        members[record] = {(*path, name): member for path, name, member in branches}
+    return members
 
 
 def write_members(members: UnionMembers) -> str:
     """Write members as a table's schema has them; an empty text for none."""
-    listed = {
-        record: [[place[:-1], place[-1], member] for place, member in sorted(branches.items())]
-        for record, branches in sorted(members.items())
-        if branches
-    }
-    return json.dumps(listed, separators=(",", ":"), ensure_ascii=False) if listed else ""
+    document: dict[str, list[list[Any]]] = {}
+    for record, branches in sorted(members.items()):
+        if branches:
+            document[record] = [[path[:-1], path[-1], member] for path, member in sorted(branches.items())]
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False) if document else ""
 
 
-def join_members(have: UnionMembers, want: UnionMembers) -> UnionMembers:
+def join_members(members: UnionMembers, additions: UnionMembers) -> UnionMembers:
     """Return what a table has of its unions, and what a process wants to add. Raises UnionMemberConflict.
 
     A name may move from a member that had it as an alias to that of its own branch. A member whose names in both have
     none in common is that of two branches.
     """
-    joined = dict(have)
-    for record, branches in want.items():
-        before = have.get(record, {})
-        names_before = _names_of_members(before)
-        for member, names in _names_of_members(branches).items():
-            if names.isdisjoint(names_before.get(member, names)):
-                raise UnionMemberConflict(f"column {'.'.join(member)} is that of another branch of its union by now")
-        joined[record] = {**before, **branches}
+    joined = dict(members)
+    for record, branches in additions.items():
+        table_branches = members.get(record, {})
+        table_names = _names_by_member(table_branches)
+        for path, names in _names_by_member(branches).items():
+            if names.isdisjoint(table_names.get(path, names)):
+                raise UnionMemberConflict(f"column {'.'.join(path)} is that of another branch of its union by now")
+        joined[record] = {**table_branches, **branches}
     return joined
 
 
-def _names_of_members(branches: Branches) -> Mapping[ColumnPath, set[str]]:
-    """Return the names of the branches that fill each member, by its place."""
+def _names_by_member(branches: Branches) -> Mapping[ColumnPath, set[str]]:
+    """Return the names of the branches that fill each member, by its path."""
     names = dict[ColumnPath, set[str]]()
-    for place, member in branches.items():
-        names.setdefault((*place[:-1], member), set()).add(place[-1])
+    for path, member in branches.items():
+        names.setdefault((*path[:-1], member), set()).add(path[-1])
     return names
