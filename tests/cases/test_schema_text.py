@@ -43,7 +43,7 @@ def rows(text: str, *values: str) -> list[dict[str, Any]]:
     known = plan.schemas[TEXT]
     assert isinstance(known, WriterSchema)
     framed = pa.array([header(TEXT) + bytes.fromhex(value) for value in values], pa.binary())
-    decoded = SchemaReader(plan, CONFLUENT, "").decoded(framed, TEXT, known)
+    decoded = SchemaReader(plan, CONFLUENT, "").decode_block(framed, TEXT, known)
     assert not decoded.failures
     found: list[dict[str, Any]] = conform(decoded.rows, known, plan).to_pylist()
     return found
@@ -125,7 +125,7 @@ def test_a_default_of_another_type_is_never_used() -> None:
     grown = plan.extend(WIDER, json.dumps(record("R", ("b", "int"))))
     known = grown.schemas[WIDER]
     assert isinstance(known, WriterSchema)
-    decoded = SchemaReader(grown, CONFLUENT, "").decoded(pa.array([header(WIDER) + b"\x02"]), WIDER, known)
+    decoded = SchemaReader(grown, CONFLUENT, "").decode_block(pa.array([header(WIDER) + b"\x02"]), WIDER, known)
     assert conform(decoded.rows, known, grown).to_pylist() == [{"a": None, "b": 1}]
 
 

@@ -218,7 +218,7 @@ def masks_a_map(schema: Any, action: Action = CLEAR) -> bool:
 def read(plan: SchemaPlan, values: list[bytes], tmp: str) -> pa.Table:
     known = plan.schemas[7]
     assert isinstance(known, WriterSchema), known
-    return SchemaReader(plan, CONFLUENT, tmp).decoded(pa.array(values, pa.binary()), 7, known).rows
+    return SchemaReader(plan, CONFLUENT, tmp).decode_block(pa.array(values, pa.binary()), 7, known).rows
 
 
 @given(st.data())

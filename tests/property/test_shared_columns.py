@@ -245,7 +245,9 @@ class Table:
     def rows(self, number: int, values: list[bytes]) -> list[dict[str, Any]]:
         known = self.plan.schemas[number]
         assert isinstance(known, WriterSchema)
-        rows = SchemaReader(self.plan, CONFLUENT, "/tmp").decoded(pa.array(values, pa.binary()), number, known).rows
+        rows = (
+            SchemaReader(self.plan, CONFLUENT, "/tmp").decode_block(pa.array(values, pa.binary()), number, known).rows
+        )
         if known.shaped:
             record = self.plan.shaped[known.shaped]
             rows = record.step.apply(conform(rows, known, record.input)).rows

@@ -42,7 +42,7 @@ def test_every_record_is_a_row_a_dead_letter_or_counted(written, plan, size, bud
             written.rows, written.tombstones, written.dead_letters, written.quarantined,
         )]  # fmt: skip
         assert report.counts[source] == Counts(350, 0, here[1], here[0], here[2], here[3], 0, 349)
-        assert report.counts[source].balanced()
+        assert report.counts[source].is_balanced()
 
     table = read(plan.table, report.files)
     assert table.schema.names == [*SCHEMAS.columns.names, *PROVENANCE.names]

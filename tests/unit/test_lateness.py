@@ -35,7 +35,7 @@ def test_rows_of_closed_buckets_go_where_the_policy_says(written, plan, policy, 
     )
     report, late = report_of(written, plan, size), late_rows(written)
     assert 0 < len(late) < len(written.rows)
-    assert all(counts.balanced() for counts in report.counts.values())
+    assert all(counts.is_balanced() for counts in report.counts.values())
     rows = {place(row) for row in read(plan.table, report.files).to_pylist()}
     dead_letters = {place(row): row for row in read(plan.dead_letters, report.dead_letter_files).to_pylist()}
     aside = {place(row): row for row in read(str(tmp_path / "late"), report.late_files).to_pylist()} if (
@@ -129,5 +129,5 @@ def test_a_batch_has_rows_of_each_tier(written, plan, tmp_path):
     assert report.late.by_policy == {
         "reopen": len(late) - len(beside) - len(dead), "late_table": len(beside), "dead_letter": len(dead),
     }  # fmt: skip
-    assert all(counts.balanced() for counts in report.counts.values())
+    assert all(counts.is_balanced() for counts in report.counts.values())
     assert Lateness.from_json(report.late.to_json()) == report.late

@@ -23,30 +23,39 @@ DEAD_LETTERS = pa.schema(
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
         pa.field("schema_id", pa.int64()),
-        pa.field("outcome", pa.string()),  # dead_letter: no row, or late; quarantined: its time is not believable
+        # dead_letter: no row, or late; quarantined: its time is not believable.
+        pa.field("outcome", pa.string()),
         pa.field("error", pa.string()),
-        pa.field("headers", HEADERS),  # where the wire format needs them: an id may stand there
+        # Filled where the wire format needs them, because they may hold the schema id.
+        pa.field("headers", HEADERS),
     ]
 )
-_DEAD_FLUSH_BYTES = 16 * 2**20
-_POISON_KINDS_MAX = 20  # of a task; random bytes look like as many schema ids
+_FLUSH_BYTES = 16 * 2**20
+# Of a task; random bytes look like as many schema ids.
+_FAILURE_KINDS_MAX = 20
 
 
 class DeadLetterFile:
     """A task's file of records that could not become rows, with the columns of the dead-letter table."""
 
     def __init__(
-        self, destination: Destination, incarnations: Mapping[str, int], now: datetime,
+        self,
+        destination: Destination,
+        incarnations: Mapping[str, int],
+        now: datetime,
         sealing: RecordSealing | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`sealing`: how their bytes are kept; None: as they are."""
         self._sealing = sealing
-        self._to, self._incarnations, self._now = destination, incarnations, now
+        self._destination = destination
+        self._incarnations = incarnations
+        self._now = now
         self._waiting: list[pa.Table] = []
         self._bytes = 0
         self._file: OpenFile | None = None
-        self.counts: Counter[tuple[Source, str]] = Counter()  # filled when the rows are written
-        self._alike: dict[tuple[str, int | None], FailedRecords] = {}
+        # Counted when the rows are written.
+        self.counts: Counter[tuple[Source, str]] = Counter()
+        self._failed_records: dict[tuple[str, int | None], FailedRecords] = {}
 
     def add(
         self, records: pa.Table, schema_id: int | None, reason: Callable[[int], str], outcome: str = "dead_letter"
@@ -54,20 +63,27 @@ class DeadLetterFile:
         """Take records with `reason(row)` for each."""
         if records.num_rows == 0:
             return
-        size = records.num_rows
-        columns = [
-            records.column("topic"), incarnation_column(records, self._incarnations), records.column("partition"),
-            records.column("offset"), records.column("timestamp").cast(schema.TIMESTAMP), records.column("key"),
-            records.column("value"), pa.repeat(pa.scalar(int64_id(schema_id), pa.int64()), size),
-            pa.repeat(outcome, size), pa.array([reason(i) for i in range(size)], pa.string()),
-            _headers(records),
-        ]  # fmt: skip
+        count = records.num_rows
+        columns = {
+            "_topic": records.column("topic"),
+            "_incarnation": incarnation_column(records, self._incarnations),
+            "_partition": records.column("partition"),
+            "_offset": records.column("offset"),
+            "_kafka_time": records.column("timestamp").cast(schema.TIMESTAMP),
+            "key": records.column("key"),
+            "value": records.column("value"),
+            "schema_id": pa.repeat(pa.scalar(int64_id(schema_id), pa.int64()), count),
+            "outcome": pa.repeat(outcome, count),
+            "error": pa.array([reason(row) for row in range(count)], pa.string()),
+            "headers": _headers(records),
+        }
         table = pa.table(columns, schema=DEAD_LETTERS)
-        table = table if self._sealing is None else self._sealing.sealed(table)
+        if self._sealing is not None:
+            table = self._sealing.sealed(table)
         self._count(outcome, schema_id, records, reason)
         self._waiting.append(table)
         self._bytes += table.nbytes
-        if self._bytes > _DEAD_FLUSH_BYTES:
+        if self._bytes > _FLUSH_BYTES:
             self._flush()
 
     def finish(self) -> list[StagedFile]:
@@ -80,39 +96,42 @@ class DeadLetterFile:
 
     def failed_records(self) -> list[FailedRecords]:
         """What came here, most first, as far as it helps to find what is wrong."""
-        return sorted(self._alike.values(), key=lambda alike: -alike.records)[:_POISON_KINDS_MAX]
+        return sorted(self._failed_records.values(), key=lambda failed: -failed.records)[:_FAILURE_KINDS_MAX]
 
     def _count(self, outcome: str, schema_id: int | None, records: pa.Table, reason: Callable[[int], str]) -> None:
         """Add records to those that they are like; remember the first one's reason and place."""
-        alike = self._alike.get((outcome, schema_id))
-        if alike is None:
+        failed = self._failed_records.get((outcome, schema_id))
+        if failed is None:
             topic, partition, offset = (records.column(name)[0].as_py() for name in ("topic", "partition", "offset"))
-            alike = FailedRecords(outcome, schema_id, 0, reason(0), topic, partition, offset)
-        self._alike[outcome, schema_id] = replace(alike, records=alike.records + records.num_rows)
+            failed = FailedRecords(outcome, schema_id, 0, reason(0), topic, partition, offset)
+        self._failed_records[outcome, schema_id] = replace(failed, records=failed.records + records.num_rows)
 
     def abandon(self) -> None:
         """Remove the file."""
         if self._file is not None:
             self._file.discard()
-        self._to.remove()
+        self._destination.remove()
 
     def _flush(self) -> None:
         if not self._waiting:
             return
         rows = pa.concat_tables(self._waiting)
-        self._waiting, self._bytes = [], 0
-        self._file = self._file or OpenFile(self._to, (), rows)
+        self._waiting = []
+        self._bytes = 0
+        self._file = self._file or OpenFile(self._destination, (), rows)
         self._file.write(rows)
-        written = rows.group_by(["_topic", "_partition", "outcome"], use_threads=False).aggregate([([], "count_all")])
-        for row in written.to_pylist():  # one turn a partition
+        groups = rows.group_by(["_topic", "_partition", "outcome"], use_threads=False).aggregate([([], "count_all")])
+        # One turn a partition.
+        for row in groups.to_pylist():
             outcome = "quarantined" if row["outcome"] == "quarantined" else "dead_letters"
             self.counts[(row["_topic"], row["_partition"]), outcome] += row["count_all"]
 
 
 def incarnation_column(records: pa.Table, incarnations: Mapping[str, int]) -> pa.Array:
     """Return the incarnation of each record's topic."""
-    at = pc.index_in(records.column("topic"), value_set=pa.array(list(incarnations), pa.string())).combine_chunks()
-    return pa.array(list(incarnations.values()), pa.int32()).take(at)
+    topics = pa.array(list(incarnations), pa.string())
+    positions = pc.index_in(records.column("topic"), value_set=topics).combine_chunks()
+    return pa.array(list(incarnations.values()), pa.int32()).take(positions)
 
 
 def _headers(records: pa.Table) -> pa.Array:

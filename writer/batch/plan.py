@@ -30,31 +30,48 @@ class TaskPlan:
     schemas: SchemaPlan
     time_rule: TimeRule
     bucket: Mapping[str, Any]
-    zones: tuple[ZoneData, ...] = field(default=(), kw_only=True)  # of buckets and clocks, as the driver has them
-    table: str  # location
-    dead_letters: str  # location
+    # Time zones of buckets and clocks, as the driver has them.
+    zones: tuple[ZoneData, ...] = field(default=(), kw_only=True)
+    # Location of the table.
+    table: str
+    # Location of the dead-letter table.
+    dead_letters: str
     prefix: str
-    budget: int  # bytes of rows in memory
+    # Bytes of rows in memory.
+    budget: int
     target_file_size: int
-    topic: str | None = None  # the only one, whose name no batch carries
+    # The only topic, whose name no batch carries.
+    topic: str | None = None
     entropy_bits: int = 0
-    hidden: bool = False  # files wait for their commit where readers do not look
-    folder: str = ""  # of the tables' files, below their locations
+    # Files wait for their commit where readers do not look.
+    hidden: bool = False
+    # Folder of the tables' files, below their locations.
+    folder: str = ""
     s3: S3Settings | None = None
     wire: Wire = CONFLUENT
-    closed_until: datetime | None = None  # rows of buckets that end by then are late; None: no row is
-    seen: datetime | None = None  # how far the event times of all partitions have come
+    # Rows of buckets that end by then are late; None: no row is.
+    closed_until: datetime | None = None
+    # How far the event times of all partitions have come.
+    seen: datetime | None = None
     out_of_orderness: timedelta = timedelta(0)
     late: tuple[LateTier, ...] = (LateTier(None, "reopen"),)
-    late_table: str | None = None  # location
-    sealing: RecordSealing | None = None  # of records that are kept as Kafka has them
-    raw: str | None = None  # location of the raw table; None: records are not kept as Kafka has them
+    # Location of the table of late rows.
+    late_table: str | None = None
+    # How records are kept that are kept as Kafka has them.
+    sealing: RecordSealing | None = None
+    # Location of the raw table; None: records are not kept as Kafka has them.
+    raw: str | None = None
     record_columns: RecordColumns = field(default_factory=RecordColumns)
-    route: Route | None = None  # to several tables; then `schemas` only decodes, and the table gets no rows
-    targets: Mapping[str, "TaskPlan"] = field(default_factory=dict)  # plans of these, by the names that the route knows
-    number: int = 0  # of a route's table, in the pipeline's log
-    held: str = ""  # of a table that refuses: the location where its files wait
-    may_refuse: bool = False  # what its storage refuses, the report says, and the task goes on to its end
+    # To several tables; then `schemas` only decodes, and the table gets no rows.
+    route: Route | None = None
+    # Plans of the targets, by the names that the route knows.
+    targets: Mapping[str, "TaskPlan"] = field(default_factory=dict)
+    # Number of a route's table in the pipeline's log.
+    number: int = 0
+    # The location where files of a table that refuses wait; empty for another.
+    held_location: str = ""
+    # The report says what the table's storage refuses, and the task goes on.
+    may_refuse: bool = False
 
     @property
     def watermark(self) -> datetime | None:
@@ -63,10 +80,16 @@ class TaskPlan:
 
     def destination(self, location: str, columns: tuple[str, ...] = (), entropy_bits: int = 0) -> Destination:
         """Where files of a table go. `columns`: of its buckets."""
-        held = "" if not self.held else self.held if location == self.table else f"{self.held}{HELD_LATE}"
-        store = store_at(held or location, self.s3)
-        size = self.target_file_size
-        unmeasured = self.schemas.unmeasured | self.record_columns.protected
+        written_location = location
+        if self.held_location:
+            written_location = self.held_location if location == self.table else f"{self.held_location}{HELD_LATE}"
         return Destination(
-            store, columns, self.prefix, size, entropy_bits, self.hidden, self.folder, unmeasured=unmeasured
-        )  # fmt: skip
+            store_at(written_location, self.s3),
+            columns,
+            self.prefix,
+            self.target_file_size,
+            entropy_bits,
+            self.hidden,
+            self.folder,
+            unmeasured=self.schemas.unmeasured | self.record_columns.protected,
+        )

@@ -30,35 +30,44 @@ _FINAL = (LostRecords, LogDiverged, TopicGone, AccessDenied, OldRecordFormat, Un
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """What each task of a batch reads, and from where."""
+    """What each task of a batch reads, and from where.
+
+    `leaders`: as the driver found them. `topic_ids`: of the incarnations that the ranges are of. `shares`: ranges by
+    the number of the task.
+    """
 
     cluster: ClusterAddress
-    leaders: Metadata  # as the driver found them
-    topic_ids: Mapping[str, UUID]  # of the incarnations that the ranges are of
+    leaders: Metadata
+    topic_ids: Mapping[str, UUID]
     columns: ColumnChoice
     limits: ReadLimits
-    shares: Sequence[Sequence[OffsetRange]]  # by the number of the task
+    shares: Sequence[Sequence[OffsetRange]]
 
 
-def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan, reading: ReadPlan) -> Iterator[pa.RecordBatch]:
+def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan, read_plan: ReadPlan) -> Iterator[pa.RecordBatch]:
     """Run the task whose number is the only value of the batches. Yields one report, as one row of JSON.
 
     A failure that another try would meet again stands in the report. Raises Corrupt, Unavailable for the others.
     """
     (number,) = (value for batch in batches for value in batch.column(0).to_pylist())
-    with reading.cluster.opened(reading.leaders) as cluster:
+    with read_plan.cluster.opened(read_plan.leaders) as cluster:
         reader = RangeReader(
-            cluster, reading.shares[number], reading.columns, topic_ids=reading.topic_ids, limits=reading.limits,
-            rack=reading.cluster.rack, with_before=True,
-        )  # fmt: skip
+            cluster,
+            read_plan.shares[number],
+            read_plan.columns,
+            topic_ids=read_plan.topic_ids,
+            limits=read_plan.limits,
+            rack=read_plan.cluster.rack,
+            with_before=True,
+        )
         clock = _Clock()
 
         def add_evidence(report: Report) -> None:
-            report.ranges_read = [_read(evidence) for evidence in reader.evidence]
+            report.ranges_read = [_range_read(evidence) for evidence in reader.evidence]
             report.seconds["fetch"] = clock.seconds
 
         try:
-            yield from task.run(clock.timed(reader), plan, add_evidence)
+            yield from task.run(clock.time_batches(reader), plan, add_evidence)
         except _FINAL as error:
             failure = ReadFailure(type(error).__name__, str(error))
             yield Report(read_failures=[failure]).to_row()
@@ -69,22 +78,27 @@ class _Clock:
 
     seconds = 0.0
 
-    def timed(self, reader: RangeReader) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a reader."""
-        rows = iter(reader)
-        is_over = False
-        while not is_over:
+    def time_batches(self, reader: RangeReader) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a reader."""
+        batches = iter(reader)
+        while True:
             began_s = time.process_time()
-            batch = next(rows, None)
+            batch = next(batches, None)
             self.seconds += time.process_time() - began_s
-            is_over = batch is None
-            if batch is not None:
-                yield batch
+            if batch is None:
+                return
+            yield batch
 
 
-def _read(evidence: RangeEvidence) -> RangeRead:
-    part, missing = evidence.range.part, {reason.name.lower(): count for reason, count in evidence.missing.items()}
+def _range_read(evidence: RangeEvidence) -> RangeRead:
+    part = evidence.range.part
     return RangeRead(
-        part.topic, part.partition, evidence.range.start, evidence.range.end, evidence.records,
-        {reason: count for reason, count in missing.items() if count}, evidence.before, evidence.last,
-    )  # fmt: skip
+        topic=part.topic,
+        partition=part.partition,
+        start=evidence.range.start,
+        end=evidence.range.end,
+        records=evidence.records,
+        missing={reason.name.lower(): count for reason, count in evidence.missing.items() if count},
+        before=evidence.before,
+        last=evidence.last,
+    )

@@ -46,15 +46,19 @@ class LeaveOut(Protocol):
 
 @dataclass(frozen=True)
 class Group:
-    """Records that were read by one schema, and their rows, one to one."""
+    """Records that were read by one schema, and their rows, one to one.
 
-    schema_id: int | None  # None: the rows were decoded elsewhere
+    `schema_id`: None where the rows were decoded elsewhere. `times`: event times and their unit, of rows that a spec
+    shaped.
+    """
+
+    schema_id: int | None
     records: pa.Table
     rows: pa.Table
     assigned: BucketAssignment | None = None
-    times: tuple[pa.TimestampArray, str] | None = None  # event times and their unit, of rows that a spec shaped
+    times: tuple[pa.TimestampArray, str] | None = None
 
-    def part(self, mask: pa.BooleanArray | pa.ChunkedArray | None) -> "Group":
+    def filter(self, mask: pa.BooleanArray | pa.ChunkedArray | None) -> "Group":
         """Return some of the records with their rows; None: all."""
         if mask is None:
             return self
@@ -66,78 +70,93 @@ class RecordSteps:
     """The steps of a record up to its bucket: skip, split, decode, shape, conform, assign. They write nothing."""
 
     def __init__(
-        self, plan: TaskPlan, refuse: Refuse, decoders: Decoders | None = None, key_decoders: Decoders | None = None,
-        counts: defaultdict[Source, Counts] | None = None, keep: Callable[[pa.Table], None] | None = None,
+        self,
+        plan: TaskPlan,
+        refuse: Refuse,
+        decoders: Decoders | None = None,
+        key_decoders: Decoders | None = None,
+        counts: defaultdict[Source, Counts] | None = None,
+        keep: Callable[[pa.Table], None] | None = None,
         leave_out: LeaveOut | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`decoders`, `key_decoders`: of earlier steps with the same wire formats, by schema id.
 
         `counts`: of steps that take other records of the same task. `keep` takes all records as Kafka has them.
         """
-        self._plan, self._refuse, self._keep, self._leave_out = plan, refuse, keep, leave_out
+        self._plan = plan
+        self._refuse = refuse
+        self._keep = keep
+        self._leave_out = leave_out
         install(plan.zones)
         self.bucketer = bucketers.build(plan.bucket)
-        self.report, self.counts = Report(), defaultdict(Counts) if counts is None else counts
+        self.report = Report()
+        self.counts = defaultdict(Counts) if counts is None else counts
         self._values = SchemaReader(plan.schemas, plan.wire, scratch(), decoders)
-        self._shown = str if plan.sealing is None else plan.sealing.reason
-        self._keys = KeyReader(plan.record_columns.keys, scratch(), key_decoders, self._shown)
+        self._show_reason = str if plan.sealing is None else plan.sealing.reason
+        self._keys = KeyReader(plan.record_columns.keys, scratch(), key_decoders, self._show_reason)
 
     @property
     def unresponsive(self) -> bool:
         """A native decoder of this process is lost."""
         return self._values.unresponsive or self._keys.unresponsive
 
-    def decode(self, batch: pa.RecordBatch) -> Iterator[Group]:
+    def decode_rows(self, batch: pa.RecordBatch) -> Iterator[Group]:
         """Decode an Arrow batch of topic, partition, offset, timestamp, key, value, and headers where they are needed.
 
         Yields rows with the plan's columns.
         """
-        for values in self.values(batch):
-            if (group := self.conform(values)) is not None:
+        for values in self.decode_values(batch):
+            group = self.conform(values)
+            if group is not None:
                 yield group
 
-    def values(self, batch: pa.RecordBatch) -> Iterator[Group]:
+    def decode_values(self, batch: pa.RecordBatch) -> Iterator[Group]:
         """Skip what the table has, and decode the other values by their schemas, to the columns of these.
 
         Once a record has met a schema that the plan lacks, nothing more is decoded: the batch will run again. What
         lacks a table is decoded to the end, so that the driver learns of all such names at once.
         """
         with self.clock("skip"):
-            new = skip(self._with_topic(batch), self._plan.frontier, self.counts)
-            records = drop_tombstones(new)
-            self._weigh(pc.sum(pc.binary_length(records.column("value"))).as_py() or 0, records.num_rows)
+            new_records = skip(self._with_topic(batch), self._plan.frontier, self.counts)
+            records = drop_tombstones(new_records)
+            self._count_bytes(records)
         if self._keep is not None:
-            self._keep(new)
+            self._keep(new_records)
         for schema_id, group in split_by_schema_id(records, self._plan.wire):
-            known = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
+            writer_schema = None if schema_id is None else self._plan.schemas.schemas.get(schema_id)
             if schema_id is None:
                 self._refuse(group, None, refusal_reasons(group, self._plan.wire).__getitem__)
-            elif known is None:
+            elif writer_schema is None:
                 self.report.unknown_schemas.add(schema_id)
-            elif isinstance(known, RejectedSchema):
-                self._refuse(group, schema_id, lambda _, why=known.reason: why)  # type: ignore[misc]
-            elif not self._lacks_ids and (found := self._decoded(group, schema_id, known)) is not None:
-                yield found
+            elif isinstance(writer_schema, RejectedSchema):
+                self._refuse(group, schema_id, _same_reason(writer_schema.reason))
+            elif not self._lacks_ids:
+                decoded = self._decode_group(group, schema_id, writer_schema)
+                if decoded is not None:
+                    yield decoded
 
     def conform(self, group: Group) -> Group | None:
         """Give decoded values the plan's columns, and those of keys and headers; None where the plan has no schema."""
         assert group.schema_id is not None, "values were decoded by a schema"
-        known = self._plan.schemas.schemas.get(group.schema_id)
-        if known is None:
+        schemas = self._plan.schemas
+        writer_schema = schemas.schemas.get(group.schema_id)
+        if writer_schema is None:
             self.report.unknown_schemas.add(group.schema_id)
             return None
-        if isinstance(known, RejectedSchema):
-            self._refuse(group.records, group.schema_id, lambda _: known.reason)
+        if isinstance(writer_schema, RejectedSchema):
+            self._refuse(group.records, group.schema_id, _same_reason(writer_schema.reason))
             return None
-        if known.shaped:
-            return self.with_record_columns(self._shaped(group, known, self._plan.schemas.shaped[known.shaped]))
+        if writer_schema.shaped:
+            record = schemas.shaped[writer_schema.shaped]
+            return self.with_record_columns(self._apply_spec(group, writer_schema, record))
         with self.clock("conform"):
-            rows = conform(group.rows, known, self._plan.schemas)
+            rows = conform(group.rows, writer_schema, schemas)
         return self.with_record_columns(replace(group, rows=rows))
 
     def assign(self, group: Group) -> Group:
         """Give the rows event times and buckets. Raises ValueError when the event-time field is no time."""
-        records, plan = group.records, self._plan
+        records = group.records
+        plan = self._plan
         with self.clock("assign"):
             topics = records.column("topic")
             assigned = assign_buckets(group.rows, plan.time_rule, self.bucketer, plan.now, topics, group.times)
@@ -145,7 +164,8 @@ class RecordSteps:
                 self.report.time_unit = assigned.unit
         if assigned.mask is not None:
             reasons = assigned.quarantined
-            self._refuse(_at(group.records, reasons), group.schema_id, _reasons(reasons), outcome="quarantined")
+            refused = _take_rows(group.records, reasons)
+            self._refuse(refused, group.schema_id, _reason_of_row(reasons), outcome="quarantined")
             records = records.filter(assigned.mask)
         return replace(group, records=records, rows=assigned.rows, assigned=assigned)
 
@@ -158,47 +178,51 @@ class RecordSteps:
         seconds = self.report.seconds
         seconds[step] = seconds.get(step, 0) + time.process_time() - start
 
-    def _shaped(self, group: Group, known: WriterSchema, record: ShapedRecord) -> Group:
+    def _apply_spec(self, group: Group, writer_schema: WriterSchema, record: ShapedRecord) -> Group:
         """Let a spec decide which rows stay, and with which columns. The event times are those before it."""
         assert record.output is not None, "a spec that does not fit rejects its schemas"
         with self.clock("shape"):
-            rows = conform(group.rows, known, record.input)
-            times = self._times(rows, group.records.column("topic"))
-            found = record.step.apply(rows)
-            shaped = conform(found.rows, record.output, self._plan.schemas)
-        for rule, out in found.filtered.items():
-            self._filter(group, pa.array(out), times[0], record.spec.name, rule)
-        if found.failed:
-            reasons = {at: f"spec {record.spec.name!r}: {why}" for at, why in found.failed.items()}
-            self._refuse(_at(group.records, reasons), group.schema_id, _reasons(reasons))
-        if found.kept is None:
-            return replace(group, rows=shaped, times=times)
-        kept = pa.array(found.kept)
-        left = times[0].filter(kept), times[1]
-        return replace(group, records=group.records.filter(kept), rows=shaped, times=left)
+            rows = conform(group.rows, writer_schema, record.input)
+            times, unit = self._event_times(rows, group.records.column("topic"))
+            shaped = record.step.apply(rows)
+            shaped_rows = conform(shaped.rows, record.output, self._plan.schemas)
+        for rule, is_filtered in shaped.filtered.items():
+            self._count_filtered(group, pa.array(is_filtered), times, record.spec.name, rule)
+        if shaped.failed:
+            reasons = {row: f"spec {record.spec.name!r}: {why}" for row, why in shaped.failed.items()}
+            self._refuse(_take_rows(group.records, reasons), group.schema_id, _reason_of_row(reasons))
+        if shaped.kept is None:
+            return replace(group, rows=shaped_rows, times=(times, unit))
+        mask = pa.array(shaped.kept)
+        records = group.records.filter(mask)
+        return replace(group, records=records, rows=shaped_rows, times=(times.filter(mask), unit))
 
-    def _times(self, rows: pa.Table, topics: pa.ChunkedArray) -> tuple[pa.TimestampArray, str]:
+    def _event_times(self, rows: pa.Table, topics: pa.ChunkedArray) -> tuple[pa.TimestampArray, str]:
         """Return event times and their unit; null where a record type, which no start has seen, has no such field."""
         try:
             return times_of(rows, self._plan.time_rule, topics, self._plan.now)
         except ValueError:
             return pa.nulls(rows.num_rows, TIMESTAMP), self._plan.time_rule.unit
 
-    def _filter(self, group: Group, out: pa.BooleanArray, times: pa.TimestampArray, spec: str, rule: str) -> None:
+    def _count_filtered(
+        self, group: Group, is_filtered: pa.BooleanArray, times: pa.TimestampArray, spec: str, rule: str
+    ) -> None:
         """Count records that a rule leaves out. They show how far their partitions have come, as rows do."""
-        records, plan = group.records.filter(out), self._plan
-        for row in (
-            records.group_by(["topic", "partition"], use_threads=False).aggregate([([], "count_all")]).to_pylist()
-        ):
-            self.counts[row["topic"], row["partition"]].filtered += row["count_all"]  # one turn a partition
-        good = is_believable(times := times.filter(out), plan.time_rule, plan.now)
-        latest = pc.max(times.filter(good)).cast(pa.int64()).as_py()
-        for source, newest in newest_event_times(
-            records.filter(good), times.filter(good), plan.time_rule.window(plan.now), plan.now
-        ).items():
-            counts = self.counts[source]
-            counts.seen = newest if counts.seen is None else max(counts.seen, newest)
-        self.report.add_filtered({spec: {rule: records.num_rows}}, latest)
+        plan = self._plan
+        records = group.records.filter(is_filtered)
+        # One turn a partition.
+        by_source = records.group_by(["topic", "partition"], use_threads=False).aggregate([([], "count_all")])
+        for row in by_source.to_pylist():
+            self.counts[row["topic"], row["partition"]].filtered += row["count_all"]
+        filtered_times = times.filter(is_filtered)
+        mask = is_believable(filtered_times, plan.time_rule, plan.now)
+        believed_times = filtered_times.filter(mask)
+        window = plan.time_rule.window(plan.now)
+        newest_times = newest_event_times(records.filter(mask), believed_times, window, plan.now)
+        for source, newest in newest_times.items():
+            self.counts[source].add_event_time(newest)
+        newest_of_all = pc.max(believed_times).cast(pa.int64()).as_py()
+        self.report.add_filter_counts({spec: {rule: records.num_rows}}, newest_of_all)
         if self._leave_out is not None:
             self._leave_out(records, group.schema_id, spec, rule)
 
@@ -207,59 +231,69 @@ class RecordSteps:
         return bool(self.report.unknown_schemas or self.report.unknown_key_schemas)
 
     def _with_topic(self, batch: pa.RecordBatch) -> pa.Table:
-        records, topic = pa.Table.from_batches([batch]), self._plan.topic
+        records = pa.Table.from_batches([batch])
+        topic = self._plan.topic
         return records if topic is None else records.append_column("topic", pa.repeat(topic, batch.num_rows))
 
-    def _weigh(self, value_bytes: int, records: int) -> None:
+    def _count_bytes(self, records: pa.Table) -> None:
+        value_bytes = pc.sum(pc.binary_length(records.column("value"))).as_py() or 0
         self.report.value_bytes += value_bytes
-        self.report.record_bytes_max = max(self.report.record_bytes_max, value_bytes / max(records, 1))
+        mean = value_bytes / max(records.num_rows, 1)
+        self.report.record_bytes_max = max(self.report.record_bytes_max, mean)
 
-    def _decoded(self, group: pa.Table, schema_id: int, known: WriterSchema) -> Group | None:
+    def _decode_group(self, records: pa.Table, schema_id: int, writer_schema: WriterSchema) -> Group | None:
         """Decode records of one schema id; None where all of them are older than the id's meaning."""
         self.report.schemas.add(schema_id)
-        if (old := self._values.older(group.column("timestamp"), schema_id)) is not None:
-            older, why = old
-            self._refuse(group.filter(older), schema_id, lambda _: why)
-            group = group.filter(pc.invert(older))
-            if group.num_rows == 0:
+        older = self._values.find_older(records.column("timestamp"), schema_id)
+        if older is not None:
+            is_older, why = older
+            self._refuse(records.filter(is_older), schema_id, _same_reason(why))
+            records = records.filter(pc.invert(is_older))
+            if records.num_rows == 0:
                 return None
         with self.clock("decode"):
-            decoded = self._values.decoded(contiguous(group.column("value")), schema_id, known)
-            self.report.unknown_schemas |= self._values.lacking
-        if decoded.failures:
-            shown = {at: self._shown(why) for at, why in decoded.failures.items()}
-            self._refuse(_at(group, shown), schema_id, _reasons(shown))
-            group = group.take(decoded.positions)
-        return Group(schema_id, group, decoded.rows)
+            block = self._values.decode_block(contiguous(records.column("value")), schema_id, writer_schema)
+            self.report.unknown_schemas |= self._values.ids_without_key
+        if block.failures:
+            reasons = {row: self._show_reason(why) for row, why in block.failures.items()}
+            self._refuse(_take_rows(records, reasons), schema_id, _reason_of_row(reasons))
+            records = records.take(block.positions)
+        return Group(schema_id, records, block.rows)
 
     def with_record_columns(self, group: Group) -> Group:
         """Give the rows the columns of their keys and headers; a record that cannot fill them becomes no row."""
-        wanted = self._plan.record_columns
-        if not wanted.names or not set(wanted.names).isdisjoint(
-            group.rows.column_names
-        ):  # the rows of a copy have them
+        record_columns = self._plan.record_columns
+        names = record_columns.names
+        # The rows of a copy have these columns.
+        if not names or not set(names).isdisjoint(group.rows.column_names):
             return group
         with self.clock("conform"):
-            arrays, reasons = wanted.build_arrays(group.records, self._read_keys)
-            rows = pa.table([*group.rows.columns, *arrays], schema=pa.schema([*group.rows.schema, *wanted.schema]))
+            arrays, reasons = record_columns.build_arrays(group.records, self._read_keys)
+            schema = pa.schema([*group.rows.schema, *record_columns.schema])
+            rows = pa.table([*group.rows.columns, *arrays], schema=schema)
             if not reasons:
                 return replace(group, rows=rows)
-            keep = np.ones(rows.num_rows, dtype=bool)
-            keep[list(reasons)] = False
-            self._refuse(_at(group.records, reasons), group.schema_id, _reasons(reasons))
-            return replace(group, rows=rows).part(pa.array(keep))
+            is_complete = np.ones(rows.num_rows, dtype=bool)
+            is_complete[list(reasons)] = False
+            self._refuse(_take_rows(group.records, reasons), group.schema_id, _reason_of_row(reasons))
+            return replace(group, rows=rows).filter(pa.array(is_complete))
 
     def _read_keys(self, records: pa.Table) -> DecodedKeys:
-        found = self._keys.read(records)
-        self.report.unknown_key_schemas |= found.unknown
-        self.report.key_schemas |= found.used
-        return found
+        keys = self._keys.read(records)
+        self.report.unknown_key_schemas |= keys.unknown_ids
+        self.report.key_schemas |= keys.used_ids
+        return keys
 
 
-def _at(records: pa.Table, positions: Mapping[int, str]) -> pa.Table:
-    return records.take(pa.array(list(positions), pa.int64()))
+def _take_rows(records: pa.Table, reasons: Mapping[int, str]) -> pa.Table:
+    """Return the records at the positions that have a reason, in the order of the reasons."""
+    return records.take(pa.array(list(reasons), pa.int64()))
 
 
-def _reasons(found: Mapping[int, str]) -> Callable[[int], str]:
-    listed = list(found.values())
-    return lambda row: listed[row]
+def _reason_of_row(reasons: Mapping[int, str]) -> Callable[[int], str]:
+    """Return what gives the reason for each of the records of `_take_rows`."""
+    return list(reasons.values()).__getitem__
+
+
+def _same_reason(reason: str) -> Callable[[int], str]:
+    return lambda _: reason

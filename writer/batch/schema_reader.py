@@ -26,38 +26,44 @@ class SchemaReader:
 
     def __init__(self, plan: SchemaPlan, wire: Wire, scratch: str, decoders: Decoders | None = None) -> None:
         """`scratch`: folder for the native decoder. `decoders`: of an earlier reader with the same wire format."""
-        self.plan, self.wire, self._scratch = plan, wire, scratch
+        self.plan = plan
+        self.wire = wire
+        self._scratch = scratch
         self._decoders: Decoders = {} if decoders is None else decoders
-        self.lacking = set[int]()  # ids of schemas by which a value was encrypted with a key that the plan lacks
+        # Ids of schemas by which a value was encrypted with a key that the plan lacks.
+        self.ids_without_key = set[int]()
 
     @property
     def unresponsive(self) -> bool:
         """A native decoder of this process is lost."""
         return any(native is not None and native.unresponsive for native, _ in self._decoders.values())
 
-    def decoded(self, values: pa.Array, schema_id: int, known: WriterSchema) -> DecodedBlock:
+    def decode_block(self, values: pa.Array, schema_id: int, writer_schema: WriterSchema) -> DecodedBlock:
         """Decode a block of values of one schema, headers included.
 
-        Decrypt what producers encrypted, then protect what it has policies for.
+        Decrypt what producers encrypted, then protect what the schema has policies for.
         """
-        found = decode(values, *self._decoder(schema_id, known))
-        if (decryption := self.plan.decryption(schema_id)) is not None:
-            found = self._opened(found, schema_id, decryption)
-        return found if known.protection is None else replace(found, rows=known.protection.apply(found.rows))
+        block = decode(values, *self._decoder(schema_id, writer_schema))
+        decryption = self.plan.decryption(schema_id)
+        if decryption is not None:
+            block = self._decrypt_block(block, schema_id, decryption)
+        if writer_schema.protection is None:
+            return block
+        return replace(block, rows=writer_schema.protection.apply(block.rows))
 
-    def _opened(self, found: DecodedBlock, schema_id: int, decryption: Decryption) -> DecodedBlock:
-        opened = decryption.opened(found.rows)
-        if opened.lacks_keys:
-            self.lacking.add(schema_id)
-        if not opened.failures:
-            return replace(found, rows=opened.rows)
-        keep = np.ones(opened.rows.num_rows, dtype=bool)
-        keep[list(opened.failures)] = False
-        failures = {found.positions[at].as_py(): why for at, why in opened.failures.items()}
-        mask = pa.array(keep)
-        return DecodedBlock(opened.rows.filter(mask), found.positions.filter(mask), {**found.failures, **failures})
+    def _decrypt_block(self, block: DecodedBlock, schema_id: int, decryption: Decryption) -> DecodedBlock:
+        decrypted = decryption.opened(block.rows)
+        if decrypted.lacks_keys:
+            self.ids_without_key.add(schema_id)
+        if not decrypted.failures:
+            return replace(block, rows=decrypted.rows)
+        is_decrypted = np.ones(decrypted.rows.num_rows, dtype=bool)
+        is_decrypted[list(decrypted.failures)] = False
+        mask = pa.array(is_decrypted)
+        failures = {block.positions[row].as_py(): why for row, why in decrypted.failures.items()}
+        return DecodedBlock(decrypted.rows.filter(mask), block.positions.filter(mask), {**block.failures, **failures})
 
-    def older(self, times: pa.ChunkedArray, schema_id: int) -> tuple[pa.ChunkedArray, str] | None:
+    def find_older(self, times: pa.ChunkedArray, schema_id: int) -> tuple[pa.ChunkedArray, str] | None:
         """Tell of each record, by its Kafka time, whether it is older than the id's meaning, and say so.
 
         None where the id has had one meaning only.
@@ -65,16 +71,18 @@ class SchemaReader:
         since: datetime | None = self.plan.since.get(schema_id)
         if since is None:
             return None
-        older = pc.fill_null(pc.less(times, pa.scalar(since, times.type)), False)
+        is_older = pc.fill_null(pc.less(times, pa.scalar(since, times.type)), False)
         meaning = f"schema id {show_id(schema_id)} means another schema since {since:%Y-%m-%dT%H:%M:%SZ}"
-        return older, f"{meaning}, this record is older"
+        return is_older, f"{meaning}, this record is older"
 
-    def _decoder(self, schema_id: int, known: WriterSchema) -> tuple[NativeDecoder | None, SingleDecoder]:
+    def _decoder(self, schema_id: int, writer_schema: WriterSchema) -> tuple[NativeDecoder | None, SingleDecoder]:
         if schema_id not in self._decoders:
-            record = schema.parse(known.text)
-            before = self.wire.header_bytes
-            native = NativeDecoder(record, scratch=self._scratch, header_bytes=before) if known.native else None
-            self._decoders[schema_id] = (native, SingleDecoder(record, header_bytes=before))
+            record = schema.parse(writer_schema.text)
+            header_bytes = self.wire.header_bytes
+            native = None
+            if writer_schema.native:
+                native = NativeDecoder(record, scratch=self._scratch, header_bytes=header_bytes)
+            self._decoders[schema_id] = (native, SingleDecoder(record, header_bytes=header_bytes))
         return self._decoders[schema_id]
 
 
@@ -87,22 +95,34 @@ class KeyPlan:
 
 
 class DecodedKeys(NamedTuple):
-    """The keys of some records."""
+    """The keys of some records.
 
-    column: pa.Array  # null for a record without a key, and for one whose key is not decoded
-    reasons: dict[int, str]  # position of a record → why its key is not decoded
-    unknown: set[int]  # schema ids that the plan lacks; where there are some, the column is not to be used
-    used: set[int]  # schema ids by which keys were decoded
+    `column`: null for a record without a key, and for one whose key is not decoded. `reasons`: why a key is not
+    decoded, by the position of its record. `unknown_ids`: schema ids that the plan lacks; where there are some, the
+    column is not to be used. `used_ids`: schema ids by which keys were decoded.
+    """
+
+    column: pa.Array
+    reasons: dict[int, str]
+    unknown_ids: set[int]
+    used_ids: set[int]
 
 
 class KeyReader:
     """Decodes the keys of records by their own schemas."""
 
     def __init__(
-        self, plan: KeyPlan, scratch: str, decoders: Decoders | None = None, shown: Callable[[str], str] = str
+        self,
+        plan: KeyPlan,
+        scratch: str,
+        decoders: Decoders | None = None,
+        show_reason: Callable[[str], str] = str,
     ) -> None:
-        """`decoders`: of an earlier reader of keys with the same wire format. `shown`: a reason as it may be shown."""
-        self._shown = shown
+        """`decoders`: of an earlier reader of keys with the same wire format.
+
+        `show_reason`: returns a reason as it may be shown.
+        """
+        self._show_reason = show_reason
         self._reader = SchemaReader(plan.schemas, plan.wire, scratch, decoders)
         self._plan = plan.schemas
 
@@ -114,46 +134,53 @@ class KeyReader:
     def read(self, records: pa.Table) -> DecodedKeys:
         """Decode the keys of records with `key`, `timestamp` and, where the wire format needs them, `headers`."""
         kind = self._plan.columns.field(0).type if self._plan.columns.names else pa.null()
-        found = DecodedKeys(pa.nulls(records.num_rows, kind), {}, set(), set())
-        places, pieces = list[pa.Array](), list[pa.Array]()
+        keys = DecodedKeys(pa.nulls(records.num_rows, kind), {}, set(), set())
+        positions = list[pa.Array]()
+        pieces = list[pa.Array]()
         for schema_id, group in split_by_schema_id(keys_as_values(records), self._reader.wire):
-            at = contiguous(group.column("position"))
-            known = None if schema_id is None else self._plan.schemas.get(schema_id)
+            group_positions = contiguous(group.column("position"))
+            writer_schema = None if schema_id is None else self._plan.schemas.get(schema_id)
             if schema_id is None:
                 reasons = refusal_reasons(group, self._reader.wire, "key")
-                found.reasons.update(zip(at.to_pylist(), reasons, strict=True))  # cold, as all that fails
-            elif known is None:
-                found.unknown.add(schema_id)
-            elif isinstance(known, RejectedSchema):
-                found.reasons.update(dict.fromkeys(at.to_pylist(), known.reason))
+                keys.reasons.update(zip(group_positions.to_pylist(), reasons, strict=True))
+            elif writer_schema is None:
+                keys.unknown_ids.add(schema_id)
+            elif isinstance(writer_schema, RejectedSchema):
+                keys.reasons.update(dict.fromkeys(group_positions.to_pylist(), writer_schema.reason))
             else:
-                place, column = self._group(group, schema_id, known, found)
-                places.append(place)
+                decoded_positions, column = self._decode_group(group, schema_id, writer_schema, keys)
+                positions.append(decoded_positions)
                 pieces.append(column)
-        return found._replace(column=_placed(found.column, places, pieces))
+        return keys._replace(column=_merge_pieces(keys.column, positions, pieces))
 
-    def _group(
-        self, group: pa.Table, schema_id: int, known: WriterSchema, found: DecodedKeys
+    def _decode_group(
+        self, group: pa.Table, schema_id: int, writer_schema: WriterSchema, keys: DecodedKeys
     ) -> tuple[pa.Array, pa.Array]:
         """Decode the keys of one schema. Returns the positions of their records, and the keys."""
-        found.used.add(schema_id)
-        if (old := self._reader.older(group.column("timestamp"), schema_id)) is not None:
-            older, why = old
-            found.reasons.update(dict.fromkeys(group.filter(older).column("position").to_pylist(), why))
-            group = group.filter(pc.invert(older))
-        at = contiguous(group.column("position"))
-        decoded = self._reader.decoded(contiguous(group.column("value")), schema_id, known)
-        found.unknown.update(self._reader.lacking)
-        found.reasons.update({at[position].as_py(): self._shown(why) for position, why in decoded.failures.items()})
-        return at.take(decoded.positions), contiguous(conform(decoded.rows, known, self._plan).column(0))
+        keys.used_ids.add(schema_id)
+        older = self._reader.find_older(group.column("timestamp"), schema_id)
+        if older is not None:
+            is_older, why = older
+            keys.reasons.update(dict.fromkeys(group.filter(is_older).column("position").to_pylist(), why))
+            group = group.filter(pc.invert(is_older))
+        positions = contiguous(group.column("position"))
+        block = self._reader.decode_block(contiguous(group.column("value")), schema_id, writer_schema)
+        keys.unknown_ids.update(self._reader.ids_without_key)
+        keys.reasons.update({positions[row].as_py(): self._show_reason(why) for row, why in block.failures.items()})
+        return positions.take(block.positions), contiguous(conform(block.rows, writer_schema, self._plan).column(0))
 
 
-def _placed(nothing: pa.Array, places: list[pa.Array], pieces: list[pa.Array]) -> pa.Array:
-    """Put pieces of a column to their places; null where none comes. `nothing`: the column without any."""
-    if sum(map(len, places)) == 0:
-        return nothing
-    if len(places) == 1 and len(places[0]) == len(nothing):  # nearly always: all keys by one schema, in their order
+def _merge_pieces(nulls: pa.Array, positions: list[pa.Array], pieces: list[pa.Array]) -> pa.Array:
+    """Put pieces of a column to the positions of their records; null where none comes. `nulls`: the column without any.
+
+    The pieces `["a", "b"]` at `[2, 0]` and `["c"]` at `[3]` make `["b", null, "a", "c"]`.
+    """
+    count = sum(map(len, positions))
+    if count == 0:
+        return nulls
+    # Nearly always all keys have one schema, and are in their order.
+    if len(positions) == 1 and len(positions[0]) == len(nulls):
         return pieces[0]
-    order = np.full(len(nothing), -1)
-    order[pa.concat_arrays(places).to_numpy()] = np.arange(sum(map(len, places)))
+    order = np.full(len(nulls), -1)
+    order[pa.concat_arrays(positions).to_numpy()] = np.arange(count)
     return pa.concat_arrays(pieces).take(pa.array(order, mask=order < 0))

@@ -19,6 +19,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bucketers import Buckets
 from bucketers.timestamps import kafka_times
 from writer.avro import schema
 from writer.batch.bucketing import BucketAssignment
@@ -51,7 +52,8 @@ def run(
 
     `complete` adds to the report what is known once all batches were read.
     """
-    began_s, task = time.monotonic(), Task(plan)
+    began_s = time.monotonic()
+    task = Task(plan)
     try:
         report = task.run(batches, task.take)
         complete(report)
@@ -83,27 +85,34 @@ class Task:
     """State of one task: the steps of its records, the rows of each table, its dead letters, its raw records."""
 
     def __init__(self, plan: TaskPlan, leave_out: LeaveOut | None = None) -> None:
-        self._plan, self._leave_out, self._counts = plan, leave_out, defaultdict[Source, Counts](Counts)
-        self._dead = DeadLetterFile(plan.destination(plan.dead_letters), plan.incarnations, plan.now, plan.sealing)
+        self._plan = plan
+        self._leave_out = leave_out
+        self._counts = defaultdict[Source, Counts](Counts)
+        self._dead_letters = DeadLetterFile(
+            plan.destination(plan.dead_letters), plan.incarnations, plan.now, plan.sealing
+        )
         self._raw = None if plan.raw is None else raw_records(plan, plan.raw)
-        keep = None if self._raw is None else partial(self._keep, self._raw)
-        self._steps = RecordSteps(plan, self._dead.add, counts=self._counts, keep=keep, leave_out=leave_out)
+        keep = None if self._raw is None else partial(self._stage_raw, self._raw)
+        self._steps = RecordSteps(plan, self._dead_letters.add, counts=self._counts, keep=keep, leave_out=leave_out)
         self._report = self._steps.report
-        self._targets = dict[str, TableRows]()  # by name, those that got a record
+        # The tables that got a record, by name; without a route the one table has no name.
+        self._tables = dict[str, TableRows]()
         if plan.route is None:
-            self._targets[""] = TableRows(plan, self._steps, self._dead)
+            self._tables[""] = TableRows(plan, self._steps, self._dead_letters)
 
     @property
     def unresponsive(self) -> bool:
         """A native decoder of this process is lost."""
-        return self._steps.unresponsive or any(target.steps.unresponsive for target in self._targets.values())
+        return self._steps.unresponsive or any(table.steps.unresponsive for table in self._tables.values())
 
     def run(self, pieces: Iterable[_T], take: Callable[[_T], None]) -> Report:
         """Take each piece, then finish. What was staged is removed if that fails. Raises StoreError for a full disk."""
-        plans = [self._plan, *self._plan.targets.values()]
-        tables = {at for plan in plans for at in (plan.table, plan.dead_letters, plan.late_table, plan.raw) if at}
+        locations = set[str]()
+        for plan in (self._plan, *self._plan.targets.values()):
+            locations.update(filter(None, (plan.table, plan.dead_letters, plan.late_table, plan.raw)))
         try:
-            with naming_full_disk({scratch(): SCRATCH, **dict.fromkeys(tables, TABLE)}):  # before all of it is removed
+            # The disk is looked at before what was staged is removed.
+            with naming_full_disk({scratch(): SCRATCH, **dict.fromkeys(locations, TABLE)}):
                 for piece in pieces:
                     take(piece)
                 return self.finish()
@@ -113,8 +122,8 @@ class Task:
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Take one Arrow batch of records through all steps to the stage."""
-        for group in self._steps.values(batch):
-            self._carry(group)
+        for group in self._steps.decode_values(batch):
+            self._route_group(group)
 
     def take_rows(self, batch: pa.RecordBatch, rows: pa.Table) -> None:
         """Take rows that were decoded elsewhere: they have the plan's columns, one row for each record of the batch.
@@ -124,49 +133,50 @@ class Task:
         with self._steps.clock("skip"):
             records = skip(pa.Table.from_batches([batch]), self._plan.frontier, self._counts)
             assert records.num_rows == batch.num_rows == rows.num_rows, "each record has a row, and none is known"
-        self._targets[""].place(self._steps.with_record_columns(Group(None, records, rows)))
+        self._tables[""].stage(self._steps.with_record_columns(Group(None, records, rows)))
 
     def finish(self) -> Report:
         """Complete the files. Raises AssertionError when a record is unaccounted for."""
         report = self._report
-        for name, target in self._targets.items() if self._plan.route is not None else ():
-            report.targets[name] = target.steps.report
+        if self._plan.route is not None:
+            report.targets = {name: table.steps.report for name, table in self._tables.items()}
         if report.lacks_schemas:
             self.abandon()
             return report
         with self._steps.clock("columnar"):
-            for target in self._targets.values():
-                target.finish(self._counts)
-                if target.steps.report.refused:
+            for table in self._tables.values():
+                table.finish(self._counts)
+                if table.steps.report.refused:
                     self.abandon()
                     return report
-                if target.steps is not self._steps:
-                    report.add_seconds(target.steps.report)
-                    report.add_filtered(target.steps.report.filtered, target.steps.report.filtered_newest)
-            report.dead_letter_files = self._dead.finish()
+                if table.steps is not self._steps:
+                    report.add_seconds(table.steps.report)
+                    report.add_filter_counts(table.steps.report.filtered, table.steps.report.filtered_newest)
+            report.dead_letter_files = self._dead_letters.finish()
         if self._raw is not None:
             with self._steps.clock("raw"):
                 report.raw_files = self._raw.finish()
-            for source, records in (one for file in report.raw_files for one in file.rows_by_source.items()):
-                self._counts[source].raw += records
-        for (source, outcome), rows in self._dead.counts.items():
-            setattr(self._counts[source], outcome, getattr(self._counts[source], outcome) + rows)
-        report.failed_records = self._dead.failed_records()
+            for file in report.raw_files:
+                for source, records in file.rows_by_source.items():
+                    self._counts[source].raw += records
+        for (source, outcome), records in self._dead_letters.counts.items():
+            self._counts[source].add_outcome(outcome, records)
+        report.failed_records = self._dead_letters.failed_records()
         for source, counts in self._counts.items():
-            assert counts.balanced(), f"records of {source} are unaccounted for: {counts}"
+            assert counts.is_balanced(), f"records of {source} are unaccounted for: {counts}"
             assert self._raw is None or counts.raw == counts.read, f"raw records of {source} are missing: {counts}"
         report.counts = dict(self._counts)
         return report
 
     def abandon(self) -> None:
         """Remove what was staged."""
-        for target in self._targets.values():
-            target.abandon()
-        self._dead.abandon()
+        for table in self._tables.values():
+            table.abandon()
+        self._dead_letters.abandon()
         if self._raw is not None:
             self._raw.abandon()
 
-    def _keep(self, raw: RawRecords, records: pa.Table) -> None:
+    def _stage_raw(self, raw: RawRecords, records: pa.Table) -> None:
         """Stage records as Kafka has them, unless they are to be read again."""
         if not self._lacks_schemas:
             with self._steps.clock("raw"):
@@ -174,62 +184,79 @@ class Task:
 
     @property
     def _lacks_schemas(self) -> bool:
-        return self._report.lacks_schemas or any(t.steps.report.lacks_schemas for t in self._targets.values())
+        return self._report.lacks_schemas or any(table.steps.report.lacks_schemas for table in self._tables.values())
 
-    def _carry(self, group: Group) -> None:
+    def _route_group(self, group: Group) -> None:
         """Take decoded values to the tables of their records."""
         route = self._plan.route
         if route is None:
-            self._targets[""].take(group)
+            self._tables[""].take(group)
             return
-        if group.records.num_rows == 0:  # none of its values decodes: that needs no table, and ends no batch
+        # A group of which no value decodes needs no table, and ends no batch.
+        if group.records.num_rows == 0:
             return
         for share in route.shares(group.schema_id, group.records, group.rows):
-            if route.is_full and (room := NAMES_MAX - len(self._report.beyond_names)) > 0:
-                self._report.beyond_names |= set(islice(filter(route.is_beyond, share.distinct_names()), room))
+            self._note_names_beyond(route, share)
             if share.target is NoTarget.UNKNOWN:
                 self._report.unknown_names |= share.distinct_names()
             elif share.target is NoTarget.UNROUTED:
-                whole = group.part(share.mask).records
-                self._report.unrouted += share.count(route.is_on_purpose, whole.num_rows)
-                hides = self._plan.sealing is not None and route.by == "header"
-                self._dead.add(whole, group.schema_id, partial(_reason, route, share, hides=hides))
+                self._refuse_unrouted(route, share, group.filter(share.mask))
             else:
-                self._target(share.target).take(group.part(share.mask), is_staged=not self._lacks_schemas)
+                self._table_rows(share.target).take(group.filter(share.mask), is_staged=not self._lacks_schemas)
         self._share_memory()
 
-    def _target(self, name: str) -> "TableRows":
-        if name not in self._targets:
+    def _note_names_beyond(self, route: Route, share: Share) -> None:
+        """Remember names that have no table only because no further one is made, up to a number."""
+        if not route.is_full:
+            return
+        names_left = NAMES_MAX - len(self._report.beyond_names)
+        if names_left > 0:
+            self._report.beyond_names |= set(islice(filter(route.is_beyond, share.distinct_names()), names_left))
+
+    def _refuse_unrouted(self, route: Route, share: Share, group: Group) -> None:
+        """Let the records of a share that has no table be dead letters."""
+        self._report.unrouted += share.count(route.is_on_purpose, group.records.num_rows)
+        hides_name = self._plan.sealing is not None and route.by == "header"
+        reason = partial(_unrouted_reason, route, share, hides_name=hides_name)
+        self._dead_letters.add(group.records, group.schema_id, reason)
+
+    def _table_rows(self, name: str) -> "TableRows":
+        if name not in self._tables:
             plan = self._plan.targets[name]
-            steps = RecordSteps(plan, self._dead.add, counts=self._counts, leave_out=self._leave_out)
-            self._targets[name] = TableRows(plan, steps, self._dead)
-        return self._targets[name]
+            steps = RecordSteps(plan, self._dead_letters.add, counts=self._counts, leave_out=self._leave_out)
+            self._tables[name] = TableRows(plan, steps, self._dead_letters)
+        return self._tables[name]
 
     def _share_memory(self) -> None:
         """Keep the rows of all tables within the budget: the largest goes to disk first."""
-        held = {target: target.held_bytes for target in self._targets.values()}
-        while held and sum(held.values()) > self._plan.budget:
-            largest = max(held, key=held.__getitem__)
+        bytes_in_memory = {table: table.held_bytes for table in self._tables.values()}
+        while bytes_in_memory and sum(bytes_in_memory.values()) > self._plan.budget:
+            largest = max(bytes_in_memory, key=bytes_in_memory.__getitem__)
             largest.spill()
-            del held[largest]
+            del bytes_in_memory[largest]
 
 
 class TableRows:
     """The rows of one table in a task: the steps that depend on the table, what is staged, and late rows."""
 
-    def __init__(self, plan: TaskPlan, steps: RecordSteps, dead: DeadLetterFile) -> None:
-        self._plan, self.steps, self._dead, self._scratch = plan, steps, dead, scratch()
+    def __init__(self, plan: TaskPlan, steps: RecordSteps, dead_letters: DeadLetterFile) -> None:
+        self._plan = plan
+        self.steps = steps
+        self._dead_letters = dead_letters
+        self._scratch = scratch()
         destination = plan.destination(plan.table, steps.bucketer.columns, plan.entropy_bits)
         self._stage = Stage(destination, budget=plan.budget, scratch=self._scratch)
-        steps.report.number, steps.report.is_held = plan.number, bool(plan.held)
-        self._late_stage: Stage | None = None  # until a row goes to the late table
+        steps.report.number = plan.number
+        steps.report.is_held = bool(plan.held_location)
+        # Made when the first row goes to the late table.
+        self._late_stage: Stage | None = None
 
     def take(self, group: Group, *, is_staged: bool = True) -> None:
         """Take decoded values to the stage; or see only whether the plan has what they need."""
         with self._refusal():
-            found = self.steps.conform(group)
-            if found is not None and is_staged and not self.steps.report.lacks_schemas:
-                self.place(found)
+            conformed = self.steps.conform(group)
+            if conformed is not None and is_staged and not self.steps.report.lacks_schemas:
+                self.stage(conformed)
 
     @contextmanager
     def _refusal(self) -> Iterator[None]:
@@ -271,71 +298,77 @@ class TableRows:
         if self._late_stage:
             self._late_stage.abandon()
 
-    def place(self, group: Group) -> None:
+    def stage(self, group: Group) -> None:
         """Give rows their buckets, and stage them."""
-        plan, group = self._plan, self.steps.assign(group)
-        assert group.assigned is not None
+        plan = self._plan
+        group = self.steps.assign(group)
         assigned = group.assigned
+        assert assigned is not None
         with self.steps.clock("stage"):
             rows = _with_provenance(assigned.rows, group.records, plan)
-            for source, newest in self._follow(rows, assigned).items():
-                counts = self.steps.counts[source]
-                counts.seen = newest if counts.seen is None else max(counts.seen, newest)
-            if (found := find_late_rows(assigned.buckets, plan.closed_until, plan.watermark, plan.late)) is not None:
-                rows, assigned = self._set_aside(found, rows, assigned, group)
+            window = plan.time_rule.window(plan.now)
+            newest_times = follow_event_times(rows, assigned.event_time, window, plan.now, self.steps.report.late)
+            for source, newest in newest_times.items():
+                self.steps.counts[source].add_event_time(newest)
+            late_rows = find_late_rows(assigned.buckets, plan.closed_until, plan.watermark, plan.late)
+            if late_rows is not None:
+                rows, assigned = self._move_late_rows(late_rows, rows, assigned, group)
             self._stage.add(rows, assigned.event_time, assigned.buckets)
 
-    def _follow(self, rows: pa.Table, assigned: BucketAssignment) -> dict[Source, int]:
-        now = self._plan.now
-        window = self._plan.time_rule.window(now)
-        return follow_event_times(rows, assigned.event_time, window, now, self.steps.report.late)
-
-    def _set_aside(
-        self, found: LateRows, rows: pa.Table, assigned: BucketAssignment, group: Group
+    def _move_late_rows(
+        self, late_rows: LateRows, rows: pa.Table, assigned: BucketAssignment, group: Group
     ) -> tuple[pa.Table, BucketAssignment]:
         """Count late rows and move them as their tier demands (cold: late rows are few). Returns the other rows."""
-        plan, there = self._plan, {bucket.policy for bucket in found.buckets}
+        plan = self._plan
         assert plan.closed_until is not None
-        self.steps.report.late.count_late_rows(found, plan.closed_until)
-        if there == {"reopen"}:
+        self.steps.report.late.count_late_rows(late_rows, plan.closed_until)
+        policies = {bucket.policy for bucket in late_rows.buckets}
+        if policies == {"reopen"}:
             return rows, assigned
-        codes, times = assigned.buckets.codes, assigned.event_time
-        if "dead_letter" in there:
-            dead = found.mask("dead_letter")
-            why = late_reasons(times.filter(dead), plan.time_rule.field, plan.closed_until)
-            self._dead.add(group.records.filter(dead), group.schema_id, why.__getitem__)
-        if "late_table" in there:
-            beside = found.mask("late_table")
-            mine = replace(assigned.buckets, codes=codes.filter(beside))
-            self._lates().add(rows.filter(beside), times.filter(beside), mine)
-        stay = pc.invert(found.mask("dead_letter", "late_table"))
-        rows, kept = rows.filter(stay), replace(assigned.buckets, codes=codes.filter(stay))
-        return rows, replace(assigned, rows=rows, event_time=times.filter(stay), buckets=kept)
+        times = assigned.event_time
+        if "dead_letter" in policies:
+            mask = late_rows.mask("dead_letter")
+            reasons = late_reasons(times.filter(mask), plan.time_rule.field, plan.closed_until)
+            self._dead_letters.add(group.records.filter(mask), group.schema_id, reasons.__getitem__)
+        if "late_table" in policies:
+            mask = late_rows.mask("late_table")
+            self._open_late_stage().add(rows.filter(mask), times.filter(mask), _filter_buckets(assigned.buckets, mask))
+        mask = pc.invert(late_rows.mask("dead_letter", "late_table"))
+        rows = rows.filter(mask)
+        buckets = _filter_buckets(assigned.buckets, mask)
+        return rows, replace(assigned, rows=rows, event_time=times.filter(mask), buckets=buckets)
 
-    def _lates(self) -> Stage:
+    def _open_late_stage(self) -> Stage:
         plan = self._plan
         assert plan.late_table is not None, "the policy names a late table"
         if self._late_stage is None:
-            to = plan.destination(plan.late_table, self.steps.bucketer.columns)
-            self._late_stage = Stage(to, budget=plan.budget // 4, scratch=self._scratch)
+            destination = plan.destination(plan.late_table, self.steps.bucketer.columns)
+            self._late_stage = Stage(destination, budget=plan.budget // 4, scratch=self._scratch)
         return self._late_stage
 
 
 def raw_records(plan: TaskPlan, location: str) -> RawRecords:
     """Return what stages a task's records for the raw table at a location."""
-    to = plan.destination(location, RAW_BUCKET_COLUMNS)
-    return RawRecords(to, plan.time_rule.window(plan.now), plan.now, budget=plan.budget // 4, scratch=scratch())
+    destination = plan.destination(location, RAW_BUCKET_COLUMNS)
+    window = plan.time_rule.window(plan.now)
+    return RawRecords(destination, window, plan.now, budget=plan.budget // 4, scratch=scratch())
 
 
 def raw_rows(records: pa.Table, plan: TaskPlan) -> pa.Table:
     """Return records as the raw table has them."""
-    found = raw_columns(records)
-    return _with_provenance(found if plan.sealing is None else plan.sealing.sealed(found), records, plan)
+    rows = raw_columns(records)
+    if plan.sealing is not None:
+        rows = plan.sealing.sealed(rows)
+    return _with_provenance(rows, records, plan)
 
 
-def _reason(route: Route, share: Share, at: int, *, hides: bool) -> str:
-    name = share.name(at)
-    return route.reason(HIDDEN.decode() if hides and name else name)
+def _filter_buckets(buckets: Buckets, mask: pa.BooleanArray) -> Buckets:
+    return replace(buckets, codes=buckets.codes.filter(mask))
+
+
+def _unrouted_reason(route: Route, share: Share, row: int, *, hides_name: bool) -> str:
+    name = share.name(row)
+    return route.reason(HIDDEN.decode() if hides_name and name else name)
 
 
 def _with_provenance(rows: pa.Table, records: pa.Table, plan: TaskPlan) -> pa.Table:

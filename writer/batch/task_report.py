@@ -13,45 +13,60 @@ from writer.batch.lateness import Lateness
 from writer.core.files import StagedFile
 from writer.core.offsets import LogMark, Source, Span, joined
 
-# What a record that was read may become. `filtered` came with specs.
+# What a record that was read may become.
 EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined", "filtered")
-RAW = "raw"  # records that are in the raw table beside: a count of its own, for each of them has an exit, too
-_ONLY_IF_ANY = {"filtered", RAW}  # where a pipeline has no specs and no raw table, nothing is stored of them
-_FILES = ("files", "dead_letter_files", "late_files", "raw_files")  # of a report
+# Records that are in the raw table beside. Each of them has an exit, too, so they have a count of their own.
+RAW = "raw"
+# Nothing is stored of these where a pipeline has no specs and no raw table.
+_ONLY_IF_ANY = {"filtered", RAW}
+_FILES = ("files", "dead_letter_files", "late_files", "raw_files")
 _SETS = ("unknown_schemas", "unknown_names", "beyond_names", "schemas", "unknown_key_schemas", "key_schemas")
 ROW = pa.schema([pa.field("report", pa.string())])
-NAMES_MAX = 1_000  # of a route, beyond max_targets, that are remembered: producers choose them
-SPANS_MAX = 2048  # of a partition in one task that are remembered; more only where a log is full of missing offsets
+# Names of a route, beyond max_targets, that are remembered: producers choose them.
+NAMES_MAX = 1_000
+# Spans of a partition that one task remembers. There are more only where a log is full of missing offsets.
+SPANS_MAX = 2048
 
 
 @dataclass
 class Counts:
-    """What became of one partition's records in this task: read at entry, the rest at exit from what was written."""
+    """What became of one partition's records in this task: read at entry, the rest at exit from what was written.
+
+    `skipped`: they are below the frontier, so the table has them. `late`: rows of closed buckets that went to the late
+    table. `raw`: records that went to the raw table. `filtered`: a spec left them out. `seen`: how far its rows came,
+    in microseconds since 1970. `spans`: offsets of the records read. `spans_whole`: False if there are more than
+    SPANS_MAX.
+    """
 
     read: int = 0
-    skipped: int = 0  # below the frontier: the table has them
+    skipped: int = 0
     tombstones: int = 0
     rows: int = 0
     dead_letters: int = 0
     quarantined: int = 0
     offset_min: int | None = None
     offset_max: int | None = None
-    late: int = 0  # rows of closed buckets that went to the late table
-    raw: int = 0  # records that went to the raw table
-    filtered: int = 0  # left out by a spec
-    seen: int | None = field(default=None, compare=False)  # how far its rows came, as microseconds since 1970
-    spans: list[Span] = field(default_factory=list, compare=False)  # where the records read stand
-    spans_whole: bool = field(default=True, compare=False)  # False: there are more than SPANS_MAX
+    late: int = 0
+    raw: int = 0
+    filtered: int = 0
+    seen: int | None = field(default=None, compare=False)
+    spans: list[Span] = field(default_factory=list, compare=False)
+    spans_whole: bool = field(default=True, compare=False)
 
     def plus(self, other: "Counts") -> "Counts":
         """Add the counts of another task for the same partition."""
-        added = {name: getattr(self, name) + getattr(other, name) for name in ("read", "skipped", *EXITS, RAW)}
-        offsets = [o for c in (self, other) for o in (c.offset_min, c.offset_max) if o is not None]
-        seen = max((c.seen for c in (self, other) if c.seen is not None), default=None)
+        sums = {name: getattr(self, name) + getattr(other, name) for name in ("read", "skipped", *EXITS, RAW)}
+        bounds = (self.offset_min, self.offset_max, other.offset_min, other.offset_max)
+        offsets = [offset for offset in bounds if offset is not None]
+        times = [time for time in (self.seen, other.seen) if time is not None]
         return Counts(
-            **added, seen=seen, offset_min=min(offsets, default=None), offset_max=max(offsets, default=None),
-            spans=joined([*self.spans, *other.spans]), spans_whole=self.spans_whole and other.spans_whole,
-        )  # fmt: skip
+            **sums,
+            seen=max(times, default=None),
+            offset_min=min(offsets, default=None),
+            offset_max=max(offsets, default=None),
+            spans=joined([*self.spans, *other.spans]),
+            spans_whole=self.spans_whole and other.spans_whole,
+        )
 
     def add_spans(self, spans: Iterable[Span]) -> None:
         """Add the offsets of records that were read, in order."""
@@ -64,19 +79,27 @@ class Counts:
                 self.spans_whole = False
                 return
 
+    def add_event_time(self, newest_us: int) -> None:
+        """Note how far the event times of some rows came, in microseconds since 1970."""
+        self.seen = newest_us if self.seen is None else max(self.seen, newest_us)
+
+    def add_outcome(self, name: str, records: int) -> None:
+        """Add records that had an outcome, one of EXITS."""
+        setattr(self, name, getattr(self, name) + records)
+
     def outcomes(self) -> dict[str, int]:
         """Read and its outcomes, as the commit carries them."""
         return outcomes(vars(self))
 
-    def balanced(self) -> bool:
-        """Every record read has one outcome."""
+    def is_balanced(self) -> bool:
+        """Return whether every record read has one outcome."""
         return bool(self.read == sum(getattr(self, name) for name in EXITS))
 
 
 def outcomes(account: Mapping[str, Any]) -> dict[str, int]:
     """Return what an account says of records: how many were read, their exits, and how many are in a raw table."""
-    found = {name: int(account.get(name, 0)) for name in ("read", *EXITS, RAW)}
-    return {name: records for name, records in found.items() if records or name not in _ONLY_IF_ANY}
+    counts = {name: int(account.get(name, 0)) for name in ("read", *EXITS, RAW)}
+    return {name: records for name, records in counts.items() if records or name not in _ONLY_IF_ANY}
 
 
 @dataclass(frozen=True)
@@ -94,16 +117,20 @@ class FailedRecords:
 
 @dataclass(frozen=True)
 class RangeRead:
-    """Offsets [start, end) of a partition that a task fetched itself, and what became of them."""
+    """Offsets [start, end) of a partition that a task fetched itself, and what became of them.
+
+    `missing`: how many offsets have no record, by reason: control, aborted, compacted. `before`: mark of the log before
+    the range. `last`: mark of the log at the end of the range.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
     records: int
-    missing: dict[str, int]  # offsets without a record, by reason: control, aborted, compacted
-    before: LogMark | None = None  # of the log, before the range
-    last: LogMark | None = None  # of the log, at the end of the range
+    missing: dict[str, int]
+    before: LogMark | None = None
+    last: LogMark | None = None
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> "RangeRead":
@@ -114,9 +141,9 @@ class RangeRead:
 
 @dataclass(frozen=True)
 class ReadFailure:
-    """Why a task cannot read its ranges, where another try would fail as well."""
+    """Why a task cannot read its ranges, where another try would fail as well. `kind`: name of the error's class."""
 
-    kind: str  # name of the error's class
+    kind: str
     message: str
 
 
@@ -126,36 +153,58 @@ class Report:
 
     files: list[StagedFile] = field(default_factory=list)
     dead_letter_files: list[StagedFile] = field(default_factory=list)
-    late_files: list[StagedFile] = field(default_factory=list)  # of the late table
-    raw_files: list[StagedFile] = field(default_factory=list)  # of the raw table
+    # Of the late table.
+    late_files: list[StagedFile] = field(default_factory=list)
+    # Of the raw table.
+    raw_files: list[StagedFile] = field(default_factory=list)
     late: Lateness = field(default_factory=Lateness)
-    targets: dict[str, "Report"] = field(default_factory=dict)  # of a route, by name: what is of one table alone
+    # Of a route, by name: what is of one table alone.
+    targets: dict[str, "Report"] = field(default_factory=dict)
     counts: dict[Source, Counts] = field(default_factory=dict)
     unknown_schemas: set[int] = field(default_factory=set)
-    refused: str = ""  # what the storage of a route's table said
-    number: int = 0  # of a route's table, in the pipeline's log
-    is_held: bool = False  # its files wait at the pipeline's log
-    unrouted: int = 0  # dead letters for which the route has no rule, or whose table takes none for now
-    unknown_names: set[str] = field(default_factory=set)  # for which the route may want a table that is not there yet
-    beyond_names: set[str] = field(default_factory=set)  # that got no table, as too many were made; NAMES_MAX of them
-    schemas: set[int] = field(default_factory=set)  # ids by whose schemas records were decoded
+    # The error by which the storage of a route's table refused.
+    refused: str = ""
+    # Number of a route's table in the pipeline's log.
+    number: int = 0
+    # Whether the table's files wait at the pipeline's log.
+    is_held: bool = False
+    # Dead letters for which the route has no rule, or whose table takes none for now.
+    unrouted: int = 0
+    # Names for which the route may want a table that does not exist yet.
+    unknown_names: set[str] = field(default_factory=set)
+    # Names that got no table because too many were made; NAMES_MAX of them.
+    beyond_names: set[str] = field(default_factory=set)
+    # Ids by whose schemas records were decoded.
+    schemas: set[int] = field(default_factory=set)
     unknown_key_schemas: set[int] = field(default_factory=set)
-    key_schemas: set[int] = field(default_factory=set)  # ids by whose schemas keys were decoded
-    seconds: dict[str, float] = field(default_factory=dict)  # processor seconds by step
-    value_bytes: int = 0  # of the records that were read
-    record_bytes_max: float = 0.0  # mean value of the heaviest Arrow batch
+    # Ids by whose schemas keys were decoded.
+    key_schemas: set[int] = field(default_factory=set)
+    # Processor seconds by step.
+    seconds: dict[str, float] = field(default_factory=dict)
+    # Of the records that were read.
+    value_bytes: int = 0
+    # Mean bytes of a value in the heaviest Arrow batch.
+    record_bytes_max: float = 0.0
     spilled_bytes: int = 0
     time_unit: str = ""
     failed_records: list[FailedRecords] = field(default_factory=list)
-    ranges_read: list[RangeRead] = field(default_factory=list)  # none where Spark fetches
+    # None where Spark fetches.
+    ranges_read: list[RangeRead] = field(default_factory=list)
     read_failures: list[ReadFailure] = field(default_factory=list)
-    took_s: list[float] = field(default_factory=list)  # wall seconds of the task; of each, once added up
-    filtered: dict[str, dict[str, int]] = field(default_factory=dict)  # records left out, by spec and rule
-    filtered_newest: int | None = None  # newest believable event time of them, in microseconds since 1970
-    tasks: int = 0  # whose reports were added up; the driver counts
-    ranges: int = 0  # pieces in which the batch was read; the driver counts
-    marks: dict[Source, LogMark] = field(default_factory=dict)  # of the logs where it ends; the driver finds them
-    slots: int = 0  # tasks that could run at once, mean of begin and end; the driver counts
+    # Wall seconds of the task; of each task, once reports are added up.
+    took_s: list[float] = field(default_factory=list)
+    # Records that specs left out, by spec and rule.
+    filtered: dict[str, dict[str, int]] = field(default_factory=dict)
+    # Newest believable event time of these records, in microseconds since 1970.
+    filtered_newest: int | None = None
+    # How many reports were added up; the driver counts.
+    tasks: int = 0
+    # Pieces in which the batch was read; the driver counts.
+    ranges: int = 0
+    # Marks of the logs at the end of the batch; the driver finds them.
+    marks: dict[Source, LogMark] = field(default_factory=dict)
+    # Tasks that could run at once, mean of begin and end; the driver counts.
+    slots: int = 0
 
     @property
     def lacks_schemas(self) -> bool:
@@ -173,13 +222,14 @@ class Report:
         """Dead letters that are none by a fault of theirs: late by the policy dead_letter, or unrouted."""
         return self.lateness.by_policy.get("dead_letter", 0) + self.unrouted
 
-    def add_filtered(self, found: Mapping[str, Mapping[str, int]], newest: int | None) -> None:
+    def add_filter_counts(self, filtered: Mapping[str, Mapping[str, int]], newest_us: int | None) -> None:
         """Add records that specs left out, by spec and rule, and their newest event time."""
-        known = [at for at in (self.filtered_newest, newest) if at is not None]
-        self.filtered_newest = max(known, default=None)
-        for spec, rules in found.items():
-            mine = self.filtered.setdefault(spec, {})
-            mine.update({rule: mine.get(rule, 0) + records for rule, records in rules.items()})
+        times = [time for time in (self.filtered_newest, newest_us) if time is not None]
+        self.filtered_newest = max(times, default=None)
+        for spec, rules in filtered.items():
+            counts = self.filtered.setdefault(spec, {})
+            for rule, records in rules.items():
+                counts[rule] = counts.get(rule, 0) + records
 
     def add_seconds(self, other: "Report") -> None:
         """Add the processor seconds of another report, by step."""
@@ -193,13 +243,17 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Write the report as JSON values."""
         files = {name: [file_to_json(file) for file in getattr(self, name)] for name in _FILES}
-        others = {
-            "late": self.late.to_json(), "counts": [[*source, vars(counts)] for source, counts in self.counts.items()],
-            **{name: [vars(one) for one in getattr(self, name)] for name in (*_ROWS, "ranges_read")},
-            **{name: sorted(getattr(self, name)) for name in _SETS},
-        }  # fmt: skip
-        targets = {name: target.to_dict() for name, target in self.targets.items()}
-        return {**vars(self), **files, **others, "targets": targets}
+        records = {name: [vars(record) for record in getattr(self, name)] for name in (*_RECORDS, "ranges_read")}
+        sets = {name: sorted(getattr(self, name)) for name in _SETS}
+        return {
+            **vars(self),
+            **files,
+            **records,
+            **sets,
+            "late": self.late.to_json(),
+            "counts": [[*source, vars(counts)] for source, counts in self.counts.items()],
+            "targets": {name: target.to_dict() for name, target in self.targets.items()},
+        }
 
     def to_row(self) -> pa.RecordBatch:
         """Write the report as the only row of a batch (schema ROW)."""
@@ -214,18 +268,25 @@ class Report:
     def from_dict(cls, raw: Mapping[str, Any]) -> "Report":
         """Read what `to_dict` wrote."""
         files = {name: [file_from_json(file) for file in raw[name]] for name in _FILES}
-        counts = {(topic, partition): _counts(counts) for topic, partition, counts in raw["counts"]}
-        rows = {name: [made(**one) for one in raw[name]] for name, made in _ROWS.items()}
-        targets = {name: cls.from_dict(target) for name, target in raw["targets"].items()}
-        ranges = [RangeRead.from_dict(one) for one in raw["ranges_read"]]
-        others = {"late": Lateness.from_json(raw["late"]), "targets": targets, **rows, "ranges_read": ranges}
-        return cls(**{**raw, **files, **others, "counts": counts, **{name: set(raw[name]) for name in _SETS}})
+        records = {name: [record_type(**values) for values in raw[name]] for name, record_type in _RECORDS.items()}
+        sets = {name: set(raw[name]) for name in _SETS}
+        values = {
+            **raw,
+            **files,
+            **records,
+            **sets,
+            "late": Lateness.from_json(raw["late"]),
+            "counts": {(topic, partition): _parse_counts(counts) for topic, partition, counts in raw["counts"]},
+            "targets": {name: cls.from_dict(target) for name, target in raw["targets"].items()},
+            "ranges_read": [RangeRead.from_dict(range_read) for range_read in raw["ranges_read"]],
+        }
+        return cls(**values)
 
 
-_ROWS = {"failed_records": FailedRecords, "read_failures": ReadFailure}
+_RECORDS = {"failed_records": FailedRecords, "read_failures": ReadFailure}
 
 
-def _counts(raw: dict[str, Any]) -> Counts:
+def _parse_counts(raw: dict[str, Any]) -> Counts:
     return Counts(**{**raw, "spans": [(start, end) for start, end in raw["spans"]]})
 
 
@@ -238,8 +299,12 @@ def file_to_json(file: StagedFile) -> dict[str, Any]:
 def file_from_json(raw: dict[str, Any]) -> StagedFile:
     """Read what `file_to_json` wrote."""
     return StagedFile(
-        path=raw["path"], bucket=tuple(raw["bucket"]), rows=raw["rows"], bytes=raw["bytes"],
-        statistics=raw["statistics"], event_time_min=datetime.fromisoformat(raw["event_time_min"]),
+        path=raw["path"],
+        bucket=tuple(raw["bucket"]),
+        rows=raw["rows"],
+        bytes=raw["bytes"],
+        statistics=raw["statistics"],
+        event_time_min=datetime.fromisoformat(raw["event_time_min"]),
         event_time_max=datetime.fromisoformat(raw["event_time_max"]),
         rows_by_source={(topic, partition): rows for topic, partition, rows in raw["rows_by_source"]},
-    )  # fmt: skip
+    )

@@ -52,7 +52,7 @@ def merged(reports: Iterable[Report]) -> Report:
         total.spilled_bytes += report.spilled_bytes
         total.time_unit = report.time_unit or total.time_unit
         total.failed_records += report.failed_records
-        total.add_filtered(report.filtered, report.filtered_newest)
+        total.add_filter_counts(report.filtered, report.filtered_newest)
         total.ranges_read += report.ranges_read
         total.read_failures += report.read_failures
         total.took_s += report.took_s

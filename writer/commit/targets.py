@@ -128,7 +128,7 @@ class Targets:
                 hidden=target.table.hidden, folder=target.table.folder,
                 closed_until=closed.get(target.number) if closes(target.settings, target.bucketer) else None,
                 number=target.number, may_refuse=name not in held, seen=of_pipeline.seen,
-                held=log.path(held_files.held_folder(target.number)) if name in held else "",
+                held_location=log.path(held_files.held_folder(target.number)) if name in held else "",
             )
             for name, target in self._targets.items()
         }  # fmt: skip

@@ -262,7 +262,7 @@ class LocalPipeline:
                 plan, sample.refuse, self._decoders, self._key_decoders, leave_out=sample.leave_out
             )  # fmt: skip
             is_routed = self.config.pipelines[self.name].route is not None  # it has no columns of its own
-            groups = steps.values(records) if is_routed else steps.decode(records)
+            groups = steps.decode_values(records) if is_routed else steps.decode_rows(records)
             sample.groups = [group for group in groups if group.records.num_rows]
             if not steps.report.lacks_schemas:
                 return steps, sample

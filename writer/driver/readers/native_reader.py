@@ -73,7 +73,7 @@ def _run(
     marks: Mapping[Source, LogMark],
     plan: TaskPlan,
 ) -> Report:
-    carried = numbers.mapInArrow(partial(range_task.run, plan=plan, reading=reading), "report string")
+    carried = numbers.mapInArrow(partial(range_task.run, plan=plan, read_plan=reading), "report string")
     report = builder.merged(Report.from_json(row.report) for row in carried.collect())
     for failure in report.read_failures:
         raise (LogMoved if failure.kind in _MOVED else HeadraceError)(failure.message)

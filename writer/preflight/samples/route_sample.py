@@ -77,7 +77,7 @@ def split(local_pipeline: LocalPipeline, batch: pa.RecordBatch) -> RouteSplit:
     unrouted = Sample()
     for group in sample.groups:
         for share in route.shares(group.schema_id, group.records, group.rows):
-            records = group.part(share.mask).records
+            records = group.filter(share.mask).records
             if isinstance(share.target, NoTarget):
                 unrouted.refuse(records, group.schema_id, partial(reason, share))
             else:
